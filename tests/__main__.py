@@ -1,0 +1,133 @@
+"""`python -m tests all|lint|soak`: every check of the project, step by step, with one closing line.
+
+Owns the order and the budgets of the steps. Knows nothing of what they test.
+
+A step is a process of its own. All steps run even when one fails, so that one run shows everything; the exit status
+is 1 if any failed. The closing line, `N passed, N failed`, adds up pytest's own counts; a step that is not pytest
+counts as one.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from threading import Timer
+
+PYTHON = sys.executable
+PYTEST = (PYTHON, "-m", "pytest", "-q")
+CORE = "not interop and not kill and not simulation"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One process; `budget_s` is what it should take on 2 cores, and three times that is when it is ended."""
+
+    name: str
+    command: tuple[str, ...]
+    budget_s: int
+
+
+LINT = (
+    Step("ruff check", (PYTHON, "-m", "ruff", "check", "."), 10),
+    Step("ruff format", (PYTHON, "-m", "ruff", "format", "--check", "."), 10),
+    Step("mypy", (PYTHON, "-m", "mypy"), 90),
+    # The import linter has no `-m` form; its command line is a function.
+    Step(
+        "import contracts",
+        (PYTHON, "-c", "from importlinter.cli import lint_imports_command as main; main()"),
+        30,
+    ),
+)
+
+ALL = (
+    *LINT,
+    Step("core tests", (*PYTEST, "-n", "2", "-m", CORE), 180),
+    Step("simulation tests", (*PYTEST, "-n", "2", "-m", "simulation"), 60),
+    Step("simulation, seeds 0 to 199", (PYTHON, "-m", "tests.simulation", "--seeds", "0:200"), 120),
+    Step("kill loops", (*PYTEST, "-m", "kill"), 60),
+    Step("official client", (*PYTEST, "-n", "2", "-m", "interop"), 120),
+)
+
+SOAK = (
+    Step("simulation, seeds 1000 to 5999", (PYTHON, "-m", "tests.simulation", "--seeds", "1000:6000"), 3600),
+    *(Step(f"kill loops, round {n + 1} of 10", (*PYTEST, "-m", "kill"), 60) for n in range(10)),
+)
+
+SUITES = {"all": ALL, "lint": LINT, "soak": SOAK}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one step came to. `passed` and `failed` are tests for pytest, and the step itself otherwise."""
+
+    step: Step
+    passed: int
+    failed: int
+    seconds: float
+
+
+def run_step(step: Step) -> Result:
+    """Run one step with its output passed through, and count what it says."""
+    print(f"== {step.name}", flush=True)
+    started = time.monotonic()
+    lines: list[str] = []
+    with subprocess.Popen(
+        step.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        killer = _end_after(process, 3 * step.budget_s)
+        assert process.stdout is not None
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            lines.append(line)
+        status = process.wait()
+        killer.cancel()
+    seconds = time.monotonic() - started
+    passed, failed = count_outcomes(lines, status) if "pytest" in step.command else (status == 0, status != 0)
+    late = f", over its {step.budget_s} s" if seconds > step.budget_s else ""
+    print(f"== {step.name}: {'ok' if failed == 0 else 'FAILED'} in {seconds:.1f} s{late}\n", flush=True)
+    return Result(step, int(passed), int(failed), seconds)
+
+
+def count_outcomes(lines: list[str], status: int) -> tuple[int, int]:
+    """Read `(passed, failed)` from pytest's closing line; a bad exit status counts as a failure at least.
+
+    Exit status 5 (no test selected) is a failure too: a marker that selects nothing hides a whole suite.
+    """
+    passed = failed = 0
+    for line in reversed(lines):
+        counts = dict(
+            (word, int(number)) for number, word in re.findall(r"(\d+) (passed|failed|errors?)\b", line)
+        )
+        if counts and re.search(r" in [\d.]+s", line):
+            passed = counts.get("passed", 0)
+            failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
+            break
+    return passed, max(failed, int(status != 0))
+
+
+def _end_after(process: subprocess.Popen[str], seconds: float) -> Timer:
+    timer = Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def main(arguments: list[str]) -> int:
+    """Run the suite named on the command line and print the closing table."""
+    if len(arguments) != 1 or arguments[0] not in SUITES:
+        print(f"usage: python -m tests {'|'.join(SUITES)}", file=sys.stderr)
+        return 2
+    results = [run_step(step) for step in SUITES[arguments[0]]]
+    for result in results:
+        print(f"{result.seconds:8.1f} s  {'ok' if result.failed == 0 else 'FAILED':6}  {result.step.name}")
+    failed = sum(result.failed for result in results)
+    print(f"{sum(result.passed for result in results)} passed, {failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
