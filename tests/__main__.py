@@ -2,9 +2,9 @@
 
 Owns the order and the budgets of the steps. Knows nothing of what they test.
 
-A step is a process of its own. All steps run even when one fails, so that one run shows everything; the exit status
-is 1 if any failed. The closing line, `N passed, N failed`, adds up pytest's own counts; a step that is not pytest
-counts as one.
+A step is a process of its own. All steps run even when one fails, so that one run shows everything; the exit
+status is 1 if any failed. The closing line, `N passed, N failed`, adds up pytest's own counts; a step that is not
+pytest counts as one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Timer
 
 PYTHON = sys.executable
@@ -34,12 +35,7 @@ LINT = (
     Step("ruff check", (PYTHON, "-m", "ruff", "check", "."), 10),
     Step("ruff format", (PYTHON, "-m", "ruff", "format", "--check", "."), 10),
     Step("mypy", (PYTHON, "-m", "mypy"), 90),
-    # The import linter has no `-m` form; its command line is a function.
-    Step(
-        "import contracts",
-        (PYTHON, "-c", "from importlinter.cli import lint_imports_command as main; main()"),
-        30,
-    ),
+    Step("import contracts", (str(Path(PYTHON).with_name("lint-imports")), "--no-logo"), 30),
 )
 
 ALL = (
@@ -99,9 +95,7 @@ def count_outcomes(lines: list[str], status: int) -> tuple[int, int]:
     """
     passed = failed = 0
     for line in reversed(lines):
-        counts = dict(
-            (word, int(number)) for number, word in re.findall(r"(\d+) (passed|failed|errors?)\b", line)
-        )
+        counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?)\b", line)}
         if counts and re.search(r" in [\d.]+s", line):
             passed = counts.get("passed", 0)
             failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
