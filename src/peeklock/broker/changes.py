@@ -1,0 +1,79 @@
+"""What became true: the facts that a store keeps, past participles.
+
+Owns: the vocabulary of durable facts. Must not know: how they are encoded or where. Replay is "last record wins" per
+key; a fact about an unknown key is ignored. Locks are never facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.message import Message
+
+
+@dataclass(slots=True)
+class MessageStored:
+    """The whole record of a message is now this: it is new, or its state, count or properties changed.
+
+    Key: (queue_id, message.position). `payload` is given once, when the body is new; the engine places it and sets
+    `message.body_row` and `message.body_slot`.
+    """
+
+    queue_id: int
+    message: Message
+    payload: bytes | None = None
+
+
+@dataclass(slots=True)
+class MessageRemoved:
+    """The message is gone from this queue (completed, expired, moved, cancelled). Key: (queue_id, message.position)."""
+
+    queue_id: int
+    message: Message
+
+
+@dataclass(slots=True)
+class NumbersIssued:
+    """A queue's counters. Key: queue_id. Written once per batch for each queue that issued a number in it."""
+
+    queue_id: int
+    next_position: int
+    next_sequence_number: int
+    last_enqueued_at_ms: int
+
+
+@dataclass(slots=True)
+class MessageIdSeen:
+    """A message id counts as seen by duplicate detection until its window ends. Key: (queue_id, digest)."""
+
+    queue_id: int
+    digest: bytes
+    """16 bytes, keyed."""
+    seen_at_ms: int
+    sequence_number: int
+    """Number of the first message, answered to a scheduling of its duplicate (S-01)."""
+
+
+@dataclass(slots=True)
+class EntityStored:
+    """An entity was created or updated. Key: entity_id; kept apart from the journal."""
+
+    entity_id: int
+    description: QueueDescription
+    created_at_ms: int
+    updated_at_ms: int
+
+
+@dataclass(slots=True)
+class EntityRemoved:
+    """An entity and all its queues are gone; their space follows in slices. Key: entity_id; ids are never reused."""
+
+    entity_id: int
+
+
+Change: TypeAlias = MessageStored | MessageRemoved | NumbersIssued | MessageIdSeen | EntityStored | EntityRemoved
+
+QUEUES_PER_ENTITY = 4
+"""queue_id = entity_id * QUEUES_PER_ENTITY + SubQueue.value."""

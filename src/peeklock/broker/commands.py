@@ -1,0 +1,303 @@
+"""What can be asked of the broker: plain values, imperatives.
+
+Owns: the vocabulary. Must not know: who asks. A `Link` or `ReplyTo` is opaque to the core: it hands it back in effects.
+Nothing here refers to live objects of another room, so that one day a node can relay a command to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.message import Message
+
+Link: TypeAlias = tuple[int, int, int]
+"""(connection id, channel, handle): names a link while it lives."""
+
+ReplyTo: TypeAlias = tuple[int, int, int, int]
+"""(connection id, channel, handle, number): where an answer goes; number = delivery id or the asker's request number."""
+
+
+class SubQueue(Enum):
+    """Which queue of an entity is meant."""
+
+    MAIN = 0
+    DEAD_LETTER = 1
+    TRANSFER_DEAD_LETTER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An entity and one of its queues; `path` is as the client spelt it, looked up case-insensitively."""
+
+    path: str
+    sub_queue: SubQueue = SubQueue.MAIN
+
+
+class ReceiveMode(Enum):
+    PEEK_LOCK = "peek-lock"
+    RECEIVE_AND_DELETE = "receive-and-delete"
+
+
+# Links
+
+
+@dataclass(slots=True)
+class OpenSender:
+    """-> SenderOpened | LinkRefused."""
+
+    link: Link
+    address: Address
+
+
+@dataclass(slots=True)
+class OpenReceiver:
+    """-> ReceiverOpened | LinkRefused."""
+
+    link: Link
+    address: Address
+    mode: ReceiveMode
+
+
+@dataclass(slots=True)
+class CloseLink:
+    """Forget a sender or receiver link that was closed properly; its locks stay until they lapse (L-13). No answer."""
+
+    link: Link
+
+
+@dataclass(slots=True)
+class SetCredit:
+    """Allow a receiver link deliveries, as totals since it was opened, so that deliveries under way need no care.
+
+    With `drain`, what is available within the credit is delivered, then -> Drained.
+    """
+
+    link: Link
+    deliveries_max: int
+    """The link may be given so many deliveries in all."""
+    bytes_max: int
+    """No further delivery is made once the link's deliveries add up to this many bytes."""
+    drain: bool = False
+
+
+@dataclass(slots=True)
+class DropConnection:
+    """A connection is over: forget its links. `broken`: its locks drop at once, count +1 (L-13); else they stay."""
+
+    connection_id: int
+    broken: bool
+
+
+# Sending
+
+
+@dataclass(slots=True)
+class Send:
+    """Store one message -> Accepted | Rejected; without `reply_to` (pre-settled) a refusal is only counted (T-06)."""
+
+    queue_id: int
+    message: Message
+    payload: bytes
+    reply_to: ReplyTo | None
+
+
+@dataclass(slots=True)
+class SendBatch:
+    """Store all messages or none (T-07) -> Accepted | Rejected."""
+
+    queue_id: int
+    messages: list[tuple[Message, bytes]]
+    reply_to: ReplyTo | None
+
+
+# Settlement by a receiver link: -> Settled | SettlementFailed when reply_to is given
+
+
+@dataclass(slots=True)
+class Complete:
+    queue_id: int
+    lock_token: bytes
+    reply_to: ReplyTo | None
+
+
+@dataclass(slots=True)
+class Abandon:
+    queue_id: int
+    lock_token: bytes
+    reply_to: ReplyTo | None
+    properties: Mapping[str, Any] | None = None
+    """Application properties to change; a None value is stored as null."""
+
+
+@dataclass(slots=True)
+class Defer:
+    queue_id: int
+    lock_token: bytes
+    reply_to: ReplyTo | None
+    properties: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class DeadLetter:
+    queue_id: int
+    lock_token: bytes
+    reply_to: ReplyTo | None
+    reason: str | None = None
+    description: str | None = None
+    properties: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Release:
+    """Make the message available again at its place, delivery count unchanged (L-08)."""
+
+    queue_id: int
+    lock_token: bytes
+    reply_to: ReplyTo | None
+
+
+# Management of messages: each answered to `reply_to`, or Failed(reply_to, error)
+
+
+@dataclass(slots=True)
+class RenewLocks:
+    """-> LocksRenewed. All or none."""
+
+    address: Address
+    lock_tokens: list[bytes]
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class Peek:
+    """-> MessagesFound, in ascending order of sequence number, any state (S-11)."""
+
+    address: Address
+    from_sequence_number: int
+    count_max: int
+    bytes_max: int
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class Schedule:
+    """-> MessagesScheduled. All or none; a time in the past enqueues now."""
+
+    address: Address
+    messages: list[tuple[Message, bytes]]
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class CancelScheduled:
+    """-> Done. All or none; MessageNotFound when one is not scheduled (any more)."""
+
+    address: Address
+    sequence_numbers: list[int]
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class ReceiveDeferred:
+    """-> MessagesFound, locked for the request's connection in peek-lock mode. All or none: MessageNotFound."""
+
+    address: Address
+    sequence_numbers: list[int]
+    mode: ReceiveMode
+    reply_to: ReplyTo
+
+
+class Disposition(Enum):
+    COMPLETED = "completed"
+    ABANDONED = "abandoned"
+    DEFERRED = "defered"
+    SUSPENDED = "suspended"
+
+
+@dataclass(slots=True)
+class UpdateDisposition:
+    """Settle by lock token from any connection (L-14) -> Done. All or none."""
+
+    address: Address
+    lock_tokens: list[bytes]
+    disposition: Disposition
+    reply_to: ReplyTo
+    reason: str | None = None
+    description: str | None = None
+    properties: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class DeleteMessages:
+    """Delete the oldest active, unlocked messages enqueued at or before a time -> MessagesDeleted."""
+
+    address: Address
+    count_max: int
+    enqueued_before_ms: int
+    reply_to: ReplyTo
+
+
+# Entities: each answered to `reply_to`, or Failed(reply_to, error)
+
+
+@dataclass(slots=True)
+class LookUp:
+    """Ask whether an entity is there -> EntityFound | Failed(EntityNotFound). For CBS (404) and the like."""
+
+    address: Address
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class CreateQueue:
+    """-> EntityFound of the new queue."""
+
+    description: QueueDescription
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class UpdateQueue:
+    """Replace the mutable settings of a queue, live (A-07); held locks drop (L-12) if something changed -> EntityFound."""
+
+    description: QueueDescription
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class DeleteEntity:
+    """-> Done. Its links are detached."""
+
+    path: str
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class ListQueues:
+    """-> EntitiesFound, sorted by name."""
+
+    skip: int
+    top: int
+    reply_to: ReplyTo
+
+
+# The world
+
+
+@dataclass(slots=True)
+class LimitSending:
+    """Refuse new sends for a reason until told otherwise (R-06); settlements go on. No answer."""
+
+    low_space: bool = field(default=False)
+    lagging: bool = field(default=False)
+
+
+Command: TypeAlias = (
+    OpenSender | OpenReceiver | CloseLink | SetCredit | DropConnection | Send | SendBatch | Complete | Abandon | Defer
+    | DeadLetter | Release | RenewLocks | Peek | Schedule | CancelScheduled | ReceiveDeferred | UpdateDisposition
+    | DeleteMessages | LookUp | CreateQueue | UpdateQueue | DeleteEntity | ListQueues | LimitSending
+)  # fmt: skip

@@ -1,0 +1,63 @@
+"""What the broker refuses, one class per reason a client can tell apart.
+
+Owns: the reasons. Must not know: AMQP conditions or HTTP statuses; `gateway.errors` and `admin.errors` map every leaf
+class in one table each. Every message names the entity and the values.
+"""
+
+from __future__ import annotations
+
+
+class ServiceBusError(Exception):
+    """Something a client asked for is refused; nothing was changed."""
+
+
+class EntityNotFound(ServiceBusError):
+    """No entity of that name."""
+
+
+class EntityAlreadyExists(ServiceBusError):
+    """An entity of that name is there already."""
+
+
+class EntityDisabled(ServiceBusError):
+    """The entity's status forbids this."""
+
+
+class EntityDeleted(ServiceBusError):
+    """The entity was deleted while a link was attached to it."""
+
+
+class InvalidOperation(ServiceBusError):
+    """The entity does not allow this operation."""
+
+
+class ArgumentInvalid(ServiceBusError):
+    """A value is malformed or contradicts another."""
+
+
+class ArgumentOutOfRange(ServiceBusError):
+    """A value is outside the allowed range."""
+
+
+class NotSupported(ServiceBusError):
+    """The operation or feature is not offered."""
+
+
+class MessageLockLost(ServiceBusError):
+    """The lock token is unknown, settled already, or has lapsed."""
+
+
+class MessageNotFound(ServiceBusError):
+    """No message with that sequence number in the state asked for."""
+
+
+class MessageSizeExceeded(ServiceBusError):
+    """The message is larger than the entity or the link allows."""
+
+
+class QuotaExceeded(ServiceBusError):
+    """The entity or the broker's disk is full."""
+
+
+class ServerBusy(ServiceBusError):
+    """The broker lags behind; the same request may succeed later."""

@@ -1,0 +1,107 @@
+"""The record of one stored message, and what of it is shown to a receiver.
+
+Owns: the `Message` record that the core keeps in memory for every stored message, about 200 bytes each; bodies
+are elsewhere. Must not know: AMQP sections beyond opaque bytes, body rows beyond two numbers, sockets, clocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from peeklock.broker.peek_lock import Lock
+
+NEVER_MS = 0
+"""`expires_at_ms` of a message without a time-to-live of its own; the entity's default decides for it."""
+
+
+class MessageState(IntEnum):
+    """Durable state of a message; a lock is not a state, since it is never written.
+
+    The numbers are those of the wire annotation `x-opt-message-state`.
+    """
+
+    ACTIVE = 0
+    DEFERRED = 1
+    SCHEDULED = 2
+
+
+class Message:
+    """One stored message: routing fields, numbers, state; the body is named by (body_row, body_slot).
+
+    `queue` and `position` never change once given: a move (dead-lettering, activation) makes a new record that shares
+    the body, so that a change recorded earlier in the same batch still names what it meant.
+    """
+
+    __slots__ = (
+        "bare_offset",
+        "body_row",
+        "body_slot",
+        "delivery_count",
+        "enqueued_at_ms",
+        "enqueued_sequence_number",
+        "expires_at_ms",
+        "journal_no",
+        "lock",
+        "message_id",
+        "overlay",
+        "position",
+        "scheduled_at_ms",
+        "sequence_number",
+        "size_bytes",
+        "state",
+        "ttl_ms",
+    )
+
+    def __init__(
+        self,
+        size_bytes: int,
+        *,
+        bare_offset: int = 0,
+        ttl_ms: int | None = None,
+        scheduled_at_ms: int | None = None,
+        message_id: bytes | None = None,
+    ) -> None:
+        """Describe an arriving message: the gateway fills in what it decoded, the core gives the rest.
+
+        Args:
+            size_bytes: encoded size as transferred.
+            bare_offset: where the bare message starts in the payload; 0 when it has neither header nor annotations.
+            ttl_ms: the sender's own time-to-live, None when absent.
+            scheduled_at_ms: the scheduled enqueue time, None when absent.
+            message_id: the encoded message id, only for entities that detect duplicates.
+        """
+        self.size_bytes = size_bytes
+        self.bare_offset = bare_offset
+        self.ttl_ms = ttl_ms
+        self.scheduled_at_ms = scheduled_at_ms
+        self.message_id = message_id
+        self.position = 0  # order of retrieval within its queue; never reused, never rolls over; key of the journal
+        self.sequence_number = 0
+        self.enqueued_sequence_number = 0
+        self.enqueued_at_ms = 0
+        self.expires_at_ms = NEVER_MS
+        self.state = MessageState.ACTIVE
+        self.delivery_count = 0
+        self.overlay: bytes | None = None  # encoded AMQP map of changed application properties
+        self.lock: Lock | None = None
+        self.body_row = 0  # given by the engine when the body is placed
+        self.body_slot = 0
+        self.journal_no = 0  # number of the batch that holds this message's last record; 0 = not yet recorded
+
+
+@dataclass(slots=True)
+class MessageView:
+    """A message as one reader is shown it, fixed at the moment of the command that asked for it."""
+
+    message: Message
+    lock_token: bytes | None
+    """16 bytes in .NET order, or None when the message is only looked at."""
+    locked_until_ms: int
+    """UTC ms; 0 when not locked for this reader."""
+    delivery_count: int
+    ttl_ms: int | None
+    """What header.ttl shall say (E-05), None = absent."""
+    state: MessageState
