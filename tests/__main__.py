@@ -3,8 +3,8 @@
 Owns the order and the budgets of the steps. Knows nothing of what they test.
 
 A step is a process of its own. All steps run even when one fails, so that one run shows everything; the exit
-status is 1 if any failed. The closing line, `N passed, N failed`, adds up pytest's own counts; a step that is not
-pytest counts as one.
+status is 1 if any failed. The closing line, `N passed, N failed`, adds up pytest's own counts; a step that is
+not pytest counts as one.
 """
 
 from __future__ import annotations
