@@ -1,0 +1,117 @@
+"""Compiles and calls the load generator `loadgen.c`.
+
+Owns its command line; knows no scenario.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_name("loadgen.c")
+BUILD = Path(__file__).with_name(".build")
+
+
+class LoadFailed(Exception):
+    """The load generator did not end well; the text is what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where and as whom to connect, and which broker process to charge the CPU time to."""
+
+    port: int
+    user: str
+    password: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one run came to. Rates are messages/s, CPU is microseconds a message, latencies are microseconds."""
+
+    send_rate: float
+    receive_rate: float
+    broker_us: float
+    broker_cores: float
+    client_us: float
+    latency_us: dict[str, float]
+    seconds: float
+
+
+def compile_loadgen() -> Path:
+    """Compile `loadgen.c` unless that is done, and return the program's path.
+
+    Raises:
+        LoadFailed: no C compiler, or it refused.
+    """
+    program = BUILD / "loadgen"
+    if program.exists() and program.stat().st_mtime >= SOURCE.stat().st_mtime:
+        return program
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise LoadFailed("no C compiler: install gcc (Debian and Ubuntu: apt-get install gcc libc6-dev)")
+    BUILD.mkdir(exist_ok=True)
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LoadFailed(f"{compiler} refused {SOURCE.name}:\n{done.stderr}")
+    return program
+
+
+def drive(endpoint: Endpoint, address: str, mode: str, count: int, *options: str, timeout_s: float = 120) -> Load:
+    """Run the load generator to its end: `mode` is send, recv or both.
+
+    Messages are 1 KiB with properties, as the official clients make them; the window is 1000.
+
+    Raises:
+        LoadFailed: an outcome other than accepted, a closed connection, no progress, or out of time.
+    """
+    command = [*_command(endpoint, address), "-m", mode, "-n", str(count), "-r", "-j", *options]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise LoadFailed(f"not done after {timeout_s:.0f} s: {mode} of {count}") from error
+    if done.returncode != 0:
+        raise LoadFailed(done.stderr.strip() or f"status {done.returncode}")
+    said: dict[str, Any] = json.loads(done.stdout)
+    return Load(
+        send_rate=said["send_rate"],
+        receive_rate=said["recv_rate"],
+        broker_us=said["broker_us_per_message"],
+        broker_cores=said["broker_cpu_cores"],
+        client_us=said["client_us_per_message"],
+        latency_us=said["latency_us"],
+        seconds=said["seconds"],
+    )
+
+
+@contextlib.contextmanager
+def idle_connections(endpoint: Endpoint, address: str, count: int) -> Iterator[None]:
+    """Hold `count` connections, each with a receiver that gave no credit, while the body runs."""
+    command = [*_command(endpoint, address), "-I", str(count)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if not process.stdout.readline():
+            raise LoadFailed(process.stderr.read().strip())
+        try:
+            yield
+        finally:
+            _, errors = process.communicate(timeout=30)
+    if process.returncode != 0:
+        raise LoadFailed(errors.strip())
+
+
+def _command(endpoint: Endpoint, address: str) -> list[str]:
+    program = str(compile_loadgen())
+    port, pid = str(endpoint.port), str(endpoint.pid)
+    return [program, "-p", port, "-u", endpoint.user, "-P", endpoint.password, "-B", pid, "-a", address]

@@ -1,0 +1,278 @@
+"""The brokers that are measured, each a process of its own on a folder of its own.
+
+Owns their command lines, start, readiness and end. Knows nothing of scenarios. Everything is ephemeral: ports chosen
+by the system, folders under the run's temporary one, processes ended by their own pid.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from bench.loadgen import Endpoint
+
+# The keys that the emulator has, which a broker without a configured key takes.
+KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
+RABBITMQ_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one in /usr/sbin changes user and folder
+
+
+class StartFailed(Exception):
+    """The broker did not come up; the text ends with what it logged last."""
+
+
+class System(Protocol):
+    """One broker, or one queue type of a broker, under the name it has in the tables."""
+
+    name: str
+
+    def start(self) -> float:
+        """Start the broker if it is not running; return the seconds from spawn to ready."""
+
+    def stop(self) -> None:
+        """End the broker if it is running."""
+
+    def endpoint(self) -> Endpoint:
+        """Where the running broker is."""
+
+    def address(self, queue: str) -> str:
+        """Return the AMQP address of a queue that was declared at the start."""
+
+
+@dataclass(slots=True)
+class Peeklock:
+    """`peeklock serve` on one data folder, from the installation that runs this benchmark."""
+
+    folder: Path
+    queues: tuple[str, ...]
+    name: str = "peeklock"
+    process: subprocess.Popen[str] | None = None
+    port: int = 0
+
+    def start(self) -> float:
+        if self.process is not None:
+            return 0.0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "Config.json"
+        # A lock outlives any scenario, so that no lapse is measured by accident.
+        entities = [{"Name": name, "Properties": {"LockDuration": "PT5M"}} for name in self.queues]
+        namespace = {"Name": "sbemulatorns", "Queues": entities, "Topics": []}
+        config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}))
+        program = Path(sys.executable).with_name("peeklock")
+        command = [program, "serve", "--data", self.folder / "data", "--config", config]
+        started = time.monotonic()
+        log = (self.folder / "log.txt").open("a")
+        with log:
+            self.process = subprocess.Popen(
+                [*map(str, command), "--amqp-port", "0", "--http-port", "0"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        seconds = time.monotonic() - started
+        found = re.search(r"Endpoint=sb://[^;/]*?:(\d+)", line)
+        if found is None:
+            self.kill()
+            raise StartFailed(f"no connection string in {line!r}; {_tail(self.folder / 'log.txt')}")
+        self.port = int(found[1])
+        return seconds
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a power cut would, for what a restart finds then."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process is None:
+            return
+        self.process.send_signal(how)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+
+    def endpoint(self) -> Endpoint:
+        assert self.process is not None
+        return Endpoint(self.port, KEY_NAME, KEY, self.process.pid)
+
+    def address(self, queue: str) -> str:
+        return queue
+
+    def disk_bytes(self) -> int:
+        """Bytes that the data folder takes on disk (blocks, not lengths)."""
+        files = (self.folder / "data").rglob("*")
+        return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
+
+
+@dataclass(slots=True)
+class RabbitNode:
+    """A RabbitMQ node of our own with the AMQP 1.0 plugin; its queues come from a definitions file."""
+
+    folder: Path
+    queues: tuple[str, ...]
+    process: subprocess.Popen[bytes] | None = None
+    epmd: subprocess.Popen[bytes] | None = None
+    port: int = 0
+    start_s: float = field(default=0.0)
+
+    def start(self) -> float:
+        """Start node and name server, and wait until a connection is taken; seconds from spawn to that."""
+        if self.process is not None:
+            return 0.0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port, distribution, names = free_ports(3)
+        (self.folder / "definitions.json").write_text(json.dumps(self._definitions()))
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_amqp1_0].\n")
+        (self.folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            f"load_definitions = {self.folder / 'definitions.json'}\n"
+            "disk_free_limit.absolute = 50MB\n"
+        )
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),  # the cookie of the node
+            "ERL_EPMD_PORT": str(names),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"bench{os.getpid()}@localhost",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+            "RABBITMQ_CONF_ENV_FILE": str(self.folder / "none.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+        }
+        self.epmd = subprocess.Popen(["epmd", "-port", str(names)], env=environment)
+        started = time.monotonic()
+        with (self.folder / "console.txt").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(RABBITMQ_SERVER)], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        while time.monotonic() - started < 90:
+            # The listeners open last, after the definitions are in.
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return time.monotonic() - started
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.1)
+        self.stop()
+        raise StartFailed(f"RabbitMQ did not start: {_tail(self.folder / 'console.txt')}")
+
+    def stop(self) -> None:
+        """End the node, then its name server."""
+        for process, patience_s in ((self.process, 30), (self.epmd, 5)):
+            if process is None:
+                continue
+            process.terminate()
+            try:
+                process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.process = self.epmd = None
+
+    def _definitions(self) -> dict[str, object]:
+        salt = b"loop"
+        digest = base64.b64encode(salt + hashlib.sha256(salt + b"guest").digest()).decode()
+        hashing = "rabbit_password_hashing_sha256"
+        user = {"name": "guest", "password_hash": digest, "hashing_algorithm": hashing, "tags": "administrator"}
+        permission = {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+        queues = [
+            {
+                "name": f"{kind}-{name}",
+                "vhost": "/",
+                "durable": True,
+                "auto_delete": False,
+                "arguments": {"x-queue-type": kind},
+            }
+            for kind in ("classic", "quorum")
+            for name in self.queues
+        ]
+        return {"users": [user], "vhosts": [{"name": "/"}], "permissions": [permission], "queues": queues}
+
+
+@dataclass(slots=True)
+class RabbitQueue:
+    """One queue type of a shared RabbitMQ node; only one of them is under load at any time."""
+
+    node: RabbitNode
+    kind: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self.name = f"RabbitMQ {self.kind}"
+
+    def start(self) -> float:
+        return self.node.start()
+
+    def stop(self) -> None:
+        self.node.stop()
+
+    def endpoint(self) -> Endpoint:
+        assert self.node.process is not None
+        return Endpoint(self.node.port, "guest", "guest", beam_pid(self.node.process.pid))
+
+    def address(self, queue: str) -> str:
+        return f"/amq/queue/{self.kind}-{queue}"
+
+
+def rabbitmq_missing() -> str | None:
+    """Why RabbitMQ cannot take part here; None if it can."""
+    if not RABBITMQ_SERVER.exists() or shutil.which("epmd") is None:
+        return "RabbitMQ is not installed (Debian: apt-get install rabbitmq-server)"
+    if not list(Path("/usr/lib/rabbitmq/lib").glob("*/plugins/rabbitmq_amqp1_0-*")):
+        return "the installed RabbitMQ has no rabbitmq_amqp1_0 plugin"
+    return None
+
+
+def beam_pid(pid: int) -> int:
+    """Find the Erlang machine among a process and its descendants: the scripts in front of it may or may not `exec`."""
+    pending = [pid]
+    while pending:
+        pid = pending.pop()
+        if Path(f"/proc/{pid}/comm").read_text().startswith("beam"):
+            return pid
+        pending.extend(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    raise StartFailed("the RabbitMQ node has no beam process")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, for servers that cannot choose their own."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def _tail(log: Path) -> str:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return text[-600:].strip() or "it logged nothing"
