@@ -1,0 +1,35 @@
+"""What authorization refuses, one class per reason. Texts start as the service's do, and never quote a secret."""
+
+from __future__ import annotations
+
+
+class AuthorizationError(Exception):
+    """A token or a claim is refused."""
+
+
+class TokenMalformed(AuthorizationError):
+    """The text is not a shared access signature, or a field of it is missing or unreadable."""
+
+
+class TokenTypeUnsupported(AuthorizationError):
+    """The kind of token is known but not offered here."""
+
+
+class SignatureInvalid(AuthorizationError):
+    """The signature fits no key of the rule, or there is no such rule. The two are not told apart."""
+
+
+class TokenExpired(AuthorizationError):
+    """The token is genuine but its time is over."""
+
+
+class AudienceNotCovered(AuthorizationError):
+    """The token is genuine but was signed for another host or path."""
+
+
+class ClaimMissing(AuthorizationError):
+    """The caller holds no token, or none with the right that this needs."""
+
+
+class KeyRefused(AuthorizationError):
+    """Key name and key, given directly, do not belong together."""

@@ -1,0 +1,179 @@
+"""The shared access signature: parse, generate, verify.
+
+Owns: the text form `SharedAccessSignature sr=..&sig=..&se=..&skn=..`, its encoders' variants, and the HMAC. Must not
+know: which rules exist. Source: wire contract 1.8; Learn "Generate a Shared Access Signature token".
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from dataclasses import dataclass, field
+from hashlib import sha256
+from urllib.parse import quote_plus, unquote, unquote_plus
+
+from peeklock.auth.errors import AudienceNotCovered, SignatureInvalid, TokenExpired, TokenMalformed
+from peeklock.auth.rights import Grant, Right, implied, within
+
+TOKEN_LENGTH_MAX = 8192
+"""Characters. Our choice: the longest legal resource (260 + host), percent-encoded twice, stays under 4096."""
+
+_PREFIX = "sharedaccesssignature "
+_EXPIRY_S_MAX = 1 << 40
+_DECODINGS_MAX = 4
+"""How often a doubly encoded key name is decoded at most; the Python client encodes twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class SasToken:
+    """A parsed token, not yet verified."""
+
+    raw_resource: str
+    """`sr` exactly as it stands in the token: it is part of what was signed."""
+    expiry: str
+    """`se` as text, for the same reason."""
+    expires_at_ms: int
+    key_names: tuple[str, ...]
+    """`skn` as given and after each further decoding, the fully decoded form last."""
+    signature: str = field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> SasToken:
+        """Read a token.
+
+        Raises:
+            TokenMalformed: prefix, a field, or the expiry is missing or unreadable.
+        """
+        if len(text) > TOKEN_LENGTH_MAX:
+            raise TokenMalformed(f"MalformedToken: The token is longer than {TOKEN_LENGTH_MAX} characters.")
+        if text[: len(_PREFIX)].lower() != _PREFIX:
+            raise TokenMalformed("MalformedToken: The token does not start with 'SharedAccessSignature '.")
+        fields: dict[str, str] = {}
+        for part in text[len(_PREFIX) :].strip().split("&"):
+            name, _, value = part.partition("=")
+            fields.setdefault(name.strip().lower(), value)
+        missing = [name for name in ("sr", "sig", "se", "skn") if not fields.get(name)]
+        if missing:
+            raise TokenMalformed(f"MalformedToken: The token lacks {', '.join(missing)}.")
+        expiry = unquote_plus(fields["se"])
+        # A base64 text has no space: where one appears, an encoder left its plus sign bare.
+        signature = unquote_plus(fields["sig"]).replace(" ", "+")
+        return cls(fields["sr"], expiry, _expiry_ms(expiry), _decodings(fields["skn"]), signature)
+
+    def signed_with(self, key: str) -> bool:
+        """Tell, in constant time per form tried, whether `key` made the signature.
+
+        The resource is tried as it stands, then as encoders would have written it before a proxy re-encoded it.
+        """
+        decoded = unquote_plus(self.raw_resource)
+        upper = quote_plus(decoded)
+        given = self.signature.encode()
+        forms = dict.fromkeys((self.raw_resource, upper, _lower_hex(upper), upper.lower(), decoded))
+        found = False
+        for form in forms:
+            if hmac.compare_digest(sign(form, self.expiry, key).encode(), given):
+                found = True
+        return found
+
+
+def sign(resource: str, expiry: str, key: str) -> str:
+    """Compute the base64 signature of an encoded resource; the key is used as text, it is not base64-decoded."""
+    digest = hmac.digest(key.encode(), f"{resource}\n{expiry}".encode(), sha256)
+    return base64.b64encode(digest).decode()
+
+
+def generate(resource: str, key_name: str, key: str, expires_at_ms: int) -> str:
+    """Make a token for a resource URI such as `sb://host/queue`, as the official clients do; whole seconds."""
+    encoded = quote_plus(resource)
+    expiry = str(expires_at_ms // 1000)
+    signature = quote_plus(sign(encoded, expiry, key))
+    return f"SharedAccessSignature sr={encoded}&sig={signature}&se={expiry}&skn={quote_plus(key_name)}"
+
+
+def check(
+    token: SasToken,
+    keys: tuple[str, ...],
+    rights: frozenset[Right],
+    audience: str,
+    now_ms: int,
+    hosts: frozenset[str] | None,
+) -> Grant:
+    """Verify a token against the keys of its rule, and grant the rule's rights on the audience's path.
+
+    Args:
+        token: the parsed token.
+        keys: primary key first.
+        rights: what the rule carries.
+        audience: the resource that the caller names, a URI or a bare path.
+        now_ms: UTC ms; a token that expires exactly now has expired.
+        hosts: lower-case names of this namespace; None = any host will do (emulator mode).
+
+    Raises:
+        SignatureInvalid: no key fits.
+        TokenExpired: genuine, but over.
+        AudienceNotCovered: signed for another host or path.
+    """
+    if not any(
+        [token.signed_with(key) for key in keys if key]
+    ):  # a list: the first key's fit is not shown by time
+        raise SignatureInvalid("InvalidSignature: The token has an invalid signature.")
+    if token.expires_at_ms <= now_ms:
+        raise TokenExpired("ExpiredToken: The token is expired.")
+    scope_host, scope = split_resource(unquote_plus(token.raw_resource), host_first=True)
+    audience_host, path = split_resource(audience)
+    for host in (scope_host, audience_host):
+        if hosts is not None and host is not None and host not in hosts:
+            raise AudienceNotCovered(
+                f"InvalidAudience: The authorization is for host '{host}', not for this one."
+            )
+    if not within(path, scope):
+        raise AudienceNotCovered(f"InvalidAudience: The token for '{scope}' does not cover '{path}'.")
+    return Grant(implied(rights), path, token.expires_at_ms)
+
+
+def split_resource(text: str, *, host_first: bool = False) -> tuple[str | None, str]:
+    """Split a resource into host (None when not given) and path, both lower case, without port and outer slashes.
+
+    `host_first`: without a scheme the first segment is the host, as in the `sr` of some tools.
+    """
+    text = text.strip().lower()
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        authority, _, path = rest.partition("/")
+    elif host_first:
+        authority, _, path = scheme.lstrip("/").partition("/")
+    else:
+        return None, unquote(scheme).strip("/")
+    path = path.partition("?")[0]
+    if authority.startswith("["):  # an IPv6 literal keeps its colons
+        host = authority.partition("]")[0].lstrip("[")
+    else:
+        host = authority.partition(":")[0]
+    return host or None, unquote(path).strip("/")
+
+
+def _expiry_ms(text: str) -> int:
+    whole, _, fraction = text.strip().partition(".")
+    if not (whole.isascii() and whole.isdigit()) or (
+        fraction and not (fraction.isascii() and fraction.isdigit())
+    ):
+        raise TokenMalformed("MalformedToken: The expiry 'se' is not a number of seconds.")
+    if len(whole) > 13 or int(whole) > _EXPIRY_S_MAX:
+        raise TokenMalformed("MalformedToken: The expiry 'se' is out of range.")
+    return int(whole) * 1000 + int((fraction + "000")[:3])
+
+
+def _decodings(raw: str) -> tuple[str, ...]:
+    forms = [unquote_plus(raw)]
+    for _ in range(_DECODINGS_MAX):
+        further = unquote(forms[-1])
+        if further == forms[-1]:
+            break
+        forms.append(further)
+    return tuple(forms)
+
+
+def _lower_hex(encoded: str) -> str:
+    """Turn `%3A` into `%3a`, as .NET's encoder writes it, and leave the rest as it is."""
+    head, *escapes = encoded.split("%")
+    return "".join([head, *("%" + part[:2].lower() + part[2:] for part in escapes)])
