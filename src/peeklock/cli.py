@@ -1,0 +1,135 @@
+"""The command line: `peeklock serve | check | demo`.
+
+Owns: options, their help, exit statuses. Must not know: what the commands do. What only one command needs is imported
+in that command, since `serve` is to be ready in 600 ms.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from peeklock import __version__
+
+PROCESS_STARTED = time.monotonic()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="peeklock")
+def main() -> None:
+    """A durable, self-hosted message broker that speaks Azure Service Bus.
+
+    \b
+    Try it:          peeklock demo
+    Run it:          peeklock serve --data ./data
+    Verify a store:  peeklock check ./data
+    """
+
+
+@main.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder that keeps everything; made when absent. Required unless --durability memory.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Entities to have at start, as the Service Bus emulator's Config.json. Nothing is ever deleted by it.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--amqp-port", type=click.IntRange(0, 65535), default=5672, show_default=True, help="AMQP port; 0 picks a free one."
+)
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    default=5300,
+    show_default=True,
+    help="Administration and health port, HTTP and HTTPS alike; 0 picks a free one.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(["fsync", "os", "memory"]),
+    default="fsync",
+    show_default=True,
+    help="What an acknowledgement means: fsync = on stable storage; os = handed to the operating system (survives a "
+    "kill, not a power cut); memory = nothing is kept.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="PEM certificate chain for TLS; by default a self-signed pair is made once and kept in the data folder.",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="PEM private key that belongs to --tls-cert.",
+)
+@click.option(
+    "--tier",
+    type=click.Choice(["basic", "standard", "premium"]),
+    default="standard",
+    show_default=True,
+    help="Whose limits apply: message size, time-to-live, features.",
+)
+@click.option(
+    "--min-free",
+    "min_free_bytes",
+    type=click.IntRange(0),
+    metavar="BYTES",
+    help="Refuse sends while the volume has less free space than this.  [default: 1 GiB or 5 %, the smaller]",
+)
+def serve(
+    data: Path | None,
+    config: Path | None,
+    host: str,
+    amqp_port: int,
+    http_port: int,
+    durability: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tier: str,
+    min_free_bytes: int | None,
+) -> None:
+    """Run the broker until SIGTERM or Ctrl-C.
+
+    Prints one line with the connection string when it is ready; logs are JSON lines on standard error.
+    """
+    if durability == "memory" and data is not None:
+        raise click.UsageError("--durability memory keeps nothing: leave --data out, or choose fsync or os.")
+    if durability != "memory" and data is None:
+        raise click.UsageError("say where to keep the messages with --data DIR, or use --durability memory.")
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key go together.")
+
+    from peeklock.server.app import Settings, StartFailed
+    from peeklock.server.app import serve as run
+
+    settings = Settings(
+        data, config, host, amqp_port, http_port, durability, tls_cert, tls_key, tier, min_free_bytes
+    )
+    try:
+        sys.exit(run(settings, PROCESS_STARTED))
+    except StartFailed as failure:
+        click.echo(f"peeklock: {failure}", err=True)
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def check(folder: Path) -> None:
+    """Verify the store in DIR without touching it.
+
+    Reads every frame and every body, checks their checksums and numbers, and says what is damaged.
+    Exit status: 0 sound, 1 damaged, 2 not a store.
+    """
+    from peeklock.store.check import check_store
+
+    report = check_store(folder)
+    for line in report.lines:
+        click.echo(line)
+    sys.exit(report.exit_status)

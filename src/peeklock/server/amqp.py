@@ -1,0 +1,131 @@
+"""An AMQP connection on the event loop: bytes between a transport and a gateway.
+
+Owns: reading, writing, pausing and the ticks of one connection. Must not know: AMQP frames or Service Bus; it carries
+bytes to the gateway, the gateway's commands to the shard, and the shard's effects back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from peeklock.broker.effects import Effect
+from peeklock.server.shard import Shard
+
+if TYPE_CHECKING:
+    from peeklock.gateway.connection import Gateway
+
+UNCOMMITTED_BYTES_MAX = 8 * 1024 * 1024
+"""Reading from a connection pauses above this. Source: architecture, back-pressure."""
+
+WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
+"""Above this much unsent output the transport asks to pause, and the gateway gives no further credit. Our choice."""
+
+
+class AmqpConnection(asyncio.Protocol):
+    """One AMQP connection of the broker."""
+
+    def __init__(
+        self,
+        connection_id: int,
+        shard: Shard,
+        make_gateway: Callable[[int, int], Gateway],
+        on_closed: Callable[[int], None],
+    ) -> None:
+        """`make_gateway(connection_id, now_ms)` is called once the transport is there."""
+        self.connection_id = connection_id
+        self._shard = shard
+        self._gateway = make_gateway(connection_id, shard.now_ms())
+        self._on_closed = on_closed
+        self._transport: asyncio.Transport | None = None
+        self._reading_paused = False
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        self._shard.add(self.connection_id, self)
+
+    def data_received(self, data: bytes) -> None:
+        now = self._shard.now_ms()
+        commands = self._gateway.receive(data, now)
+        if commands:
+            self._shard.offer(commands)
+            if self._gateway.uncommitted_bytes > UNCOMMITTED_BYTES_MAX and not self._reading_paused:
+                assert self._transport is not None
+                self._reading_paused = True
+                self._transport.pause_reading()
+        self.flush(now)
+
+    def eof_received(self) -> bool:
+        now = self._shard.now_ms()
+        self._shard.offer(self._gateway.eof(now))
+        self.flush(now)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # The gateway knows whether a close came first (L-13), and answers nothing when it has said so already.
+        self._shard.offer(self._gateway.eof(self._shard.now_ms()))
+        self._shard.remove(self.connection_id)
+        self._transport = None
+        self._on_closed(self.connection_id)
+
+    def resume_writing(self) -> None:
+        now = self._shard.now_ms()
+        self._shard.offer(self._gateway.written(self._unsent(), now))
+        self.flush(now)
+
+    # From the shard
+
+    def handle(self, effect: Effect, now_ms: int) -> None:
+        self._gateway.handle(effect, self._shard.body, now_ms)
+
+    def bodies_wanted(self) -> Iterable[int]:
+        return self._gateway.bodies_wanted()
+
+    def bodies_arrived(self, now_ms: int) -> None:
+        self._gateway.bodies_arrived(self._shard.body, now_ms)
+
+    def flush(self, now_ms: int) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        gateway = self._gateway
+        data = gateway.data_to_send()
+        if data:
+            transport.write(data)
+            commands = gateway.written(self._unsent(), now_ms)
+            if commands:
+                self._shard.offer(commands)
+        if gateway.closing:
+            transport.close()  # sends what is buffered first
+        elif self._reading_paused and gateway.uncommitted_bytes < UNCOMMITTED_BYTES_MAX // 2:
+            self._reading_paused = False
+            transport.resume_reading()
+
+    def _unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    # From the server
+
+    def tick(self, now_ms: int) -> None:
+        """Let time pass: idle time-outs, empty frames, expired tokens."""
+        due = self._gateway.next_deadline_ms()
+        if due is not None and due <= now_ms:
+            commands = self._gateway.tick(now_ms)
+            if commands:
+                self._shard.offer(commands)
+            self.flush(now_ms)
+
+    def shut_down(self, now_ms: int) -> None:
+        """Tell the peer that the broker stops, and close once that is written."""
+        self._gateway.shutdown(now_ms)
+        self.flush(now_ms)
+
+    def abort(self) -> None:
+        """End the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()

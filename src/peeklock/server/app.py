@@ -1,0 +1,345 @@
+"""The broker process: wiring, start, signals, stop.
+
+Owns: the order of start and stop, and which parts are joined. Must not know: what any part does inside.
+Start: store, recovery, configuration, listeners, then one line that says the connection string. Stop (SIGTERM, SIGINT):
+no new connections, links told, journal flushed, store closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import ssl
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peeklock import __version__
+from peeklock.auth.authority import Authority
+from peeklock.broker.commands import ListQueues
+from peeklock.broker.descriptions import TIERS
+from peeklock.broker.effects import Failed
+from peeklock.broker.namespace import Namespace
+from peeklock.engine.bodies import BodyCache
+from peeklock.engine.engine import Engine
+from peeklock.gateway.connection import Gateway
+from peeklock.server import log
+from peeklock.server.amqp import AmqpConnection
+from peeklock.server.clock import SlewedClock
+from peeklock.server.listener import Listener
+from peeklock.server.shard import Shard
+from peeklock.store.base import Store, StoreError
+
+MIN_FREE_BYTES = 1024**3
+MIN_FREE_SHARE = 0.05
+"""Below the smaller of the two, sends are refused (R-06): 5 % keeps small volumes usable, 1 GiB big ones full."""
+
+STOP_S_MAX = 10.0
+"""How long a stop waits for clients to take their last bytes. Our choice: under the usual 30 s of process managers."""
+
+TICK_S = 1.0
+
+DIGEST_KEY = b"peeklock duplicate detection"
+"""Keeps our digests apart from others' use of the same hash. Not a secret: 128 bits stand against collisions alone."""
+
+TOKENS_A_DRAW = 256
+"""Lock tokens drawn from the operating system at once: one system call for 256 deliveries."""
+
+
+class StartFailed(Exception):
+    """The broker cannot start; the message says what happened, to what, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `peeklock serve` was asked for."""
+
+    data: Path | None
+    config: Path | None
+    host: str
+    amqp_port: int
+    http_port: int
+    durability: str
+    tls_cert: Path | None
+    tls_key: Path | None
+    tier: str
+    min_free_bytes: int | None
+
+
+class _Tokens:
+    """Random 16-byte lock tokens, drawn in bulk."""
+
+    def __init__(self) -> None:
+        self._pool: list[bytes] = []
+
+    def __call__(self) -> bytes:
+        pool = self._pool
+        if not pool:
+            raw = os.urandom(16 * TOKENS_A_DRAW)
+            pool.extend(raw[at : at + 16] for at in range(0, len(raw), 16))
+        return pool.pop()
+
+
+class Broker:
+    """One broker process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._clock = SlewedClock()
+        self._connections: dict[int, AmqpConnection] = {}
+        self._connection_ids = 0
+        self._stopping = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._authority = Authority.development()
+        self._started_at_ms = self._clock.now_ms()
+        self.amqp_port = 0
+        self.http_port = 0
+
+    async def run(self, process_started: float) -> int:
+        """Serve until told to stop; answer the exit status. Raises: StartFailed."""
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._bug)
+        store = await self._open_store()
+        try:
+            engine = await self._recover(store)
+        except StoreError as failure:
+            await store.close()
+            raise StartFailed(str(failure)) from failure
+        # A million messages are a few million objects that live long: never look through them again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        shard = Shard(
+            engine,
+            store,
+            self._clock.now_ms,
+            min_free_bytes=self._min_free_bytes,
+            on_failure=self._fail,
+        )
+        self._shard = shard
+        try:
+            await self._configure(shard)
+            listener = self._listen(shard)
+        except StartFailed:
+            await shard.stop()
+            raise
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        took = time.monotonic() - process_started
+        print(
+            f"peeklock ready in {took:.2f} s: Endpoint=sb://{self._shown_host()}:{self.amqp_port};"
+            f"{self._authority.connection_string_keys()};UseDevelopmentEmulator=true;"
+            f" (administration: port {self.http_port})",
+            flush=True,
+        )
+        log.info(
+            "ready",
+            {
+                "version": __version__,
+                "durability": settings.durability,
+                "data": str(settings.data) if settings.data else None,
+                "amqp_port": self.amqp_port,
+                "http_port": self.http_port,
+                "start_ms": round(took * 1000),
+            },
+        )
+        ticking = loop.create_task(self._tick())
+        await self._stopping.wait()
+        ticking.cancel()
+        listener.close()
+        if self._failure is not None:
+            # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from facts.
+            for connection in list(self._connections.values()):
+                connection.abort()
+            return 1
+        await self._stop(shard)
+        log.info("stopped", {})
+        return 0
+
+    # Start
+
+    async def _open_store(self) -> Store:
+        settings = self._settings
+        store: Store
+        if settings.durability == "memory":
+            from peeklock.store.memory import MemoryStore
+
+            store = MemoryStore()
+        else:
+            from peeklock.store.sqlite import SqliteStore
+
+            assert settings.data is not None
+            store = SqliteStore(settings.data, durability=settings.durability)
+        try:
+            await store.open()
+        except StoreError as failure:
+            raise StartFailed(str(failure)) from failure
+        return store
+
+    async def _recover(self, store: Store) -> Engine:
+        namespace = Namespace(limits=TIERS[self._settings.tier], tokens=_Tokens(), digest_key=DIGEST_KEY)
+        engine = Engine(namespace, BodyCache())
+        gc.disable()  # recovery only ever allocates; collecting meanwhile doubles its time
+        try:
+            await engine.recover(store, self._clock.now_ms())
+        finally:
+            gc.enable()
+        return engine
+
+    async def _configure(self, shard: Shard) -> None:
+        if self._settings.config is None:
+            return
+        from peeklock.server.config import ConfigError, read_config, reconcile
+
+        try:
+            config = read_config(self._settings.config)
+            found: Any = await shard.submit(lambda to: ListQueues(0, sys.maxsize, to))
+            for make in reconcile(config, found.entities):
+                answer = await shard.submit(make)
+                if isinstance(answer, Failed):
+                    raise ConfigError(str(answer.error))
+        except ConfigError as failure:
+            raise StartFailed(f"{self._settings.config}: {failure}") from failure
+
+    def _listen(self, shard: Shard) -> Listener:
+        settings = self._settings
+        context: ssl.SSLContext | None = None
+
+        def tls() -> ssl.SSLContext:
+            nonlocal context
+            if context is None:
+                from peeklock.server.tls import server_context
+
+                context = server_context(settings.data, settings.tls_cert, settings.tls_key)
+            return context
+
+        if settings.tls_cert is not None:
+            try:
+                tls()  # a wrong pair is told at the start, not to the first client
+            except (OSError, ssl.SSLError) as failure:
+                raise StartFailed(f"TLS pair {settings.tls_cert}: {failure}; give a PEM pair that matches") from failure
+
+        def http() -> asyncio.Protocol:
+            from peeklock.server.http import HttpProtocol
+
+            return HttpProtocol(shard.submit, self._administration(), self._health, self._clock.now_ms)
+
+        listener = Listener(self._new_amqp, http, tls)
+        try:
+            self.amqp_port = listener.bind(settings.host, settings.amqp_port)
+            self.http_port = listener.bind(settings.host, settings.http_port)
+        except OSError as failure:
+            listener.close()
+            port = settings.http_port if self.amqp_port else settings.amqp_port
+            raise StartFailed(
+                f"cannot listen on {settings.host}:{port}: {failure.strerror or failure}; "
+                "choose another with --amqp-port / --http-port (0 picks a free one)"
+            ) from failure
+        return listener
+
+    def _new_amqp(self) -> asyncio.Protocol:
+        self._connection_ids += 1
+        connection = AmqpConnection(
+            self._connection_ids, self._shard, self._make_gateway, on_closed=lambda no: self._connections.pop(no, None)
+        )
+        self._connections[self._connection_ids] = connection
+        return connection
+
+    def _make_gateway(self, connection_id: int, now_ms: int) -> Gateway:
+        return Gateway(
+            connection_id,
+            authority=self._authority,
+            tracking=lambda: str(uuid.uuid4()),
+            log=log.info,
+            now_ms=now_ms,
+        )
+
+    def _administration(self) -> Any:
+        from peeklock.admin.api import Administration
+
+        return Administration(self._authority)
+
+    # Running
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._clock.adjust()
+            now = self._clock.now_ms()
+            for connection in list(self._connections.values()):
+                connection.tick(now)
+
+    async def _health(self) -> dict[str, Any]:
+        """Figures for `GET /health`."""
+        return {
+            "version": __version__,
+            "durability": self._settings.durability,
+            "up_ms": self._clock.now_ms() - self._started_at_ms,
+            "connections": len(self._connections),
+            **self._shard.health(),
+        }
+
+    def _fail(self, failure: BaseException) -> None:
+        if self._failure is None:
+            self._failure = failure
+            log.error(
+                "the store failed; the broker stops so that nothing unsaved is acknowledged",
+                {"reason": str(failure) or type(failure).__name__, "do": "mend the disk, then start again"},
+            )
+            self._stopping.set()
+
+    def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A defect of ours: say it and stop; recovery from facts is safer than going on."""
+        failure = context.get("exception")
+        if isinstance(failure, (ConnectionError, ssl.SSLError)):
+            return  # a peer that vanished in mid-write
+        log.error("defect", {"message": context.get("message"), "exception": repr(failure)})
+        loop.default_exception_handler(context)
+        if self._failure is None:
+            self._failure = failure or RuntimeError(str(context.get("message")))
+            self._stopping.set()
+
+    def _min_free_bytes(self) -> int:
+        if self._settings.min_free_bytes is not None or self._settings.data is None:
+            return self._settings.min_free_bytes or 0
+        volume = os.statvfs(self._settings.data)
+        return min(MIN_FREE_BYTES, int(volume.f_blocks * volume.f_frsize * MIN_FREE_SHARE))
+
+    # Stop
+
+    async def _stop(self, shard: Shard) -> None:
+        now = self._clock.now_ms()
+        for connection in list(self._connections.values()):
+            connection.shut_down(now)
+        deadline = asyncio.get_running_loop().time() + STOP_S_MAX
+        while self._connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        for connection in list(self._connections.values()):
+            connection.abort()
+        await shard.stop()
+
+    def _shown_host(self) -> str:
+        return "localhost" if self._settings.host in ("127.0.0.1", "::1", "0.0.0.0", "::") else self._settings.host
+
+
+def serve(settings: Settings, process_started: float) -> int:
+    """Run a broker until it is told to stop; answer the exit status. Raises: StartFailed."""
+    log.configure()
+    # The writer thread takes the interpreter back several times a commit; at the default 5 ms each a busy event loop
+    # would stretch every commit by tens of milliseconds.
+    sys.setswitchinterval(0.0005)
+
+    async def main() -> int:
+        return await Broker(settings).run(process_started)
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main())
+    return uvloop.run(main())

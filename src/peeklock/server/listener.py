@@ -1,0 +1,163 @@
+"""Listening sockets, and the choice of protocol by a connection's first bytes.
+
+Owns: accepting, and the deadline for the first bytes. Must not know: what the protocols do. Any port serves all three:
+a connection that starts with `AMQP` is AMQP, with a TLS record (0x16) it is TLS around AMQP or HTTP, else it is HTTP.
+
+The first byte is looked at (MSG_PEEK) before a transport exists, so that the TLS hand-shake is asyncio's own from its
+first byte on; within TLS the first decrypted bytes decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+
+from peeklock.server import log
+
+FIRST_BYTES_S_MAX = 20.0
+"""A connection that has said nothing by then is closed; Azure's token deadline is the same. Our choice."""
+
+ACCEPTS_PER_TURN_MAX = 64
+"""Accepts in one turn of the loop, so that a connection storm does not starve open connections. Our choice."""
+
+_TLS_HANDSHAKE_RECORD = 0x16
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+
+class Listener:
+    """One listening port."""
+
+    def __init__(
+        self, amqp: ProtocolFactory, http: ProtocolFactory, tls: Callable[[], ssl.SSLContext] | None
+    ) -> None:
+        """`tls` gives the context when the first TLS connection asks for it; None = TLS is not served."""
+        self._amqp = amqp
+        self._http = http
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def bind(self, host: str, port: int) -> int:
+        """Listen on host and port; answer the port (0 asks for a free one). Raises: OSError."""
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(4096)
+            sock.setblocking(False)
+        except OSError:
+            sock.close()
+            raise
+        self._sockets.append(sock)
+        self._loop.add_reader(sock, self._accept, sock)
+        return int(sock.getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening; connections that are open stay."""
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
+        for sock in list(self._waiting):
+            self._give_up(sock)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN_MAX):
+            try:
+                sock, _address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as failure:  # out of file descriptors, most likely: breathe, then go on
+                log.error("a connection could not be accepted", {"reason": str(failure)})
+                self._loop.remove_reader(listening)
+                self._loop.call_later(1.0, self._resume, listening)
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._waiting[sock] = self._loop.call_later(FIRST_BYTES_S_MAX, self._give_up, sock)
+            self._loop.add_reader(sock, self._look, sock)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _give_up(self, sock: socket.socket) -> None:
+        timer = self._waiting.pop(sock)
+        timer.cancel()
+        self._loop.remove_reader(sock)
+        sock.close()
+
+    def _look(self, sock: socket.socket) -> None:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        if not first:
+            self._give_up(sock)
+            return
+        self._waiting.pop(sock).cancel()
+        self._loop.remove_reader(sock)
+        context = None
+        if first[0] == _TLS_HANDSHAKE_RECORD:
+            if self._tls is None:
+                sock.close()
+                return
+            context = self._tls()
+        task = self._loop.create_task(self._connect(sock, context))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
+        def factory() -> asyncio.Protocol:
+            return _FirstBytes(self._amqp, self._http)
+
+        try:
+            if context is None:
+                await self._loop.connect_accepted_socket(factory, sock)
+            else:
+                await self._loop.connect_accepted_socket(
+                    factory, sock, ssl=context, ssl_handshake_timeout=FIRST_BYTES_S_MAX
+                )
+        except (OSError, ssl.SSLError, asyncio.TimeoutError) as failure:
+            # A client that does not trust the certificate ends here: worth a line, since the client sees only a reset.
+            log.info("a connection ended before its first bytes", {"reason": str(failure) or type(failure).__name__})
+            sock.close()
+
+
+class _FirstBytes(asyncio.Protocol):
+    """Waits for the first decrypted bytes, then hands the transport on."""
+
+    def __init__(self, amqp: ProtocolFactory, http: ProtocolFactory) -> None:
+        self._amqp = amqp
+        self._http = http
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S_MAX, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        assert transport is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        # The letter A alone decides: no HTTP method that we serve starts with it.
+        protocol = self._amqp() if data[:1] == b"A" else self._http()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

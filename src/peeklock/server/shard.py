@@ -1,0 +1,269 @@
+"""One namespace at work: commands in, durable batches, effects out. The only place that commits.
+
+Owns: the engine, the store, and the loop that joins them: commands of all connections are applied as they arrive, one
+batch commits while the next one fills, effects are handed to their connection after the commit. Must not know: bytes
+of any protocol. Everything here runs on the event loop's thread; only the store has threads of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from peeklock.broker.commands import Command, LimitSending
+from peeklock.broker.effects import DetachLink, Deliver, Drained, Effect, LinkRefused, ReceiverOpened, SenderOpened
+from peeklock.engine.engine import Engine
+from peeklock.server import log
+from peeklock.store.base import Store, StoreError
+
+if TYPE_CHECKING:
+    from peeklock.broker.message import Message
+
+_BY_LINK = frozenset({DetachLink, Deliver, Drained, LinkRefused, ReceiverOpened, SenderOpened})
+"""Effects addressed by link; all others are addressed by reply_to."""
+
+OWN_CONNECTION_ID = 0
+"""Connection id of requests made by this process itself (administration, start-up); real connections start at 1."""
+
+LAG_MS_MAX = 1000
+"""New sends are answered server-busy when the loop lags more than this. Source: architecture, back-pressure."""
+
+HOUSEKEEPING_S = 0.25
+
+
+class Connection(Protocol):
+    """What the shard needs of a connection: a place to hand effects to."""
+
+    def handle(self, effect: Effect, now_ms: int) -> None:
+        """Take one effect; nothing is written yet."""
+
+    def flush(self, now_ms: int) -> None:
+        """Write what the effects of this turn have led to."""
+
+    def bodies_wanted(self) -> Iterable[int]:
+        """Name the body rows that deliveries wait for."""
+
+    def bodies_arrived(self, now_ms: int) -> None:
+        """Try the waiting deliveries again."""
+
+
+class Shard:
+    """Drives one engine over one store."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        now_ms: Callable[[], int],
+        *,
+        min_free_bytes: Callable[[], int],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """Join an opened store and a recovered engine.
+
+        `on_failure` is called once when a commit fails: the process must stop then, since memory is ahead of the disk.
+        """
+        self._engine = engine
+        self._store = store
+        self.now_ms = now_ms
+        self._min_free_bytes = min_free_bytes
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[int, Connection] = {}
+        self._waiters: dict[int, asyncio.Future[Effect]] = {}
+        self._requests = 0
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms: int | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rows_under_way: set[int] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._failed = False
+        self._limits = LimitSending()
+        self._ticked_at = self._loop.time()
+        self.lag_ms = 0
+        self._housekeeping = self._loop.create_task(self._keep_house())
+
+    # Commands in
+
+    def add(self, connection_id: int, connection: Connection) -> None:
+        """Let effects for this connection id reach it."""
+        self._connections[connection_id] = connection
+
+    def remove(self, connection_id: int) -> None:
+        """Forget a connection; effects still to come for it are dropped."""
+        self._connections.pop(connection_id, None)
+
+    def offer(self, commands: Iterable[Command]) -> None:
+        """Apply commands now; their effects follow when durable."""
+        now = self.now_ms()
+        offer = self._engine.offer
+        for command in commands:
+            offer(command, now)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def submit(self, make: Callable[[tuple[int, int, int, int]], Command]) -> asyncio.Future[Effect]:
+        """Ask something for this process itself; `make` is given the reply-to. The future gives the answering effect."""
+        self._requests += 1
+        future: asyncio.Future[Effect] = self._loop.create_future()
+        self._waiters[self._requests] = future
+        self.offer((make((OWN_CONNECTION_ID, 0, 0, self._requests)),))
+        return future
+
+    # The way down and up
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._failed:
+            return
+        now = self.now_ms()
+        engine = self._engine
+        engine.advance(now)
+        if not engine.in_flight:
+            batch = engine.take_batch(now)
+            if batch is None:
+                self._dispatch(engine.release(), now)
+            else:
+                self._idle.clear()
+                self._spawn(self._commit(batch))
+        self._set_timer(now)
+
+    async def _commit(self, batch: Any) -> None:
+        try:
+            frame_bytes = await self._store.commit(batch)
+        except BaseException as failure:  # also cancellation: the batch's fate is unknown then
+            self._failed = True
+            self._idle.set()
+            self._on_failure(failure)
+            return
+        now = self.now_ms()
+        self._dispatch(self._engine.committed(batch.no, frame_bytes, now), now)
+        wanted = self._engine.reclaim_wanted()
+        if wanted is not None:
+            self._spawn(self._reclaim(wanted))
+        self._idle.set()
+        self._pump()
+
+    def _dispatch(self, effects: list[Effect], now: int) -> None:
+        touched: dict[int, Connection] = {}
+        connections = self._connections
+        by_link = _BY_LINK
+        for effect in effects:
+            to: int = effect.link[0] if type(effect) in by_link else effect.reply_to[0]  # type: ignore[union-attr]
+            connection = touched.get(to)
+            if connection is None:
+                if to == OWN_CONNECTION_ID:
+                    self._answer(effect)
+                    continue
+                connection = connections.get(to)
+                if connection is None:
+                    continue
+                touched[to] = connection
+            connection.handle(effect, now)
+        for connection in touched.values():
+            connection.flush(now)
+            self.fetch_bodies(connection)
+
+    def _answer(self, effect: Any) -> None:
+        future = self._waiters.pop(effect.reply_to[3], None)
+        if future is not None and not future.done():
+            future.set_result(effect)
+
+    # Bodies that are not in memory
+
+    def body(self, message: Message) -> bytes | None:
+        """Give a message's body if it is in memory."""
+        return self._engine.bodies.get(message.body_row, message.body_slot)
+
+    def fetch_bodies(self, connection: Connection) -> None:
+        """Read the body rows that a connection's deliveries wait for."""
+        rows = [row for row in connection.bodies_wanted() if row not in self._rows_under_way]
+        if rows:
+            self._rows_under_way.update(rows)
+            for row in rows:
+                self._engine.bodies.want(row)
+            self._spawn(self._read_bodies(rows))
+
+    async def _read_bodies(self, rows: list[int]) -> None:
+        try:
+            found = await self._store.read_body_rows(rows)
+        except StoreError as failure:
+            self._failed = True
+            self._on_failure(failure)
+            return
+        now = self.now_ms()
+        for row, payloads in found.items():
+            self._engine.bodies.put(row, payloads)
+        self._rows_under_way.difference_update(rows)
+        for connection in list(self._connections.values()):
+            if connection.bodies_wanted():
+                connection.bodies_arrived(now)
+                connection.flush(now)
+                self.fetch_bodies(connection)
+
+    # Time and space
+
+    def _set_timer(self, now: int) -> None:
+        due = self._engine.next_deadline_ms()
+        if due == self._timer_at_ms and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at_ms = due
+        if due is not None:
+            self._timer = self._loop.call_later(max(0, due - now) / 1000, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._timer_at_ms = None
+        self._pump()
+
+    async def _reclaim(self, wanted: Any) -> None:
+        try:
+            self._engine.reclaim_offer(await self._read_reclaim(wanted))
+        except StoreError as failure:
+            self._failed = True
+            self._on_failure(failure)
+            return
+        self._pump()
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            at = self._loop.time()
+            self.lag_ms = max(0, round((at - self._ticked_at - HOUSEKEEPING_S) * 1000))
+            self._ticked_at = at
+            free = await self._store.free_bytes()
+            limits = LimitSending(
+                low_space=free is not None and free < self._min_free_bytes(),
+                lagging=self.lag_ms > LAG_MS_MAX,
+            )
+            if limits != self._limits:
+                log.warning(
+                    "sending is limited" if limits.low_space or limits.lagging else "sending is open again",
+                    {"low_space": limits.low_space, "lagging": limits.lagging, "free_bytes": free, "lag_ms": self.lag_ms},
+                )
+                self._limits = limits
+                self.offer((limits,))
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Commit what was offered, then close the store."""
+        self._housekeeping.cancel()
+        while not self._failed:
+            self._pump()
+            await self._idle.wait()
+            if self._engine.idle:
+                break
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._store.close()
