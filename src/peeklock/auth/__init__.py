@@ -1,7 +1,8 @@
 """Who may do what: SAS tokens, rules, rights. A pure leaf: it imports nothing of ours and reads no clock.
 
 Owns: the shared access signature, the configured rules, and what a valid token grants. Must not know: AMQP,
-HTTP, or whether an entity exists. No key, signature or token ever appears in a repr or in the text of an error.
+HTTP, or whether an entity exists. No key, signature or token ever appears in a repr or
+in the text of an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The configured rules of a namespace, and the one place that says yes or no.
 
-Owns: `SasRule` and the look-up of a rule by key name and path. Must not know: where rules are configured, or how a
-token reached us.
+Owns: `SasRule` and the look-up of a rule by key name and path. Must not know: where rules are configured, or
+how a token reached us.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ class Authority:
             TokenMalformed, TokenTypeUnsupported, SignatureInvalid, TokenExpired, AudienceNotCovered.
         """
         if token_type == JWT_TOKEN_TYPE:
-            raise TokenTypeUnsupported(
-                "InvalidToken: JSON web tokens are not accepted here; use a shared access key."
-            )
+            raise TokenTypeUnsupported("InvalidToken: JSON web tokens are not accepted here.")
         if token_type != SAS_TOKEN_TYPE:
             raise TokenTypeUnsupported("InvalidToken: The token type is not known.")
         parsed = SasToken.parse(token)

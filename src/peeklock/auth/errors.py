@@ -1,4 +1,4 @@
-"""What authorization refuses, one class per reason. Texts start as the service's do, and never quote a secret."""
+"""What authorization refuses, one class per reason. Texts start as the service's do and quote no secret."""
 
 from __future__ import annotations
 

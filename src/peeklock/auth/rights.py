@@ -1,6 +1,6 @@
 """Rights, and what a token or key grants.
 
-Owns: the three rights of the service and their implication; the reach of a grant. Must not know: tokens, rules.
+Owns: the three rights of the service and their implication; the reach of a grant. Must not know: tokens.
 """
 
 from __future__ import annotations
@@ -47,5 +47,8 @@ class Grant:
 
 
 def within(path: str, scope: str) -> bool:
-    """Tell whether `path` equals `scope` or lies below it on a `/` boundary. Source: wire contract 1.8, step 7."""
+    """Tell whether `path` equals `scope` or lies below it on a `/` boundary.
+
+    Source: wire contract 1.8, step 7.
+    """
     return not scope or path == scope or path.startswith(scope + "/")

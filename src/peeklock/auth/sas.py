@@ -1,7 +1,7 @@
 """The shared access signature: parse, generate, verify.
 
-Owns: the text form `SharedAccessSignature sr=..&sig=..&se=..&skn=..`, its encoders' variants, and the HMAC. Must not
-know: which rules exist. Source: wire contract 1.8; Learn "Generate a Shared Access Signature token".
+Owns: the text form `SharedAccessSignature sr=..&sig=..&se=..&skn=..`, its encoders' variants, and the HMAC. Must
+not know: which rules exist. Source: wire contract 1.8; Learn "Generate a Shared Access Signature token".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from peeklock.auth.errors import AudienceNotCovered, SignatureInvalid, TokenExpi
 from peeklock.auth.rights import Grant, Right, implied, within
 
 TOKEN_LENGTH_MAX = 8192
-"""Characters. Our choice: the longest legal resource (260 + host), percent-encoded twice, stays under 4096."""
+"""Characters. Our choice: the longest legal resource (260 + host), encoded twice, stays under 4096."""
 
 _PREFIX = "sharedaccesssignature "
 _EXPIRY_S_MAX = 1 << 40
@@ -63,7 +63,7 @@ class SasToken:
     def signed_with(self, key: str) -> bool:
         """Tell, in constant time per form tried, whether `key` made the signature.
 
-        The resource is tried as it stands, then as encoders would have written it before a proxy re-encoded it.
+        The resource is tried as it stands, then as encoders would have written it before re-encoding.
         """
         decoded = unquote_plus(self.raw_resource)
         upper = quote_plus(decoded)
@@ -77,13 +77,13 @@ class SasToken:
 
 
 def sign(resource: str, expiry: str, key: str) -> str:
-    """Compute the base64 signature of an encoded resource; the key is used as text, it is not base64-decoded."""
+    """Compute the base64 signature of an encoded resource; the key is taken as text, not as base64."""
     digest = hmac.digest(key.encode(), f"{resource}\n{expiry}".encode(), sha256)
     return base64.b64encode(digest).decode()
 
 
 def generate(resource: str, key_name: str, key: str, expires_at_ms: int) -> str:
-    """Make a token for a resource URI such as `sb://host/queue`, as the official clients do; whole seconds."""
+    """Make a token for a resource URI such as `sb://host/queue`, as official clients do; whole seconds."""
     encoded = quote_plus(resource)
     expiry = str(expires_at_ms // 1000)
     signature = quote_plus(sign(encoded, expiry, key))
@@ -113,9 +113,7 @@ def check(
         TokenExpired: genuine, but over.
         AudienceNotCovered: signed for another host or path.
     """
-    if not any(
-        [token.signed_with(key) for key in keys if key]
-    ):  # a list: the first key's fit is not shown by time
+    if not sum(token.signed_with(key) for key in keys if key):  # a sum: time does not show which key fits
         raise SignatureInvalid("InvalidSignature: The token has an invalid signature.")
     if token.expires_at_ms <= now_ms:
         raise TokenExpired("ExpiredToken: The token is expired.")
@@ -123,16 +121,14 @@ def check(
     audience_host, path = split_resource(audience)
     for host in (scope_host, audience_host):
         if hosts is not None and host is not None and host not in hosts:
-            raise AudienceNotCovered(
-                f"InvalidAudience: The authorization is for host '{host}', not for this one."
-            )
+            raise AudienceNotCovered(f"InvalidAudience: '{host}' is not a name of this namespace.")
     if not within(path, scope):
         raise AudienceNotCovered(f"InvalidAudience: The token for '{scope}' does not cover '{path}'.")
     return Grant(implied(rights), path, token.expires_at_ms)
 
 
 def split_resource(text: str, *, host_first: bool = False) -> tuple[str | None, str]:
-    """Split a resource into host (None when not given) and path, both lower case, without port and outer slashes.
+    """Split a resource into host (None = not given) and path: lower case, no port, no outer slashes.
 
     `host_first`: without a scheme the first segment is the host, as in the `sr` of some tools.
     """
