@@ -1,7 +1,8 @@
 """The record of one stored message, and what of it is shown to a receiver.
 
-Owns: the `Message` record that the core keeps in memory for every stored message, about 200 bytes each; bodies
-are elsewhere. Must not know: AMQP sections beyond opaque bytes, body rows beyond two numbers, sockets, clocks.
+Owns: the `Message` record that the core keeps in memory for every stored message, about 200 bytes each;
+bodies are elsewhere. Must not know: AMQP sections beyond opaque bytes, body rows beyond two numbers, sockets,
+clocks.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class MessageState(IntEnum):
 class Message:
     """One stored message: routing fields, numbers, state; the body is named by (body_row, body_slot).
 
-    `queue` and `position` never change once given: a move (dead-lettering, activation) makes a new record that shares
-    the body, so that a change recorded earlier in the same batch still names what it meant.
+    `queue` and `position` never change once given: a move (dead-lettering, activation) makes a new record
+    that shares the body, so that a change recorded earlier in the same batch still names what it meant.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Message:
         "message_id",
         "overlay",
         "position",
+        "queue_id",
         "scheduled_at_ms",
         "sequence_number",
         "size_bytes",
@@ -68,7 +70,8 @@ class Message:
 
         Args:
             size_bytes: encoded size as transferred.
-            bare_offset: where the bare message starts in the payload; 0 when it has neither header nor annotations.
+            bare_offset: where the bare message starts in the payload; 0 when it has neither header nor
+            annotations.
             ttl_ms: the sender's own time-to-live, None when absent.
             scheduled_at_ms: the scheduled enqueue time, None when absent.
             message_id: the encoded message id, only for entities that detect duplicates.
@@ -78,6 +81,7 @@ class Message:
         self.ttl_ms = ttl_ms
         self.scheduled_at_ms = scheduled_at_ms
         self.message_id = message_id
+        self.queue_id = 0  # given by the engine with the first record
         self.position = 0  # order of retrieval within its queue; never reused, never rolls over; key of the journal
         self.sequence_number = 0
         self.enqueued_sequence_number = 0

@@ -1,16 +1,17 @@
 """The seam between the engine and durable storage.
 
-Owns: the `Store` protocol and its values. Must not know: what the facts mean beyond their vocabulary. A store has no
+Owns: the `Store` protocol and its values. Must not know: what the facts mean beyond their vocabulary. A store
+has no
 rules: it keeps batches, whole or not at all, in order, and gives them back.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from peeklock.broker.changes import Change, EntityStored
+from peeklock.broker.changes import Change, EntityStored, MessageIdSeen, MessageStored, NumbersIssued
 
 
 class StoreError(Exception):
@@ -41,7 +42,8 @@ class Batch:
     """Grows by 1 per commit, without gaps."""
     changes: list[Change]
     body_rows: dict[int, list[bytes]] = field(default_factory=dict)
-    """New body rows: row number -> payloads by slot; each row at most ~256 KiB unless one payload is larger."""
+    """New body rows: row number -> payloads by slot; each row at most ~256 KiB unless one payload is
+    larger."""
     dropped_rows: list[int] = field(default_factory=list)
     """Body rows in which nothing lives any more."""
     truncate_before: int = 0
@@ -57,8 +59,25 @@ class Frame:
     size_bytes: int
 
 
+@dataclass(slots=True)
+class LiveFacts:
+    """What still holds after all frames: the journal folded, last record wins."""
+
+    first_no: int
+    """Number of the oldest frame; 1 when there is none."""
+    frame_sizes: Sequence[int]
+    """Bytes of each frame, oldest first; the last frame has number first_no + len(frame_sizes) - 1."""
+    messages: Iterator[tuple[int, list[MessageStored]]]
+    """(queue id, records of this queue), in bounded pieces; each `message.journal_no` names its frame."""
+    numbers: list[tuple[int, NumbersIssued]]
+    """(frame number, last counters) of each queue."""
+    ids: list[MessageIdSeen]
+    id_frames: dict[int, int]
+    """Frame number -> how many message ids it recorded."""
+
+
 class Store(Protocol):
-    """Durable facts of one namespace. One writer; `commit` returns only when the batch is on stable storage."""
+    """Durable facts of one namespace. One writer; commits are durable in the order they were called."""
 
     async def open(self) -> None:
         """Take the folder and make it usable. Raises: StoreInUse, StoreTooNew, StoreDamaged, StoreFailed."""
@@ -69,14 +88,28 @@ class Store(Protocol):
     def load(self) -> AsyncIterator[Frame]:
         """Give every frame in order, oldest first. Raises: StoreDamaged."""
 
-    async def commit(self, batch: Batch) -> int:
-        """Make a batch durable; answer the size of its frame in bytes. Raises: StoreFailed."""
+    async def load_live(self) -> LiveFacts:
+        """Give what still holds: much faster than to replay every frame. Raises: StoreDamaged."""
+
+    def commit(self, batch: Batch) -> Awaitable[int]:
+        """Make a batch durable; the awaitable gives the size of its frame in bytes, once on stable storage.
+
+        The batch is encoded before this returns, not when awaited: records change with the next command.
+        Raises (from the awaitable): StoreFailed.
+        """
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the payloads of body rows, by slot. Raises: StoreDamaged."""
+        """Give the payloads of body rows, by slot. Raises: StoreDamaged, also for a row that is not there."""
+
+    async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
+        """Give (row, size in bytes) of the rows above `after`, ascending. Raises: StoreDamaged."""
+
+    async def last_body_row(self) -> int:
+        """Give the highest body row there is, 0 when there is none."""
 
     async def read_head(self, bytes_max: int) -> list[Frame]:
-        """Give the oldest frames, at least one if there is one, up to about `bytes_max`. Raises: StoreDamaged."""
+        """Give the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
+        StoreDamaged."""
 
     async def free_bytes(self) -> int | None:
         """Give the free space of the volume, None where there is no such limit."""
