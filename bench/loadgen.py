@@ -34,7 +34,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one run came to. Rates are messages/s, CPU is microseconds a message, latencies are microseconds."""
+    """What one run came to: rates in messages/s, CPU in microseconds a message, latencies in microseconds."""
 
     send_rate: float
     receive_rate: float
@@ -65,7 +65,9 @@ def compile_loadgen() -> Path:
     return program
 
 
-def drive(endpoint: Endpoint, address: str, mode: str, count: int, *options: str, timeout_s: float = 120) -> Load:
+def drive(
+    endpoint: Endpoint, address: str, mode: str, count: int, *options: str, timeout_s: float = 120
+) -> Load:
     """Run the load generator to its end: `mode` is send, recv or both.
 
     Messages are 1 KiB with properties, as the official clients make them; the window is 1000.

@@ -1,7 +1,7 @@
 """The brokers that are measured, each a process of its own on a folder of its own.
 
-Owns their command lines, start, readiness and end. Knows nothing of scenarios. Everything is ephemeral: ports chosen
-by the system, folders under the run's temporary one, processes ended by their own pid.
+Owns their command lines, start, readiness and end. Knows nothing of scenarios. Everything is ephemeral: ports
+chosen by the system, folders under the run's temporary one, processes ended by their own pid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from bench.loadgen import Endpoint
 
 # The keys that the emulator has, which a broker without a configured key takes.
 KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
-RABBITMQ_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one in /usr/sbin changes user and folder
+RABBITMQ_SERVER = Path(
+    "/usr/lib/rabbitmq/bin/rabbitmq-server"
+)  # the one in /usr/sbin changes user and folder
 
 
 class StartFailed(Exception):
@@ -69,7 +71,9 @@ class Peeklock:
         # A lock outlives any scenario, so that no lapse is measured by accident.
         entities = [{"Name": name, "Properties": {"LockDuration": "PT5M"}} for name in self.queues]
         namespace = {"Name": "sbemulatorns", "Queues": entities, "Topics": []}
-        config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}))
+        config.write_text(
+            json.dumps({"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}})
+        )
         program = Path(sys.executable).with_name("peeklock")
         command = [program, "serve", "--data", self.folder / "data", "--config", config]
         started = time.monotonic()
@@ -196,7 +200,12 @@ class RabbitNode:
         salt = b"loop"
         digest = base64.b64encode(salt + hashlib.sha256(salt + b"guest").digest()).decode()
         hashing = "rabbit_password_hashing_sha256"
-        user = {"name": "guest", "password_hash": digest, "hashing_algorithm": hashing, "tags": "administrator"}
+        user = {
+            "name": "guest",
+            "password_hash": digest,
+            "hashing_algorithm": hashing,
+            "tags": "administrator",
+        }
         permission = {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
         queues = [
             {
@@ -247,7 +256,7 @@ def rabbitmq_missing() -> str | None:
 
 
 def beam_pid(pid: int) -> int:
-    """Find the Erlang machine among a process and its descendants: the scripts in front of it may or may not `exec`."""
+    """Find the Erlang machine among a process and its descendants: scripts in front may or may not `exec`."""
     pending = [pid]
     while pending:
         pid = pending.pop()

@@ -5,3 +5,5 @@ The rooms, outermost first: `cli` -> `server` -> `gateway`, `admin` -> `engine` 
 """
 
 from __future__ import annotations
+
+__version__ = "0.1.0"

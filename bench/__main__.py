@@ -1,0 +1,87 @@
+"""`python -m bench [--quick] [--only SYSTEM] [SCENARIO...]`: run scenarios and write `bench/results/`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import report
+from bench.loadgen import BUILD, LoadFailed, compile_loadgen
+from bench.scenarios import SCENARIOS, Run
+from bench.systems import Peeklock, RabbitNode, RabbitQueue, StartFailed, System, rabbitmq_missing
+
+
+def main(arguments: list[str]) -> int:
+    """Run what the command line names; 0 if everything was measured."""
+    parser = argparse.ArgumentParser(prog="./run bench", description="Measure the broker, beside RabbitMQ.")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
+    parser.add_argument("--only", choices=("peeklock", "rabbitmq"), help="leave the other broker out")
+    parser.add_argument("--list", action="store_true", help="name the scenarios and what they do")
+    parser.add_argument(
+        "--folder", type=Path, default=BUILD, help="where the brokers' data goes (default: %(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    if options.list:
+        for name, scenario in SCENARIOS.items():
+            print(f"{name:12} {(scenario.__doc__ or '').splitlines()[0]}")
+        return 0
+    unknown = set(options.scenarios) - set(SCENARIOS)
+    if unknown:
+        parser.error(f"no such scenario: {', '.join(sorted(unknown))} (there are {', '.join(SCENARIOS)})")
+    if not Path("/proc/self/stat").exists():
+        parser.error("CPU and memory are read from /proc, which this system does not have")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        compile_loadgen()
+    except LoadFailed as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="run-") as folder:
+        run = _prepare(Path(folder), options.only, options.quick)
+        try:
+            for name in options.scenarios or SCENARIOS:
+                _measure(run, name)
+        finally:
+            for system in run.systems:
+                system.stop()
+            # Only a whole run may replace the figures that the project quotes.
+            whole = not (options.scenarios or options.quick or options.only)
+            names = [system.name for system in run.systems]
+            table = report.write(run.results, names, run.quick, "results" if whole else "partial")
+    print(f"bench: wrote {os.path.relpath(table)}")
+    return int(bool(run.results.left_out))
+
+
+def _prepare(folder: Path, only: str | None, quick: bool) -> Run:
+    systems: list[System] = []
+    node = None
+    if only != "rabbitmq":
+        systems.append(Peeklock(folder / "peeklock", ("bench",)))
+    if only != "peeklock":
+        missing = rabbitmq_missing()
+        if missing:
+            print(f"bench: without RabbitMQ: {missing}")
+        else:
+            node = RabbitNode(folder / "rabbitmq", ("bench",))
+            systems += [RabbitQueue(node, "classic"), RabbitQueue(node, "quorum")]
+    return Run(folder, systems, node, quick)
+
+
+def _measure(run: Run, name: str) -> None:
+    print(f"== {name}", flush=True)
+    started = time.monotonic()
+    try:
+        SCENARIOS[name](run)
+    except (LoadFailed, StartFailed) as error:
+        run.results.left_out.append(f"{name}: {error}")
+        print(f"  FAILED: {error}")
+    print(f"== {name}: {time.monotonic() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""Writes what was measured: a table for people, JSON for programs, a plot for the README."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.scenarios import Results, Row
+
+FOLDER = Path(__file__).with_name("results")
+
+
+def machine() -> dict[str, str]:
+    """Describe the machine as far as it explains the figures."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "cores": str(os.cpu_count()),
+        "processor": models[0] if models else platform.processor(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def write(results: Results, systems: list[str], quick: bool, stem: str) -> Path:
+    """Write `<stem>.md`, `<stem>.json` and, where matplotlib is installed, `<stem>.png`; return the table's path."""
+    FOLDER.mkdir(exist_ok=True)
+    table = FOLDER / f"{stem}.md"
+    about = machine()
+    rows = list(results.rows.values())
+    table.write_text(markdown(rows, systems, results.left_out, about, quick))
+    table.with_suffix(".json").write_text(
+        json.dumps(
+            {"machine": about, "quick": quick, "rows": _plain(rows), "left_out": results.left_out}, indent=1
+        )
+        + "\n"
+    )
+    try:
+        plot(rows, systems, table.with_suffix(".png"))
+    except ImportError:
+        print("bench: no plot: matplotlib is not installed")
+    return table
+
+
+def markdown(
+    rows: list[Row], systems: list[str], left_out: list[str], about: dict[str, str], quick: bool
+) -> str:
+    """Return the table: a row a measure, a column a system, medians with their range."""
+    ratio = ["peeklock / quorum"] if "RabbitMQ quorum" in systems else []
+    head = ["scenario", "measure", *systems, *ratio, "aim"]
+    lines = [
+        "# Results",
+        "",
+        "Written by `./run bench`; medians, with the range of the samples. All systems in one run, taking",
+        "turns, load generator and broker on the same machine: 1 KiB bodies with properties, each message",
+        "acknowledged, one unsettled disposition a message, window 1000, durable queues; peeklock with",
+        "`--durability fsync`.",
+        "",
+        ", ".join((about["date"], f"{about['cores']} cores", about["processor"], about["system"]))
+        + f", Python {about['python']}"
+        + (". **A quick run: a tenth of the messages, one round.**" if quick else "."),
+        "",
+        "| " + " | ".join(head) + " |",
+        "|" + "---|" * 2 + "---:|" * (len(head) - 3) + "---|",
+    ]
+    for row in rows:
+        cells = [row.scenario, f"{row.measure} ({row.unit})" if row.unit else row.measure]
+        cells += [_cell(row, system) for system in systems]
+        if ratio:
+            cells.append(_ratio(row))
+        cells.append(_aim(row))
+        lines.append("| " + " | ".join(cells) + " |")
+    if left_out:
+        lines += ["", "Not measured:", "", *(f"- {reason}" for reason in left_out)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row, system: str) -> str:
+    values = row.samples.get(system)
+    if not values:
+        return ""
+    median = _number(statistics.median(values))
+    return median if len(values) == 1 else f"{median} ({_number(min(values))}-{_number(max(values))})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _ratio(row: Row) -> str:
+    ours, theirs = row.median("peeklock"), row.median("RabbitMQ quorum")
+    return f"{ours / theirs:.2f}" if ours and theirs else ""
+
+
+def _aim(row: Row) -> str:
+    ours = row.median("peeklock")
+    if row.aim is None or ours is None:
+        return ""
+    reached = ours >= row.aim if row.better == "higher" else ours <= row.aim
+    sign = ">=" if row.better == "higher" else "<="
+    return f"{sign} {_number(row.aim)}: {'reached' if reached else 'MISSED'}"
+
+
+def _plain(rows: list[Row]) -> list[dict[str, Any]]:
+    return [
+        {
+            "scenario": row.scenario,
+            "measure": row.measure,
+            "unit": row.unit,
+            "better": row.better,
+            "aim": row.aim,
+            "samples": row.samples,
+        }
+        for row in rows
+    ]
+
+
+PANELS = (
+    (
+        "Rate (msg/s, more is better)",
+        [("send", "rate"), ("receive + complete", "rate"), ("end to end", "rate")],
+    ),
+    (
+        "Broker CPU (us a message, less is better)",
+        [("send", "broker CPU"), ("receive + complete", "broker CPU"), ("end to end", "broker CPU")],
+    ),
+    (
+        "1,000 msg/s offered: send to accepted (us, less is better)",
+        [
+            ("1,000 msg/s offered", "the disk's own fsync, p50"),
+            ("1,000 msg/s offered", "p50 send to accepted"),
+            ("1,000 msg/s offered", "p99 send to accepted"),
+        ],
+    ),
+)
+
+
+def plot(rows: list[Row], systems: list[str], path: Path) -> None:
+    """Draw what was measured of the three comparisons as grouped bars.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    import matplotlib as mpl  # here: it takes a second, and is not installed everywhere
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    by_name = {(row.scenario, row.measure): row for row in rows}
+    panels = [(title, names) for title, names in PANELS if any(name in by_name for name in names)]
+    if not panels:
+        return
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(5 * len(panels), 4.2), layout="constrained", squeeze=False
+    )
+    width = 0.8 / max(len(systems), 1)
+    for axis, (title, names) in zip(axes[0], panels, strict=True):
+        shown = [by_name[name] for name in names if name in by_name]
+        for place, system in enumerate(systems):
+            heights = [row.median(system) or 0 for row in shown]
+            bars = axis.bar([n + place * width for n in range(len(shown))], heights, width, label=system)
+            axis.bar_label(bars, fmt="{:,.0f}", fontsize=7, rotation=90, padding=3)
+        labels = [
+            row.scenario if row.measure.startswith(("rate", "broker")) else row.measure for row in shown
+        ]
+        axis.set_xticks([n + 0.4 - width / 2 for n in range(len(shown))], labels, fontsize=8)
+        axis.set_title(title, fontsize=10)
+        axis.margins(y=0.25)
+    axes[0][0].legend(fontsize=8, loc="upper left")
+    figure.savefig(path, dpi=110)

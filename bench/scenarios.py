@@ -1,0 +1,315 @@
+"""What is done to the brokers, and what is measured while it is done.
+
+Each scenario adds rows to `Results`. Systems take turns within a scenario, A B A B, so that a slow minute of
+the machine meets all of them; the report quotes medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from bench.delay import delayed_path
+from bench.disk import fsync_us
+from bench.loadgen import Load, LoadFailed, drive, idle_connections
+from bench.systems import Peeklock, RabbitNode, StartFailed, System, rss_bytes
+
+MB = 1_000_000  # the aims are in decimal megabytes
+
+# One unsettled disposition a message, each waiting for the broker's answer, as the official clients settle.
+# RabbitMQ refuses receiver-settle-mode second, but answers the same dispositions on a link in mode first.
+SETTLE_EACH = {True: ("-i", "-2"), False: ("-i", "-1")}
+
+
+@dataclass(slots=True)
+class Row:
+    """One measure, with its samples by system.
+
+    `aim` is for peeklock's median: at most that where `better` is "lower", else at least that.
+    """
+
+    scenario: str
+    measure: str
+    unit: str
+    better: str
+    aim: float | None = None
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def median(self, system: str) -> float | None:
+        """Median of a system's samples; None if it has none."""
+        values = self.samples.get(system)
+        return statistics.median(values) if values else None
+
+
+@dataclass(slots=True)
+class Results:
+    """Rows in order of first mention, and what could not be measured."""
+
+    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def add(
+        self,
+        scenario: str,
+        measure: str,
+        unit: str,
+        system: str,
+        value: float,
+        *,
+        better: str = "lower",
+        aim: float | None = None,
+    ) -> None:
+        """Add a sample and show it."""
+        row = self.rows.setdefault((scenario, measure), Row(scenario, measure, unit, better, aim))
+        row.samples.setdefault(system, []).append(value)
+        print(f"  {scenario}: {system}: {measure} {value:,.4g} {unit}", flush=True)
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of the benchmarks: its systems, its folder, its size."""
+
+    folder: Path
+    systems: list[System]
+    node: RabbitNode | None
+    quick: bool
+    results: Results = field(default_factory=Results)
+    numbers: count[int] = field(default_factory=count)
+
+    @property
+    def rounds(self) -> int:
+        return 1 if self.quick else 3
+
+    def scaled(self, full: int) -> int:
+        """Return the number of messages of a step: a tenth in a quick run."""
+        return full // 10 if self.quick else full
+
+    def fresh_peeklock(self) -> Peeklock:
+        """A broker on an empty folder of its own; the scenario stops it."""
+        return Peeklock(self.folder / f"fresh-{next(self.numbers)}", ("bench",))
+
+    def each(self, scenario: str, step: Callable[[System], None]) -> None:
+        """Let the systems take turns; one that fails is named and left out of the rest of the scenario."""
+        taking_part = list(self.systems)
+        for _ in range(self.rounds):
+            for system in list(taking_part):
+                try:
+                    system.start()
+                    step(system)
+                except (LoadFailed, StartFailed) as error:
+                    self.results.left_out.append(f"{scenario}: {system.name}: {error}")
+                    print(f"  {scenario}: {system.name}: FAILED: {error}", flush=True)
+                    taking_part.remove(system)
+
+
+def settle_options(system: System) -> tuple[str, ...]:
+    """Options of the load generator to settle each message by itself and wait for the answer."""
+    return SETTLE_EACH[isinstance(system, Peeklock)]
+
+
+def _drive(system: System, mode: str, messages: int, *options: str, timeout_s: float = 120) -> Load:
+    return drive(system.endpoint(), system.address("bench"), mode, messages, *options, timeout_s=timeout_s)
+
+
+def send_and_receive(run: Run) -> None:
+    """Send N messages to an empty queue, then receive and complete them: 1 connection, 1 KiB, window 1000."""
+    messages = run.scaled(60_000)
+
+    def step(system: System) -> None:
+        sent = _drive(system, "send", messages)
+        run.results.add("send", "rate", "msg/s", system.name, sent.send_rate, better="higher", aim=15_000)
+        run.results.add("send", "broker CPU", "us/msg", system.name, sent.broker_us)
+        run.results.add("send", "broker cores in use", "cores", system.name, sent.broker_cores)
+        received = _drive(system, "recv", messages, *settle_options(system))
+        rate = received.receive_rate
+        run.results.add("receive + complete", "rate", "msg/s", system.name, rate, better="higher", aim=12_000)
+        run.results.add("receive + complete", "broker CPU", "us/msg", system.name, received.broker_us)
+        run.results.add(
+            "receive + complete", "broker cores in use", "cores", system.name, received.broker_cores
+        )
+
+    run.each("send", step)
+
+
+def end_to_end(run: Run) -> None:
+    """Send, receive and complete at the same time: 1 sending and 1 receiving connection."""
+    messages = run.scaled(60_000)
+
+    def step(system: System) -> None:
+        load = _drive(system, "both", messages, *settle_options(system))
+        name, add = "end to end", run.results.add
+        add(name, "rate", "msg/s", system.name, load.receive_rate, better="higher")
+        add(name, "broker CPU", "us/msg", system.name, load.broker_us, aim=85)
+        add(name, "messages per broker CPU-second", "msg", system.name, 1e6 / load.broker_us, better="higher")
+        add(name, "broker cores in use", "cores", system.name, load.broker_cores)
+
+    run.each("end to end", step)
+
+
+def latency(run: Run) -> None:
+    """Offer 1,000 messages/s: latency from the intended time to `accepted`, beside the disk's own fsync."""
+    seconds = 3 if run.quick else 10
+
+    def step(system: System) -> None:
+        before = fsync_us(run.folder)
+        load = _drive(system, "send", 1000 * seconds, "-o", "1000")
+        fsync = statistics.mean((before, fsync_us(run.folder)))
+        name = "1,000 msg/s offered"
+        run.results.add(name, "the disk's own fsync, p50", "us", system.name, fsync)
+        for percentile in ("p50", "p99", "p99.9"):
+            run.results.add(
+                name, f"{percentile} send to accepted", "us", system.name, load.latency_us[percentile]
+            )
+        run.results.add(name, "p50 / fsync", "", system.name, load.latency_us["p50"] / fsync, aim=3)
+        _drive(system, "recv", 1000 * seconds, *settle_options(system))
+
+    run.each("latency", step)
+
+
+def start_up(run: Run) -> None:
+    """Spawn to ready on an empty store, idle memory, and 2,000 connections that do nothing."""
+    name, add = "start-up", run.results.add
+    for _ in range(2 * run.rounds + 1):
+        broker = run.fresh_peeklock()
+        try:
+            add(name, "spawn to ready", "s", broker.name, broker.start(), aim=0.6)
+            time.sleep(0.5)  # what the start left to do
+            add(name, "idle RSS", "MB", broker.name, rss_bytes(broker.endpoint().pid) / MB, aim=70)
+        finally:
+            broker.stop()
+
+    connections = run.scaled(2000)
+    fresh = run.fresh_peeklock()
+    try:
+        for system in (fresh, *(s for s in run.systems if not isinstance(s, Peeklock))):
+            seconds = system.start()
+            pid = system.endpoint().pid
+            before = rss_bytes(pid)
+            if seconds and system is not fresh:
+                add(name, "spawn to ready", "s", system.name, seconds)
+                add(name, "idle RSS", "MB", system.name, before / MB)
+            with idle_connections(system.endpoint(), system.address("bench"), connections):
+                grown = (rss_bytes(pid) - before) / MB
+            add("idle connections", f"{connections:,} cost", "MB", system.name, grown, aim=150)
+    except LoadFailed as error:
+        run.results.left_out.append(f"idle connections: {error}")
+    finally:
+        fresh.stop()
+
+
+def backlog(run: Run) -> None:
+    """A backlog of 1,000,000: memory, rates beside an empty queue's, restart, space after draining."""
+    name, add = "backlog", run.results.add
+    depth, probe = run.scaled(1_000_000), run.scaled(30_000)
+    broker = run.fresh_peeklock()
+    settle = settle_options(broker)
+
+    def rates(label: str) -> None:
+        # A probe sends and receives as much, so the depth stays.
+        for _ in range(run.rounds):
+            sent = _drive(broker, "send", probe).send_rate
+            received = _drive(broker, "recv", probe, *settle).receive_rate
+            add(name, f"send rate, {label}", "msg/s", broker.name, sent, better="higher")
+            add(name, f"receive + complete rate, {label}", "msg/s", broker.name, received, better="higher")
+
+    try:
+        broker.start()
+        rates("empty queue")
+        filled = _drive(broker, "send", depth, timeout_s=200)
+        add(
+            name,
+            f"send rate while filling to {depth:,}",
+            "msg/s",
+            broker.name,
+            filled.send_rate,
+            better="higher",
+        )
+        _add_memory_and_disk(run, broker, "full")
+        rates("full queue")
+        for direction in ("send", "receive + complete"):
+            full = run.results.rows[name, f"{direction} rate, full queue"].median(broker.name)
+            empty = run.results.rows[name, f"{direction} rate, empty queue"].median(broker.name)
+            assert full is not None
+            assert empty is not None
+            add(
+                name,
+                f"{direction} rate, full / empty",
+                "",
+                broker.name,
+                full / empty,
+                better="higher",
+                aim=0.8,
+            )
+        broker.stop()
+        add(name, "restart to serving, after SIGTERM", "s", broker.name, broker.start(), aim=6)
+        broker.kill()
+        add(name, "restart to serving, after SIGKILL", "s", broker.name, broker.start(), aim=6)
+        # Replace half of the backlog: the journal then holds as many dead records as it ever does.
+        churned = _drive(broker, "both", depth // 2, *settle, timeout_s=200)
+        add(name, "end to end rate over it", "msg/s", broker.name, churned.receive_rate, better="higher")
+        broker.kill()
+        add(name, "restart to serving, long journal", "s", broker.name, broker.start(), aim=6)
+        _add_memory_and_disk(run, broker, "full, after restart")
+        drained = _drive(broker, "recv", depth, *settle, timeout_s=300)
+        add(
+            name,
+            "receive + complete rate while draining",
+            "msg/s",
+            broker.name,
+            drained.receive_rate,
+            better="higher",
+        )
+        _add_space_after_draining(run, broker)
+    except (LoadFailed, StartFailed) as error:
+        run.results.left_out.append(f"backlog: {error}")
+        print(f"  backlog: FAILED: {error}", flush=True)
+    finally:
+        broker.stop()
+
+
+def _add_memory_and_disk(run: Run, broker: Peeklock, label: str) -> None:
+    rss = rss_bytes(broker.endpoint().pid) / MB
+    run.results.add("backlog", f"RSS, {label}", "MB", broker.name, rss, aim=700)
+    run.results.add("backlog", f"disk, {label}", "MB", broker.name, broker.disk_bytes() / MB)
+
+
+def _add_space_after_draining(run: Run, broker: Peeklock) -> None:
+    drained = time.monotonic()
+    while broker.disk_bytes() > 50 * MB and time.monotonic() - drained < 60:
+        time.sleep(0.5)
+    seconds = time.monotonic() - drained
+    run.results.add("backlog", "disk under 50 MB after draining", "s", broker.name, seconds, aim=60)
+    run.results.add("backlog", "disk then", "MB", broker.name, broker.disk_bytes() / MB, aim=50)
+
+
+def delayed(run: Run) -> None:
+    """Send 100 messages over a path with 70 ms round trip: one by one, at most 10 in flight, all at once."""
+
+    def step(system: System) -> None:
+        endpoint = system.endpoint()
+        with delayed_path(endpoint.port, one_way_s=0.035) as port:
+            far = type(endpoint)(port, endpoint.user, endpoint.password, endpoint.pid)
+            for label, messages, window in (
+                ("10 sends, one by one", 10, 1),
+                ("100 sends, at most 10 in flight", 100, 10),
+                ("100 sends, started together", 100, 100),
+            ):
+                load = drive(far, system.address("bench"), "send", messages, "-w", str(window))
+                run.results.add("path delayed by 70 ms", label, "s", system.name, load.seconds)
+        _drive(system, "recv", 210, *settle_options(system))
+
+    run.each("delayed path", step)
+
+
+SCENARIOS: dict[str, Callable[[Run], None]] = {
+    "start-up": start_up,
+    "send": send_and_receive,
+    "end-to-end": end_to_end,
+    "latency": latency,
+    "delayed": delayed,
+    "backlog": backlog,
+}
