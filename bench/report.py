@@ -30,7 +30,7 @@ def machine() -> dict[str, str]:
 
 
 def write(results: Results, systems: list[str], quick: bool, stem: str) -> Path:
-    """Write `<stem>.md`, `<stem>.json` and, where matplotlib is installed, `<stem>.png`; return the table's path."""
+    """Write `<stem>.md`, `.json` and, where matplotlib is installed, `.png`; return the table's path."""
     FOLDER.mkdir(exist_ok=True)
     table = FOLDER / f"{stem}.md"
     about = machine()
