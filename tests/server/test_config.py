@@ -1,0 +1,364 @@
+"""The configuration file: what it may hold, what each mistake is called, and what it asks of the broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peeklock.broker.commands import CreateQueue, UpdateQueue
+from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
+from peeklock.broker.effects import QueueView
+from peeklock.server.config import FILE_BYTES_MAX, Config, ConfigError, parse_config, read_config, reconcile
+
+REPLY_TO = (0, 0, 0, 1)
+
+SAMPLE = """
+{
+  "UserConfig": {
+    "Namespaces": [
+      {
+        "Name": "sbemulatorns",
+        "Queues": [
+          {
+            "Name": "queue.1",
+            "Properties": {
+              "DeadLetteringOnMessageExpiration": true,
+              "DefaultMessageTimeToLive": "PT1H",
+              "DuplicateDetectionHistoryTimeWindow": "PT20S",
+              "ForwardDeadLetteredMessagesTo": "",
+              "ForwardTo": "",
+              "LockDuration": "PT30S",
+              "MaxDeliveryCount": 3,
+              "RequiresDuplicateDetection": true,
+              "RequiresSession": false
+            }
+          },
+          { "Name": "tenant/queue.2" }
+        ],
+        "Topics": []
+      }
+    ],
+    "Logging": { "Type": "File" }
+  }
+}
+"""
+
+BARE = {"Name": "ns", "Queues": [{"Name": "orders"}]}
+QUEUE = "UserConfig.Namespaces[0].Queues[0]"
+
+
+def with_namespaces(*namespaces: Any, **more: Any) -> str:
+    return json.dumps({"UserConfig": {"Namespaces": list(namespaces), **more}})
+
+
+def with_queues(*queues: Any) -> str:
+    return with_namespaces({"Name": "ns", "Queues": list(queues)})
+
+
+def with_property(key: str, value: Any) -> str:
+    return with_queues({"Name": "orders", "Properties": {key: value}})
+
+
+def read(text: str) -> Config:
+    return parse_config(text.encode())
+
+
+def view(**settings: Any) -> QueueView:
+    return QueueView(1, QueueDescription(**settings), 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def test_the_emulator_s_file_is_read_whole() -> None:
+    """Req: A-02."""
+    config = read(SAMPLE)
+    assert config.namespace == "sbemulatorns"
+    assert [queue.description for queue in config.queues] == [
+        QueueDescription(
+            "queue.1",
+            lock_duration_ms=30_000,
+            default_ttl_ms=3_600_000,
+            duplicate_window_ms=20_000,
+            max_delivery_count=3,
+            dead_lettering_on_expiration=True,
+            requires_duplicate_detection=True,
+        ),
+        QueueDescription("tenant/queue.2"),
+    ]
+
+
+def test_a_file_is_read_from_disk_also_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Req: A-02."""
+    file = tmp_path / "Config.json"
+    file.write_bytes(b"\xef\xbb\xbf" + SAMPLE.encode())
+    assert read_config(file) == read(SAMPLE)
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
+        read_config(tmp_path / "Config.json")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        read_config(tmp_path)
+
+
+def test_a_setting_left_out_has_the_service_s_default() -> None:
+    """Req: A-02. The emulator's own defaults (3 deliveries, 1 hour) are shorter: differs on purpose."""
+    description = read(with_queues({"Name": "orders", "Properties": {}})).queues[0].description
+    assert description.max_delivery_count == 10
+    assert description.default_ttl_ms == UNLIMITED_MS
+
+
+WRONG = [
+    ("", "line 1 column 1: not JSON: Expecting value"),
+    ('{"UserConfig": {,}}', "line 1 column 17: not JSON: Expecting property name enclosed in double quotes"),
+    ('{"UserConfig": NaN}', "not JSON: NaN is no JSON value"),
+    ("[" * 100_000, "not JSON: nested too deeply"),
+    ("[]", "the file: a list is not an object in braces"),
+    ('"text"', "the file: 'text' is not an object in braces"),
+    ("{}", "UserConfig: missing"),
+    ('{"userConfig": {}}', "userConfig: unknown key; did you mean UserConfig?\nUserConfig: missing"),
+    ('{"UserConfig": []}', "UserConfig: a list is not an object in braces"),
+    ('{"UserConfig": {}}', "UserConfig.Namespaces: missing"),
+    ('{"UserConfig": {"Namespaces": {}}}', "UserConfig.Namespaces: an object is not a list in brackets"),
+    (with_namespaces(), "UserConfig.Namespaces: holds 0 namespaces; exactly one is served"),
+    (with_namespaces(BARE, BARE), "UserConfig.Namespaces: holds 2 namespaces; exactly one is served"),
+    (with_namespaces(7), "UserConfig.Namespaces[0]: 7 is not an object in braces"),
+    (with_namespaces({}), "UserConfig.Namespaces[0].Name: missing"),
+    (
+        with_namespaces({"Name": ""}),
+        "UserConfig.Namespaces[0].Name: '' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
+        "the first and the last a letter or digit",
+    ),
+    (
+        with_namespaces({"Name": "ns", "Queue": []}),
+        "UserConfig.Namespaces[0].Queue: unknown key; did you mean Queues?",
+    ),
+    (
+        with_namespaces({"Name": "ns", "EventHubs": []}),
+        "UserConfig.Namespaces[0].EventHubs: unknown key; known here: Name, Queues, Topics",
+    ),
+    (
+        with_namespaces({"Name": "ns", "odd key\n": 1}),
+        'UserConfig.Namespaces[0]."odd key\\n": unknown key; known here: Name, Queues, Topics',
+    ),
+    (
+        with_namespaces({"Name": "ns", "Queues": {}}),
+        "UserConfig.Namespaces[0].Queues: an object is not a list in brackets",
+    ),
+    (
+        with_namespaces({"Name": "ns", "Topics": [{"Name": "news", "Subscriptions": []}]}),
+        "UserConfig.Namespaces[0].Topics: topics are not offered yet: leave the list empty",
+    ),
+    (with_queues(None), f"{QUEUE}: null is not an object in braces"),
+    (with_queues({"Properties": {}}), f"{QUEUE}.Name: missing"),
+    (
+        with_queues({"Name": "orders", "Propertys": {}}),
+        f"{QUEUE}.Propertys: unknown key; did you mean Properties?",
+    ),
+    (
+        with_queues({"Name": "orders", "Properties": []}),
+        f"{QUEUE}.Properties: a list is not an object in braces",
+    ),
+    (
+        with_queues({"Name": "or ders"}),
+        f"{QUEUE}.Name: 'or ders' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
+        "the first and the last a letter or digit",
+    ),
+    (
+        with_queues({"Name": "o" * 261}),
+        f"{QUEUE}.Name: '{'o' * 60}...' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
+        "the first and the last a letter or digit",
+    ),
+    (
+        with_queues({"Name": "orders"}, {"Name": "ORDERS"}),
+        f"UserConfig.Namespaces[0].Queues[1].Name: 'ORDERS' is the name of {QUEUE} already",
+    ),
+    (
+        with_queues({"Name": "a"}, {"Name": "b", "Properties": {"LockDuration": "P1X"}}),
+        "UserConfig.Namespaces[0].Queues[1].Properties.LockDuration: "
+        "'P1X' is not an ISO 8601 duration such as PT1M",
+    ),
+    (
+        with_property("LockDuraton", "PT1M"),
+        f"{QUEUE}.Properties.LockDuraton: unknown key; did you mean LockDuration?",
+    ),
+    (
+        with_property("LockDuration", 60),
+        f"{QUEUE}.Properties.LockDuration: 60 is not an ISO 8601 duration such as PT1M, in quotation marks",
+    ),
+    (
+        with_property("DefaultMessageTimeToLive", "P1M"),
+        f"{QUEUE}.Properties.DefaultMessageTimeToLive: 'P1M' is not an ISO 8601 duration such as PT1M",
+    ),
+    (
+        with_property("DuplicateDetectionHistoryTimeWindow", None),
+        f"{QUEUE}.Properties.DuplicateDetectionHistoryTimeWindow: "
+        "null is not an ISO 8601 duration such as PT1M, in quotation marks",
+    ),
+    (
+        with_property("MaxDeliveryCount", "3"),
+        f"{QUEUE}.Properties.MaxDeliveryCount: '3' is not a whole number",
+    ),
+    (
+        with_property("MaxDeliveryCount", 3.0),
+        f"{QUEUE}.Properties.MaxDeliveryCount: 3.0 is not a whole number",
+    ),
+    (
+        with_property("MaxDeliveryCount", True),
+        f"{QUEUE}.Properties.MaxDeliveryCount: true is not a whole number",
+    ),
+    (
+        with_property("DeadLetteringOnMessageExpiration", "true"),
+        f"{QUEUE}.Properties.DeadLetteringOnMessageExpiration: 'true' is not true or false",
+    ),
+    (
+        with_property("RequiresDuplicateDetection", 1),
+        f"{QUEUE}.Properties.RequiresDuplicateDetection: 1 is not true or false",
+    ),
+    (
+        with_property("RequiresSession", True),
+        f"{QUEUE}.Properties.RequiresSession: sessions are not offered yet: set it to false or remove it",
+    ),
+    (
+        with_property("ForwardTo", "other"),
+        f'{QUEUE}.Properties.ForwardTo: forwarding is not offered yet: set it to "" or remove it',
+    ),
+    (
+        with_property("ForwardDeadLetteredMessagesTo", "other"),
+        f"{QUEUE}.Properties.ForwardDeadLetteredMessagesTo: "
+        'forwarding is not offered yet: set it to "" or remove it',
+    ),
+    (
+        with_property("ForwardTo", None),
+        f'{QUEUE}.Properties.ForwardTo: null is not a name in quotation marks ("" for none)',
+    ),
+    (
+        with_namespaces(BARE, Logging={"Type": "Syslog"}),
+        "UserConfig.Logging.Type: 'Syslog' is none of 'File', 'Console', 'File,Console', 'Console,File'",
+    ),
+    (with_namespaces(BARE, Logging={}), "UserConfig.Logging.Type: missing"),
+    (with_namespaces(BARE, Logging="File"), "UserConfig.Logging: 'File' is not an object in braces"),
+    (
+        '{"UserConfig": {"Namespaces": [{"Name": "ns", "Name": "ns"}]}}',
+        "UserConfig.Namespaces[0].Name: given more than once",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG, ids=[message[:60] for _, message in WRONG])
+def test_each_mistake_is_told_by_its_path(text: str, message: str) -> None:
+    """Req: A-02. Nothing wrong or unknown is passed over: the broker does not start with such a file."""
+    with pytest.raises(ConfigError) as refused:
+        read(text)
+    assert str(refused.value) == message
+
+
+def test_bytes_that_are_not_utf_8_are_told_by_their_place() -> None:
+    with pytest.raises(ConfigError, match="byte 1: not UTF-8"):
+        parse_config(b"{\xff}")
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """Req: A-02."""
+    with pytest.raises(ConfigError) as refused:
+        read(with_queues({"Name": "a", "Properties": {"LockDuration": 1, "Speed": 2}}, {"Name": "-"}))
+    assert [problem.split(": ")[0] for problem in refused.value.problems] == [
+        f"{QUEUE}.Properties.Speed",
+        f"{QUEUE}.Properties.LockDuration",
+        "UserConfig.Namespaces[0].Queues[1].Name",
+    ]
+
+
+def test_a_file_beyond_the_size_limit_is_not_parsed() -> None:
+    parse_config(SAMPLE.encode().ljust(FILE_BYTES_MAX))
+    with pytest.raises(ConfigError, match=f"is larger than {FILE_BYTES_MAX} bytes"):
+        parse_config(SAMPLE.encode().ljust(FILE_BYTES_MAX + 1))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["UserConfig", "Namespaces", "Name", "Queues", "Properties", "LockDuration", "Type", "é"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_any_json_gives_a_configuration_or_its_own_error(value: Any) -> None:
+    try:
+        config = read(json.dumps(value))
+    except ConfigError:
+        return
+    assert config.namespace
+
+
+# What the file asks of the broker
+
+
+def test_missing_queues_are_created() -> None:
+    """Req: A-02."""
+    steps = reconcile(read(SAMPLE), [])
+    assert [step(REPLY_TO) for step in steps] == [
+        CreateQueue(queue.description, REPLY_TO) for queue in read(SAMPLE).queues
+    ]
+    assert [step.path for step in steps] == [f"UserConfig.Namespaces[0].Queues[{n}]" for n in (0, 1)]
+
+
+def test_a_queue_that_agrees_is_left_alone_whatever_its_name_s_case() -> None:
+    """Req: A-02, L-12. An update would cost the held locks."""
+    assert (
+        reconcile(read(with_property("MaxDeliveryCount", 5)), [view(name="Orders", max_delivery_count=5)])
+        == []
+    )
+
+
+def test_a_difference_is_applied_and_all_else_stays() -> None:
+    """Req: A-02."""
+    old = view(
+        name="Orders",
+        max_delivery_count=5,
+        lock_duration_ms=5_000,
+        status=EntityStatus.SEND_DISABLED,
+        user_metadata="made by hand",
+    )
+    steps = reconcile(read(with_property("MaxDeliveryCount", 7)), [old])
+    assert [step(REPLY_TO) for step in steps] == [
+        UpdateQueue(
+            QueueDescription(
+                "Orders",
+                max_delivery_count=7,
+                lock_duration_ms=5_000,
+                status=EntityStatus.SEND_DISABLED,
+                user_metadata="made by hand",
+            ),
+            REPLY_TO,
+        )
+    ]
+
+
+def test_a_difference_in_what_cannot_be_changed_refuses_the_start() -> None:
+    """Req: A-02."""
+    with pytest.raises(ConfigError) as refused:
+        reconcile(read(with_property("RequiresDuplicateDetection", True)), [view(name="orders")])
+    assert str(refused.value) == (
+        f"{QUEUE}.Properties.RequiresDuplicateDetection: is false on the existing queue 'orders' and "
+        "cannot be changed; correct the file, or delete the queue first"
+    )
+    with pytest.raises(ConfigError, match="RequiresSession: is true on the existing queue"):
+        reconcile(read(with_property("RequiresSession", False)), [view(name="orders", requires_session=True)])
+
+
+def test_queues_that_the_file_does_not_name_stay() -> None:
+    """Req: A-02."""
+    assert reconcile(read(with_namespaces({"Name": "ns"})), [view(name="kept")]) == []
