@@ -1,7 +1,7 @@
 """The command line: `peeklock serve | check | demo`.
 
-Owns: options, their help, exit statuses. Must not know: what the commands do. What only one command needs is imported
-in that command, since `serve` is to be ready in 600 ms.
+Owns: options, their help, exit statuses. Must not know: what the commands do. What only one command needs is
+imported in that command, since `serve` is to be ready in 600 ms.
 """
 
 from __future__ import annotations
@@ -38,11 +38,15 @@ def main() -> None:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Entities to have at start, as the Service Bus emulator's Config.json. Nothing is ever deleted by it.",
+    help="Entities to have at start, as in the Service Bus emulator's Config.json; none is ever deleted.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--amqp-port", type=click.IntRange(0, 65535), default=5672, show_default=True, help="AMQP port; 0 picks a free one."
+    "--amqp-port",
+    type=click.IntRange(0, 65535),
+    default=5672,
+    show_default=True,
+    help="AMQP port; 0 picks a free one.",
 )
 @click.option(
     "--http-port",
@@ -56,13 +60,13 @@ def main() -> None:
     type=click.Choice(["fsync", "os", "memory"]),
     default="fsync",
     show_default=True,
-    help="What an acknowledgement means: fsync = on stable storage; os = handed to the operating system (survives a "
-    "kill, not a power cut); memory = nothing is kept.",
+    help="What an acknowledgement means: fsync = on stable storage; os = handed to the operating system "
+    "(survives a kill, not a power cut); memory = nothing is kept.",
 )
 @click.option(
     "--tls-cert",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="PEM certificate chain for TLS; by default a self-signed pair is made once and kept in the data folder.",
+    help="PEM certificate chain for TLS. By default a self-signed pair is made once, in the data folder.",
 )
 @click.option(
     "--tls-key",

@@ -1,7 +1,7 @@
 """What became true: the facts that a store keeps, past participles.
 
-Owns: the vocabulary of durable facts. Must not know: how they are encoded or where. Replay is "last record wins" per
-key; a fact about an unknown key is ignored. Locks are never facts.
+Owns: the vocabulary of durable facts. Must not know: how they are encoded or where. Replay is "last record
+wins" per key; a fact about an unknown key is ignored. Locks are never facts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from peeklock.broker.message import Message
 class MessageStored:
     """The whole record of a message is now this: it is new, or its state, count or properties changed.
 
-    Key: (queue_id, message.position). `payload` is given once, when the body is new; the engine places it and sets
-    `message.body_row` and `message.body_slot`.
+    Key: (queue_id, message.position). `payload` is given once, when the body is new; the engine places it and
+    sets `message.body_row` and `message.body_slot`.
     """
 
     queue_id: int
@@ -28,7 +28,8 @@ class MessageStored:
 
 @dataclass(slots=True)
 class MessageRemoved:
-    """The message is gone from this queue (completed, expired, moved, cancelled). Key: (queue_id, message.position)."""
+    """The message is gone from this queue (completed, expired, moved, cancelled). Key: (queue_id,
+    message.position)."""
 
     queue_id: int
     message: Message
@@ -68,12 +69,14 @@ class EntityStored:
 
 @dataclass(slots=True)
 class EntityRemoved:
-    """An entity and all its queues are gone; their space follows in slices. Key: entity_id; ids are never reused."""
+    """An entity and all its queues are gone; their space follows in slices. Key: entity_id; ids are never
+    reused."""
 
     entity_id: int
 
 
-Change: TypeAlias = MessageStored | MessageRemoved | NumbersIssued | MessageIdSeen | EntityStored | EntityRemoved
+Change: TypeAlias = MessageStored | MessageRemoved | NumbersIssued | MessageIdSeen | EntityStored |
+EntityRemoved
 
 QUEUES_PER_ENTITY = 4
 """queue_id = entity_id * QUEUES_PER_ENTITY + SubQueue.value."""

@@ -1,7 +1,8 @@
 """What can be asked of the broker: plain values, imperatives.
 
-Owns: the vocabulary. Must not know: who asks. A `Link` or `ReplyTo` is opaque to the core: it hands it back in effects.
-Nothing here refers to live objects of another room, so that one day a node can relay a command to another.
+Owns: the vocabulary. Must not know: who asks. A `Link` or `ReplyTo` is opaque to the core: it hands it back
+in effects. Nothing here refers to live objects of another room, so that one day a node can relay a command to
+another.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Link: TypeAlias = tuple[int, int, int]
 """(connection id, channel, handle): names a link while it lives."""
 
 ReplyTo: TypeAlias = tuple[int, int, int, int]
-"""(connection id, channel, handle, number): where an answer goes; number = delivery id or the asker's request number."""
+"""(connection id, channel, handle, number): where an answer goes; number = delivery id or the asker's request
+number."""
 
 
 class SubQueue(Enum):
@@ -64,14 +66,16 @@ class OpenReceiver:
 
 @dataclass(slots=True)
 class CloseLink:
-    """Forget a sender or receiver link that was closed properly; its locks stay until they lapse (L-13). No answer."""
+    """Forget a sender or receiver link that was closed properly; its locks stay until they lapse (L-13). No
+    answer."""
 
     link: Link
 
 
 @dataclass(slots=True)
 class SetCredit:
-    """Allow a receiver link deliveries, as totals since it was opened, so that deliveries under way need no care.
+    """Allow a receiver link deliveries, as totals since it was opened, so that deliveries under way need no
+    care.
 
     With `drain`, what is available within the credit is delivered, then -> Drained.
     """
@@ -86,7 +90,8 @@ class SetCredit:
 
 @dataclass(slots=True)
 class DropConnection:
-    """A connection is over: forget its links. `broken`: its locks drop at once, count +1 (L-13); else they stay."""
+    """A connection is over: forget its links. `broken`: its locks drop at once, count +1 (L-13); else they
+    stay."""
 
     connection_id: int
     broken: bool
@@ -97,7 +102,8 @@ class DropConnection:
 
 @dataclass(slots=True)
 class Send:
-    """Store one message -> Accepted | Rejected; without `reply_to` (pre-settled) a refusal is only counted (T-06)."""
+    """Store one message -> Accepted | Rejected; without `reply_to` (pre-settled) a refusal is only counted
+    (T-06)."""
 
     queue_id: int
     message: Message
@@ -203,7 +209,8 @@ class CancelScheduled:
 
 @dataclass(slots=True)
 class ReceiveDeferred:
-    """-> MessagesFound, locked for the request's connection in peek-lock mode. All or none: MessageNotFound."""
+    """-> MessagesFound, locked for the request's connection in peek-lock mode. All or none:
+    MessageNotFound."""
 
     address: Address
     sequence_numbers: list[int]
@@ -262,7 +269,8 @@ class CreateQueue:
 
 @dataclass(slots=True)
 class UpdateQueue:
-    """Replace the mutable settings of a queue, live (A-07); held locks drop (L-12) if something changed -> EntityFound."""
+    """Replace the mutable settings of a queue, live (A-07); held locks drop (L-12) if something changed ->
+    EntityFound."""
 
     description: QueueDescription
     reply_to: ReplyTo
@@ -297,7 +305,8 @@ class LimitSending:
 
 
 Command: TypeAlias = (
-    OpenSender | OpenReceiver | CloseLink | SetCredit | DropConnection | Send | SendBatch | Complete | Abandon | Defer
-    | DeadLetter | Release | RenewLocks | Peek | Schedule | CancelScheduled | ReceiveDeferred | UpdateDisposition
-    | DeleteMessages | LookUp | CreateQueue | UpdateQueue | DeleteEntity | ListQueues | LimitSending
+    OpenSender | OpenReceiver | CloseLink | SetCredit | DropConnection | Send | SendBatch | Complete | Abandon
+    | Defer | DeadLetter | Release | RenewLocks | Peek | Schedule | CancelScheduled | ReceiveDeferred |
+    UpdateDisposition | DeleteMessages | LookUp | CreateQueue | UpdateQueue | DeleteEntity | ListQueues |
+    LimitSending
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Entity descriptions and the limits of the tiers, as data.
 
-Owns: what a queue's settings are, their defaults and ranges, and the tier tables. Must not know: XML, JSON files, wire.
+Owns: what a queue's settings are, their defaults and ranges, and the tier tables. Must not know: XML, JSON
+files, wire.
 Source: wire contract 7.3, 10.1, 10.2; Learn "Service Bus quotas".
 """
 
@@ -22,7 +23,8 @@ class EntityStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueDescription:
-    """Settings of a queue. Times in ms. Fields of features not offered yet are refused when they ask for the feature."""
+    """Settings of a queue. Times in ms. Fields of features not offered yet are refused when they ask for the
+    feature."""
 
     name: str
     lock_duration_ms: int = 60_000

@@ -1,6 +1,7 @@
 """What to do once the facts are durable: plain values, imperatives or answers.
 
-Owns: the vocabulary. Effects leave in order, never before the batch that caused them is durable (see `engine`).
+Owns: the vocabulary. Effects leave in order, never before the batch that caused them is durable (see
+`engine`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Rejected:
 
 @dataclass(slots=True)
 class Deliver(MessageView):
-    """Transfer a message over a receiver link; `lock_token` is the delivery tag in either mode, fresh each time."""
+    """Transfer a message over a receiver link; `lock_token` is the delivery tag in either mode, fresh each
+    time."""
 
     link: Link
 
@@ -149,7 +151,7 @@ class EntitiesFound:
 
 
 Effect: TypeAlias = (
-    SenderOpened | ReceiverOpened | LinkRefused | DetachLink | Accepted | Rejected | Deliver | Drained | Settled
-    | SettlementFailed | LocksRenewed | MessagesFound | MessagesScheduled | MessagesDeleted | Done | Failed
-    | EntityFound | EntitiesFound
+    SenderOpened | ReceiverOpened | LinkRefused | DetachLink | Accepted | Rejected | Deliver | Drained |
+    Settled | SettlementFailed | LocksRenewed | MessagesFound | MessagesScheduled | MessagesDeleted | Done |
+    Failed | EntityFound | EntitiesFound
 )  # fmt: skip

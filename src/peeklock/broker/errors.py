@@ -1,7 +1,7 @@
 """What the broker refuses, one class per reason a client can tell apart.
 
-Owns: the reasons. Must not know: AMQP conditions or HTTP statuses; `gateway.errors` and `admin.errors` map every leaf
-class in one table each. Every message names the entity and the values.
+Owns: the reasons. Must not know: AMQP conditions or HTTP statuses; `gateway.errors` and `admin.errors` map
+every leaf class in one table each. Every message names the entity and the values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An AMQP connection on the event loop: bytes between a transport and a gateway.
 
-Owns: reading, writing, pausing and the ticks of one connection. Must not know: AMQP frames or Service Bus; it carries
-bytes to the gateway, the gateway's commands to the shard, and the shard's effects back.
+Owns: reading, writing, pausing and the ticks of one connection. Must not know: AMQP frames or Service Bus; it
+carries bytes to the gateway, the gateway's commands to the shard, and the shard's effects back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ UNCOMMITTED_BYTES_MAX = 8 * 1024 * 1024
 """Reading from a connection pauses above this. Source: architecture, back-pressure."""
 
 WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
-"""Above this much unsent output the transport asks to pause, and the gateway gives no further credit. Our choice."""
+"""Above this much unsent output the transport asks to pause, and the gateway gives no further credit. Our
+choice."""
 
 
 class AmqpConnection(asyncio.Protocol):
@@ -67,7 +68,8 @@ class AmqpConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # The gateway knows whether a close came first (L-13), and answers nothing when it has said so already.
+        # The gateway knows whether a close came first (L-13), and answers nothing when it has said so
+        # already.
         self._shard.offer(self._gateway.eof(self._shard.now_ms()))
         self._shard.remove(self.connection_id)
         self._transport = None

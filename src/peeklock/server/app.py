@@ -1,13 +1,14 @@
 """The broker process: wiring, start, signals, stop.
 
 Owns: the order of start and stop, and which parts are joined. Must not know: what any part does inside.
-Start: store, recovery, configuration, listeners, then one line that says the connection string. Stop (SIGTERM, SIGINT):
-no new connections, links told, journal flushed, store closed.
+Start: store, recovery, configuration, listeners, then one line that says the connection string. Stop
+(SIGTERM, SIGINT): no new connections, links told, journal flushed, store closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -18,6 +19,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import click
 
 from peeklock import __version__
 from peeklock.auth.authority import Authority
@@ -37,15 +40,18 @@ from peeklock.store.base import Store, StoreError
 
 MIN_FREE_BYTES = 1024**3
 MIN_FREE_SHARE = 0.05
-"""Below the smaller of the two, sends are refused (R-06): 5 % keeps small volumes usable, 1 GiB big ones full."""
+"""Below the smaller of the two, sends are refused (R-06): 5 % keeps small volumes usable, 1 GiB big ones
+full."""
 
 STOP_S_MAX = 10.0
-"""How long a stop waits for clients to take their last bytes. Our choice: under the usual 30 s of process managers."""
+"""How long a stop waits for clients to take their last bytes. Our choice: under the usual 30 s of process
+managers."""
 
 TICK_S = 1.0
 
 DIGEST_KEY = b"peeklock duplicate detection"
-"""Keeps our digests apart from others' use of the same hash. Not a secret: 128 bits stand against collisions alone."""
+"""Keeps our digests apart from others' use of the same hash. Not a secret: 128 bits stand against collisions
+alone."""
 
 TOKENS_A_DRAW = 256
 """Lock tokens drawn from the operating system at once: one system call for 256 deliveries."""
@@ -94,6 +100,7 @@ class Broker:
         self._connections: dict[int, AmqpConnection] = {}
         self._connection_ids = 0
         self._stopping = asyncio.Event()
+        self._deserted = asyncio.Event()  # the last connection is gone
         self._failure: BaseException | None = None
         self._authority = Authority.development()
         self._started_at_ms = self._clock.now_ms()
@@ -132,11 +139,10 @@ class Broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         took = time.monotonic() - process_started
-        print(
+        click.echo(
             f"peeklock ready in {took:.2f} s: Endpoint=sb://{self._shown_host()}:{self.amqp_port};"
             f"{self._authority.connection_string_keys()};UseDevelopmentEmulator=true;"
-            f" (administration: port {self.http_port})",
-            flush=True,
+            f" (administration: port {self.http_port})"
         )
         log.info(
             "ready",
@@ -154,7 +160,8 @@ class Broker:
         ticking.cancel()
         listener.close()
         if self._failure is not None:
-            # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from facts.
+            # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from
+            # facts.
             for connection in list(self._connections.values()):
                 connection.abort()
             return 1
@@ -223,7 +230,9 @@ class Broker:
             try:
                 tls()  # a wrong pair is told at the start, not to the first client
             except (OSError, ssl.SSLError) as failure:
-                raise StartFailed(f"TLS pair {settings.tls_cert}: {failure}; give a PEM pair that matches") from failure
+                raise StartFailed(
+                    f"TLS pair {settings.tls_cert}: {failure}; give a PEM pair that matches"
+                ) from failure
 
         def http() -> asyncio.Protocol:
             from peeklock.server.http import HttpProtocol
@@ -246,10 +255,18 @@ class Broker:
     def _new_amqp(self) -> asyncio.Protocol:
         self._connection_ids += 1
         connection = AmqpConnection(
-            self._connection_ids, self._shard, self._make_gateway, on_closed=lambda no: self._connections.pop(no, None)
+            self._connection_ids,
+            self._shard,
+            self._make_gateway,
+            self._connection_closed,
         )
         self._connections[self._connection_ids] = connection
         return connection
+
+    def _connection_closed(self, connection_id: int) -> None:
+        del self._connections[connection_id]
+        if not self._connections:
+            self._deserted.set()
 
     def _make_gateway(self, connection_id: int, now_ms: int) -> Gateway:
         return Gateway(
@@ -317,22 +334,24 @@ class Broker:
         now = self._clock.now_ms()
         for connection in list(self._connections.values()):
             connection.shut_down(now)
-        deadline = asyncio.get_running_loop().time() + STOP_S_MAX
-        while self._connections and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.02)
+        if self._connections:
+            self._deserted.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._deserted.wait(), STOP_S_MAX)
         for connection in list(self._connections.values()):
             connection.abort()
         await shard.stop()
 
     def _shown_host(self) -> str:
-        return "localhost" if self._settings.host in ("127.0.0.1", "::1", "0.0.0.0", "::") else self._settings.host
+        host = self._settings.host
+        return "localhost" if host in ("127.0.0.1", "::1", "0.0.0.0", "::") else host
 
 
 def serve(settings: Settings, process_started: float) -> int:
     """Run a broker until it is told to stop; answer the exit status. Raises: StartFailed."""
     log.configure()
-    # The writer thread takes the interpreter back several times a commit; at the default 5 ms each a busy event loop
-    # would stretch every commit by tens of milliseconds.
+    # The writer thread takes the interpreter back several times a commit; at the default 5 ms each a busy
+    # event loop would stretch every commit by tens of milliseconds.
     sys.setswitchinterval(0.0005)
 
     async def main() -> int:

@@ -1,7 +1,7 @@
 """The broker's clock: UTC that never jumps.
 
-Owns: `now_ms`. A step of the wall clock (NTP, an administrator, a resumed machine) must not mass-expire locks and
-time-to-lives, so time is UTC at start plus monotonic time, slewed by at most 1 % towards the wall clock.
+Owns: `now_ms`. A step of the wall clock (NTP, an administrator, a resumed machine) must not mass-expire locks
+and time-to-lives, so time is UTC at start plus monotonic time, slewed by at most 1 % towards the wall clock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class SlewedClock:
         return now
 
     def adjust(self) -> None:
-        """Move towards the wall clock by at most 1 % of the time since the last adjustment; call about once a second."""
+        """Move towards the wall clock by at most 1 % of the time since the last adjustment; call about once a
+        second."""
         mono = self._monotonic()
         allowed = (mono - self._adjusted_at) * SLEW_MAX
         self._adjusted_at = mono

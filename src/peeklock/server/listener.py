@@ -1,10 +1,11 @@
 """Listening sockets, and the choice of protocol by a connection's first bytes.
 
-Owns: accepting, and the deadline for the first bytes. Must not know: what the protocols do. Any port serves all three:
-a connection that starts with `AMQP` is AMQP, with a TLS record (0x16) it is TLS around AMQP or HTTP, else it is HTTP.
+Owns: accepting, and the deadline for the first bytes. Must not know: what the protocols do. Any port serves
+all three: a connection that starts with `AMQP` is AMQP, with a TLS record (0x16) it is TLS around AMQP or
+HTTP, else it is HTTP.
 
-The first byte is looked at (MSG_PEEK) before a transport exists, so that the TLS hand-shake is asyncio's own from its
-first byte on; within TLS the first decrypted bytes decide.
+The first byte is looked at (MSG_PEEK) before a transport exists, so that the TLS hand-shake is asyncio's own
+from its first byte on; within TLS the first decrypted bytes decide.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ FIRST_BYTES_S_MAX = 20.0
 """A connection that has said nothing by then is closed; Azure's token deadline is the same. Our choice."""
 
 ACCEPTS_PER_TURN_MAX = 64
-"""Accepts in one turn of the loop, so that a connection storm does not starve open connections. Our choice."""
+"""Accepts in one turn of the loop, so that a connection storm does not starve open connections. Our
+choice."""
 
 _TLS_HANDSHAKE_RECORD = 0x16
 
@@ -127,9 +129,13 @@ class Listener:
                 await self._loop.connect_accepted_socket(
                     factory, sock, ssl=context, ssl_handshake_timeout=FIRST_BYTES_S_MAX
                 )
-        except (OSError, ssl.SSLError, asyncio.TimeoutError) as failure:
-            # A client that does not trust the certificate ends here: worth a line, since the client sees only a reset.
-            log.info("a connection ended before its first bytes", {"reason": str(failure) or type(failure).__name__})
+        except (TimeoutError, OSError, ssl.SSLError) as failure:
+            # A client that does not trust the certificate ends here: worth a line, since the client sees only
+            # a reset.
+            log.info(
+                "a connection ended before its first bytes",
+                {"reason": str(failure) or type(failure).__name__},
+            )
             sock.close()
 
 

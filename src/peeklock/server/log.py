@@ -1,10 +1,11 @@
 """Structured log lines on standard error, one JSON object a line.
 
-Owns: the form of a line: `time` (UTC, ISO 8601), `level`, `event`, then the event's own fields. Must not know: what is
-logged. Nothing here filters secrets; callers never pass one (keys and tokens have no readable form in this code base).
+Owns: the form of a line: `time` (UTC, ISO 8601), `level`, `event`, then the event's own fields. Must not
+know: what is logged. Nothing here filters secrets; callers never pass one (keys and tokens have no readable
+form in this code base).
 
-Standard `logging` rather than structlog: structlog imports rich at start-up, 180 ms and 10 MB of a broker that is to
-be ready in 600 ms and idle in 70 MB.
+Standard `logging` rather than structlog: structlog imports rich at start-up, 180 ms and 10 MB of a broker
+that is to be ready in 600 ms and idle in 70 MB.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 _logger = logging.getLogger("peeklock")
@@ -22,7 +23,7 @@ _logger = logging.getLogger("peeklock")
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }

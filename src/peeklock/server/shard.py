@@ -1,8 +1,9 @@
 """One namespace at work: commands in, durable batches, effects out. The only place that commits.
 
-Owns: the engine, the store, and the loop that joins them: commands of all connections are applied as they arrive, one
-batch commits while the next one fills, effects are handed to their connection after the commit. Must not know: bytes
-of any protocol. Everything here runs on the event loop's thread; only the store has threads of its own.
+Owns: the engine, the store, and the loop that joins them: commands of all connections are applied as they
+arrive, one batch commits while the next one fills, effects are handed to their connection after the commit.
+Must not know: bytes of any protocol. Everything here runs on the event loop's thread; only the store has
+threads of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peeklock.broker.commands import Command, LimitSending
-from peeklock.broker.effects import DetachLink, Deliver, Drained, Effect, LinkRefused, ReceiverOpened, SenderOpened
+from peeklock.broker.effects import (
+    Deliver,
+    DetachLink,
+    Drained,
+    Effect,
+    LinkRefused,
+    ReceiverOpened,
+    SenderOpened,
+)
 from peeklock.engine.engine import Engine
 from peeklock.server import log
 from peeklock.store.base import Store, StoreError
@@ -24,10 +33,12 @@ _BY_LINK = frozenset({DetachLink, Deliver, Drained, LinkRefused, ReceiverOpened,
 """Effects addressed by link; all others are addressed by reply_to."""
 
 OWN_CONNECTION_ID = 0
-"""Connection id of requests made by this process itself (administration, start-up); real connections start at 1."""
+"""Connection id of requests made by this process itself (administration, start-up); real connections start at
+1."""
 
 LAG_MS_MAX = 1000
-"""New sends are answered server-busy when the loop lags more than this. Source: architecture, back-pressure."""
+"""New sends are answered server-busy when the loop lags more than this. Source: architecture,
+back-pressure."""
 
 HOUSEKEEPING_S = 0.25
 
@@ -62,7 +73,8 @@ class Shard:
     ) -> None:
         """Join an opened store and a recovered engine.
 
-        `on_failure` is called once when a commit fails: the process must stop then, since memory is ahead of the disk.
+        `on_failure` is called once when a commit fails: the process must stop then, since memory is ahead of
+        the disk.
         """
         self._engine = engine
         self._store = store
@@ -107,7 +119,8 @@ class Shard:
             self._loop.call_soon(self._pump)
 
     def submit(self, make: Callable[[tuple[int, int, int, int]], Command]) -> asyncio.Future[Effect]:
-        """Ask something for this process itself; `make` is given the reply-to. The future gives the answering effect."""
+        """Ask something for this process itself; `make` is given the reply-to. The future gives the answering
+        effect."""
         self._requests += 1
         future: asyncio.Future[Effect] = self._loop.create_future()
         self._waiters[self._requests] = future
@@ -246,7 +259,12 @@ class Shard:
             if limits != self._limits:
                 log.warning(
                     "sending is limited" if limits.low_space or limits.lagging else "sending is open again",
-                    {"low_space": limits.low_space, "lagging": limits.lagging, "free_bytes": free, "lag_ms": self.lag_ms},
+                    {
+                        "low_space": limits.low_space,
+                        "lagging": limits.lagging,
+                        "free_bytes": free,
+                        "lag_ms": self.lag_ms,
+                    },
                 )
                 self._limits = limits
                 self.offer((limits,))
