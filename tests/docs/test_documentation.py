@@ -1,0 +1,88 @@
+"""The documentation is complete and its links and snippets hold."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from peeklock.cli import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "changelog.d").glob("*.md")])
+COMMAND_LINE = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _sections() -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", COMMAND_LINE, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _options() -> Iterator[tuple[str, str]]:
+    assert isinstance(main, click.Group)
+    for name, command in main.commands.items():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                for option in parameter.opts:
+                    yield name, option
+
+
+def test_each_command_has_its_section() -> None:
+    assert isinstance(main, click.Group)
+    assert set(_sections()) == {f"peeklock {name}" for name in main.commands}
+
+
+@pytest.mark.parametrize(("command", "option"), list(_options()))
+def test_each_option_has_its_entry(command: str, option: str) -> None:
+    assert f"`{option}" in _sections()[f"peeklock {command}"]
+
+
+def test_no_entry_is_for_an_option_that_is_gone() -> None:
+    known = {option for _, option in _options()} | {"--help", "--version"}
+    assert set(re.findall(r"`(--[a-z-]+)", COMMAND_LINE)) <= known
+
+
+def test_readme_names_each_option_of_serve() -> None:
+    missing = [option for command, option in _options() if command == "serve" and f"`{option}" not in README]
+    assert missing == []
+
+
+def test_each_sub_command_of_run_is_documented_and_in_its_help() -> None:
+    script = (ROOT / "run").read_text(encoding="utf-8")
+    commands = re.findall(r"^([a-z]+)(?: \|[^)]*)?\)$", script, flags=re.MULTILINE)
+    assert {"demo", "test", "bench", "soak", "lint", "serve", "help"} <= set(commands)
+    shown = subprocess.run([ROOT / "run", "help"], capture_output=True, text=True, check=True).stdout
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for command in commands:
+        assert f"`./run {command}" in contributing
+        assert f"\n  {command} " in shown
+
+
+def test_run_without_a_command_it_knows_fails_and_shows_what_there_is() -> None:
+    refused = subprocess.run([ROOT / "run", "dance"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "usage: ./run COMMAND" in refused.stderr
+    assert "no such command: dance" in refused.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_into_the_work_tree_hold(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    local = [target.split("#")[0] for target in targets if "://" not in target and not target.startswith("#")]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("snippet", re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL))
+def test_python_in_the_readme_compiles(snippet: str) -> None:
+    assert compile(snippet, "README.md", "exec")
+
+
+def test_changelog_fragments_are_named_as_their_readme_says() -> None:
+    fragments = [path.name for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
+    pattern = r"[a-z0-9]+(-[a-z0-9]+)*\.(added|changed|fixed|removed|security)\.md"
+    assert [name for name in fragments if not re.fullmatch(pattern, name)] == []
