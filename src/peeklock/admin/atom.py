@@ -1,0 +1,93 @@
+"""ATOM and XML as text: what the administration answers.
+
+Owns: the envelope (entry, feed, error), escaping and time stamps. Must not know: what an entry is about, or
+commands. Source: wire contract 7.2; RFC 4287. Written as text, not through a tree: JavaScript and Python
+clients look at prefixes and at the order of elements, so every byte is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+SERVICE_BUS_NAMESPACE = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+
+ENTRY_TYPE = "application/atom+xml;type=entry;charset=utf-8"
+FEED_TYPE = "application/atom+xml;type=feed;charset=utf-8"
+ERROR_TYPE = "application/xml; charset=utf-8"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NEVER = "0001-01-01T00:00:00Z"
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 cannot carry, not even escaped (section 2.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a feed, or an answer of its own."""
+
+    title: str
+    href: str
+    """Absolute, percent-encoded."""
+    published_ms: int
+    updated_ms: int
+    content: str
+    """XML, escaped already."""
+
+
+def escape(text: str) -> str:
+    """Make text fit for content and for attributes in double quotes; what XML cannot carry becomes U+FFFD."""
+    text = _ILLEGAL.sub("\ufffd", text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def timestamp(ms: int) -> str:
+    """Write UTC ms as `2024-01-01T00:00:00.000Z`; 0 = never, the service's year 1."""
+    if ms == 0:
+        return _NEVER
+    # Through a timedelta: floats lose milliseconds.
+    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def entry(item: Entry, author: str, *, alone: bool = True) -> str:
+    """Write an entry; `alone` = it is the whole document."""
+    namespace = ' xmlns="http://www.w3.org/2005/Atom"' if alone else ""
+    href = escape(item.href)
+    return (
+        f'<entry{namespace}><id>{href}</id><title type="text">{escape(item.title)}</title>'
+        f"<published>{timestamp(item.published_ms)}</published><updated>{timestamp(item.updated_ms)}</updated>"
+        f'<author><name>{escape(author)}</name></author><link rel="self" href="{href}"/>'
+        f'<content type="application/xml">{item.content}</content></entry>'
+    )
+
+
+def feed(
+    title: str, href: str, next_href: str | None, updated_ms: int, entries: Iterable[Entry], author: str
+) -> str:
+    """Write a page of a list.
+
+    The link to the next page is the second of exactly two: that is how the Python client knows there is one.
+    """
+    further = f'<link rel="next" href="{escape(next_href)}"/>' if next_href is not None else ""
+    return (
+        f'<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">{escape(title)}</title>'
+        f"<id>{escape(href)}</id><updated>{timestamp(updated_ms)}</updated>"
+        f'<link rel="self" href="{escape(href)}"/>{further}'
+        + "".join(entry(item, author, alone=False) for item in entries)
+        + "</feed>"
+    )
+
+
+def nothing_here(identity: str, updated_ms: int) -> str:
+    """Write what the service answers to a look-up of something absent: a feed without entries or links."""
+    return (
+        '<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">Publicly Listed Services</title>'
+        f"<id>uuid:{escape(identity)}</id><updated>{timestamp(updated_ms)}</updated></feed>"
+    )
+
+
+def error(status: int, detail: str) -> str:
+    """Write an error's body."""
+    return f"<Error><Code>{status}</Code><Detail>{escape(detail)}</Detail></Error>"

@@ -1,0 +1,69 @@
+"""What a refusal is called over HTTP: one table, every leaf of the broker's and of authorization's errors.
+
+Owns: leaf class -> status. Must not know: how the body is written. Source: wire contract 7.2. Official
+clients retry 408, 429, 500, 502, 503 and 504; 501 is not among them, so a feature that is not offered is
+told at once.
+"""
+
+from __future__ import annotations
+
+from peeklock.auth.errors import (
+    AudienceNotCovered,
+    AuthorizationError,
+    ClaimMissing,
+    KeyRefused,
+    SignatureInvalid,
+    TokenExpired,
+    TokenMalformed,
+    TokenTypeUnsupported,
+)
+from peeklock.broker.errors import (
+    ArgumentInvalid,
+    ArgumentOutOfRange,
+    EntityAlreadyExists,
+    EntityDeleted,
+    EntityDisabled,
+    EntityNotFound,
+    InvalidOperation,
+    MessageLockLost,
+    MessageNotFound,
+    MessageSizeExceeded,
+    NotSupported,
+    QuotaExceeded,
+    ServerBusy,
+    ServiceBusError,
+)
+
+STATUSES: dict[type[Exception], int] = {
+    ArgumentInvalid: 400,
+    ArgumentOutOfRange: 400,
+    AudienceNotCovered: 401,
+    ClaimMissing: 401,  # the service does not answer 403 here: that means quota to its clients
+    EntityAlreadyExists: 409,
+    EntityDeleted: 404,
+    EntityDisabled: 403,
+    EntityNotFound: 404,
+    InvalidOperation: 403,
+    KeyRefused: 401,
+    MessageLockLost: 404,
+    MessageNotFound: 404,
+    MessageSizeExceeded: 403,
+    NotSupported: 501,
+    QuotaExceeded: 403,
+    ServerBusy: 503,
+    SignatureInvalid: 401,
+    TokenExpired: 401,
+    TokenMalformed: 401,
+    TokenTypeUnsupported: 401,
+}
+
+_SUB_CODES: dict[type[Exception], str] = {
+    InvalidOperation: "SubCode=40301. ",
+    EntityDisabled: "SubCode=40301. ",
+}
+"""By these the JavaScript client tells an invalid operation from a full quota, both 403."""
+
+
+def status_of(error: ServiceBusError | AuthorizationError) -> tuple[int, str]:
+    """Give the status and the text of a refusal."""
+    return STATUSES[type(error)], _SUB_CODES.get(type(error), "") + str(error)

@@ -1,0 +1,97 @@
+"""XML that clients send: from bytes to the description element and its typed values.
+
+Owns: parsing and its limits. Must not know: what a value means. Everything is found by local name, in any
+order and with any prefix: the official clients differ in prefixes, and Python removes some of its own by
+text replacement. `defusedxml` is imported at the first parse: most brokers never see one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from peeklock.admin.durations import parse_duration
+from peeklock.broker.errors import ArgumentInvalid
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+BODY_BYTES_MAX = 1024 * 1024
+"""The largest legal description, with 12 rules and 1,024 characters of metadata, has under 32 KiB. Ours."""
+
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+_NIL = "{http://www.w3.org/2001/XMLSchema-instance}nil"
+
+
+def read_description(body: bytes) -> Description:
+    """Find the description in an entry's content.
+
+    Raises: ArgumentInvalid: too large, not XML, with a DTD or entities, or not an entry with one element as
+    content.
+    """
+    from xml.etree.ElementTree import ParseError
+
+    from defusedxml.common import DefusedXmlException
+    from defusedxml.ElementTree import fromstring
+
+    if len(body) > BODY_BYTES_MAX:
+        raise ArgumentInvalid(f"The body is larger than {BODY_BYTES_MAX} bytes.")
+    try:
+        root: Element = fromstring(body, forbid_dtd=True)
+    except DefusedXmlException as failure:
+        raise ArgumentInvalid("The body has a document type or entities, which are not read.") from failure
+    except (ParseError, ValueError, LookupError) as failure:  # the latter two: an unknown or wrong encoding
+        raise ArgumentInvalid(f"The body is not XML: {failure}.") from failure
+    if _local(root) == "entry":
+        for child in root:
+            if _local(child) == "content" and len(child) == 1:
+                return Description(child[0])
+    raise ArgumentInvalid("The body is not an ATOM entry with a description as its content.")
+
+
+class Description:
+    """A description element; values are read by the name of their element, the last one counts."""
+
+    def __init__(self, element: Element) -> None:
+        self.kind = _local(element)
+        """`QueueDescription`, ..."""
+        self._children = {_local(child): child for child in element if child.get(_NIL) not in ("true", "1")}
+
+    def has(self, name: str) -> bool:
+        """Tell whether an element is there (and is not nil)."""
+        return name in self._children
+
+    def has_children(self, name: str) -> bool:
+        """Tell whether an element is there and holds others."""
+        return name in self._children and len(self._children[name]) > 0
+
+    def text(self, name: str) -> str:
+        """Read an element's text, outer white space removed."""
+        return (self._children[name].text or "").strip()
+
+    def boolean(self, name: str) -> bool:
+        """Read an XML Schema boolean. Raises: ArgumentInvalid."""
+        text = self.text(name).lower()
+        if text in ("true", "1"):
+            return True
+        if text in ("false", "0"):
+            return False
+        raise ArgumentInvalid(f"The value {self.text(name)!r} of {name} is neither true nor false.")
+
+    def whole_number(self, name: str) -> int:
+        """Read a whole number of up to 18 digits. Raises: ArgumentInvalid."""
+        text = self.text(name)
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise ArgumentInvalid(f"The value {text!r} of {name} is not a whole number.")
+        return int(text)
+
+    def duration(self, name: str) -> int:
+        """Read a duration in ms. Raises: ArgumentInvalid."""
+        try:
+            return parse_duration(self.text(name))
+        except ValueError as failure:
+            raise ArgumentInvalid(f"The value of {name} cannot be read: {failure}.") from failure
+
+
+def _local(element: Element) -> str:
+    return element.tag.rpartition("}")[2]
