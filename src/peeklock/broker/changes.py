@@ -75,8 +75,9 @@ class EntityRemoved:
     entity_id: int
 
 
-Change: TypeAlias = MessageStored | MessageRemoved | NumbersIssued | MessageIdSeen | EntityStored |
-EntityRemoved
+Change: TypeAlias = (
+    MessageStored | MessageRemoved | NumbersIssued | MessageIdSeen | EntityStored | EntityRemoved
+)
 
 QUEUES_PER_ENTITY = 4
 """queue_id = entity_id * QUEUES_PER_ENTITY + SubQueue.value."""
