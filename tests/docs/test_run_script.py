@@ -1,0 +1,63 @@
+"""`./run` says plainly what a machine lacks."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bare_tree(tmp_path: Path) -> Path:
+    """A work tree without .venv, on a machine that has a shell and `bin/` alone."""
+    (tmp_path / "bin").mkdir()
+    for tool in ("cat", "cksum", "dirname", "sh"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / "bin" / tool).symlink_to(found)
+    for name in ("run", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def _run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", tree / "run", *arguments]
+    return subprocess.run(
+        command, env={"PATH": str(tree / "bin")}, cwd="/", capture_output=True, text=True, check=False
+    )
+
+
+def _install(tree: Path, name: str, script: str) -> None:
+    (tree / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+    (tree / "bin" / name).chmod(0o755)
+
+
+def test_without_python_it_says_so(bare_tree: Path) -> None:
+    done = _run(bare_tree, "test")
+    assert done.returncode == 1
+    assert "needs Python 3.11 or newer, and found none on the path" in done.stderr
+
+
+def test_a_python_that_does_not_start_is_passed_over(bare_tree: Path) -> None:
+    _install(bare_tree, "python3.14", "exit 127")  # as the shim of a version manager
+    assert "found none on the path" in _run(bare_tree, "test").stderr
+
+
+def test_without_the_venv_module_it_names_the_package(bare_tree: Path) -> None:
+    _install(bare_tree, "python3", "case $2 in *ensurepip*) exit 1;; esac")
+    done = _run(bare_tree, "test")
+    assert done.returncode == 1
+    assert (
+        "python3 has no venv module: install it (Debian and Ubuntu: apt-get install python3-venv)"
+        in done.stderr
+    )
+
+
+def test_help_needs_no_python(bare_tree: Path) -> None:
+    done = _run(bare_tree)
+    assert done.returncode == 0
+    assert "usage: ./run COMMAND" in done.stdout
