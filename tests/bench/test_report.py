@@ -1,0 +1,51 @@
+"""The report says what was measured, and whether peeklock reached its aims."""
+
+from __future__ import annotations
+
+from bench.report import markdown
+from bench.scenarios import Results
+
+ABOUT = {"date": "2026-01-01", "cores": "2", "processor": "some", "system": "Linux 6", "python": "3.11.0"}
+
+
+def _table(results: Results, systems: list[str]) -> list[str]:
+    page = markdown(list(results.rows.values()), systems, results.left_out, ABOUT, quick=False)
+    return [line for line in page.splitlines() if line.startswith("| send |")]
+
+
+def _results(better: str, aim: float, *samples: float) -> Results:
+    results = Results()
+    for sample in samples:
+        results.add("send", "figure", "msg/s", "peeklock", sample, better=better, aim=aim)
+    return results
+
+
+def test_the_median_and_the_range_of_the_samples_are_quoted() -> None:
+    results = _results("higher", 15_000, 10_000.0, 30_000.0, 20_000.0)
+    assert _table(results, ["peeklock"]) == [
+        "| send | figure (msg/s) | 20,000 (10,000-30,000) | >= 15,000: reached |"
+    ]
+
+
+def test_an_aim_is_reached_at_its_limit_and_missed_one_past() -> None:
+    for better, aim, reached, missed in (("higher", 100, 100.0, 99.0), ("lower", 100, 100.0, 101.0)):
+        assert _table(_results(better, aim, reached), ["peeklock"])[0].endswith("100: reached |")
+        assert _table(_results(better, aim, missed), ["peeklock"])[0].endswith("100: MISSED |")
+
+
+def test_beside_the_quorum_queue_the_ratio_of_the_medians_stands() -> None:
+    results = _results("higher", 100, 300.0)
+    results.add("send", "figure", "msg/s", "RabbitMQ quorum", 200.0)
+    assert "| 300 | 200 | 1.50 |" in _table(results, ["peeklock", "RabbitMQ quorum"])[0]
+
+
+def test_a_system_without_samples_has_an_empty_cell() -> None:
+    assert "| 300 |  |  |" in _table(_results("higher", 100, 300.0), ["peeklock", "RabbitMQ quorum"])[0]
+
+
+def test_what_was_left_out_is_named() -> None:
+    results = _results("lower", 1, 1.0)
+    results.left_out.append("backlog: not done after 200 s")
+    page = markdown(list(results.rows.values()), ["peeklock"], results.left_out, ABOUT, quick=True)
+    assert "- backlog: not done after 200 s" in page
+    assert "A quick run" in page
