@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -58,10 +59,12 @@ def compile_loadgen() -> Path:
     if compiler is None:
         raise LoadFailed("no C compiler: install gcc (Debian and Ubuntu: apt-get install gcc libc6-dev)")
     BUILD.mkdir(exist_ok=True)
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(program), str(SOURCE)]
+    fresh = BUILD / f"loadgen-{os.getpid()}"  # several processes may find it missing at the same time
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LoadFailed(f"{compiler} refused {SOURCE.name}:\n{done.stderr}")
+    fresh.replace(program)
     return program
 
 

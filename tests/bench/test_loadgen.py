@@ -1,0 +1,262 @@
+"""The load generator believes no broker: only `accepted`, once, for each message counts.
+
+The broker here is a script that speaks just enough AMQP to say the wrong thing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bench.loadgen import compile_loadgen
+
+# The load generator is an optional part: a machine without a C compiler can do without.
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+USAGE, PROTOCOL, PEER_CLOSED, STALLED, OUTCOME = 1, 2, 3, 4, 5
+ACCEPTED, REJECTED, RELEASED = 0x24, 0x25, 0x26
+NULL = b"\x40"
+
+
+def frame(code: int, *fields: bytes, kind: int = 0) -> bytes:
+    items = b"".join(fields)
+    body = bytes((0, 0x53, code, 0xD0)) + struct.pack(">II", len(items) + 4, len(fields)) + items
+    return struct.pack(">IBBH", len(body) + 8, 2, kind, 0) + body
+
+
+def uint(value: int) -> bytes:
+    return b"\x70" + struct.pack(">I", value)
+
+
+def flag(value: bool) -> bytes:
+    return b"\x41" if value else b"\x42"
+
+
+def string(text: str) -> bytes:
+    return bytes((0xA1, len(text))) + text.encode()
+
+
+def disposition(first: int, last: int, outcome: int, *, role: bool = True, settled: bool = True) -> bytes:
+    state = bytes((0, 0x53, outcome, 0x45)) if outcome else NULL
+    return frame(0x15, flag(role), uint(first), uint(last), flag(settled), state)
+
+
+class Peer:
+    """The broker's side of one connection: reads frames, says what the script wants."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.stream = connection.makefile("rwb", buffering=0)
+        self.connection = connection
+
+    def send(self, *frames: bytes) -> None:
+        self.connection.sendall(b"".join(frames))
+
+    def receive(self, code: int) -> bytes:
+        """Read frames up to one with this performative, and return it."""
+        while True:
+            head = self._exactly(8)
+            if head.startswith(b"AMQP"):
+                continue
+            body = self._exactly(struct.unpack(">I", head[:4])[0] - 8)
+            if body[2:3] == bytes((code,)):
+                return body
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += self.stream.read(size - len(data)) or self._gone()
+        return data
+
+    @staticmethod
+    def _gone() -> bytes:
+        raise ConnectionError
+
+    def handshake(self) -> None:
+        """Log the load generator in, and open, begin and attach as it asks."""
+        self.send(b"AMQP\3\1\0\0", frame(0x40, b"\xa3\x09ANONYMOUS", kind=1))
+        self.receive(0x41)
+        self.send(frame(0x44, b"\x50\x00", kind=1), b"AMQP\0\1\0\0")
+        self.receive(0x12)
+        self.send(
+            frame(0x10, string("peer")),
+            frame(0x11, b"\x60\x00\x00", uint(0), uint(5000), uint(5000)),
+            frame(0x12, string("link"), uint(0), flag(False)),
+        )
+
+    def give_credit(self, credit: int) -> None:
+        self.send(frame(0x13, uint(0), uint(5000), uint(0), uint(5000), uint(0), uint(0), uint(credit)))
+
+    def transfer(self, number: int) -> bytes:
+        tag = b"\xa0\x01" + bytes((number,))
+        return frame(0x14, uint(0), uint(number), tag, uint(0), flag(False))
+
+
+@contextmanager
+def broker(script: Callable[[Peer], None]) -> Iterator[int]:
+    """Serve one connection by the script; gives the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                peer = Peer(connection)
+                try:
+                    peer.handshake()
+                    script(peer)
+                    peer.receive(0x18)
+                    peer.send(frame(0x18))
+                except ConnectionError:
+                    pass  # the load generator has left, which is what most scripts are for
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield int(listener.getsockname()[1])
+        thread.join()
+
+
+def run(script: Callable[[Peer], None], *options: str) -> subprocess.CompletedProcess[str]:
+    with broker(script) as port:
+        command = [str(compile_loadgen()), "-p", str(port), "-j", "-T", "20", *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_accepted_sends_are_reported_with_their_latencies() -> None:
+    def accept_all(peer: Peer) -> None:
+        peer.give_credit(3)
+        for _ in range(3):
+            peer.receive(0x14)
+        peer.send(disposition(1, 2, ACCEPTED), disposition(0, 0, ACCEPTED))
+
+    done = run(accept_all, "-n", "3", "-r")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert said["count"] == 3
+    latency = said["latency_us"]
+    assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p99.9"] <= latency["max"]
+
+
+@pytest.mark.parametrize("outcome", [REJECTED, RELEASED, 0])
+def test_an_outcome_other_than_accepted_ends_it(outcome: int) -> None:
+    def refuse_second(peer: Peer) -> None:
+        peer.give_credit(2)
+        peer.receive(0x14)
+        peer.send(disposition(0, 0, ACCEPTED), disposition(1, 1, outcome))
+        peer.receive(0x18)
+
+    done = run(refuse_second, "-n", "2")
+    assert done.returncode == OUTCOME
+    assert f"outcome 0x{outcome:02x}, not accepted" in done.stderr
+
+
+def test_an_outcome_that_is_not_settled_ends_it() -> None:
+    def leave_unsettled(peer: Peer) -> None:
+        peer.give_credit(1)
+        peer.receive(0x14)
+        peer.send(disposition(0, 0, ACCEPTED, settled=False))
+        peer.receive(0x18)
+
+    assert run(leave_unsettled, "-n", "1").returncode == OUTCOME
+
+
+def test_a_delivery_settled_twice_ends_it() -> None:
+    def settle_twice(peer: Peer) -> None:
+        peer.give_credit(2)
+        peer.receive(0x14)
+        peer.receive(0x14)
+        peer.send(disposition(0, 0, ACCEPTED), disposition(0, 1, ACCEPTED))
+        peer.receive(0x18)
+
+    done = run(settle_twice, "-n", "2")
+    assert done.returncode == PROTOCOL
+    assert "delivery 0 settled twice" in done.stderr
+
+
+def test_each_received_message_waits_for_the_answer_to_its_own_disposition() -> None:
+    def deliver_two(peer: Peer) -> None:
+        peer.receive(0x13)
+        peer.send(peer.transfer(0), peer.transfer(1))
+        for number in (0, 1):
+            said = peer.receive(0x15)
+            # role receiver, first, last, settled false
+            assert said[12:] == b"\x41" + 2 * (b"\x52\x01" if number else b"\x43") + b"\x42\x00\x53\x24\x45"
+        peer.send(disposition(0, 1, ACCEPTED, role=False))
+
+    done = run(deliver_two, "-m", "recv", "-n", "2", "-i", "-2")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("outcome", [REJECTED, 0])
+def test_a_settlement_that_the_broker_does_not_accept_ends_it(outcome: int) -> None:
+    def refuse_settlement(peer: Peer) -> None:
+        peer.receive(0x13)
+        peer.send(peer.transfer(0))
+        peer.receive(0x15)
+        peer.send(disposition(0, 0, outcome, role=False))
+        peer.receive(0x18)
+
+    assert run(refuse_settlement, "-m", "recv", "-n", "1", "-i", "-2").returncode == OUTCOME
+
+
+def test_more_deliveries_than_asked_for_end_it() -> None:
+    def deliver_too_much(peer: Peer) -> None:
+        peer.receive(0x13)
+        peer.send(peer.transfer(0), peer.transfer(1))
+        peer.receive(0x18)
+
+    done = run(deliver_too_much, "-m", "recv", "-n", "1", "-2")
+    assert (done.returncode, "more deliveries" in done.stderr) == (PROTOCOL, True)
+
+
+def test_a_closed_link_ends_it_with_what_the_broker_said() -> None:
+    def detach(peer: Peer) -> None:
+        peer.send(frame(0x16, uint(0), flag(True), string("no such queue")))
+        peer.receive(0x18)
+
+    done = run(detach, "-n", "1")
+    assert done.returncode == PEER_CLOSED
+    assert "no such queue" in done.stderr
+
+
+def test_no_progress_ends_it() -> None:
+    def give_nothing(peer: Peer) -> None:
+        peer.receive(0x18)
+
+    assert run(give_nothing, "-n", "1", "-T", "0.2").returncode == STALLED
+
+
+def test_an_offered_rate_is_kept() -> None:
+    def accept_each(peer: Peer) -> None:
+        peer.give_credit(1000)
+        for number in range(20):
+            peer.receive(0x14)
+            peer.send(disposition(number, number, ACCEPTED))
+
+    done = run(accept_each, "-n", "20", "-o", "100")
+    said = json.loads(done.stdout)
+    assert said["seconds"] >= 0.19  # 20 messages, one each 10 ms, the first at once
+
+
+def test_idle_connections_are_held_until_its_input_ends() -> None:
+    with broker(lambda peer: None) as port:
+        command = [str(compile_loadgen()), "-p", str(port), "-I", "1"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "holding 1 connections\n"
+            assert process.poll() is None
+            process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("options", [["-m", "dance"], ["-n", "0"], ["-z"], ["stray"]])
+def test_bad_options_show_the_usage(options: list[str]) -> None:
+    done = subprocess.run([str(compile_loadgen()), *options], capture_output=True, text=True, check=False)
+    assert done.returncode == USAGE
+    assert "usage: loadgen" in done.stderr
