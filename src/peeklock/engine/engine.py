@@ -1,0 +1,354 @@
+"""The order of durability: commands in, batches to commit, effects out when their batch is durable.
+
+Owns: the open batch, the batch in flight, where bodies are placed. Must not know: clocks, threads, how a
+store works.
+
+Theory of operation. `offer` applies a command at once and collects its changes and effects in the open batch.
+`take_batch` closes it and hands it to the owner, who commits it; the next batch fills meanwhile. `committed`
+answers with the effects of that batch.
+
+    open batch --take_batch--> in flight --committed--> effects, in order
+
+1. Effects leave in order, never before their batch is durable. An effect without changes waits with the batch
+it was
+   collected in; `release` gives it out when that batch has no changes and nothing is in flight.
+2. While a batch commits, the next one fills: batching adapts to load without a timer.
+3. A failed commit ends the process: memory is ahead of the disk then.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Protocol
+
+from peeklock.broker.changes import (
+    QUEUES_PER_ENTITY,
+    Change,
+    EntityRemoved,
+    EntityStored,
+    MessageIdSeen,
+    MessageRemoved,
+    MessageStored,
+    NumbersIssued,
+)
+from peeklock.broker.commands import Command
+from peeklock.broker.effects import Effect
+from peeklock.broker.message import Message
+from peeklock.engine.bodies import BodyCache
+from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger
+from peeklock.store.base import Batch, Frame, Store
+
+if TYPE_CHECKING:
+    from peeklock.engine.reclaim import _Row
+
+ROW_BYTES_MAX = 256 * 1024
+"""A body row is closed when the next payload would make it larger. Source: architecture, durable store."""
+
+
+class Decisions(Protocol):
+    """What the engine needs of a namespace; see `broker.namespace.Namespace`."""
+
+    def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
+
+    def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
+
+    def next_deadline_ms(self) -> int | None: ...
+
+    def numbers_issued(self) -> list[NumbersIssued]: ...
+
+    def restore_entity(self, entity: EntityStored) -> None: ...
+
+    def restore(self, changes: Iterable[Change]) -> None: ...
+
+    def finish_restore(self, now_ms: int, next_entity_id: int) -> None: ...
+
+    def find(self, queue_id: int, position: int) -> Message | None: ...
+
+    def still_holds(self, change: NumbersIssued | MessageIdSeen, now_ms: int) -> Change | None: ...
+
+    def removed_entity_messages(self, entity_id: int) -> Iterable[Message]: ...
+
+
+class Engine:
+    """Drives one namespace. Calls come from one thread; the owner commits one batch at a time."""
+
+    def __init__(self, namespace: Decisions, bodies: BodyCache) -> None:
+        """Start with an empty namespace at batch 1, or call `recover` before anything else."""
+        self.namespace = namespace
+        self.bodies = bodies
+        self.ledger = SpaceLedger()
+        self._apply = namespace.apply
+        self._no = 1  # of the open batch
+        self._changes: list[Change] = []
+        self._effects: list[Effect] = []
+        self._flying_no: int | None = None
+        self._flying_effects: list[Effect] = []
+        self._flying_rows: list[int] = []
+        self._next_row = 1
+        self._row: _Row | None = None  # the open body row, and below what is in it
+        self._row_no = 0
+        self._row_bytes = 0
+        self._row_payloads: list[bytes] = []
+        self._closed_rows: dict[int, list[bytes]] = {}
+        self._open_bytes = 0
+        self._flying_bytes = 0
+        self._numbers: dict[int, tuple[int, NumbersIssued]] = {}  # queue -> (frame, counters), oldest first
+        self._reading = False
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a batch is being committed."""
+        return self._flying_no is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits: no batch in flight, no change, no effect."""
+        return self._flying_no is None and not self._changes and not self._effects
+
+    @property
+    def open_bytes(self) -> int:
+        """Payload bytes not yet committed."""
+        return self._open_bytes + self._flying_bytes
+
+    def next_deadline_ms(self) -> int | None:
+        """When `advance` shall be called again."""
+        return self.namespace.next_deadline_ms()
+
+    # Commands in
+
+    def offer(self, command: Command, now_ms: int) -> None:
+        """Apply a command; what follows from it waits for its batch."""
+        changes, effects = self._apply(command, now_ms)
+        if changes:
+            self._record(changes)
+        if effects:
+            self._effects += effects
+
+    def advance(self, now_ms: int) -> None:
+        """Let everything happen that is due."""
+        self.ledger.now_ms = now_ms
+        changes, effects = self.namespace.advance(now_ms)
+        if changes:
+            self._record(changes)
+        if effects:
+            self._effects += effects
+
+    def _record(self, changes: list[Change]) -> None:
+        ledger = self.ledger
+        frame_live = ledger.frame_live
+        for change in changes:
+            if type(change) is MessageStored:
+                message = change.message
+                if message.journal_no:
+                    frame_live[message.journal_no - ledger.first_no] -= 1
+                else:
+                    message.queue_id = change.queue_id
+                    payload = change.payload
+                    if payload is None:
+                        ledger.share(message)
+                    else:
+                        self._place(message, payload)
+                        self._open_bytes += len(payload)
+                    ledger.live_messages += 1
+                frame_live[-1] += 1
+                message.journal_no = self._no
+            elif type(change) is MessageRemoved:
+                ledger.release(change.message)
+            elif type(change) is MessageIdSeen:
+                ledger.add_id()
+            elif type(change) is EntityRemoved:
+                ledger.doom(self.namespace.removed_entity_messages(change.entity_id))
+        self._changes += changes
+
+    def _place(self, message: Message, payload: bytes) -> None:
+        row = self._row
+        size_bytes = len(payload)
+        if row is None or self._row_bytes + size_bytes > ROW_BYTES_MAX:
+            self._close_row()
+            self._row_no = self._next_row
+            self._next_row += 1
+            row = self._row = self.ledger.open_row(self._row_no)
+            self._row_payloads = []
+            self._row_bytes = 0
+            self.bodies.pin(self._row_no, self._row_payloads)
+        self._row_bytes += size_bytes
+        message.body_row = self._row_no
+        message.body_slot = len(row.owners)
+        row.owners.append(message)
+        self._row_payloads.append(payload)
+
+    def _close_row(self) -> None:
+        if self._row is not None:
+            self.ledger.close_row(self._row_no, self._row_bytes)
+            self._closed_rows[self._row_no] = self._row_payloads
+            self._row = None
+
+    # Batches out, effects back
+
+    def take_batch(self, now_ms: int) -> Batch | None:
+        """Close the open batch and give it to be committed; None while one is in flight or when none is
+        needed."""
+        if self._flying_no is not None:
+            return None
+        ledger = self.ledger
+        ledger.now_ms = now_ms
+        if ledger.has_doomed:
+            ledger.release_doomed()
+        changes = self._changes
+        no = self._no
+        dropped = ledger.take_dropped(self.bodies.wanted, alone=not changes)
+        truncate_before = ledger.take_truncation()
+        if not changes and not dropped and not truncate_before and not ledger.has_doomed:
+            return None
+        for numbers in self.namespace.numbers_issued():
+            self._add_numbers(numbers)
+        if truncate_before:
+            self._keep_numbers(truncate_before, now_ms)
+        self._close_row()
+        ledger.settle_rows()
+        for row in dropped:
+            self.bodies.drop(row)
+        batch = Batch(no, changes, self._closed_rows, dropped, truncate_before)
+        self._flying_no = no
+        self._flying_effects = self._effects
+        self._flying_rows = list(self._closed_rows)
+        self._flying_bytes = self._open_bytes
+        self._no = no + 1
+        self._changes = []
+        self._effects = []
+        self._closed_rows = {}
+        self._open_bytes = 0
+        ledger.frame_live.append(0)
+        return batch
+
+    def committed(self, no: int, frame_bytes: int, now_ms: int) -> list[Effect]:
+        """Take note that batch `no` is on stable storage, its frame of this size; give its effects, in
+        order."""
+        assert no == self._flying_no, f"batch {no} is not in flight, {self._flying_no} is"
+        self.ledger.now_ms = now_ms
+        self.ledger.add_frame(frame_bytes)
+        self.bodies.unpin(self._flying_rows)
+        effects = self._flying_effects
+        self._flying_no = None
+        self._flying_effects = []
+        self._flying_bytes = 0
+        return effects
+
+    def release(self) -> list[Effect]:
+        """Give effects that nothing durable precedes: none in flight, no change in the open batch; else
+        none."""
+        if self._flying_no is not None or self._changes:
+            return []
+        effects = self._effects
+        self._effects = []
+        return effects
+
+    def _add_numbers(self, numbers: NumbersIssued) -> None:
+        self._numbers.pop(numbers.queue_id, None)
+        self._numbers[numbers.queue_id] = (self._no, numbers)
+        self._changes.append(numbers)
+
+    def _keep_numbers(self, truncate_before: int, now_ms: int) -> None:
+        """Record anew the counters whose last record is about to be forgotten."""
+        while self._numbers:
+            queue_id, (no, numbers) = next(iter(self._numbers.items()))
+            if no >= truncate_before:
+                break
+            del self._numbers[queue_id]
+            again = self.namespace.still_holds(numbers, now_ms)
+            if again is not None:
+                assert isinstance(again, NumbersIssued)
+                self._add_numbers(again)
+
+    # Space
+
+    def holds_row(self, row: int) -> bool:
+        """Whether anything lives in a body row, so that it must be there when read."""
+        return self.ledger.holds_row(row)
+
+    def reclaim_wanted(self) -> ReclaimRead | None:
+        """Name what should be read to win space; None when nothing or while an answer is awaited."""
+        if self._reading:
+            return None
+        first_pinned = self.bodies.first_pinned
+        wanted = self.ledger.wanted(self._next_row if first_pinned is None else first_pinned)
+        self._reading = wanted is not None
+        return wanted
+
+    def reclaim_offer(self, found: ReclaimFound) -> None:
+        """Take what was read: records made anew and bodies copied forward join the open batch."""
+        self._reading = False
+        ledger = self.ledger
+        for frame in found.head:
+            self._record(self._still_true(frame))
+            ledger.check_head(frame.no)
+        for row, payloads in found.rows.items():
+            for slot, messages in ledger.owners(row):
+                ledger.release_bodies(messages)
+                first, *others = messages
+                self._place(first, payloads[slot])
+                for other in others:
+                    other.body_row, other.body_slot = first.body_row, first.body_slot
+                    ledger.share(other)
+                self._record([MessageStored(message.queue_id, message) for message in messages])
+        if found.listed is not None:
+            ledger.take_listed(found.listed)
+
+    def _still_true(self, frame: Frame) -> list[Change]:
+        """Give the facts of a frame that nothing replaced since, as they are now."""
+        find = self.namespace.find
+        changes: list[Change] = []
+        for change in frame.changes:
+            if isinstance(change, MessageStored):
+                message = find(change.queue_id, change.message.position)
+                if message is not None and message.journal_no == frame.no:
+                    changes.append(MessageStored(change.queue_id, message))
+            elif isinstance(change, MessageIdSeen):
+                again = self.namespace.still_holds(change, self.ledger.now_ms)
+                if again is not None:
+                    changes.append(again)
+        self.ledger.forget_ids(frame.no)
+        return changes
+
+    # Recovery
+
+    async def recover(self, store: Store, now_ms: int) -> None:
+        """Build the namespace and the ledger from what an opened store holds.
+
+        Garbage collection rests meanwhile: it would walk through millions of new records again and again and
+        free none.
+
+        Raises: StoreDamaged.
+        """
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            await self._recover(store, now_ms)
+        finally:
+            if collecting:
+                gc.enable()
+
+    async def _recover(self, store: Store, now_ms: int) -> None:
+        namespace, ledger = self.namespace, self.ledger
+        entities, next_entity_id = await store.load_entities()
+        for entity in entities:
+            namespace.restore_entity(entity)
+        known = {entity.entity_id for entity in entities}
+        live = await store.load_live()
+        ledger.restore_journal(live.first_no, live.frame_sizes, live.id_frames)
+        for queue_id, changes in live.messages:
+            if queue_id // QUEUES_PER_ENTITY in known:  # else a deleted entity's
+                namespace.restore(changes)
+                ledger.adopt([change.message for change in changes])
+        for no, numbers in sorted(live.numbers, key=itemgetter(0)):
+            if numbers.queue_id // QUEUES_PER_ENTITY in known:
+                self._numbers[numbers.queue_id] = (no, numbers)
+        namespace.restore([numbers for _, numbers in self._numbers.values()])
+        namespace.restore([seen for seen in live.ids if seen.queue_id // QUEUES_PER_ENTITY in known])
+        namespace.finish_restore(now_ms, next_entity_id)
+        self._no = live.first_no + len(live.frame_sizes)
+        self._next_row = await store.last_body_row() + 1
+        ledger.now_ms = now_ms
+        ledger.list_rows_before(self._next_row)

@@ -1,0 +1,440 @@
+"""The ledger of space: what lives in each body row and each frame, and what can go.
+
+Owns: who shares which body, live counts of rows and frames, the choice of what to drop, copy or truncate.
+Must not know: effects, commits under way, files.
+
+Body rows. A row dies when its last owner is released, and may be dropped from the batch after the one in
+which it died: a delivery released with that batch may still read it. A row under half alive is copied
+forward, but only after it has stayed so for a second: a queue that is drained in order takes every row
+through that state within moments. A row of one message is its owner's own entry here, without an object
+around it: a slow backlog has a row for each message.
+
+Frames. A message's `journal_no` names the frame of its last record, so a frame's live count says how many
+records it still holds that nothing later replaced. Frames at the head with none are forgotten; a head frame
+with some is read, these are recorded anew, and then it has none either. This starts at 4 MB and three times
+what lives, and goes on in slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, repeat
+
+from peeklock.broker.message import Message
+from peeklock.store.base import Frame, Store
+
+JOURNAL_BYTES_MIN = 4 * 1024 * 1024
+"""A journal up to this size is left alone. Source: architecture, reclaim."""
+
+JOURNAL_FACTOR = 3
+"""A journal may be so many times what lives in it: each record is then rewritten half a time on average.
+
+Source: architecture, reclaim.
+"""
+
+STORED_RECORD_BYTES = 89
+ID_RECORD_BYTES = 32
+"""Bytes of records in a frame, for the estimate of what lives; `store.frames` has the layout, a test
+compares."""
+
+SETTLE_MS = 1000
+"""How long a row must stay under half alive before it is copied. Source: our choice, see above."""
+
+HEAD_READ_BYTES = 256 * 1024
+"""Head of the journal read per slice: at most 2,900 records, some 5 ms of work."""
+
+COPY_READ_BYTES = 1024 * 1024
+"""Rows read per slice to be copied: at most half of it lives, written with one commit."""
+
+TRUNCATE_BYTES_MAX = 8 * 1024 * 1024
+DROP_BYTES_MAX = 16 * 1024 * 1024
+DROP_ROWS_MAX = 1000
+"""Work of one commit. Source: our choice; a drained row of 256 KiB frees 64 pages, 16 MiB are freed in some
+10 ms."""
+
+DROP_ALONE_BYTES = 1024 * 1024
+"""Fewer dead bytes wait for a commit that has facts: a commit of its own would delay the next client's."""
+
+RELEASE_MAX = 4000
+"""Messages of deleted entities released per batch, about 2 ms."""
+
+LIST_ROWS_MAX = 1000
+"""Body rows listed per slice after a start."""
+
+
+@dataclass(slots=True)
+class ReclaimFound:
+    """What a `ReclaimRead` asked for."""
+
+    rows: dict[int, list[bytes]] = field(default_factory=dict)
+    head: list[Frame] = field(default_factory=list)
+    listed: list[tuple[int, int]] | None = None
+
+
+@dataclass(slots=True)
+class ReclaimRead:
+    """What has to be read from the store before space can be won; bounded."""
+
+    rows: list[int]
+    """Body rows to copy forward."""
+    head_bytes: int
+    """Read so much of the journal's head; 0 = nothing."""
+    list_after: int | None
+    """List the body rows above this one, to find those that a stopped process left behind."""
+
+    async def read_from(self, store: Store) -> ReclaimFound:
+        """Read it. Raises: StoreDamaged, StoreFailed."""
+        found = ReclaimFound()
+        if self.rows:
+            found.rows = await store.read_body_rows(self.rows)
+        if self.head_bytes:
+            found.head = await store.read_head(self.head_bytes)
+        if self.list_after is not None:
+            found.listed = await store.list_body_rows(self.list_after, LIST_ROWS_MAX)
+        return found
+
+
+_UNKNOWN = -(1 << 62)
+"""Size of a row that is still open or was found at a start: below any, so that it is never sparse."""
+
+BODY_ROW_OVERHEAD_BYTES = 64
+"""Taken off the listed size of a row: at least its head and the lengths of few small payloads."""
+
+
+class _Row:
+    """A body row with several slots. `owners[slot]` is None, the one message there, or all that share it."""
+
+    __slots__ = ("live", "live_bytes", "owners", "total_bytes")
+
+    def __init__(self) -> None:
+        self.owners: list[Message | list[Message] | None] = []
+        self.live = 0
+        self.live_bytes = 0  # of slots with an owner
+        self.total_bytes = _UNKNOWN
+
+
+def _row_of(alone: Message) -> _Row:
+    row = _Row()
+    row.owners = [*repeat(None, alone.body_slot), alone]
+    row.live = 1
+    row.live_bytes = alone.size_bytes
+    return row
+
+
+class SpaceLedger:
+    """Counts what lives. Messages are told to it as their records are made; it never looks at the
+    namespace."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Message | _Row | None] = {}
+        self._emptied: dict[int, int] = {}  # row -> bytes, died in the open batch
+        self._droppable: dict[int, int] = {}  # row -> bytes, died before
+        self._droppable_bytes = 0
+        self._sparse: dict[int, int] = {}  # row -> since when, oldest first
+        self._doomed: list[Iterator[Message]] = []
+        self.live_messages = 0
+        self.first_no = 1
+        self.frame_live = [0]  # one per frame, the open batch's last
+        self.frame_sizes: list[int] = []  # of committed frames
+        self.journal_bytes = 0
+        self.id_frames: dict[int, int] = {}  # frame -> message ids recorded in it
+        self.ids_recorded = 0
+        self.now_ms = 0
+        self._list_after: int | None = None
+        self._list_before = 0
+
+    def holds_row(self, row: int) -> bool:
+        """Whether anything lives in a body row."""
+        return row in self._rows
+
+    # Bodies
+
+    def open_row(self, row: int) -> _Row:
+        """Begin a row; its owners are added by the caller, slot by slot, until `close_row`."""
+        entry = self._rows[row] = _Row()
+        return entry
+
+    def close_row(self, row: int, size_bytes: int) -> None:
+        """End a row: from now on it can be sparse."""
+        entry = self._rows[row]
+        assert type(entry) is _Row
+        count = len(entry.owners)
+        entry.live += count  # releases so far have counted down from 0
+        entry.live_bytes += size_bytes
+        if count == 1 and entry.live == 1 and isinstance(entry.owners[0], Message):
+            self._rows[row] = entry.owners[0]
+            return
+        entry.total_bytes = size_bytes
+        if not entry.live:
+            self._emptied[row] = size_bytes
+        elif 2 * entry.live_bytes < size_bytes:
+            self._sparse.setdefault(row, self.now_ms)
+
+    def share(self, message: Message) -> None:
+        """Count a new message that shares a body: moved to the dead-letter queue, activated."""
+        row, slot = message.body_row, message.body_slot
+        entry = self._rows[row]
+        if entry is None:  # its one message was released just now
+            self._rows[row] = message
+            self._emptied.pop(row, None)
+            return
+        if type(entry) is not _Row:
+            alone = entry
+            assert isinstance(alone, Message)
+            entry = self._rows[row] = _row_of(alone)
+        owners = entry.owners
+        if slot >= len(owners):
+            owners.extend([None] * (slot + 1 - len(owners)))
+        there = owners[slot]
+        entry.live += 1
+        if there is None:
+            owners[slot] = message
+            entry.live_bytes += message.size_bytes
+            self._emptied.pop(row, None)
+        elif isinstance(there, list):
+            there.append(message)
+        else:
+            owners[slot] = [there, message]
+
+    def release(self, message: Message) -> None:
+        """Count a message out: its record and its share of the body."""
+        self.frame_live[message.journal_no - self.first_no] -= 1
+        self.live_messages -= 1
+        self._release_body(message)
+
+    def _release_body(self, message: Message) -> None:
+        row = message.body_row
+        entry = self._rows[row]
+        if type(entry) is not _Row:
+            assert entry is message, f"body row {row} belongs to another message"
+            self._rows[row] = None
+            self._emptied[row] = message.size_bytes
+            return
+        slot = message.body_slot
+        entry.live -= 1
+        there = entry.owners[slot]
+        if there is message:
+            entry.owners[slot] = None
+            entry.live_bytes -= message.size_bytes
+            if not entry.live:
+                self._emptied[row] = max(entry.total_bytes, 0)
+            elif 2 * entry.live_bytes < entry.total_bytes and row not in self._sparse:
+                self._sparse[row] = self.now_ms
+        else:
+            assert isinstance(there, list), f"slot {slot} of body row {row} is empty"
+            there.remove(message)
+            if len(there) == 1:
+                entry.owners[slot] = there[0]
+
+    def owners(self, row: int) -> list[tuple[int, list[Message]]]:
+        """Give (slot, messages) of what lives in a row of several slots."""
+        entry = self._rows.get(row)
+        if type(entry) is not _Row:
+            return []
+        return [
+            (slot, list(there) if isinstance(there, list) else [there])
+            for slot, there in enumerate(entry.owners)
+            if there is not None
+        ]
+
+    def release_bodies(self, messages: Iterable[Message]) -> None:
+        """Count messages out of their slot before they are given another place."""
+        for message in messages:
+            self._release_body(message)
+
+    def take_dropped(self, wanted: set[int], *, alone: bool) -> list[int]:
+        """Give dead rows to drop with this batch, none that is wanted. `alone`: the batch would have no
+        facts."""
+        if alone and self._droppable_bytes < DROP_ALONE_BYTES and len(self._droppable) < DROP_ROWS_MAX:
+            return []
+        rows = []
+        size_bytes = 0
+        for row, row_bytes in self._droppable.items():
+            if row in wanted:
+                continue
+            rows.append(row)
+            size_bytes += row_bytes
+            if size_bytes >= DROP_BYTES_MAX or len(rows) == DROP_ROWS_MAX:
+                break
+        for row in rows:
+            self._droppable_bytes -= self._droppable.pop(row)
+        return rows
+
+    def settle_rows(self) -> None:
+        """End the open batch for body rows: what died in it may be dropped from the next one on."""
+        if not self._emptied:
+            return
+        for row, size_bytes in self._emptied.items():
+            entry = self._rows[row]
+            if entry is None or (type(entry) is _Row and not entry.live):
+                del self._rows[row]
+                self._sparse.pop(row, None)
+                self._droppable[row] = size_bytes
+                self._droppable_bytes += size_bytes
+        self._emptied.clear()
+
+    # Journal
+
+    @property
+    def live_bytes(self) -> int:
+        """Estimate of what lives in the journal; message ids count until their frame is forgotten."""
+        return self.live_messages * STORED_RECORD_BYTES + self.ids_recorded * ID_RECORD_BYTES
+
+    @property
+    def journal_is_long(self) -> bool:
+        """Whether the journal's head shall be forgotten or recorded anew."""
+        size_bytes = self.journal_bytes
+        return size_bytes > JOURNAL_BYTES_MIN and size_bytes > JOURNAL_FACTOR * self.live_bytes
+
+    def add_frame(self, size_bytes: int) -> None:
+        """Count a committed frame."""
+        self.frame_sizes.append(size_bytes)
+        self.journal_bytes += size_bytes
+
+    def add_id(self) -> None:
+        """Count a message id recorded in the open batch."""
+        no = self.first_no + len(self.frame_live) - 1
+        self.id_frames[no] = self.id_frames.get(no, 0) + 1
+        self.ids_recorded += 1
+
+    def forget_ids(self, no: int) -> None:
+        """The message ids of frame `no` lapsed or were recorded anew."""
+        self.ids_recorded -= self.id_frames.pop(no, 0)
+
+    def take_truncation(self) -> int:
+        """Give the number before which frames are forgotten with the open batch, 0 for none."""
+        if not self.journal_is_long:
+            return 0
+        size_bytes = count = 0
+        for live, frame_bytes in zip(self.frame_live, self.frame_sizes, strict=False):
+            if live or size_bytes > TRUNCATE_BYTES_MAX or self.first_no + count in self.id_frames:
+                break
+            size_bytes += frame_bytes
+            count += 1
+        if not count:
+            return 0
+        del self.frame_live[:count]
+        del self.frame_sizes[:count]
+        self.first_no += count
+        self.journal_bytes -= size_bytes
+        return self.first_no
+
+    def check_head(self, no: int) -> None:
+        """Make sure that all which lived in frame `no` was recorded anew."""
+        index = no - self.first_no
+        assert index < 0 or not self.frame_live[index], (
+            f"frame {no} still counts {self.frame_live[index]} records"
+        )
+
+    # Deleted entities
+
+    def doom(self, messages: Iterable[Message]) -> None:
+        """Take the messages of a deleted entity, to be released in slices."""
+        self._doomed.append(iter(messages))
+
+    def release_doomed(self) -> None:
+        """Release a slice of what was doomed."""
+        left = RELEASE_MAX
+        while self._doomed and left:
+            count = 0
+            for message in islice(self._doomed[0], left):
+                self.release(message)
+                count += 1
+            left -= count
+            if left:
+                self._doomed.pop(0)
+
+    @property
+    def has_doomed(self) -> bool:
+        """Whether messages of deleted entities wait to be released."""
+        return bool(self._doomed)
+
+    # What to read
+
+    def wanted(self, committed_before: int) -> ReclaimRead | None:
+        """Name what should be read next to win space; only rows below `committed_before` can be read."""
+        rows = []
+        size_bytes = 0
+        stale = []
+        for row, since_ms in self._sparse.items():
+            if since_ms + SETTLE_MS > self.now_ms or row >= committed_before or size_bytes >= COPY_READ_BYTES:
+                break
+            entry = self._rows.get(row)
+            if type(entry) is _Row and entry.live and 2 * entry.live_bytes < entry.total_bytes:
+                rows.append(row)
+                size_bytes += entry.total_bytes
+            else:
+                stale.append(row)
+        for row in stale:
+            del self._sparse[row]
+        head_bytes = 0
+        if self.journal_is_long and not self._doomed and self.frame_sizes:
+            if self.frame_live[0] or self.first_no in self.id_frames:
+                head_bytes = HEAD_READ_BYTES
+        if rows or head_bytes or self._list_after is not None:
+            return ReclaimRead(rows, head_bytes, self._list_after)
+        return None
+
+    def take_listed(self, listed: Sequence[tuple[int, int]]) -> None:
+        """Learn the sizes of rows that were there before this start, and which of them are dead."""
+        self._list_after = None
+        for row, size_bytes in listed:
+            if row >= self._list_before:
+                return
+            entry = self._rows.get(row)
+            if entry is None:
+                if row not in self._rows and row not in self._droppable:
+                    self._droppable[row] = size_bytes
+                    self._droppable_bytes += size_bytes
+                continue
+            payload_bytes = size_bytes - BODY_ROW_OVERHEAD_BYTES
+            if type(entry) is not _Row:
+                assert isinstance(entry, Message)
+                if 2 * entry.size_bytes >= payload_bytes:
+                    continue
+                entry = self._rows[row] = _row_of(entry)
+            entry.total_bytes = payload_bytes
+            if entry.live and 2 * entry.live_bytes < payload_bytes:
+                self._sparse.setdefault(row, self.now_ms)
+        if len(listed) == LIST_ROWS_MAX:
+            self._list_after = listed[-1][0]
+
+    # Recovery
+
+    def restore_journal(self, first_no: int, frame_sizes: Sequence[int], id_frames: dict[int, int]) -> None:
+        """Take the figures of the journal as it was found; messages follow with `adopt`."""
+        self.first_no = first_no
+        self.frame_sizes = list(frame_sizes)
+        self.frame_live = [0] * (len(frame_sizes) + 1)
+        self.journal_bytes = sum(frame_sizes)
+        self.id_frames = id_frames
+        self.ids_recorded = sum(id_frames.values())
+
+    def adopt(self, messages: Iterable[Message]) -> None:
+        """Count restored messages."""
+        rows = self._rows
+        frame_live = self.frame_live
+        first_no = self.first_no
+        count = 0
+        for message in messages:
+            count += 1
+            frame_live[message.journal_no - first_no] += 1
+            row = message.body_row
+            entry = rows.get(row)
+            if entry is None:
+                rows[row] = message
+                continue
+            if type(entry) is _Row and message.body_slot == len(entry.owners):
+                entry.owners.append(message)
+                entry.live += 1
+                entry.live_bytes += message.size_bytes
+            else:
+                self.share(message)
+        self.live_messages += count
+
+    def list_rows_before(self, row: int) -> None:
+        """Begin to list the rows of earlier processes, all below `row`, to drop those in which nothing
+        lives."""
+        self._list_after = 0
+        self._list_before = row

@@ -1,0 +1,136 @@
+"""A store in memory: `--durability memory`, the in-process broker and the simulator.
+
+Owns: committed facts, in the encoding that disks get, so that the same values come back. Must not know:
+files.
+
+Its async methods never suspend, so that a simulator can run them without an event loop. What a process would
+lose is lost by `crash()`: a batch that is staged but not yet flushed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Sequence
+
+from peeklock.broker.changes import EntityRemoved, EntityStored
+from peeklock.store import frames
+from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged, StoreFailed
+
+
+class MemoryStore:
+    """Keeps facts as long as the object lives; `open`, `close` and `crash` may follow each other at will."""
+
+    def __init__(self) -> None:
+        self._journal: dict[int, bytes] = {}
+        self._bodies: dict[int, bytes] = {}
+        self._entities: dict[int, EntityStored] = {}
+        self._next_entity_id = 1
+        self._last_no = 0
+        self._staged: list[tuple[Batch, bytes]] = []
+
+    async def open(self) -> None:
+        """Nothing to take."""
+
+    async def load_entities(self) -> tuple[list[EntityStored], int]:
+        """Give all entity definitions and the next free entity id."""
+        return list(self._entities.values()), self._next_entity_id
+
+    async def load(self) -> AsyncIterator[Frame]:
+        """Give every frame in order, oldest first."""
+        for no, meta in list(self._journal.items()):
+            yield frames.decode(no, meta)
+
+    async def load_live(self) -> LiveFacts:
+        """Give what still holds."""
+        fold = frames.Fold()
+        for no, meta in self._journal.items():
+            fold.add(no, meta)
+        return fold.finish()
+
+    def commit(self, batch: Batch) -> Awaitable[int]:
+        """Keep a batch; see `Store`."""
+        size_bytes = self.stage(batch)
+        self.flush()
+        return _done(size_bytes)
+
+    def stage(self, batch: Batch) -> int:
+        """Take a batch as one that is on its way to the disk: a crash loses it. Answer the size of its
+        frame."""
+        meta = frames.encode(batch)
+        self._staged.append((batch, meta))
+        return len(meta)
+
+    def flush(self) -> None:
+        """Make staged batches durable, in order. Raises: StoreFailed for a batch out of turn."""
+        for batch, meta in self._staged:
+            if self._last_no and batch.no != self._last_no + 1:
+                raise StoreFailed(f"batch {batch.no} was offered after batch {self._last_no}")
+            self._last_no = batch.no
+            self._journal[batch.no] = meta
+            for row, payloads in batch.body_rows.items():
+                self._bodies[row] = frames.pack_body_row(row, payloads)
+            for row in batch.dropped_rows:
+                self._bodies.pop(row, None)
+            for no in self._journal_before(batch.truncate_before):
+                del self._journal[no]
+            for change in batch.changes:
+                if isinstance(change, EntityStored):
+                    self._entities[change.entity_id] = change
+                    self._next_entity_id = max(self._next_entity_id, change.entity_id + 1)
+                elif isinstance(change, EntityRemoved):
+                    self._entities.pop(change.entity_id, None)
+        self._staged.clear()
+
+    def _journal_before(self, no: int) -> list[int]:
+        before = []
+        for other in self._journal:  # in ascending order, as they were added
+            if other >= no:
+                break
+            before.append(other)
+        return before
+
+    def crash(self) -> None:
+        """Lose what was staged but not flushed, as a process that is killed would."""
+        self._staged.clear()
+
+    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
+        """Give the payloads of body rows, by slot. Raises: StoreDamaged."""
+        found = {}
+        for row in rows:
+            data = self._bodies.get(row)
+            if data is None:
+                raise StoreDamaged(f"body row {row} is missing")
+            found[row] = frames.unpack_body_row(row, data)
+        return found
+
+    async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
+        """Give (row, size in bytes) of the rows above `after`, ascending."""
+        rows = sorted(self._bodies)
+        start = bisect_right(rows, after)
+        return [(row, len(self._bodies[row])) for row in rows[start : start + count_max]]
+
+    async def last_body_row(self) -> int:
+        """Give the highest body row there is, 0 when there is none."""
+        return max(self._bodies, default=0)
+
+    async def read_head(self, bytes_max: int) -> list[Frame]:
+        """Give the oldest frames, at least one if there is one, up to about `bytes_max`."""
+        head: list[Frame] = []
+        size_bytes = 0
+        for no, meta in self._journal.items():
+            if head and size_bytes + len(meta) > bytes_max:
+                break
+            size_bytes += len(meta)
+            head.append(frames.decode(no, meta))
+        return head
+
+    async def free_bytes(self) -> int | None:
+        """Memory has no volume whose space could be told."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing to let go."""
+
+
+async def _done(size_bytes: int) -> int:
+    return size_bytes

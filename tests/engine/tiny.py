@@ -1,0 +1,187 @@
+"""The smallest namespace an engine can drive: numbered messages in queues, no rules.
+
+Stands in where a test is about durability or space and not about queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from peeklock.broker.changes import (
+    QUEUES_PER_ENTITY,
+    Change,
+    EntityRemoved,
+    EntityStored,
+    MessageIdSeen,
+    MessageRemoved,
+    MessageStored,
+    NumbersIssued,
+)
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.effects import Deliver, Done, Effect
+from peeklock.broker.message import Message
+
+ENTITY_ID = 1
+QUEUE_ID = ENTITY_ID * QUEUES_PER_ENTITY
+DEAD_LETTER_QUEUE_ID = QUEUE_ID + 1
+
+
+@dataclass
+class Put:
+    payload: bytes
+    message_id: bytes | None = None
+    queue_id: int = QUEUE_ID
+
+
+@dataclass
+class Take:
+    """Remove a message and deliver it, as receive-and-delete does."""
+
+    position: int
+    queue_id: int = QUEUE_ID
+
+
+@dataclass
+class Touch:
+    """Count a delivery attempt and set the overlay."""
+
+    position: int
+    overlay: bytes | None = None
+    queue_id: int = QUEUE_ID
+
+
+@dataclass
+class Move:
+    """Dead-letter: a new message that shares the body."""
+
+    position: int
+    removed_first: bool = False
+
+
+@dataclass
+class Look:
+    """Answer without a change."""
+
+
+@dataclass
+class Create:
+    entity_id: int = ENTITY_ID
+
+
+@dataclass
+class Delete:
+    entity_id: int = ENTITY_ID
+
+
+class TinyNamespace:
+    """Queues as dicts from position to message. Effects are numbered `Done`s, so that their order can be seen."""
+
+    def __init__(self, *, id_window_ms: int = 1000) -> None:
+        self.entities: dict[int, EntityStored] = {}
+        self.queues: dict[int, dict[int, Message]] = {}
+        self.next: dict[int, int] = {}
+        self.ids: dict[tuple[int, bytes], MessageIdSeen] = {}
+        self.id_window_ms = id_window_ms
+        self._issued: set[int] = set()
+        self._removed: dict[int, list[Message]] = {}
+        self._answers = 0
+
+    def _done(self) -> Done:
+        self._answers += 1
+        return Done((1, 0, 0, self._answers))
+
+    def apply(self, command: object, now_ms: int) -> tuple[list[Change], list[Effect]]:
+        match command:
+            case Put(payload, message_id, queue_id):
+                message = self._number(queue_id, Message(len(payload)), now_ms)
+                changes: list[Change] = [MessageStored(queue_id, message, payload)]
+                if message_id is not None:
+                    digest = message_id.rjust(16, b"\0")
+                    seen = self.ids[queue_id, digest] = MessageIdSeen(queue_id, digest, now_ms, message.position)
+                    changes.append(seen)
+                return changes, [self._done()]
+            case Take(position, queue_id):
+                message = self.queues[queue_id].pop(position)
+                return [MessageRemoved(queue_id, message)], [
+                    Deliver(message, b"\0" * 16, 0, 0, None, message.state, link=(1, 0, 0))
+                ]
+            case Touch(position, overlay, queue_id):
+                message = self.queues[queue_id][position]
+                message.delivery_count += 1
+                message.overlay = overlay
+                return [MessageStored(queue_id, message)], [self._done()]
+            case Move(position, removed_first):
+                message = self.queues[QUEUE_ID].pop(position)
+                copy = Message(message.size_bytes)
+                copy.body_row, copy.body_slot = message.body_row, message.body_slot
+                self._number(DEAD_LETTER_QUEUE_ID, copy, now_ms)
+                changes = [MessageStored(DEAD_LETTER_QUEUE_ID, copy), MessageRemoved(QUEUE_ID, message)]
+                return changes[::-1] if removed_first else changes, [self._done()]
+            case Look():
+                return [], [self._done()]
+            case Create(entity_id):
+                entity = EntityStored(entity_id, QueueDescription(f"queue-{entity_id}"), now_ms, now_ms)
+                self.restore_entity(entity)
+                return [entity], [self._done()]
+            case Delete(entity_id):
+                del self.entities[entity_id]
+                for sub in range(QUEUES_PER_ENTITY):
+                    queue_id = entity_id * QUEUES_PER_ENTITY + sub
+                    self._removed.setdefault(entity_id, []).extend(self.queues.pop(queue_id, {}).values())
+                return [EntityRemoved(entity_id)], [self._done()]
+        raise AssertionError(command)
+
+    def _number(self, queue_id: int, message: Message, now_ms: int) -> Message:
+        position = self.next.get(queue_id, 1)
+        self.next[queue_id] = position + 1
+        self._issued.add(queue_id)
+        message.position = message.sequence_number = position
+        message.enqueued_at_ms = now_ms
+        self.queues[queue_id][position] = message
+        return message
+
+    def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
+        return [], []
+
+    def next_deadline_ms(self) -> int | None:
+        return None
+
+    def numbers_issued(self) -> list[NumbersIssued]:
+        issued = [self._numbers(queue_id) for queue_id in sorted(self._issued) if queue_id in self.queues]
+        self._issued.clear()
+        return issued
+
+    def _numbers(self, queue_id: int) -> NumbersIssued:
+        return NumbersIssued(queue_id, self.next[queue_id], self.next[queue_id], 0)
+
+    def restore_entity(self, entity: EntityStored) -> None:
+        self.entities[entity.entity_id] = entity
+        for sub in range(QUEUES_PER_ENTITY):
+            self.queues[entity.entity_id * QUEUES_PER_ENTITY + sub] = {}
+
+    def restore(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            match change:
+                case MessageStored(queue_id, message):
+                    self.queues[queue_id][message.position] = message
+                case NumbersIssued(queue_id, position):
+                    self.next[queue_id] = position
+                case MessageIdSeen(queue_id, digest):
+                    self.ids[queue_id, digest] = change
+
+    def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
+        self.next_entity_id = next_entity_id
+
+    def find(self, queue_id: int, position: int) -> Message | None:
+        return self.queues.get(queue_id, {}).get(position)
+
+    def still_holds(self, change: NumbersIssued | MessageIdSeen, now_ms: int) -> Change | None:
+        if change.queue_id not in self.queues:
+            return None
+        if isinstance(change, NumbersIssued):
+            return self._numbers(change.queue_id)
+        return change if change.seen_at_ms + self.id_window_ms > now_ms else None
+
+    def removed_entity_messages(self, entity_id: int) -> Iterator[Message]:
+        return iter(self._removed.pop(entity_id, []))
