@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from peeklock.admin import atom
@@ -42,6 +42,7 @@ from peeklock.broker.errors import (
     NotSupported,
     ServiceBusError,
 )
+from peeklock.broker.quotas import STANDARD, TierLimits
 
 __all__ = ["BODY_BYTES_MAX", "AdminRequest", "Administration", "Pending", "Response"]
 
@@ -101,8 +102,7 @@ class Administration:
         tracking: Callable[[], str],
         log: Callable[[str, dict[str, Any]], None],
         namespace: str = "peeklock",
-        tier: Literal["basic", "standard", "premium"] = "standard",
-        message_size_kb_default: int = 256,
+        limits: TierLimits = STANDARD,
         created_at_ms: int = 0,
     ) -> None:
         """Take what the answers show.
@@ -112,16 +112,14 @@ class Administration:
             tracking: gives a fresh GUID as text at each call.
             log: takes an event and its fields; called once for each refusal.
             namespace: its name, for the namespace's properties and the author of entries.
-            tier: shown as the SKU.
-            message_size_kb_default: what the tier allows in a message unless the entity says otherwise.
+            limits: of the tier, which is shown as the SKU.
             created_at_ms: of the namespace, UTC ms.
         """
         self._authority = authority
         self._tracking = tracking
         self._log = log
         self._namespace = namespace
-        self._tier = tier
-        self._message_size_kb_default = message_size_kb_default
+        self._limits = limits
         self._created_at_ms = created_at_ms
 
     def handle(self, request: AdminRequest, reply_to: ReplyTo, now_ms: int) -> Response | Pending:
@@ -200,7 +198,7 @@ class _Exchange:
         if given.kind != "QueueDescription":
             raise ArgumentInvalid(f"The content is a {given.kind!r}, not a QueueDescription.")
         if "if-match" not in self._request.headers:
-            description = read_queue(given, self.path, self._owner._message_size_kb_default)
+            description = read_queue(given, self.path, self._owner._limits.message_size_kb_default)
             return Pending(CreateQueue(description, self._reply_to), lambda effect: self._entity(201, effect))
         if all(given.has(element) for element in IMMUTABLE):
             return self._update(given, None)
@@ -221,7 +219,7 @@ class _Exchange:
         description = read_queue(
             given,
             self.path,
-            self._owner._message_size_kb_default,
+            self._owner._limits.message_size_kb_default,
             None if existing is None else existing.description,
         )
         return Pending(UpdateQueue(description, self._reply_to), lambda effect: self._entity(200, effect))
@@ -250,7 +248,7 @@ class _Exchange:
             href=self._href(view.description.name),
             published_ms=view.created_at_ms,
             updated_ms=view.updated_at_ms,
-            content=write_queue(view, self._host, self._owner._message_size_kb_default),
+            content=write_queue(view, self._host, self._owner._limits.message_size_kb_default),
         )
 
     # Lists
@@ -307,11 +305,11 @@ class _Exchange:
     def _namespace_info(self) -> Response:
         owner = self._owner
         created = atom.timestamp(owner._created_at_ms)
-        units = "<MessagingUnits>1</MessagingUnits>" if owner._tier == "premium" else ""
+        units = "<MessagingUnits>1</MessagingUnits>" if owner._limits.name == "Premium" else ""
         content = (
             f'<NamespaceInfo xmlns="{atom.SERVICE_BUS_NAMESPACE}" '
             'xmlns:i="http://www.w3.org/2001/XMLSchema-instance">'
-            f"<CreatedTime>{created}</CreatedTime><MessagingSKU>{owner._tier.capitalize()}</MessagingSKU>{units}"
+            f"<CreatedTime>{created}</CreatedTime><MessagingSKU>{owner._limits.name}</MessagingSKU>{units}"
             f"<ModifiedTime>{created}</ModifiedTime><Name>{atom.escape(owner._namespace)}</Name>"
             "<NamespaceType>Messaging</NamespaceType></NamespaceInfo>"
         )
@@ -342,7 +340,8 @@ class _Exchange:
     def _refusal(self, status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
         tracking = f"{self._owner._tracking()}_G0"
         stamp = atom.timestamp(self._now_ms)[:19]
-        detail = f"{text} TrackingId:{tracking}, SystemTracker:{self._host}:{self.path}, Timestamp:{stamp}"
+        where = f"{self._host}:{self.path}"
+        detail = f"{text.rstrip('.')}. TrackingId:{tracking}, SystemTracker:{where}, Timestamp:{stamp}"
         self._owner._log(
             "administration request refused",
             {
