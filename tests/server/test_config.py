@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from peeklock.broker.commands import CreateQueue, UpdateQueue
 from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
 from peeklock.broker.effects import QueueView
+from peeklock.broker.quotas import BASIC, STANDARD
 from peeklock.server.config import FILE_BYTES_MAX, Config, ConfigError, parse_config, read_config, reconcile
 
 REPLY_TO = (0, 0, 0, 1)
@@ -308,7 +309,7 @@ def test_any_json_gives_a_configuration_or_its_own_error(value: Any) -> None:
 
 def test_missing_queues_are_created() -> None:
     """Req: A-02."""
-    steps = reconcile(read(SAMPLE), [])
+    steps = reconcile(read(SAMPLE), [], STANDARD)
     assert [step(REPLY_TO) for step in steps] == [
         CreateQueue(queue.description, REPLY_TO) for queue in read(SAMPLE).queues
     ]
@@ -317,10 +318,8 @@ def test_missing_queues_are_created() -> None:
 
 def test_a_queue_that_agrees_is_left_alone_whatever_its_name_s_case() -> None:
     """Req: A-02, L-12. An update would cost the held locks."""
-    assert (
-        reconcile(read(with_property("MaxDeliveryCount", 5)), [view(name="Orders", max_delivery_count=5)])
-        == []
-    )
+    old = view(name="Orders", max_delivery_count=5)
+    assert reconcile(read(with_property("MaxDeliveryCount", 5)), [old], STANDARD) == []
 
 
 def test_a_difference_is_applied_and_all_else_stays() -> None:
@@ -332,7 +331,7 @@ def test_a_difference_is_applied_and_all_else_stays() -> None:
         status=EntityStatus.SEND_DISABLED,
         user_metadata="made by hand",
     )
-    steps = reconcile(read(with_property("MaxDeliveryCount", 7)), [old])
+    steps = reconcile(read(with_property("MaxDeliveryCount", 7)), [old], STANDARD)
     assert [step(REPLY_TO) for step in steps] == [
         UpdateQueue(
             QueueDescription(
@@ -350,15 +349,51 @@ def test_a_difference_is_applied_and_all_else_stays() -> None:
 def test_a_difference_in_what_cannot_be_changed_refuses_the_start() -> None:
     """Req: A-02."""
     with pytest.raises(ConfigError) as refused:
-        reconcile(read(with_property("RequiresDuplicateDetection", True)), [view(name="orders")])
+        reconcile(read(with_property("RequiresDuplicateDetection", True)), [view(name="orders")], STANDARD)
     assert str(refused.value) == (
         f"{QUEUE}.Properties.RequiresDuplicateDetection: is false on the existing queue 'orders' and "
         "cannot be changed; correct the file, or delete the queue first"
     )
     with pytest.raises(ConfigError, match="RequiresSession: is true on the existing queue"):
-        reconcile(read(with_property("RequiresSession", False)), [view(name="orders", requires_session=True)])
+        reconcile(
+            read(with_property("RequiresSession", False)),
+            [view(name="orders", requires_session=True)],
+            STANDARD,
+        )
 
 
 def test_queues_that_the_file_does_not_name_stay() -> None:
     """Req: A-02."""
-    assert reconcile(read(with_namespaces({"Name": "ns"})), [view(name="kept")]) == []
+    assert reconcile(read(with_namespaces({"Name": "ns"})), [view(name="kept")], STANDARD) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("LockDuration", "P25D", "LockDuration of 'orders' is 2160000000 ms, allowed are 5000 to 300000 ms"),
+        ("LockDuration", "PT4S", "LockDuration of 'orders' is 4000 ms, allowed are 5000 to 300000 ms"),
+        ("MaxDeliveryCount", 0, "MaxDeliveryCount of 'orders' is 0, allowed are 1 to 2000"),
+        (
+            "DuplicateDetectionHistoryTimeWindow",
+            "PT19S",
+            "DuplicateDetectionHistoryTimeWindow of 'orders' is 19000 ms, allowed are 20000 to 604800000 ms",
+        ),
+    ],
+)
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_value_out_of_range_is_told_by_its_path_before_anything_is_run(
+    key: str, value: Any, reason: str, exists: bool
+) -> None:
+    """Req: A-02, A-05."""
+    config = read(with_queues({"Name": "orders", "Properties": {key: value}}, {"Name": "other"}))
+    with pytest.raises(ConfigError) as refused:
+        reconcile(config, [view(name="orders")] if exists else [], STANDARD)
+    assert str(refused.value) == f"{QUEUE}.Properties: {reason}"
+
+
+def test_what_the_tier_makes_of_a_value_is_no_difference_at_the_next_start() -> None:
+    """Req: A-02, A-05. In the basic tier "unlimited" means 14 days."""
+    config = read(with_property("DefaultMessageTimeToLive", "P10675199DT2H48M5.4775807S"))
+    (created,) = reconcile(config, [], BASIC)
+    assert created.description.default_ttl_ms == 14 * 86_400_000
+    assert reconcile(config, [QueueView(1, created.description, 0, 0, 0, 0, 0, 0, 0, 0)], BASIC) == []

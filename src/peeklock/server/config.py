@@ -1,8 +1,8 @@
 """The configuration file: the emulator's Config.json, read strictly, and what it asks of the broker.
 
 Owns: the file's form and its errors, each naming the JSON path of what is wrong; the commands that make the
-namespace agree with the file. Must not know: how commands are run, ranges of values (the broker's). Pure
-but for reading the file.
+namespace agree with the file. Must not know: how commands are run, ranges of values (`broker.validation`).
+Pure but for reading the file.
 
 The form is that of the public Service Bus emulator (its `Schema/Config-schema.json`):
 `UserConfig.Namespaces[0].{Name, Queues[].{Name, Properties}, Topics[]}` and `UserConfig.Logging.Type`. Two
@@ -24,6 +24,9 @@ from peeklock.admin.durations import parse_duration
 from peeklock.broker.commands import CreateQueue, ReplyTo, UpdateQueue
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import QueueView
+from peeklock.broker.errors import ServiceBusError
+from peeklock.broker.quotas import TierLimits
+from peeklock.broker.validation import checked_queue, checked_update
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
 """10,000 entities, the service's limit, at 1 KiB each leave room. Our choice."""
@@ -107,13 +110,15 @@ def parse_config(data: bytes) -> Config:
     return _Reader().read(top)
 
 
-def reconcile(config: Config, existing: Iterable[QueueView]) -> list[Step]:
+def reconcile(config: Config, existing: Iterable[QueueView], limits: TierLimits) -> list[Step]:
     """Give the commands that make the namespace agree with the file; queues that agree already give none.
 
     Only what the file names is changed: a setting that it leaves out stays as it is on a queue that exists,
     and queues that it does not name stay.
 
-    Raises: ConfigError when a queue exists and differs in what cannot be changed.
+    Raises: ConfigError when a value is out of the tier's range, or when a queue exists and differs in what
+    cannot
+        be changed; then nothing is to be run.
     Source: requirement A-02.
     """
     found = {view.description.name.lower(): view.description for view in existing}
@@ -122,7 +127,10 @@ def reconcile(config: Config, existing: Iterable[QueueView]) -> list[Step]:
     for queue in config.queues:
         old = found.get(queue.name.lower())
         if old is None:
-            steps.append(Step(queue.path, queue.description, exists=False))
+            try:
+                steps.append(Step(queue.path, checked_queue(queue.description, limits), exists=False))
+            except ServiceBusError as failure:
+                problems.append(f"{queue.path}.Properties: {failure}")
             continue
         fixed = [
             f"{queue.path}.Properties.{key}: is {json.dumps(getattr(old, field))} on the existing queue "
@@ -131,8 +139,14 @@ def reconcile(config: Config, existing: Iterable[QueueView]) -> list[Step]:
             if queue.settings.get(field, getattr(old, field)) != getattr(old, field)
         ]
         problems += fixed
-        new = replace(old, **queue.settings)
-        if not fixed and new != old:
+        if fixed:
+            continue
+        try:
+            new = checked_update(old, replace(old, **queue.settings), limits)
+        except ServiceBusError as failure:
+            problems.append(f"{queue.path}.Properties: {failure}")
+            continue
+        if new != old:
             steps.append(Step(queue.path, new, exists=True))
     if problems:
         raise ConfigError(*problems)
