@@ -25,9 +25,9 @@ import click
 from peeklock import __version__
 from peeklock.auth.authority import Authority
 from peeklock.broker.commands import ListQueues
-from peeklock.broker.descriptions import TIERS
 from peeklock.broker.effects import Failed
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.connection import Gateway
@@ -207,10 +207,10 @@ class Broker:
         try:
             config = read_config(self._settings.config)
             found: Any = await shard.submit(lambda to: ListQueues(0, sys.maxsize, to))
-            for make in reconcile(config, found.entities):
-                answer = await shard.submit(make)
+            for step in reconcile(config, found.entities, TIERS[self._settings.tier]):
+                answer = await shard.submit(step)
                 if isinstance(answer, Failed):
-                    raise ConfigError(str(answer.error))
+                    raise ConfigError(f"{step.path}: {answer.error}")
         except ConfigError as failure:
             raise StartFailed(f"{self._settings.config}: {failure}") from failure
 
@@ -280,7 +280,13 @@ class Broker:
     def _administration(self) -> Any:
         from peeklock.admin.api import Administration
 
-        return Administration(self._authority)
+        return Administration(
+            self._authority,
+            tracking=lambda: str(uuid.uuid4()),
+            log=log.info,
+            limits=TIERS[self._settings.tier],
+            created_at_ms=self._started_at_ms,
+        )
 
     # Running
 
