@@ -1,0 +1,67 @@
+"""The many spellings of one entity, brought to one form.
+
+Owns: the normaliser of link addresses and audiences. Must not know: which entities exist.
+Source: wire contract 0.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import unquote
+
+from peeklock.broker.commands import Address, SubQueue
+
+_MANAGEMENT = "/$management"
+_SUB_QUEUES = (
+    ("/$transfer/$deadletterqueue", SubQueue.TRANSFER_DEAD_LETTER),
+    ("/$deadletterqueue", SubQueue.DEAD_LETTER),
+)
+_SUB_QUEUE_TEXTS = {SubQueue.MAIN: "", **{sub_queue: suffix for suffix, sub_queue in _SUB_QUEUES}}
+
+
+class NodeKind(Enum):
+    """What stands behind an address."""
+
+    ENTITY = "entity"
+    MANAGEMENT = "management"
+    CBS = "cbs"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What an address means."""
+
+    kind: NodeKind
+    address: Address
+    """The entity, spelt as the client did, and which of its queues; of the `$cbs` node: an empty path."""
+    path: str
+    """The whole path in lower case without outer slashes: what rights are checked against."""
+
+
+def parse_node(text: str) -> Node:
+    """Read an address in any SDK's spelling: absolute URI, leading slash, percent-encoded, any case."""
+    _, separator, rest = text.partition("://")
+    if separator:
+        text = rest.partition("/")[2]
+    path = unquote(text.strip("/"))
+    lower = path.lower()
+    if lower == "$cbs":
+        return Node(NodeKind.CBS, Address(""), lower)
+    kind = NodeKind.ENTITY
+    entity = path
+    if lower.endswith(_MANAGEMENT):
+        kind = NodeKind.MANAGEMENT
+        entity = path[: -len(_MANAGEMENT)]
+    sub_queue = SubQueue.MAIN
+    for suffix, candidate in _SUB_QUEUES:
+        if entity.lower().endswith(suffix):
+            sub_queue = candidate
+            entity = entity[: -len(suffix)]
+            break
+    return Node(kind, Address(entity, sub_queue), lower)
+
+
+def shown(address: Address) -> str:
+    """Spell an address for a message to a client."""
+    return address.path + _SUB_QUEUE_TEXTS[address.sub_queue]

@@ -1,0 +1,258 @@
+"""A stored message as its receiver gets it: fresh header and annotations, then the sender's bytes as they
+are.
+
+Owns: the encoding of deliveries, peeked and deferred messages. Must not know: links, locks, where bodies are
+kept.
+
+What the sender put before the bare message (header, delivery- and message-annotations) is usually the same
+few bytes for many messages. For each such prefix a `_Layout` is worked out once: constants and one `struct`
+that holds all that differs from message to message. The broker's own keys always win over the sender's; every
+other key and value is passed on bit for bit.
+Source: wire contract 0.4, 3.1, 3.2, 3.4, 3.6.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from peeklock.amqp.codec import decode, iter_map_raw, read_list_header, skip
+from peeklock.amqp.encoding import compound8_or_32
+from peeklock.amqp.messaging import scan
+from peeklock.broker.message import MessageView
+
+TTL_MS_MAX = 0xFFFFFFFF
+"""The most that header.ttl can say, 49.7 days; longer ones are told by absolute-expiry-time (wire contract
+3.2)."""
+
+BROKER_OWNED = frozenset(
+    {
+        "x-opt-sequence-number",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+        "x-opt-message-state",
+        "x-opt-deadletter-source",
+    }
+)
+"""Message annotations of the broker: what a sender says under these names is overwritten, never trusted."""
+
+_LOCK_TOKEN = "x-opt-lock-token"
+
+_LAYOUTS_MAX = 256
+_PREFIX_BYTES_MAX = 256
+"""Longer prefixes are unlikely to repeat, and are not kept."""
+
+_MICROSOFT_GUID = struct.Struct("<IHH8s").unpack
+"""A delivery tag is a GUID in .NET's byte order; unpacking it little-endian and packing it big-endian gives
+RFC order."""
+
+_TTL = struct.Struct(">I").pack
+
+
+def encode_for_receiver(view: MessageView, payload: bytes) -> bytes:
+    """Encode a message as one reader is shown it."""
+    message = view.message
+    offset = message.bare_offset
+    ttl_ms = view.ttl_ms
+    token = view.lock_token
+    locked = view.locked_until_ms != 0 and token is not None
+    key = (payload[:offset], ttl_ms is None, locked)
+    layout = _LAYOUTS.get(key)
+    if layout is None:
+        layout = _keep(key, _Layout(*key))
+    if ttl_ms is None:
+        head = layout.head
+    else:
+        head = layout.head + _TTL(ttl_ms if ttl_ms < TTL_MS_MAX else TTL_MS_MAX) + layout.first_acquirer
+    if locked:
+        front = layout.pack(
+            head,
+            view.delivery_count,
+            layout.delivery_annotations,
+            *_MICROSOFT_GUID(token),  # type: ignore[arg-type]  # `locked` says that there is one
+            layout.message_annotations,
+            message.enqueued_at_ms,
+            _SEQUENCE_NUMBER,
+            message.sequence_number,
+            _ENQUEUE_SEQUENCE_NUMBER,
+            message.enqueued_sequence_number,
+            _MESSAGE_STATE,
+            view.state,
+            _LOCKED_UNTIL,
+            view.locked_until_ms,
+        )
+    else:
+        front = layout.pack(
+            head,
+            view.delivery_count,
+            layout.message_annotations,
+            message.enqueued_at_ms,
+            _SEQUENCE_NUMBER,
+            message.sequence_number,
+            _ENQUEUE_SEQUENCE_NUMBER,
+            message.enqueued_sequence_number,
+            _MESSAGE_STATE,
+            view.state,
+        )
+    bare = payload[offset:] if offset else payload
+    if message.overlay is not None:
+        bare = _overlaid(bare, message.overlay)
+    if layout.further_annotations:
+        return b"".join((front, layout.further_annotations, bare))
+    return front + bare
+
+
+def _symbol(text: str) -> bytes:
+    return b"\xa3" + bytes([len(text)]) + text.encode("ascii")
+
+
+_ENQUEUED_TIME = _symbol("x-opt-enqueued-time") + b"\x83"  # timestamp
+_SEQUENCE_NUMBER = _symbol("x-opt-sequence-number") + b"\x81"  # long in full: JavaScript reads 8 raw bytes
+_ENQUEUE_SEQUENCE_NUMBER = _symbol("x-opt-enqueue-sequence-number") + b"\x81"
+_MESSAGE_STATE = _symbol("x-opt-message-state") + b"\x54"  # smallint
+_LOCKED_UNTIL = _symbol("x-opt-locked-until") + b"\x83"
+_LOCK_TOKEN_KEY = _symbol(_LOCK_TOKEN) + b"\x98"  # uuid
+
+
+class _Layout:
+    """All that is the same in every delivery with one prefix, one kind of header.ttl, locked or not."""
+
+    __slots__ = (
+        "delivery_annotations",
+        "first_acquirer",
+        "further_annotations",
+        "head",
+        "message_annotations",
+        "pack",
+    )
+
+    def __init__(self, prefix: bytes, ttl_absent: bool, locked: bool) -> None:
+        header, delivery_pairs, message_pairs = _read_prefix(prefix)
+        durable, priority, first_acquirer = header
+        ttl_bytes = 1 if ttl_absent else 5
+        # size = the count byte + durable + priority + ttl + first-acquirer + delivery-count (uint in full)
+        size = 1 + len(durable) + len(priority) + ttl_bytes + len(first_acquirer) + 5
+        fixed = b"\x00\x53\x70\xc0" + bytes([size, 5]) + durable + priority
+        self.first_acquirer = first_acquirer + b"\x70"
+        if ttl_absent:
+            self.head = fixed + b"\x40" + self.first_acquirer
+            head_bytes = len(self.head)
+        else:
+            self.head = fixed + b"\x70"
+            head_bytes = len(self.head) + 4 + len(self.first_acquirer)
+        # The lock token stands last of the delivery-annotations, the sender's own message-annotations after
+        # ours.
+        delivery = _map_start(
+            0x71,
+            delivery_pairs,
+            extra_pairs=int(locked),
+            extra_bytes=len(_LOCK_TOKEN_KEY) + 16 if locked else 0,
+        )
+        delivery += b"".join(delivery_pairs)
+        own_bytes = (
+            len(_ENQUEUED_TIME + _SEQUENCE_NUMBER + _ENQUEUE_SEQUENCE_NUMBER + _MESSAGE_STATE) + 8 * 3 + 1
+        )
+        own_bytes += len(_LOCKED_UNTIL) + 8 if locked else 0
+        annotations = _map_start(0x72, message_pairs, extra_pairs=5 if locked else 4, extra_bytes=own_bytes)
+        annotations += _ENQUEUED_TIME
+        self.further_annotations = b"".join(message_pairs)
+        names = f"q{len(_SEQUENCE_NUMBER)}sq{len(_ENQUEUE_SEQUENCE_NUMBER)}sq{len(_MESSAGE_STATE)}sb"
+        if locked:
+            self.delivery_annotations = delivery + _LOCK_TOKEN_KEY
+            self.message_annotations = annotations
+            form = f">{head_bytes}sI{len(self.delivery_annotations)}sIHH8s{len(annotations)}s{names}"
+            form += f"{len(_LOCKED_UNTIL)}sq"
+        else:
+            self.delivery_annotations = b""
+            self.message_annotations = delivery + annotations
+            form = f">{head_bytes}sI{len(self.message_annotations)}s{names}"
+        self.pack = struct.Struct(form).pack
+
+
+_LAYOUTS: dict[tuple[bytes, bool, bool], _Layout] = {}
+
+
+def _keep(key: tuple[bytes, bool, bool], layout: _Layout) -> _Layout:
+    if len(key[0]) <= _PREFIX_BYTES_MAX:
+        if len(_LAYOUTS) >= _LAYOUTS_MAX:
+            _LAYOUTS.clear()
+        _LAYOUTS[key] = layout
+    return layout
+
+
+def _map_start(section: int, pairs: list[bytes], *, extra_pairs: int, extra_bytes: int) -> bytes:
+    """Give section constructor, size and count of a map that holds `pairs` and some more; nothing if it is
+    empty."""
+    count = 2 * (len(pairs) + extra_pairs)
+    if not count:
+        return b""
+    size = sum(map(len, pairs)) + extra_bytes
+    out = bytearray((0x00, 0x53, section))
+    if size < 255 and count < 256:
+        out += bytes((0xC1, size + 1, count))
+    else:
+        out += b"\xd1" + struct.pack(">II", size + 4, count)
+    return bytes(out)
+
+
+def _read_prefix(prefix: bytes) -> tuple[tuple[bytes, bytes, bytes], list[bytes], list[bytes]]:
+    """Take apart what stands before the bare message.
+
+    Gives durable, priority and first-acquirer as encoded, and the pairs of both maps that are not the
+    broker's.
+    """
+    durable = priority = first_acquirer = b"\x40"
+    delivery_pairs: list[bytes] = []
+    message_pairs: list[bytes] = []
+    position = 0
+    while position < len(prefix):
+        code, start = decode(prefix, position + 1)
+        end = skip(prefix, start)
+        if code == 0x70:
+            durable, priority, _, first_acquirer = _list_fields(prefix, start, 4)
+        elif code == 0x71:
+            delivery_pairs = list(_foreign_pairs(prefix, start, {_LOCK_TOKEN}))
+        else:
+            message_pairs = list(_foreign_pairs(prefix, start, BROKER_OWNED))
+        position = end
+    return (durable, priority, first_acquirer), delivery_pairs, message_pairs
+
+
+def _list_fields(buf: bytes, offset: int, wanted: int) -> list[bytes]:
+    position, _, count = read_list_header(buf, offset)
+    fields = []
+    for _ in range(min(count, wanted)):
+        end = skip(buf, position)
+        fields.append(buf[position:end])
+        position = end
+    return fields + [b"\x40"] * (wanted - len(fields))
+
+
+def _foreign_pairs(buf: bytes, offset: int, own: Iterable[str]) -> Iterable[bytes]:
+    for key, start, _, end in iter_map_raw(buf, offset):
+        if not isinstance(key, str) or key not in own:
+            yield buf[start:end]
+
+
+def _pairs_by_key(buf: bytes, offset: int) -> Iterable[tuple[object, bytes]]:
+    for key, start, value_start, end in iter_map_raw(buf, offset):
+        # Only strings are legal keys here; whatever else a sender put is told apart by its bytes.
+        yield str(key) if isinstance(key, str) else buf[start:value_start], buf[start:end]
+
+
+def _overlaid(bare: bytes, overlay: bytes) -> bytes:
+    """Merge changed application properties (an encoded map) into a bare message; the others stay bit for
+    bit."""
+    sections = scan(bare)
+    pairs: dict[object, bytes] = {}
+    start = end = 0
+    if sections.application_properties is not None:
+        start, end = sections.application_properties
+        pairs.update(_pairs_by_key(bare, decode(bare, start + 1)[1]))
+    elif sections.properties is not None:
+        start = end = sections.properties[1]
+    pairs.update(_pairs_by_key(overlay, 0))
+    section = bytearray(b"\x00\x53\x74")
+    compound8_or_32(section, 0xC1, 0xD1, 2 * len(pairs), b"".join(pairs.values()))
+    return bare[:start] + section + bare[end:]

@@ -1,0 +1,62 @@
+"""What a connection may do: the grants it has been given, until they run out.
+
+Owns: the grants of one connection, by audience. Must not know: tokens, links. Source: wire contract 1.7.
+"""
+
+from __future__ import annotations
+
+from peeklock.auth import ClaimMissing, Grant, Right
+from peeklock.gateway.errors import TooManyGrants
+
+GRANTS_MAX = 1024
+"""Audiences per connection. Our choice: a client puts one token per entity it uses."""
+
+
+class Claims:
+    """The grants of one connection."""
+
+    def __init__(self) -> None:
+        self._grants: dict[str, Grant] = {}
+
+    def add(self, grant: Grant) -> None:
+        """Take a grant; one for the same audience is replaced (renewal).
+
+        Raises:
+            TooManyGrants: for one audience more than `GRANTS_MAX`.
+        """
+        if grant.path not in self._grants and len(self._grants) >= GRANTS_MAX:
+            raise TooManyGrants(f"A connection may hold tokens for {GRANTS_MAX} audiences at most.")
+        self._grants[grant.path] = grant
+
+    def allow(self, path: str, right: Right | None, now_ms: int) -> bool:
+        """Tell whether a right (None: any right at all) is held for a path."""
+        for grant in self._grants.values():
+            if grant.covers(path) and grant.valid_at(now_ms) and (right is None or right in grant.rights):
+                return True
+        return False
+
+    def require(self, path: str, right: Right | None, now_ms: int, host_name: str = "localhost") -> None:
+        """Insist on a right for a path.
+
+        Raises:
+            ClaimMissing: it is not held.
+        """
+        if not self.allow(path, right, now_ms):
+            wanted = "any" if right is None else right.value
+            raise ClaimMissing(
+                f"Unauthorized access. '{wanted}' claim(s) are required to perform this operation. "
+                f"Resource: 'sb://{host_name}/{path}'."
+            )
+
+    def next_expiry_ms(self) -> int | None:
+        """Give when the first grant runs out, None when none ever does."""
+        return min(
+            (at for grant in self._grants.values() if (at := grant.expires_at_ms) is not None), default=None
+        )
+
+    def expire(self, now_ms: int) -> bool:
+        """Drop the grants that have run out; tell whether there were any."""
+        over = [path for path, grant in self._grants.items() if not grant.valid_at(now_ms)]
+        for path in over:
+            del self._grants[path]
+        return bool(over)

@@ -1,0 +1,627 @@
+"""The gateway: one AMQP connection between a socket and the broker, sans-IO.
+
+Owns: the links of a connection, who gets which event and effect, SASL, and the end of the connection. Must
+not know: sockets, the engine, how a body is kept. Events and effects are dispatched by type tables.
+
+A link is named towards the broker by (connection id, channel, number) where the number is never used again on
+this connection: a handle may be taken anew while effects for its last owner are still under way.
+Source: wire contract 1.3-1.7, 2.9; requirement L-13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from peeklock.amqp.connection import Connection
+from peeklock.amqp.errors import CONNECTION_FORCED, NOT_FOUND, AmqpError
+from peeklock.amqp.events import (
+    ConnectionClosed,
+    ConnectionOpened,
+    DeliveryOversized,
+    DeliveryReceived,
+    DispositionReceived,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    SaslInit,
+    SessionBegun,
+    SessionEnded,
+)
+from peeklock.amqp.types import Role
+from peeklock.auth import Authority, AuthorizationError, KeyRefused, Right, TokenExpired
+from peeklock.broker.commands import (
+    CloseLink,
+    Command,
+    DropConnection,
+    LookUp,
+    OpenReceiver,
+    OpenSender,
+)
+from peeklock.broker.effects import (
+    Accepted,
+    Deliver,
+    DetachLink,
+    Done,
+    Drained,
+    Effect,
+    EntitiesFound,
+    EntityFound,
+    Failed,
+    LinkRefused,
+    LocksRenewed,
+    MessagesDeleted,
+    MessagesFound,
+    MessagesScheduled,
+    ReceiverOpened,
+    Rejected,
+    SenderOpened,
+    Settled,
+    SettlementFailed,
+)
+from peeklock.broker.errors import ServiceBusError
+from peeklock.gateway.address import NodeKind, shown
+from peeklock.gateway.attach import LinkKind, Wish, read_attach
+from peeklock.gateway.cbs import TokenNode
+from peeklock.gateway.context import Context, GatewayLimits, Payloads
+from peeklock.gateway.errors import GatewayError, Log, Reporter
+from peeklock.gateway.management import ManagementNode
+from peeklock.gateway.receiver_link import ReceiverLink, settle
+from peeklock.gateway.requests import ReplyLink, RequestLink
+from peeklock.gateway.sender_link import SenderLink
+
+SASL_MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+"""The service's set. ANONYMOUS must be in it: the Python client refuses to go on without (wire contract
+1.3)."""
+
+_PLAIN_BYTES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceEntry:
+    """What a connection needs to know of the namespace it is for."""
+
+    authority: Authority
+
+
+class Namespaces(Protocol):
+    """Where the namespace of a connection is looked up: by host name at `open`, and for PLAIN already at
+    SASL."""
+
+    def find(self, host_name: str | None) -> NamespaceEntry | None:
+        """Give the namespace that answers to a host name, None if there is none."""
+
+
+class OneNamespace:
+    """The only namespace of a broker: it answers to every name."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._entry = NamespaceEntry(authority)
+
+    def find(self, host_name: str | None) -> NamespaceEntry | None:
+        """Give it."""
+        return self._entry
+
+
+AnyLink = SenderLink | ReceiverLink | RequestLink | ReplyLink
+
+
+class Gateway:
+    """One AMQP connection; see the module."""
+
+    def __init__(
+        self,
+        connection_id: int,
+        *,
+        namespaces: Namespaces,
+        tracking: Callable[[], str],
+        log: Log,
+        now_ms: int,
+        container_id: str = "peeklock",
+        limits: GatewayLimits | None = None,
+    ) -> None:
+        """Make the server's end of a connection.
+
+        Args:
+            connection_id: names this connection towards the broker; never used twice while the broker runs.
+            namespaces: where the namespace is looked up once the client has named its host.
+            tracking: gives a fresh GUID text a call, for errors.
+            log: takes structured events.
+            now_ms: UTC ms.
+            container_id: told to the client in `open`.
+            limits: bounds of this connection.
+        """
+        limits = limits if limits is not None else GatewayLimits()
+        self._connection = Connection(
+            "server", container_id=container_id, now_ms=now_ms, sasl_mechanisms=SASL_MECHANISMS
+        )
+        self._context = Context(
+            connection_id, self._connection, Reporter(connection_id, tracking, log), limits
+        )
+        self._namespaces = namespaces
+        self._tokens: TokenNode | None = None
+        self._management = ManagementNode(self._context)
+        self._links: dict[tuple[int, int], AnyLink] = {}
+        """By channel and handle: only links that the client was told of, or that it may send on already."""
+        self._by_number: dict[int, SenderLink | ReceiverLink] = {}
+        self._pending: dict[int, tuple[LinkAttached, SenderLink | ReceiverLink]] = {}
+        """By number: links whose attach waits for the broker's answer."""
+        self._management_pending: dict[tuple[int, int], int] = {}
+        """By channel and handle: halves of management nodes that wait for the look-up of their entity."""
+        self._unsettled: dict[int, dict[int, tuple[ReceiverLink, bytes]]] = {}
+        """Unsettled deliveries by channel and delivery id."""
+        self._starved: set[int] = set()
+        """Numbers of receivers that may need a further allowance of bytes."""
+        self._closed_receivers: dict[int, ReceiverLink] = {}
+        """Receivers that are gone, by number, for deliveries that were under way."""
+        self._waiting: list[tuple[int, Effect]] = []
+        """Answers to requests whose bodies are not in memory, by request number."""
+        self._last_number = 0
+        self._over = False
+        self._stopping = False
+        self._on_event: dict[type, Callable[[Any, int], None]] = {
+            DeliveryReceived: self._on_delivery,
+            DispositionReceived: self._on_disposition,
+            LinkFlow: self._on_flow,
+            DeliveryOversized: self._on_oversized,
+            SaslInit: self._on_sasl,
+            ConnectionOpened: self._on_opened,
+            SessionBegun: self._on_session_begun,
+            LinkAttached: self._on_attached,
+            LinkDetached: self._on_detached,
+            SessionEnded: self._on_session_ended,
+            ConnectionClosed: self._on_closed,
+        }
+        self._on_effect: dict[type, Callable[[Any, int], None]] = {
+            Accepted: self._accepted,
+            Deliver: self._deliver,
+            Settled: self._settled,
+            Rejected: self._rejected,
+            SettlementFailed: self._settlement_failed,
+            Drained: self._drained,
+            SenderOpened: self._sender_opened,
+            ReceiverOpened: self._receiver_opened,
+            LinkRefused: self._link_refused,
+            DetachLink: self._detach_link,
+            LocksRenewed: self._request_answered,
+            MessagesFound: self._request_answered,
+            MessagesScheduled: self._request_answered,
+            MessagesDeleted: self._request_answered,
+            Done: self._request_answered,
+            Failed: self._request_answered,
+            EntityFound: self._request_answered,
+            EntitiesFound: self._request_answered,
+        }
+
+    # From and to the socket
+
+    def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Command]:
+        """Take bytes from the client; give what it asks of the broker."""
+        connection = self._connection
+        handlers = self._on_event
+        while True:
+            for event in connection.receive(data, now_ms):
+                handler = handlers.get(type(event))
+                if handler is not None:
+                    handler(event, now_ms)
+            if not connection.stalled or self._over:
+                return self.take_commands()
+            data = b""
+
+    def eof(self, now_ms: int) -> list[Command]:
+        """Take the end of the stream; may be called again, and then gives nothing new."""
+        return self._handle_events(self._connection.eof(now_ms), now_ms)
+
+    def tick(self, now_ms: int) -> list[Command]:
+        """Let time pass: idle time-out, empty frames, tokens that run out."""
+        if self._context.claims.expire(now_ms):
+            self._detach_unauthorized(now_ms)
+        return self._handle_events(self._connection.tick(now_ms), now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """Give when `tick` has to be called next, UTC ms."""
+        deadlines = (self._connection.next_deadline_ms(), self._context.claims.next_expiry_ms())
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def data_to_send(self) -> bytes:
+        """Give the bytes to write, once."""
+        return self._connection.data_to_send()
+
+    def written(self, pending_bytes: int, now_ms: int) -> list[Command]:
+        """Take how many bytes still wait in the transport; give what this lets us ask of the broker.
+
+        To be called after each turn of `handle` and `data_to_send`, also when there was nothing to write:
+        effects too can lead to commands (a delivery that came too late for its link is given back).
+        """
+        self._context.output_bytes = pending_bytes + self._connection.pending_bytes
+        if self._starved:
+            still_starved = set()
+            for number in sorted(self._starved):
+                link = self._by_number.get(number)
+                if isinstance(link, ReceiverLink) and not link.allow_bytes():
+                    still_starved.add(number)
+            self._starved = still_starved
+        return self.take_commands()
+
+    def take_commands(self) -> list[Command]:
+        """Give the commands that have come up since the last call."""
+        commands = self._context.commands
+        taken = commands[:]
+        commands.clear()
+        return taken
+
+    @property
+    def closing(self) -> bool:
+        """Say whether the socket is to be closed once everything is written."""
+        return self._over or self._stopping
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Payload bytes offered to the broker and not answered yet."""
+        return self._context.uncommitted_bytes
+
+    def shutdown(self, now_ms: int) -> None:
+        """Close the connection because the broker stops; clients come back with a back-off."""
+        if not self._over and not self._stopping:
+            self._stopping = True
+            self._connection.close(AmqpError(CONNECTION_FORCED, "The broker is shutting down."))
+
+    # From the broker
+
+    def handle(self, effect: Effect, payloads: Payloads, now_ms: int) -> None:
+        """Turn an effect into frames."""
+        self._context.payloads = payloads
+        self._on_effect[type(effect)](effect, now_ms)
+
+    def bodies_wanted(self) -> set[int]:
+        """Name the body rows that deliveries and answers wait for."""
+        rows: set[int] = set()
+        for link in self._by_number.values():
+            if isinstance(link, ReceiverLink):
+                rows |= link.body_rows_wanted()
+        payloads = self._context.payloads
+        for _, effect in self._waiting:
+            if isinstance(effect, MessagesFound):
+                rows.update(
+                    view.message.body_row
+                    for view in effect.messages
+                    if payloads is None or payloads(view.message) is None
+                )
+        return rows
+
+    def bodies_arrived(self, payloads: Payloads, now_ms: int) -> None:
+        """Try again what waited for a body."""
+        self._context.payloads = payloads
+        for link in self._by_number.values():
+            if isinstance(link, ReceiverLink):
+                link.retry(now_ms)
+        waiting, self._waiting = self._waiting, []
+        for number, effect in waiting:
+            self._answer(number, effect, now_ms)
+
+    def _handle_events(self, events: list[Any], now_ms: int) -> list[Command]:
+        for event in events:
+            handler = self._on_event.get(type(event))
+            if handler is not None:
+                handler(event, now_ms)
+        if self._connection.stalled and not self._over:
+            return self.receive(b"", now_ms)
+        return self.take_commands()
+
+    # Connection
+
+    def _on_sasl(self, event: SaslInit, now_ms: int) -> None:
+        if event.mechanism != "PLAIN":
+            # MSSBCBS and EXTERNAL too say nothing here: the claims follow on $cbs.
+            self._connection.sasl_outcome(event.mechanism in SASL_MECHANISMS)
+            if event.mechanism not in SASL_MECHANISMS:
+                self._over = True
+            return
+        try:
+            self._authorize_plain(event)
+        except AuthorizationError as error:
+            self._context.reporter.report(error, "$sasl", now_ms)
+            self._connection.sasl_outcome(False)
+            self._over = True
+        else:
+            self._connection.sasl_outcome(True)
+
+    def _authorize_plain(self, event: SaslInit) -> None:
+        fields = event.response.split(b"\0")
+        if len(fields) != 3 or len(event.response) > _PLAIN_BYTES_MAX:
+            raise KeyRefused("The PLAIN response does not hold a key name and a key.")
+        entry = self._namespaces.find(event.hostname)
+        if entry is None:
+            raise KeyRefused("No namespace answers to this host name.")
+        try:
+            name, key = fields[1].decode(), fields[2].decode()
+        except UnicodeDecodeError:
+            raise KeyRefused("The PLAIN response is not valid UTF-8.") from None
+        self._context.claims.add(entry.authority.authorize_key(name, key))
+
+    def _on_opened(self, event: ConnectionOpened, now_ms: int) -> None:
+        entry = self._namespaces.find(event.hostname)
+        self._connection.open()
+        if entry is None:
+            self._stopping = True
+            self._connection.close(AmqpError(NOT_FOUND, "No namespace answers to this host name."))
+            return
+        if event.hostname:
+            self._context.reporter.host_name = event.hostname.lower()
+        self._tokens = TokenNode(self._context, entry.authority)
+
+    def _on_closed(self, event: ConnectionClosed, now_ms: int) -> None:
+        if event.error is not None:
+            self._context.reporter.note(
+                "connection closed",
+                {"condition": str(event.error.condition), "text": event.error.description},
+            )
+        for link in [*self._by_number.values(), *(link for _, link in self._pending.values())]:
+            if isinstance(link, SenderLink):
+                link.forget()
+        self._links.clear()
+        self._by_number.clear()
+        self._pending.clear()
+        self._unsettled.clear()
+        self._closed_receivers.clear()
+        self._waiting.clear()
+        self._context.requests.clear()
+        self._context.reply_links.clear()
+        self._over = True
+        broken = not event.clean and not self._stopping
+        self._context.commands.append(DropConnection(self._context.connection_id, broken))
+
+    # Sessions and links
+
+    def _on_session_begun(self, event: SessionBegun, now_ms: int) -> None:
+        self._unsettled[event.channel] = {}
+
+    def _on_session_ended(self, event: SessionEnded, now_ms: int) -> None:
+        self._unsettled.pop(event.channel, None)
+
+    def _on_attached(self, event: LinkAttached, now_ms: int) -> None:
+        entity = ""
+        try:
+            wish = read_attach(event)
+            entity = shown(wish.node.address)
+            self._check_rights(wish, now_ms)
+        except (ServiceBusError, GatewayError, AuthorizationError) as error:
+            self._refuse(event, entity, error, now_ms)
+            return
+        if wish.node.kind is NodeKind.CBS:
+            self._accept_half(event, wish)
+        elif wish.kind in (LinkKind.REQUEST, LinkKind.REPLY):
+            self._look_up_for(event, wish)
+        else:
+            self._open(event, wish)
+
+    def _check_rights(self, wish: Wish, now_ms: int) -> None:
+        if wish.node.kind is not NodeKind.CBS:
+            host_name = self._context.reporter.host_name
+            self._context.claims.require(wish.node.path, _RIGHTS[wish.kind], now_ms, host_name)
+
+    def _open(self, event: LinkAttached, wish: Wish) -> None:
+        self._last_number += 1
+        number = self._last_number
+        address = wish.node.address
+        link: SenderLink | ReceiverLink
+        if wish.kind is LinkKind.SEND:
+            link = SenderLink(self._context, event, number, wish.node)
+            self._context.commands.append(OpenSender(link.link, address))
+        else:
+            unsettled = self._unsettled.setdefault(event.channel, {})
+            link = ReceiverLink(self._context, event, number, wish.node, wish.mode, unsettled)
+            self._context.commands.append(OpenReceiver(link.link, address, wish.mode))
+        self._pending[number] = (event, link)
+        self._links[event.channel, event.handle] = link
+
+    def _look_up_for(self, event: LinkAttached, wish: Wish) -> None:
+        """Ask whether the entity of a management node is there before half of the node is accepted."""
+        key = (event.channel, event.handle)
+        self._last_number += 1
+        number = self._last_number
+        self._management_pending[key] = number
+
+        def answered(effect: Effect, now_ms: int) -> bool:
+            if self._management_pending.get(key) != number:
+                return True  # the client has detached meanwhile
+            del self._management_pending[key]
+            if isinstance(effect, EntityFound):
+                self._accept_half(event, wish)
+            elif isinstance(effect, Failed):
+                self._refuse(event, shown(wish.node.address), effect.error, now_ms)
+            return True
+
+        self._context.commands.append(LookUp(wish.node.address, self._context.ask(answered)))
+
+    def _accept_half(self, event: LinkAttached, wish: Wish) -> None:
+        context = self._context
+        channel, handle = event.channel, event.handle
+        self._connection.accept_link(channel, handle, max_message_size=context.limits.request_bytes_max)
+        if wish.kind is LinkKind.REPLY:
+            target = event.target
+            address = getattr(target, "address", None)
+            reply = ReplyLink(
+                context, channel, handle, wish.node, event.name, address if isinstance(address, str) else None
+            )
+            context.reply_links.append(reply)
+            self._links[channel, handle] = reply
+            return
+        if wish.node.kind is NodeKind.CBS:
+            assert self._tokens is not None
+            serve = self._tokens.serve
+        else:
+            serve = self._management.serve
+        request = RequestLink(context, channel, handle, wish.node, serve)
+        self._links[channel, handle] = request
+        request.grant_credit()
+
+    def _refuse(self, event: LinkAttached, entity: str, error: Exception, now_ms: int) -> None:
+        refusal = self._context.reporter.report(error, entity, now_ms)
+        self._connection.refuse_link(event.channel, event.handle, refusal)
+
+    def _on_detached(self, event: LinkDetached, now_ms: int) -> None:
+        key = (event.channel, event.handle)
+        self._management_pending.pop(key, None)
+        link = self._links.pop(key, None)
+        if link is None:
+            return
+        if isinstance(link, ReplyLink):
+            self._context.reply_links.remove(link)
+        elif not isinstance(link, RequestLink):
+            self._drop(link)
+            self._context.commands.append(CloseLink(link.link))
+
+    def _drop(self, link: SenderLink | ReceiverLink) -> None:
+        """Forget a link that is gone; of a receiver, remember enough to give back what is still under way."""
+        self._by_number.pop(link.number, None)
+        self._pending.pop(link.number, None)
+        link.forget()
+        if isinstance(link, ReceiverLink):
+            if len(self._closed_receivers) >= _CLOSED_RECEIVERS_MAX:
+                del self._closed_receivers[next(iter(self._closed_receivers))]
+            self._closed_receivers[link.number] = link
+
+    def _detach_unauthorized(self, now_ms: int) -> None:
+        """Detach the links that no grant covers any more; the connection lives on (wire contract 1.7)."""
+        for (channel, handle), link in list(self._links.items()):
+            node = link.node
+            if node.kind is NodeKind.CBS:
+                continue
+            if self._context.claims.allow(node.path, _RIGHT_OF_LINK[type(link)], now_ms):
+                continue
+            del self._links[channel, handle]
+            expired = TokenExpired("ExpiredToken: The token is expired.")
+            refusal = self._context.reporter.report(expired, shown(node.address), now_ms)
+            self._connection.detach(channel, handle, refusal)
+            if isinstance(link, ReplyLink):
+                self._context.reply_links.remove(link)
+            elif not isinstance(link, RequestLink):
+                self._drop(link)
+                self._context.commands.append(CloseLink(link.link))
+
+    # Transfers, flows, dispositions
+
+    def _on_delivery(self, event: DeliveryReceived, now_ms: int) -> None:
+        link = self._links.get((event.channel, event.handle))
+        if link is not None:
+            link.received(event, now_ms)  # type: ignore[union-attr]  # the engine lets no client send on our half
+
+    def _on_oversized(self, event: DeliveryOversized, now_ms: int) -> None:
+        link = self._links.get((event.channel, event.handle))
+        if isinstance(link, (SenderLink, RequestLink)):
+            link.oversized(event, now_ms)
+
+    def _on_flow(self, event: LinkFlow, now_ms: int) -> None:
+        link = self._links.get((event.channel, event.handle))
+        if isinstance(link, (ReceiverLink, ReplyLink)):
+            link.flow(event, now_ms)
+
+    def _on_disposition(self, event: DispositionReceived, now_ms: int) -> None:
+        if event.role is Role.RECEIVER:
+            unsettled = self._unsettled.get(event.channel)
+            if unsettled is not None:
+                settle(self._context, unsettled, event, now_ms)
+
+    # Effects
+
+    def _accepted(self, effect: Accepted, now_ms: int) -> None:
+        reply_to = effect.reply_to
+        link = self._by_number.get(reply_to[2])
+        if link is not None:
+            link.accepted(reply_to[3])  # type: ignore[union-attr]  # the number is a sender's
+
+    def _rejected(self, effect: Rejected, now_ms: int) -> None:
+        link = self._by_number.get(effect.reply_to[2])
+        if isinstance(link, SenderLink):
+            link.rejected(effect.reply_to[3], effect.error, now_ms)
+
+    def _deliver(self, effect: Deliver, now_ms: int) -> None:
+        number = effect.link[2]
+        link = self._by_number.get(number)
+        if link is not None:
+            link.deliver(effect)  # type: ignore[union-attr]  # the number is a receiver's
+            self._starved.add(number)
+        elif number in self._closed_receivers:
+            self._closed_receivers[number].release_undelivered(effect)
+
+    def _drained(self, effect: Drained, now_ms: int) -> None:
+        link = self._by_number.get(effect.link[2])
+        if isinstance(link, ReceiverLink):
+            link.drained(effect)
+
+    def _settled(self, effect: Settled, now_ms: int) -> None:
+        link = self._by_number.get(effect.reply_to[2])
+        if link is not None:
+            link.settled(effect)  # type: ignore[union-attr]  # the number is a receiver's
+
+    def _settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
+        link = self._by_number.get(effect.reply_to[2])
+        if isinstance(link, ReceiverLink):
+            link.settlement_failed(effect, now_ms)
+
+    def _sender_opened(self, effect: SenderOpened, now_ms: int) -> None:
+        event, link = self._pending.pop(effect.link[2], (None, None))
+        if event is None or not isinstance(link, SenderLink):
+            return
+        self._connection.accept_link(
+            event.channel, event.handle, max_message_size=effect.message_size_bytes_max
+        )
+        self._by_number[link.number] = link
+        link.opened(effect, now_ms)
+
+    def _receiver_opened(self, effect: ReceiverOpened, now_ms: int) -> None:
+        event, link = self._pending.pop(effect.link[2], (None, None))
+        if event is None or not isinstance(link, ReceiverLink):
+            return
+        self._connection.accept_link(
+            event.channel, event.handle, max_message_size=effect.message_size_bytes_max
+        )
+        self._by_number[link.number] = link
+        link.opened(effect)
+
+    def _link_refused(self, effect: LinkRefused, now_ms: int) -> None:
+        event, link = self._pending.pop(effect.link[2], (None, None))
+        if event is None or link is None:
+            return
+        self._links.pop((event.channel, event.handle), None)
+        link.forget()
+        self._refuse(event, shown(link.node.address), effect.error, now_ms)
+
+    def _detach_link(self, effect: DetachLink, now_ms: int) -> None:
+        link = self._by_number.pop(effect.link[2], None)
+        if link is None:
+            return
+        self._links.pop((link.channel, link.handle), None)
+        link.forget()
+        refusal = self._context.reporter.report(effect.error, shown(link.node.address), now_ms)
+        self._connection.detach(link.channel, link.handle, refusal)
+
+    def _request_answered(self, effect: Any, now_ms: int) -> None:
+        self._answer(effect.reply_to[3], effect, now_ms)
+
+    def _answer(self, number: int, effect: Effect, now_ms: int) -> None:
+        answered = self._context.requests.get(number)
+        if answered is None:
+            return
+        if answered(effect, now_ms):
+            del self._context.requests[number]
+        else:
+            self._waiting.append((number, effect))
+
+
+_RIGHTS = {
+    LinkKind.SEND: Right.SEND,
+    LinkKind.RECEIVE: Right.LISTEN,
+    LinkKind.REQUEST: None,
+    LinkKind.REPLY: None,
+}
+_RIGHT_OF_LINK: dict[type, Right | None] = {
+    SenderLink: Right.SEND,
+    ReceiverLink: Right.LISTEN,
+    RequestLink: None,
+    ReplyLink: None,
+}
+_CLOSED_RECEIVERS_MAX = 256
+"""Receivers remembered after their end. Our choice: their last deliveries come within a batch or two."""

@@ -1,0 +1,76 @@
+"""What the links of one connection share.
+
+Owns: the commands not yet handed out, the requests under way, and the counters that bound a connection. Must
+not know: what a link does with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from peeklock.amqp.connection import Connection
+from peeklock.broker.commands import Command, ReplyTo
+from peeklock.broker.effects import Effect
+from peeklock.broker.message import Message
+from peeklock.gateway.claims import Claims
+from peeklock.gateway.errors import Reporter
+
+if TYPE_CHECKING:
+    from peeklock.gateway.requests import ReplyLink
+
+Payloads = Callable[[Message], bytes | None]
+"""Gives a message's payload, None while it is not in memory."""
+
+Answered = Callable[[Effect, int], bool]
+"""Takes the effect that answers a request, and now_ms; False = a body is not in memory, try again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """Bounds of one connection. Each is our choice unless a source is given."""
+
+    link_credit: int = 1000
+    """Deliveries a sender link may have under way. Source: wire contract 2.7 (the service's figure)."""
+    request_credit: int = 100
+    """Requests a management or CBS link may have under way. Source: wire contract 1.7."""
+    request_bytes_max: int = 1_048_576
+    """Largest request, so also the largest set of messages scheduled at once."""
+    reply_bytes_max: int = 262_144
+    """Most messages a peek answers with, by size; the same as the largest message of the standard tier."""
+    reply_count_max: int = 4096
+    """Most messages a peek answers with."""
+    unsent_replies_bytes_max: int = 4_194_304
+    """Replies that wait for a client's credit; beyond it they are dropped and logged."""
+    output_bytes_max: int = 1_048_576
+    """Unsent output above which no receiver link is given further bytes. Source: architecture,
+    back-pressure."""
+
+
+@dataclass(slots=True)
+class Context:
+    """One connection's common state; `payloads` is set for the time of a call that delivers."""
+
+    connection_id: int
+    connection: Connection
+    reporter: Reporter
+    limits: GatewayLimits
+    claims: Claims = field(default_factory=Claims)
+    commands: list[Command] = field(default_factory=list)
+    """Handed out by `Gateway.take_commands`; the list object itself stays, links keep its `append`."""
+    requests: dict[int, Answered] = field(default_factory=dict)
+    """What to do with the answer to each request under way, by request number."""
+    reply_links: list[ReplyLink] = field(default_factory=list)
+    """In order of their attachment."""
+    uncommitted_bytes: int = 0
+    output_bytes: int = 0
+    """Unsent output as last told by the transport."""
+    payloads: Payloads | None = None
+    _request_number: int = 0
+
+    def ask(self, answered: Answered) -> ReplyTo:
+        """Make the reply-to of a request to the broker, and remember what to do with its answer."""
+        self._request_number += 1
+        self.requests[self._request_number] = answered
+        return (self.connection_id, 0, 0, self._request_number)

@@ -1,0 +1,134 @@
+"""One table: every refusal of the broker and of authorization -> AMQP condition and management status.
+
+Owns: the table, the gateway's own refusals, and the text that a client sees. Must not know: why something was
+refused. A test requires every leaf class to be here. Conditions are chosen so that official clients retry
+what a retry can help and nothing else (T-03). Source: wire contract 4.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from peeklock.amqp.errors import (
+    DECODE_ERROR,
+    INVALID_FIELD,
+    MESSAGE_SIZE_EXCEEDED,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNAUTHORIZED_ACCESS,
+    AmqpError,
+)
+from peeklock.amqp.types import Symbol
+from peeklock.auth import errors as auth
+from peeklock.broker import errors as broker
+
+ARGUMENT_ERROR = Symbol("com.microsoft:argument-error")
+MESSAGE_LOCK_LOST = Symbol("com.microsoft:message-lock-lost")
+
+Log = Callable[[str, dict[str, object]], None]
+"""Takes an event's name and its fields, none of them a secret."""
+
+
+class GatewayError(Exception):
+    """Refused by the gateway itself: the broker was not asked."""
+
+
+class MessageMalformed(GatewayError):
+    """The payload is no AMQP message."""
+
+
+class AddressInvalid(GatewayError):
+    """A link names no node, or one that does not exist in this form."""
+
+
+class FrameSettingInvalid(GatewayError):
+    """A setting of the link contradicts the protocol or its node."""
+
+
+class TooManyGrants(GatewayError):
+    """A connection put tokens for more audiences than is sensible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a refusal is told to a client."""
+
+    condition: Symbol
+    status: int
+    """HTTP-like status of a management or CBS response."""
+
+
+TABLE: dict[type[Exception], Answer] = {
+    broker.EntityNotFound: Answer(NOT_FOUND, 404),
+    broker.EntityAlreadyExists: Answer(Symbol("com.microsoft:entity-already-exists"), 409),
+    broker.EntityDisabled: Answer(Symbol("com.microsoft:entity-disabled"), 403),
+    broker.EntityDeleted: Answer(Symbol("amqp:resource-deleted"), 404),
+    broker.InvalidOperation: Answer(NOT_ALLOWED, 400),
+    broker.ArgumentInvalid: Answer(ARGUMENT_ERROR, 400),
+    broker.ArgumentOutOfRange: Answer(Symbol("com.microsoft:argument-out-of-range"), 400),
+    broker.NotSupported: Answer(NOT_IMPLEMENTED, 501),
+    broker.MessageLockLost: Answer(MESSAGE_LOCK_LOST, 410),
+    broker.MessageNotFound: Answer(Symbol("com.microsoft:message-not-found"), 404),
+    broker.MessageSizeExceeded: Answer(MESSAGE_SIZE_EXCEEDED, 403),
+    broker.QuotaExceeded: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
+    broker.ServerBusy: Answer(Symbol("com.microsoft:server-busy"), 503),
+    auth.TokenMalformed: Answer(ARGUMENT_ERROR, 400),
+    auth.TokenTypeUnsupported: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.SignatureInvalid: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.TokenExpired: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.AudienceNotCovered: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.ClaimMissing: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.KeyRefused: Answer(UNAUTHORIZED_ACCESS, 401),
+    MessageMalformed: Answer(DECODE_ERROR, 400),
+    AddressInvalid: Answer(INVALID_FIELD, 400),
+    FrameSettingInvalid: Answer(NOT_ALLOWED, 400),
+    TooManyGrants: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
+}
+
+
+class Reporter:
+    """Makes the error that a client sees and the log line that belongs to it, with one tracking id in
+    both."""
+
+    def __init__(self, connection_id: int, tracking: Callable[[], str], log: Log) -> None:
+        """`tracking` gives a fresh GUID text a call."""
+        self._connection_id = connection_id
+        self._tracking = tracking
+        self._log = log
+        self.host_name = "localhost"
+
+    def report(self, error: Exception, entity: str, now_ms: int) -> AmqpError:
+        """Give a refusal its condition and text, and log it.
+
+        Source: requirement T-02; the layout of the text is the service's own.
+        """
+        condition = TABLE[type(error)].condition
+        text = str(error)
+        if type(error) is broker.EntityNotFound:
+            # JavaScript recognises the error by this wording (wire contract 2.1).
+            text = f"The messaging entity 'sb://{self.host_name}/{entity}' could not be found."
+        tracking_id = f"{self._tracking()}_G{self._connection_id}"
+        at = datetime.fromtimestamp(now_ms / 1000, UTC)
+        self._log(
+            "refused",
+            {
+                "tracking_id": tracking_id,
+                "condition": str(condition),
+                "entity": entity,
+                "text": text,
+                "connection": self._connection_id,
+            },
+        )
+        return AmqpError(
+            condition,
+            f"{text} TrackingId:{tracking_id}, SystemTracker:{self.host_name}:{entity}, "
+            f"Timestamp:{at:%Y-%m-%dT%H:%M:%S}",
+        )
+
+    def note(self, event: str, fields: dict[str, object]) -> None:
+        """Log something that no client is told."""
+        self._log(event, {**fields, "connection": self._connection_id})

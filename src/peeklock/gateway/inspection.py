@@ -1,0 +1,144 @@
+"""What the broker must know of an arriving message, read once; and what makes a message unacceptable.
+
+Owns: the checks of wire contract 3.3 that need no state. Must not know: entities, links. On the usual path
+only the offsets of sections are found; fields are decoded only where a section is long enough to break a
+rule, or a rule of the entity needs one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peeklock.amqp.codec import DecodeError, iter_map_raw
+from peeklock.amqp.encoding import encode
+from peeklock.amqp.messaging import Sections, iter_batch, scan
+from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
+from peeklock.broker.message import Message
+from peeklock.gateway.annotations import TTL_MS_MAX
+from peeklock.gateway.errors import MessageMalformed
+
+ID_LENGTH_MAX = 128
+"""Characters of message-id, group-id and partition key. Source: wire contract 3.3, 10.1."""
+
+PROPERTIES_BYTES_MAX = 65_536
+"""Header, annotations, properties and application properties together. Source: wire contract 3.3, 10.1."""
+
+_MESSAGE_ID = 0
+_ABSOLUTE_EXPIRY_TIME = 8
+_CREATION_TIME = 9
+_GROUP_ID = 10
+"""Positions in the properties section (AMQP 3.2.4)."""
+
+
+def inspect(payload: bytes, requires_message_id: bool) -> Message:
+    """Make the record of an arriving message.
+
+    Args:
+        payload: the encoded message.
+        requires_message_id: whether the entity detects duplicates.
+
+    Raises:
+        MessageMalformed: it is no AMQP message.
+        ArgumentInvalid: an id is too long, or a value of the wrong type.
+        InvalidOperation: group-id and partition key differ, or the properties are too large.
+    """
+    try:
+        return _inspect(payload, requires_message_id)
+    except DecodeError as error:
+        raise MessageMalformed(f"The message could not be decoded: {error}.") from None
+
+
+def inspect_batch(payload: bytes, requires_message_id: bool) -> list[tuple[Message, bytes]]:
+    """Make the records of a batch's members; one bad member refuses all.
+
+    Raises: as `inspect`. Source: wire contract 3.7.
+    """
+    try:
+        members = [bytes(member) for member in iter_batch(payload)]
+    except DecodeError as error:
+        raise MessageMalformed(f"The batch could not be decoded: {error}.") from None
+    if not members:
+        raise MessageMalformed("The batch holds no message.")
+    return [(inspect(member, requires_message_id), member) for member in members]
+
+
+def _inspect(payload: bytes, requires_message_id: bool) -> Message:
+    sections = scan(payload)
+    message = Message(len(payload), bare_offset=sections.bare_offset)
+    properties = sections.properties
+    if sections.body is None:
+        raise DecodeError("there is no body")
+    if sections.body[0] > PROPERTIES_BYTES_MAX:
+        raise InvalidOperation(
+            f"The header and properties take {sections.body[0]} bytes; the limit is {PROPERTIES_BYTES_MAX}."
+        )
+    if sections.bare_offset:
+        _read_prefix(sections, message)
+    if properties is not None:
+        # Shorter sections cannot hold an id that is too long: constructor, size and count take 7 bytes.
+        if properties[1] - properties[0] > ID_LENGTH_MAX + 7:
+            _check_length(sections, _MESSAGE_ID, "MessageId")
+            _check_length(sections, _GROUP_ID, "SessionId")
+        if requires_message_id:
+            message_id = sections.decode_properties().message_id
+            if message_id is not None:
+                message.message_id = encode(
+                    message_id
+                )  # again: equal ids may have been encoded in several ways
+    return message
+
+
+def _read_prefix(sections: Sections, message: Message) -> None:
+    if sections.header is not None:
+        message.ttl_ms = sections.decode_header().ttl
+        if message.ttl_ms == TTL_MS_MAX and sections.properties is not None:
+            message.ttl_ms = _long_ttl_ms(sections)
+    if sections.delivery_annotations is not None:
+        _check_keys(sections.payload, sections.delivery_annotations[0])
+    if sections.message_annotations is None:
+        return
+    annotations = sections.decode_message_annotations()
+    at = annotations.get("x-opt-scheduled-enqueue-time")
+    if at is not None:
+        if not _is_integer(at):
+            raise ArgumentInvalid("The annotation x-opt-scheduled-enqueue-time is not a timestamp.")
+        message.scheduled_at_ms = int(at)
+    key = annotations.get("x-opt-partition-key")
+    if key is None:
+        return
+    if not isinstance(key, str):
+        raise ArgumentInvalid("The PartitionKey is not a string.")
+    if len(key) > ID_LENGTH_MAX:
+        raise ArgumentInvalid(f"The PartitionKey has {len(key)} characters; the limit is {ID_LENGTH_MAX}.")
+    group_id = None if sections.properties is None else sections.decode_properties().group_id
+    if group_id is not None and group_id != key:
+        raise InvalidOperation(f"The PartitionKey '{key}' differs from the SessionId '{group_id}'.")
+
+
+def _long_ttl_ms(sections: Sections) -> int:
+    """Give a time-to-live beyond the reach of header.ttl. Source: wire contract 3.2."""
+    properties = sections.decode_properties()
+    created, expires = properties.creation_time, properties.absolute_expiry_time
+    if _is_integer(created) and _is_integer(expires) and expires - created > TTL_MS_MAX:
+        return int(expires - created)
+    return TTL_MS_MAX
+
+
+def _check_length(sections: Sections, field: int, name: str) -> None:
+    raw = sections.property_raw(field)
+    if raw is None or len(raw) <= ID_LENGTH_MAX + 2:
+        return
+    properties = sections.decode_properties()
+    value: Any = properties.message_id if field == _MESSAGE_ID else properties.group_id
+    if isinstance(value, (str, bytes)) and len(value) > ID_LENGTH_MAX:
+        raise ArgumentInvalid(f"The {name} has {len(value)} characters; the limit is {ID_LENGTH_MAX}.")
+
+
+def _check_keys(payload: bytes, offset: int) -> None:
+    """Walk a section's map, so that it can be taken apart again at delivery."""
+    for _ in iter_map_raw(payload, offset + 3):
+        pass
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

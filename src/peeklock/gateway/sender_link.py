@@ -1,0 +1,139 @@
+"""A link on which a client sends to an entity.
+
+Owns: its credit, the reading of transfers into commands, and their outcomes. Must not know: rights,
+receivers.
+Source: wire contract 2.7, 3.3, 3.7, 4.1.
+"""
+
+from __future__ import annotations
+
+from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkAttached
+from peeklock.amqp.messaging import BATCH_FORMAT
+from peeklock.amqp.performatives import ACCEPTED, Rejected, TransactionalState
+from peeklock.amqp.types import Role
+from peeklock.broker.commands import Send, SendBatch
+from peeklock.broker.effects import SenderOpened
+from peeklock.broker.errors import MessageSizeExceeded, NotSupported, ServiceBusError
+from peeklock.gateway.address import Node, shown
+from peeklock.gateway.context import Context
+from peeklock.gateway.errors import GatewayError
+from peeklock.gateway.inspection import inspect, inspect_batch
+
+_OUR_ROLE = Role.RECEIVER
+
+
+class SenderLink:
+    """One attached sender. `number` names it towards the broker and is never used again on this connection.
+
+    A transfer may come before the attach was answered (Python does not wait for credit); it is kept until
+    then.
+    """
+
+    __slots__ = (
+        "_credit",
+        "_early",
+        "_emit",
+        "_queue_id",
+        "_requires_message_id",
+        "_unanswered",
+        "channel",
+        "context",
+        "handle",
+        "link",
+        "node",
+        "number",
+    )
+
+    def __init__(self, context: Context, event: LinkAttached, number: int, node: Node) -> None:
+        self.context = context
+        self.channel = event.channel
+        self.handle = event.handle
+        self.number = number
+        self.link = (context.connection_id, event.channel, number)
+        self.node = node
+        self._queue_id: int | None = None
+        self._requires_message_id = False
+        self._credit = 0
+        self._early: list[DeliveryReceived] = []
+        self._unanswered: dict[int, int] = {}  # bytes by delivery id, until the outcome is known
+        self._emit = context.commands.append
+
+    def opened(self, effect: SenderOpened, now_ms: int) -> None:
+        """Give the first credit, and take what came too early."""
+        self._queue_id = effect.queue_id
+        self._requires_message_id = effect.requires_duplicate_detection
+        self._credit = self.context.limits.link_credit
+        self.context.connection.flow(self.channel, self.handle, self._credit)
+        early, self._early = self._early, []
+        for event in early:
+            self.context.uncommitted_bytes -= len(event.payload)
+            self.received(event, now_ms)
+
+    def received(self, event: DeliveryReceived, now_ms: int) -> None:
+        """Turn a transfer into a command, or refuse it."""
+        queue_id = self._queue_id
+        payload = event.payload
+        if queue_id is None:
+            self._early.append(event)
+            self.context.uncommitted_bytes += len(payload)
+            return
+        self._credit -= 1
+        if self._credit <= self.context.limits.link_credit >> 1:
+            self._credit = self.context.limits.link_credit
+            self.context.connection.flow(self.channel, self.handle, self._credit)
+        reply_to = None
+        if not event.settled:
+            reply_to = (*self.link, event.delivery_id)
+        try:
+            if event.state is not None and isinstance(event.state, TransactionalState):
+                raise NotSupported("Transactions are not supported.")
+            if event.message_format == BATCH_FORMAT:
+                members = inspect_batch(payload, self._requires_message_id)
+                self._emit(SendBatch(queue_id, members, reply_to))
+            else:
+                self._emit(Send(queue_id, inspect(payload, self._requires_message_id), payload, reply_to))
+        except (ServiceBusError, GatewayError) as error:
+            self._refuse(event, error, now_ms)
+            return
+        if reply_to is not None:
+            self._unanswered[event.delivery_id] = len(payload)
+            self.context.uncommitted_bytes += len(payload)
+
+    def oversized(self, event: DeliveryOversized, now_ms: int) -> None:
+        """Refuse a transfer that the engine discarded for its size; the link lives on."""
+        self._credit -= 1
+        error = MessageSizeExceeded(
+            f"The received message on the link '{shown(self.node.address)}' exceeds the limit of "
+            f"{event.size_bytes_max} bytes."
+        )
+        self._refuse(event, error, now_ms)
+
+    def accepted(self, delivery_id: int) -> None:
+        """Tell the sender that its message is stored."""
+        self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
+        self.context.connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, ACCEPTED)
+
+    def rejected(self, delivery_id: int, error: ServiceBusError, now_ms: int) -> None:
+        """Tell the sender that the broker refused its message."""
+        self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
+        refusal = self.context.reporter.report(error, shown(self.node.address), now_ms)
+        self.context.connection.disposition(
+            self.channel, _OUR_ROLE, delivery_id, delivery_id, Rejected(refusal)
+        )
+
+    def forget(self) -> None:
+        """Give back the bytes that this link held: it is gone, and so are the outcomes still to come."""
+        held = sum(self._unanswered.values()) + sum(len(event.payload) for event in self._early)
+        self.context.uncommitted_bytes -= held
+        self._unanswered.clear()
+        self._early.clear()
+
+    def _refuse(self, event: DeliveryReceived | DeliveryOversized, error: Exception, now_ms: int) -> None:
+        if event.settled:
+            # Nobody is told (T-06): the log line is all there is.
+            self.context.reporter.report(error, shown(self.node.address), now_ms)
+            return
+        refusal = self.context.reporter.report(error, shown(self.node.address), now_ms)
+        self.context.connection.disposition(
+            self.channel, _OUR_ROLE, event.delivery_id, event.delivery_id, Rejected(refusal)
+        )
