@@ -1,0 +1,787 @@
+"""An AMQP 1.0 connection without IO, in the server or the client role.
+
+Owns: bytes to frames, the connection's state, channels, idle time-outs, and what happens when a peer breaks
+the protocol. Must not know sockets, clocks or queues: `receive`, `eof` and `tick` take bytes and `now_ms` and
+give events; `data_to_send` gives the bytes to write.
+
+    SASL_HEADER -> SASL -> AMQP_HEADER -> AWAIT_OPEN -> OPEN -> CLOSE_SENT -> CLOSED
+    (a connection without SASL mechanisms begins at AMQP_HEADER; any state may go to CLOSED)
+
+`_LEGAL` says which performatives each state takes. Wrong ones, and bytes that do not parse, end the
+connection with the condition of the specification; what concerns one session or link ends that alone
+(`errors.Scope`).
+
+One batch of bytes gives one list of events. Where the owner's answer to an event decides what the next bytes
+mean (the SASL outcome, or a handle freed and taken anew in one batch), reading stops there: `stalled` is true
+then, `next_deadline_ms` is now, and the next `receive(b"", now_ms)` or `tick` goes on.
+Source: OASIS AMQP 1.0 sections 2.2-2.4, 2.7.1, 2.8.16 and 5.3; wire contract 1.3-1.6.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Any, Final, Literal
+
+from .codec import DecodeError
+from .errors import (
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    AmqpError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    Scope,
+)
+from .events import ConnectionClosed, ConnectionOpened, Event, SaslInit, SessionBegun
+from .frames import (
+    AMQP_FRAME,
+    AMQP_HEADER,
+    EMPTY_FRAME,
+    FRAME_SIZE_MIN,
+    SASL_FRAME,
+    SASL_HEADER,
+    UINT_MAX,
+    Limits,
+    frame,
+)
+from .incoming import Incoming
+from .output import Output
+from .performatives import (
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    NAMES,
+    OPEN,
+    SASL_INIT,
+    SASL_MECHANISMS,
+    SASL_OUTCOME,
+    TRANSFER,
+    DeliveryState,
+    Performative,
+    Terminus,
+    decode_error,
+    decode_performative,
+    encode_begin,
+    encode_close,
+    encode_open,
+)
+from .sasl import AUTH_FAILED, OK, Sasl, SaslState
+from .session import GONE, Session, SessionState, Shared
+from .types import Encoded, Role
+
+_HEAD = struct.Struct(">IHHI").unpack_from
+"""Frame size, data offset and type, channel, and the first four bytes of the body."""
+
+_FRAME_HEADER = struct.Struct(">IBBH").unpack_from
+
+_AMQP_FRAME_HEAD: Final = 0x0200
+_TRANSFER_LIST8: Final = 0x005314C0
+_DISPOSITION_LIST8: Final = 0x005315C0
+
+
+class ConnectionState(enum.Enum):
+    """What the connection expects from its peer."""
+
+    SASL_HEADER = 1
+    SASL = 2
+    AMQP_HEADER = 3
+    AWAIT_OPEN = 4
+    OPEN = 5
+    CLOSE_SENT = 6
+    CLOSED = 7
+
+
+_SESSION_FRAMES: Final = frozenset((BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END))
+
+_LEGAL: Final[dict[ConnectionState, frozenset[int]]] = {
+    ConnectionState.SASL: frozenset((SASL_MECHANISMS, SASL_INIT, SASL_OUTCOME)),
+    ConnectionState.AWAIT_OPEN: frozenset((OPEN, CLOSE)),
+    ConnectionState.OPEN: _SESSION_FRAMES | {CLOSE},
+    # Frames that crossed our close are read over (AMQP 2.4.6, CLOSE SENT).
+    ConnectionState.CLOSE_SENT: _SESSION_FRAMES | {OPEN, CLOSE},
+}
+
+_WAITING_FOR_HEADER: Final = frozenset((ConnectionState.SASL_HEADER, ConnectionState.AMQP_HEADER))
+
+
+class Connection:
+    """One AMQP connection; every method is synchronous and does no IO. Source: see the module."""
+
+    def __init__(
+        self,
+        role: Literal["server", "client"],
+        *,
+        container_id: str,
+        now_ms: int,
+        hostname: str | None = None,
+        max_frame_size: int = 65536,
+        channel_max: int = 4999,
+        idle_timeout_ms: int | None = 240_000,
+        sasl_mechanisms: tuple[str, ...] = (),
+        sasl_response: bytes = b"",
+        properties: dict[Any, Any] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Make a connection in the role "server" or "client".
+
+        `sasl_mechanisms` are those a server advertises, or the one a client uses; none means no SASL layer.
+        `max_frame_size` in bytes and `idle_timeout_ms` (None: never) bind the peer and are told to it in
+        `open`.
+        """
+        if role not in ("server", "client"):
+            raise ValueError(f"role {role!r} is neither server nor client")
+        self._client = role == "client"
+        self._container_id = container_id
+        self._hostname = hostname
+        self._max_frame_size = max(max_frame_size, FRAME_SIZE_MIN)
+        self._channel_max = channel_max
+        self._idle_timeout_ms = idle_timeout_ms
+        self._properties = properties
+        self._limits = limits if limits is not None else Limits()
+        self._sasl: Sasl | None = None
+        if sasl_mechanisms:
+            self._sasl = Sasl(not self._client, sasl_mechanisms, sasl_response, hostname)
+        self._state = ConnectionState.AMQP_HEADER if self._sasl is None else ConnectionState.SASL_HEADER
+        self._output = Output()
+        self._shared = Shared(self._output, self._limits, self._client)
+        self._sessions: dict[int, Session] = {}
+        """By our channel."""
+        self._remote_sessions: dict[int, Session] = {}
+        """By the peer's channel."""
+        self._receiving: dict[int, Incoming] = {}
+        """By the peer's channel: the sessions whose transfers may take the short way."""
+        self._freed_channels: set[int] = set()
+        """Channels of the peer that were freed since the owner last saw events."""
+        self._partial = bytearray()
+        self._needed = 8
+        self._stalled = False
+        self._started = False
+        self._open_sent = False
+        self._peer_idle_ms: int | None = None
+        self._peer_channel_max = 65535
+        self._now_ms = now_ms
+        self._received_ms = now_ms
+        self._sent_ms = now_ms
+
+    # --- input
+    # -------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:
+        """Take bytes from the peer; give what they mean.
+
+        Never raises for the peer's faults: they end the link, session or connection and come as its event.
+        """
+        self._now_ms = now_ms
+        events: list[Event] = []
+        if self._state is ConnectionState.CLOSED:
+            return events
+        if data:
+            self._received_ms = now_ms
+        if self._partial:
+            self._partial += data
+            if self._awaits_outcome():
+                if len(self._partial) > self._max_frame_size:
+                    self._fail(
+                        AmqpError(RESOURCE_LIMIT_EXCEEDED, "too many bytes before the SASL outcome"), events
+                    )
+                return events
+            if len(self._partial) < self._needed and not self._stalled:
+                return events
+            buf = bytes(self._partial)
+            self._partial = bytearray()
+        else:
+            buf = data if type(data) is bytes else bytes(data)
+        self._stalled = self._awaits_outcome()
+        self._shared.freed_handles.clear()
+        self._freed_channels.clear()
+        try:
+            end = self._read(buf, events)
+        except RemoteProtocolError as error:
+            self._fail(error.error, events)
+        except DecodeError as error:
+            self._fail(AmqpError(DECODE_ERROR, str(error)), events)
+        else:
+            if end < len(buf) and not self.closed:
+                self._partial = bytearray(memoryview(buf)[end:])
+            self._check_output(events)
+        return events
+
+    @property
+    def stalled(self) -> bool:
+        """Say whether bytes wait until the owner has handled the last events; see the module."""
+        return self._stalled and len(self._partial) > 0 and not self._awaits_outcome()
+
+    @property
+    def closed(self) -> bool:
+        """Say whether the connection is over: write what is left of `data_to_send`, then end the stream."""
+        return self._state is ConnectionState.CLOSED
+
+    def eof(self, now_ms: int) -> list[Event]:
+        """Take the end of the peer's stream."""
+        self._now_ms = now_ms
+        if self._state is ConnectionState.CLOSED:
+            return []
+        self._finish()
+        return [ConnectionClosed(None, clean=False)]
+
+    def tick(self, now_ms: int) -> list[Event]:
+        """Let time pass: go on after a stall, end an idle connection, keep the peer from timing out."""
+        self._now_ms = now_ms
+        events = self.receive(b"", now_ms) if self.stalled else []
+        self._check_output(events)
+        if self._state is ConnectionState.CLOSED:
+            return events
+        if self._idle_timeout_ms is not None and now_ms - self._received_ms >= self._idle_timeout_ms:
+            reason = f"nothing was received for {now_ms - self._received_ms} ms (idle-time-out)"
+            self._fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, reason), events)
+        elif self._peer_idle_ms is not None and now_ms - self._sent_ms >= self._peer_idle_ms:
+            if not self._output.size and self._open_sent:
+                self._output.raw(EMPTY_FRAME)
+            self._sent_ms = now_ms
+        return events
+
+    def next_deadline_ms(self) -> int | None:
+        """Give the UTC ms at which `tick` has something to do, None for never."""
+        if self._state is ConnectionState.CLOSED:
+            return None
+        if self.stalled or self._output.failure is not None:
+            return self._now_ms
+        deadline = None if self._idle_timeout_ms is None else self._received_ms + self._idle_timeout_ms
+        if self._peer_idle_ms is not None:
+            empty_frame_ms = self._sent_ms + self._peer_idle_ms
+            if deadline is None or empty_frame_ms < deadline:
+                deadline = empty_frame_ms
+        return deadline
+
+    def _awaits_outcome(self) -> bool:
+        sasl = self._sasl
+        return sasl is not None and sasl.server and sasl.state is SaslState.AWAIT_OUTCOME
+
+    def _read(self, buf: bytes, events: list[Event]) -> int:
+        """Read whole frames from `buf`; give the offset of what is left over."""
+        position = 0
+        available = len(buf)
+        receiving = self._receiving
+        size_max = self._max_frame_size
+        while available - position >= 8 and not self._stalled:
+            if available - position >= 14:
+                size, kind, channel, head = _HEAD(buf, position)
+                end: int = position + size
+                if kind == _AMQP_FRAME_HEAD and end <= available and 14 <= size <= size_max:
+                    incoming = receiving.get(channel)
+                    if incoming is not None:
+                        try:
+                            if head == _TRANSFER_LIST8:
+                                if incoming.transfer(buf, position + 12, end, events):
+                                    position = end
+                                    continue
+                            elif head == _DISPOSITION_LIST8 and incoming.disposition(
+                                buf, position + 12, end, events
+                            ):
+                                position = end
+                                continue
+                        except (IndexError, struct.error):
+                            # Cut short inside the last frame of the buffer: the general decoder will say how.
+                            pass
+            if self._state in _WAITING_FOR_HEADER:
+                self._on_header(buf[position : position + 8])
+                position += 8
+            else:
+                end = self._read_frame(buf, position, available, events)
+                if end < 0:
+                    return position
+                position = end
+            if self._state is ConnectionState.CLOSED:
+                return available
+        self._needed = 8
+        return position
+
+    def _read_frame(self, buf: bytes, position: int, available: int, events: list[Event]) -> int:
+        """Read one frame of any kind; give the offset behind it, -1 if it is not whole or must wait."""
+        size, offset, kind, channel = _FRAME_HEADER(buf, position)
+        in_sasl = self._state is ConnectionState.SASL
+        size_max = self._limits.sasl_frame_bytes if in_sasl else self._max_frame_size
+        if size < 8 or size > size_max:
+            raise RemoteProtocolError(FRAMING_ERROR, f"frame of {size} bytes; 8 to {size_max} are allowed")
+        if offset < 2 or offset * 4 > size:
+            raise RemoteProtocolError(FRAMING_ERROR, f"data offset {offset} in a frame of {size} bytes")
+        if kind != (SASL_FRAME if in_sasl else AMQP_FRAME):
+            raise RemoteProtocolError(FRAMING_ERROR, f"frame of type {kind} in state {self._state.name}")
+        if position + size > available:
+            self._needed = size
+            return -1
+        end: int = position + size
+        body = buf[position + offset * 4 : end]
+        if not body:
+            if in_sasl:
+                raise RemoteProtocolError(FRAMING_ERROR, "empty SASL frame")
+            return end
+        performative = decode_performative(body, self._limits.depth)
+        code = performative.code
+        if code not in _LEGAL[self._state]:
+            raise RemoteProtocolError(ILLEGAL_STATE, f"{NAMES[code]} in state {self._state.name}")
+        if performative.payload_start < len(body) and code != TRANSFER:
+            raise DecodeError(f"{len(body) - performative.payload_start} bytes behind a {NAMES[code]}")
+        if in_sasl:
+            self._on_sasl(performative, events)
+        elif code == OPEN:
+            self._on_open(performative, events)
+        elif code == CLOSE:
+            self._on_close(performative, events)
+        elif self._state is ConnectionState.OPEN and not self._on_session_frame(
+            channel, performative, body, events
+        ):
+            self._stalled = True
+            return -1
+        return end
+
+    # --- connection
+    # --------------------------------------------------------------------------------------------
+
+    def _on_header(self, header: bytes) -> None:
+        """Take the peer's protocol header; a server answers it, a client has sent its own before."""
+        expected = SASL_HEADER if self._state is ConnectionState.SASL_HEADER else AMQP_HEADER
+        if not self._client:
+            # "the server MUST send a valid protocol header and then close" AMQP 2.2
+            self._output.raw(expected)
+        if header != expected:
+            raise RemoteProtocolError(FRAMING_ERROR, f"protocol header {header!r} where {expected!r} belongs")
+        if expected == AMQP_HEADER:
+            self._state = ConnectionState.AWAIT_OPEN
+        elif self._sasl is not None:
+            self._state = ConnectionState.SASL
+            self._output.raw(self._sasl.start())
+
+    def _on_sasl(self, performative: Performative, events: list[Event]) -> None:
+        sasl = self._sasl
+        assert sasl is not None
+        if sasl.server:
+            mechanism, response, hostname = sasl.receive_init(performative)
+            events.append(SaslInit(mechanism, response, hostname))
+            self._stalled = True
+            return
+        self._output.raw(sasl.receive_at_client(performative))
+        if sasl.state is SaslState.DONE:
+            self._state = ConnectionState.AMQP_HEADER
+            self._output.raw(AMQP_HEADER)
+            self._send_open()
+
+    def sasl_outcome(self, ok: bool) -> None:
+        """Answer a SaslInit (server). On False the connection is over once the answer is written.
+
+        Raises:
+            LocalProtocolError: no client is waiting for an outcome.
+        """
+        if self._state is ConnectionState.CLOSED:
+            return
+        sasl = self._sasl
+        if sasl is None or not self._awaits_outcome():
+            raise LocalProtocolError("no SASL client is waiting for an outcome")
+        self._output.raw(sasl.outcome(OK if ok else AUTH_FAILED))
+        if ok:
+            self._state = ConnectionState.AMQP_HEADER
+        else:
+            self._finish()
+
+    def open(self) -> None:
+        """Send our open: a client starts with it, a server answers a ConnectionOpened.
+
+        Raises:
+            LocalProtocolError: it was sent before, or a server has not received the peer's yet.
+        """
+        if self._state in (ConnectionState.CLOSED, ConnectionState.CLOSE_SENT):
+            return
+        if self._open_sent or (self._client and self._started):
+            raise LocalProtocolError("open was sent before")
+        if not self._client:
+            if self._state is not ConnectionState.OPEN:
+                raise LocalProtocolError("a server answers the peer's open")
+            self._send_open()
+            return
+        self._started = True
+        if self._sasl is not None:
+            self._output.raw(SASL_HEADER)
+        else:
+            self._output.raw(AMQP_HEADER)
+            self._send_open()
+
+    def _send_open(self) -> None:
+        body = encode_open(
+            self._container_id,
+            self._hostname if self._client else None,
+            self._max_frame_size,
+            self._channel_max,
+            self._idle_timeout_ms,
+            self._properties,
+        )
+        self._open_sent = True
+        self._output.raw(frame(0, body))
+        self._output.open_gate()
+
+    def _on_open(self, performative: Performative, events: list[Event]) -> None:
+        if self._state is not ConnectionState.AWAIT_OPEN:
+            return  # it crossed our close
+        container_id, hostname, size, channel_max, idle_ms, _, _, _, _, properties = performative.fields
+        limits = self._limits
+        if max(len(container_id), len(hostname or "")) > limits.name_bytes:
+            reason = f"a container-id or host name has more than {limits.name_bytes} characters"
+            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
+        if performative.size_of(9) > limits.properties_bytes:
+            reason = f"the connection's properties have more than {limits.properties_bytes} bytes"
+            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
+        size = UINT_MAX if size is None else size
+        if size < FRAME_SIZE_MIN:
+            raise RemoteProtocolError(INVALID_FIELD, f"max-frame-size {size} is below {FRAME_SIZE_MIN}")
+        if idle_ms and idle_ms < limits.idle_timeout_ms_min:
+            reason = f"idle-time-out of {idle_ms} ms, the least served is {limits.idle_timeout_ms_min}"
+            raise RemoteProtocolError(NOT_ALLOWED, reason)
+        self._output.peer_opened(size)
+        # "less than half" of the peer's time-out: wire contract 1.6, AMQP 2.4.5
+        self._peer_idle_ms = idle_ms * 2 // 5 if idle_ms else None
+        self._peer_channel_max = 65535 if channel_max is None else channel_max
+        self._state = ConnectionState.OPEN
+        events.append(
+            ConnectionOpened(
+                container_id, hostname, size, self._peer_channel_max, idle_ms or None, properties or {}
+            )
+        )
+
+    def _on_close(self, performative: Performative, events: list[Event]) -> None:
+        error = decode_error(performative.fields[0])
+        self._send_close(None)
+        self._finish()
+        events.append(ConnectionClosed(error, clean=True))
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Send our close; the peer's answer comes as ConnectionClosed. Nothing is sent after it."""
+        if self._state in (ConnectionState.CLOSED, ConnectionState.CLOSE_SENT):
+            return
+        if self._state not in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
+            self._finish()  # there is no frame to say it with before the headers are exchanged
+            return
+        self._send_close(error)
+        self._receiving.clear()
+        self._state = ConnectionState.CLOSE_SENT
+
+    def _send_close(self, error: AmqpError | None) -> None:
+        """Send close once, behind an open if that was not sent (AMQP 2.4.1), and nothing after it."""
+        output = self._output
+        if output.closed:
+            return
+        if not self._open_sent:
+            output.gated = None
+            self._send_open()
+        self._flush_dispositions()
+        body = encode_close(error)
+        if len(body) + 8 > output.frame_size_max:
+            body = encode_close(None if error is None else AmqpError(error.condition))
+        output.raw(frame(0, body))
+        output.closed = True
+
+    def _fail(self, error: AmqpError, events: list[Event]) -> None:
+        """End the connection because the peer broke the protocol, or fell silent."""
+        if self._state in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
+            self._send_close(error)
+        elif self._state is ConnectionState.SASL and self._awaits_outcome() and self._sasl is not None:
+            self._output.raw(self._sasl.outcome(AUTH_FAILED))
+        self._finish()
+        events.append(ConnectionClosed(error, clean=False))
+
+    def _finish(self) -> None:
+        self._state = ConnectionState.CLOSED
+        self._output.closed = True
+        self._output.failure = None
+        self._receiving.clear()
+        self._sessions.clear()
+        self._remote_sessions.clear()
+        self._partial = bytearray()
+
+    def _check_output(self, events: list[Event]) -> None:
+        failure = self._output.failure
+        if failure is not None and self._state is not ConnectionState.CLOSED:
+            self._fail(failure, events)
+
+    # --- sessions
+    # ----------------------------------------------------------------------------------------------
+
+    def _on_session_frame(
+        self, channel: int, performative: Performative, body: bytes, events: list[Event]
+    ) -> bool:
+        """Hand a frame to its session; False if it must wait until the owner has seen the events so far."""
+        code = performative.code
+        if code == BEGIN:
+            return self._on_begin(channel, performative, events)
+        session = self._remote_sessions.get(channel)
+        if session is None:
+            raise RemoteProtocolError(
+                ILLEGAL_STATE, f"{NAMES[code]} on channel {channel}, which has no session"
+            )
+        if code == END:
+            session.on_end(performative, events)
+            self._drop_session(session)
+            self._freed_channels.add(channel)
+            return True
+        if session.state is SessionState.END_SENT:
+            return True
+        if code == ATTACH and (session.channel, performative.fields[1]) in self._shared.freed_handles:
+            return False
+        try:
+            if code == TRANSFER:
+                session.on_transfer(performative, body[performative.payload_start :], events)
+            elif code == FLOW:
+                session.on_flow(performative, events)
+            elif code == DISPOSITION:
+                session.incoming.on_disposition(performative, events)
+            elif code == ATTACH:
+                session.on_attach(performative, body, events)
+            else:
+                session.on_detach(performative, events)
+        except RemoteProtocolError as error:
+            if error.scope is not Scope.SESSION:
+                raise
+            session.fail(error.error, events)
+            self._receiving.pop(channel, None)
+        return True
+
+    def _on_begin(self, channel: int, performative: Performative, events: list[Event]) -> bool:
+        if channel in self._freed_channels:
+            return False
+        if channel > self._channel_max:
+            # "MUST close the connection with the framing-error" AMQP 2.7.1
+            raise RemoteProtocolError(FRAMING_ERROR, f"channel {channel} exceeds {self._channel_max}")
+        old = self._remote_sessions.get(channel)
+        if old is not None:
+            if old.state is not SessionState.END_SENT:
+                raise RemoteProtocolError(ILLEGAL_STATE, f"channel {channel} has a session already")
+            self._drop_session(old)  # the peer has forgotten the session without an end of its own
+        if performative.size_of(7) > self._limits.properties_bytes:
+            reason = f"the session's properties have more than {self._limits.properties_bytes} bytes"
+            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
+        remote_channel = performative.fields[0]
+        if self._client:
+            session = self._sessions.get(-1 if remote_channel is None else remote_channel)
+            if session is None or session.state is not SessionState.BEGIN_SENT:
+                raise RemoteProtocolError(
+                    NOT_ALLOWED, f"begin for channel {remote_channel} was not asked for"
+                )
+        elif remote_channel is not None:
+            raise RemoteProtocolError(
+                INVALID_FIELD, f"begin answers channel {remote_channel}, which has none"
+            )
+        else:
+            session = Session(channel, self._shared, SessionState.BEGIN_SENT)
+            self._sessions[channel] = session
+        session.remote_channel = channel
+        self._remote_sessions[channel] = session
+        session.on_begin(performative)
+        self._receiving[channel] = session.incoming
+        if not self._client:
+            limits = self._limits
+            self._output.frame(channel, encode_begin(channel, 0, limits.incoming_window, limits.handle_max))
+        events.append(SessionBegun(session.channel))
+        return True
+
+    def _drop_session(self, session: Session) -> None:
+        self._sessions.pop(session.channel, None)
+        self._remote_sessions.pop(session.remote_channel, None)
+        self._receiving.pop(session.remote_channel, None)
+
+    def begin(self) -> int:
+        """Begin a session (client); give its channel, the lowest that is free.
+
+        Raises:
+            LocalProtocolError: a server does not begin sessions, or no channel is free.
+        """
+        if not self._client:
+            raise LocalProtocolError("a server does not begin sessions")
+        highest = min(self._channel_max, self._peer_channel_max)
+        channel = next((number for number in range(highest + 1) if number not in self._sessions), None)
+        if channel is None:
+            raise LocalProtocolError(f"all channels up to {highest} are in use")
+        session = Session(channel, self._shared, SessionState.BEGIN_SENT)
+        session.remote_channel = -1
+        self._sessions[channel] = session
+        limits = self._limits
+        self._output.frame(channel, encode_begin(None, 0, limits.incoming_window, limits.handle_max))
+        return channel
+
+    def end(self, channel: int, error: AmqpError | None = None) -> None:
+        """End a session and its links. Clients ignore an end's error: say it with `detach` or `close`."""
+        session = self._sessions.get(channel)
+        if session is not None:
+            session.end(error)
+            self._receiving.pop(session.remote_channel, None)
+
+    # --- links
+    # -------------------------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        channel: int,
+        name: str,
+        role: Role,
+        source: Terminus | Encoded | None,
+        target: Terminus | Encoded | None,
+        *,
+        snd_settle_mode: int = 0,
+        rcv_settle_mode: int = 0,
+        max_message_size: int | None = None,
+        properties: dict[Any, Any] | None = None,
+        initial_delivery_count: int = 0,
+    ) -> int:
+        """Ask for a link in our `role` (client); give its handle, or GONE if its session is.
+
+        Raises:
+            LocalProtocolError: a server does not ask for links, or no handle is free.
+        """
+        if not self._client:
+            raise LocalProtocolError("a server does not ask for links")
+        session = self._sessions.get(channel)
+        if session is None or session.state is SessionState.END_SENT:
+            return GONE
+        return session.attach(
+            name,
+            role,
+            source,
+            target,
+            snd_settle_mode,
+            rcv_settle_mode,
+            max_message_size,
+            properties,
+            initial_delivery_count,
+        )
+
+    def accept_link(
+        self,
+        channel: int,
+        handle: int,
+        *,
+        source: Terminus | Encoded | None = None,
+        target: Terminus | Encoded | None = None,
+        max_message_size: int | None = None,
+        properties: dict[Any, Any] | None = None,
+        offered_capabilities: Any = None,
+    ) -> None:
+        """Answer a LinkAttached; a terminus of None is echoed byte for byte. `max_message_size` in bytes.
+
+        Raises:
+            LocalProtocolError: the link was answered before.
+        """
+        session = self._sessions.get(channel)
+        if session is not None:
+            session.accept_link(handle, source, target, max_message_size, properties, offered_capabilities)
+
+    def refuse_link(self, channel: int, handle: int, error: AmqpError) -> None:
+        """Answer a LinkAttached with a null terminus and a closing detach; the link is gone.
+
+        Raises:
+            LocalProtocolError: the link was answered before.
+        """
+        session = self._sessions.get(channel)
+        if session is not None:
+            session.refuse_link(handle, error)
+
+    def detach(self, channel: int, handle: int, error: AmqpError | None = None, closed: bool = True) -> None:
+        """Detach a link; deliveries held back by the session's window are dropped."""
+        session = self._sessions.get(channel)
+        if session is not None:
+            session.detach(handle, error, closed)
+
+    def flow(
+        self, channel: int, handle: int, credit: int, *, drain: bool = False, echo: bool = False
+    ) -> None:
+        """Grant `credit` deliveries on a link we receive on, in place of what was left.
+
+        Raises:
+            LocalProtocolError: we send on this link, or it was not accepted yet.
+        """
+        session = self._sessions.get(channel)
+        if session is not None:
+            session.flow(handle, credit, drain, echo)
+
+    def credit(self, channel: int, handle: int) -> int:
+        """Give the deliveries that may still be sent on a link, by whichever end sends; 0 if it is gone."""
+        session = self._sessions.get(channel)
+        return 0 if session is None else session.credit(handle)
+
+    def drained(self, channel: int, handle: int) -> None:
+        """Give back the rest of the credit of a link we send on, and say so: the answer to a LinkFlow with
+        drain.
+
+        Raises:
+            LocalProtocolError: we receive on this link, or it was not accepted yet.
+        """
+        session = self._sessions.get(channel)
+        if session is not None:
+            session.drained(handle)
+
+    def send(
+        self,
+        channel: int,
+        handle: int,
+        tag: bytes,
+        payload: bytes,
+        *,
+        settled: bool = False,
+        message_format: int = 0,
+        state: DeliveryState | None = None,
+    ) -> int:
+        """Send a delivery, in as many frames as the peer wants; give its delivery-id.
+
+        It waits while the session's window is closed. GONE (-1): the peer has ended the link, and the event
+        that says so is on its way to the owner.
+
+        Raises:
+            LocalProtocolError: no credit, a tag over 32 bytes, or not a link that we send on.
+        """
+        session = self._sessions.get(channel)
+        if session is None:
+            return GONE
+        return session.send(handle, tag, payload, settled, message_format, state)
+
+    def disposition(
+        self,
+        channel: int,
+        role: Role,
+        first: int,
+        last: int,
+        state: DeliveryState | None,
+        *,
+        settled: bool = True,
+    ) -> None:
+        """Tell the state of deliveries `first..last` in our `role`; neighbours with equal states become a
+        range."""
+        session = self._sessions.get(channel)
+        if session is not None and session.state is not SessionState.END_SENT:
+            session.outgoing.disposition(role, first, last, state, settled)
+
+    # --- output
+    # ------------------------------------------------------------------------------------------------
+
+    def data_to_send(self) -> bytes:
+        """Take everything queued, as one string; it will not be given again."""
+        if self._shared.dirty:
+            self._flush_dispositions()
+        data = self._output.take()
+        if data:
+            self._sent_ms = self._now_ms
+        return data
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes queued for the peer, with those that its session window holds back."""
+        return self._output.size + self._output.held_size
+
+    def _flush_dispositions(self) -> None:
+        dirty = self._shared.dirty
+        for outgoing in dirty:
+            outgoing.flush_disposition()
+        dirty.clear()

@@ -1,0 +1,180 @@
+"""Events a connection reports to its owner: plain values, in the order the peer caused them.
+
+`channel` and `handle` are our own (in the server role they equal the peer's).
+Must not know the broker: an address is a string here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import AmqpError
+from .performatives import Coordinator, DeliveryState, Source, Target
+from .types import Encoded, Role
+
+
+@dataclass(slots=True)
+class SaslInit:
+    """The peer chose a mechanism; the owner answers with `Connection.sasl_outcome`."""
+
+    mechanism: str
+    response: bytes
+    hostname: str | None
+
+
+@dataclass(slots=True)
+class ConnectionOpened:
+    """The peer's `open`. Sizes in bytes, times in ms; a server answers with `Connection.open`."""
+
+    container_id: str
+    hostname: str | None
+    max_frame_size: int
+    channel_max: int
+    idle_timeout_ms: int | None
+    properties: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SessionBegun:
+    """A session is mapped; the engine has answered `begin` already."""
+
+    channel: int
+
+
+@dataclass(slots=True)
+class LinkAttached:
+    """The peer's `attach`: in the server role a request to accept or refuse, in the client role the answer.
+
+    `role` is the PEER's. A refused link has a null `source` (if the peer sends) or `target` (if it receives),
+    and a LinkDetached with the reason follows. `source_raw` and `target_raw` are the encoded termini, for an
+    exact echo.
+    """
+
+    channel: int
+    handle: int
+    name: str
+    role: Role
+    source: Source | Coordinator | None
+    target: Target | Coordinator | None
+    snd_settle_mode: int
+    rcv_settle_mode: int
+    initial_delivery_count: int
+    max_message_size: int | None
+    properties: dict[Any, Any]
+    source_raw: Encoded
+    target_raw: Encoded
+
+
+@dataclass(slots=True)
+class LinkFlow:
+    """The peer's credit for a link we send on: how many deliveries we may send NOW (absolute, not an
+    increment)."""
+
+    channel: int
+    handle: int
+    credit: int
+    drain: bool
+
+
+@dataclass(slots=True)
+class LinkDrained:
+    """The sender at the other end has used up or given back all the credit we asked it to drain."""
+
+    channel: int
+    handle: int
+
+
+@dataclass(slots=True)
+class DeliveryReceived:
+    """A whole delivery, reassembled from its frames."""
+
+    channel: int
+    handle: int
+    delivery_id: int
+    delivery_tag: bytes
+    message_format: int
+    settled: bool
+    state: DeliveryState | None
+    payload: bytes
+
+
+@dataclass(slots=True)
+class DeliveryOversized:
+    """A delivery larger than the link's max-message-size: it was discarded, the link lives on."""
+
+    channel: int
+    handle: int
+    delivery_id: int
+    delivery_tag: bytes
+    settled: bool
+    size_bytes_max: int
+
+
+@dataclass(slots=True)
+class DispositionReceived:
+    """The peer's word on deliveries `first..last` (serial numbers: the range may wrap at 2^32).
+
+    `role` is the peer's: RECEIVER for deliveries we sent. The range is cut to ids that this session has used,
+    yet may still be long and name settled deliveries: walk it with `serial.ids_in_range`.
+    """
+
+    channel: int
+    role: Role
+    first: int
+    last: int
+    settled: bool
+    state: DeliveryState | None
+
+
+@dataclass(slots=True)
+class LinkDetached:
+    """The link is gone: the peer's detach (answered already), the end of its session, or a protocol error.
+
+    `clean` is False if we ended it because the peer broke the protocol. In the client role this event is also
+    the answer to our own detach; in the server role that answer is not reported, since some clients never
+    send it.
+    """
+
+    channel: int
+    handle: int
+    closed: bool
+    error: AmqpError | None
+    clean: bool = True
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """The session is gone, after the LinkDetached of each of its links; `clean` and client role as there."""
+
+    channel: int
+    error: AmqpError | None
+    clean: bool = True
+
+
+@dataclass(slots=True)
+class ConnectionClosed:
+    """The connection is over; no event follows.
+
+    `clean`: the peer sent `close` (answered already). Not clean: end of stream, our idle time-out, or the
+    peer broke the protocol (`error` then says how).
+    """
+
+    error: AmqpError | None
+    clean: bool
+
+
+Event = (
+    SaslInit
+    | ConnectionOpened
+    | SessionBegun
+    | LinkAttached
+    | LinkFlow
+    | LinkDrained
+    | DeliveryReceived
+    | DeliveryOversized
+    | DispositionReceived
+    | LinkDetached
+    | SessionEnded
+    | ConnectionClosed
+)

@@ -1,0 +1,416 @@
+"""The incoming half of a session: transfers and dispositions the peer sends, and the window it may fill.
+
+Owns: the hot path of receiving. Must not know attach, detach or the session's state: `session` hands on only
+what belongs here.
+
+Transfers and dispositions in their usual encodings are read inline. The fields behind the delivery-tag (or
+behind the range of a disposition) are the same bytes in nearly every frame, so they are looked up whole in a
+table of what was decoded before. Anything unusual gives False, and the general decoder takes the frame
+(`on_transfer`, `on_disposition`).
+
+The window is counted in frames and topped up at half. A peer that overruns it, or its credit, or counts ids
+by delivery instead of by frame, is served all the same: the official Python client does (wire contract 2.7,
+2.8).
+Source: OASIS AMQP 1.0 sections 2.5.6, 2.6.12, 2.7.5 and 2.7.6.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from .codec import DecodeError, decode_typed
+from .errors import INVALID_FIELD, NOT_ALLOWED, RemoteProtocolError, Scope
+from .events import DeliveryOversized, DeliveryReceived, DispositionReceived, Event
+from .link import Link
+from .outgoing import Outgoing
+from .performatives import (
+    Accepted,
+    DeliveryState,
+    Modified,
+    Performative,
+    Rejected,
+    Released,
+    decode_state,
+    encode_flow,
+)
+from .serial import HALF, MASK
+from .types import Role
+
+_U32 = struct.Struct(">I").unpack_from
+
+TAIL_BYTES_MAX: Final = 64
+TAILS_MAX: Final = 128
+"""Bytes and number of remembered tails, each kind, per connection. Our choice: a client uses a handful."""
+
+TransferTail = tuple[int, int, bool]
+"""Number of fields of the transfer, message-format, settled: of a delivery of one frame, without a state."""
+
+DispositionTail = tuple[int, bool, DeliveryState | None]
+"""Number of fields of the disposition, settled, state."""
+
+
+class Tails:
+    """Ends of transfers and dispositions this peer has sent, with what they mean."""
+
+    __slots__ = ("dispositions", "transfers")
+
+    def __init__(self) -> None:
+        self.transfers: dict[bytes, TransferTail] = {}
+        self.dispositions: dict[bytes, DispositionTail] = {}
+
+
+class Incoming:
+    """Transfers and dispositions from the peer of one session."""
+
+    __slots__ = (
+        "channel",
+        "last_delivery_id",
+        "links",
+        "next_id_at_top_up",
+        "outgoing",
+        "tails",
+        "window",
+        "window_left",
+        "window_low",
+    )
+
+    def __init__(
+        self,
+        channel: int,
+        links: dict[int, Link],
+        outgoing: Outgoing,
+        tails: Tails,
+        window: int,
+        next_id: int,
+    ) -> None:
+        self.channel = channel
+        self.links = links
+        self.outgoing = outgoing
+        self.tails = tails
+        self.window = window
+        self.window_low = window // 2
+        self.window_left = window
+        self.next_id_at_top_up = next_id
+        self.last_delivery_id = -1
+
+    @property
+    def next_incoming_id(self) -> int:
+        """The transfer-id of the next frame, counting frames as AMQP 2.5.6 says."""
+        return (self.next_id_at_top_up + self.window - self.window_left) & MASK
+
+    def begun(self, next_outgoing_id: int) -> None:
+        """Start counting at the peer's first transfer-id."""
+        self.next_id_at_top_up = next_outgoing_id
+
+    def flow(self, link: Link | None = None, *, drain: bool = False, echo: bool = False) -> None:
+        """Send a flow of the session, or of `link`; every flow gives the whole window again."""
+        self.next_id_at_top_up = self.next_incoming_id
+        self.window_left = self.window
+        outgoing = self.outgoing
+        outgoing.flush_disposition()
+        if link is None:
+            body = encode_flow(
+                self.next_id_at_top_up, self.window, outgoing.next_outgoing_id, outgoing.window, echo=echo
+            )
+        else:
+            body = encode_flow(
+                self.next_id_at_top_up,
+                self.window,
+                outgoing.next_outgoing_id,
+                outgoing.window,
+                link.handle,
+                link.delivery_count,
+                link.credit,
+                drain,
+                echo,
+            )
+        outgoing.output.frame(self.channel, body)
+
+    def count_frame(self) -> None:
+        """Count one transfer frame against the window."""
+        self.window_left -= 1
+        if self.window_left <= self.window_low:
+            self.flow()
+
+    def transfer(self, buf: bytes, position: int, end: int, events: list[Event]) -> bool:
+        """Read a transfer whose list8 size is at `position`; False leaves it, unread, to the general decoder.
+
+        IndexError and struct.error mean the same as False.
+        """
+        payload_start = position + 1 + buf[position]
+        if payload_start > end:
+            return False
+        at = position + 2
+        code = buf[at]
+        if code == 0x52:
+            handle = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            handle = 0
+            at += 1
+        elif code == 0x70:
+            handle = _U32(buf, at + 1)[0]
+            at += 5
+        else:
+            return False
+        link = self.links.get(handle)
+        if link is None or not link.fast:
+            return False
+        code = buf[at]
+        if code == 0x52:
+            delivery_id = buf[at + 1]
+            at += 2
+        elif code == 0x70:
+            delivery_id = _U32(buf, at + 1)[0]
+            at += 5
+        elif code == 0x43:
+            delivery_id = 0
+            at += 1
+        else:
+            return False
+        tag_size = buf[at + 1]
+        if buf[at] != 0xA0 or tag_size > 32:
+            return False
+        tail_start = at + 2 + tag_size
+        if tail_start > payload_start:
+            return False
+        tail = self.tails.transfers.get(buf[tail_start:payload_start])
+        if tail is None:
+            tail = self._learn_transfer_tail(buf, tail_start, payload_start, buf[position + 1])
+            if tail is None:
+                return False
+        if tail[0] != buf[position + 1] or end - payload_start > link.size_bytes_max:
+            return False
+        self.window_left -= 1
+        if self.window_left <= self.window_low:
+            self.flow()
+        link.counted += 1
+        self.last_delivery_id = delivery_id
+        events.append(
+            DeliveryReceived(
+                self.channel,
+                link.handle,
+                delivery_id,
+                buf[at + 2 : tail_start],
+                tail[1],
+                tail[2],
+                None,
+                buf[payload_start:end],
+            )
+        )
+        return True
+
+    def _learn_transfer_tail(self, buf: bytes, start: int, end: int, count: int) -> TransferTail | None:
+        """Decode the fields behind the tag; None if this is not a plain delivery of one frame."""
+        if not 3 <= count <= 11 or not 0 <= end - start <= TAIL_BYTES_MAX:
+            return None
+        fields = _decode_fields(buf, start, end, count - 3)
+        if fields is None:
+            return None
+        message_format, settled, more, rcv_settle_mode, state, resume, aborted, batchable = fields + [
+            None
+        ] * (11 - count)
+        flags = (settled, more, resume, aborted, batchable)
+        if any(flag is not None and type(flag) is not bool for flag in flags):
+            return None
+        if more or resume or aborted or state is not None or rcv_settle_mode is not None:
+            return None
+        if message_format is None:
+            message_format = 0
+        elif not isinstance(message_format, int) or not 0 <= message_format <= MASK:
+            return None
+        tail = (count, int(message_format), bool(settled))
+        if len(self.tails.transfers) >= TAILS_MAX:
+            self.tails.transfers.clear()
+        self.tails.transfers[buf[start:end]] = tail
+        return tail
+
+    def on_transfer(
+        self, link: Link, performative: Performative, payload: bytes, events: list[Event]
+    ) -> None:
+        """Take a transfer of any form: part of a delivery, aborted, with a state, too large.
+
+        Raises:
+            RemoteProtocolError: of the link, or of the connection if it holds too many unfinished bytes.
+        """
+        self.count_frame()
+        _, delivery_id, tag, message_format, settled, more, _, state, _, aborted, _ = performative.fields
+        if link.role is Role.SENDER:
+            raise RemoteProtocolError(
+                NOT_ALLOWED, "transfer on a link whose peer is the receiver", Scope.LINK
+            )
+        partial = link.continue_partial(delivery_id, tag, message_format)
+        self.last_delivery_id = partial.delivery_id
+        if aborted:
+            link.drop_partial()
+            link.fast = True
+            link.counted += 1  # AMQP 2.6.7: it was a delivery, though nothing of it is left
+            return
+        if settled:
+            partial.settled = True
+        if state is not None:
+            partial.state = decode_state(state)
+        link.partial = partial
+        link.fast = False
+        link.add_chunk(partial, payload)
+        if more:
+            return
+        whole = link.finish_partial(partial)
+        link.fast = True
+        link.counted += 1
+        if partial.oversized:
+            events.append(
+                DeliveryOversized(
+                    self.channel,
+                    link.handle,
+                    partial.delivery_id,
+                    partial.tag,
+                    partial.settled,
+                    link.size_bytes_max,
+                )
+            )
+            return
+        events.append(
+            DeliveryReceived(
+                self.channel,
+                link.handle,
+                partial.delivery_id,
+                partial.tag,
+                partial.message_format,
+                partial.settled,
+                partial.state,
+                whole,
+            )
+        )
+
+    def disposition(self, buf: bytes, position: int, end: int, events: list[Event]) -> bool:
+        """Read a disposition whose list8 size is at `position`; False leaves it to the general decoder.
+
+        IndexError and struct.error mean the same as False.
+        """
+        if position + 1 + buf[position] != end:
+            return False
+        code = buf[position + 2]
+        if code == 0x41:
+            role = Role.RECEIVER
+        elif code == 0x42:
+            role = Role.SENDER
+        else:
+            return False
+        at = position + 3
+        code = buf[at]
+        if code == 0x52:
+            first = buf[at + 1]
+            at += 2
+        elif code == 0x70:
+            first = _U32(buf, at + 1)[0]
+            at += 5
+        elif code == 0x43:
+            first = 0
+            at += 1
+        else:
+            return False
+        code = buf[at]
+        if code == 0x52:
+            last = buf[at + 1]
+            at += 2
+        elif code == 0x70:
+            last = _U32(buf, at + 1)[0]
+            at += 5
+        elif code == 0x40:
+            last = first
+            at += 1
+        elif code == 0x43:
+            last = 0
+            at += 1
+        else:
+            return False
+        if at > end:
+            return False
+        tail = self.tails.dispositions.get(buf[at:end])
+        if tail is None:
+            tail = self._learn_disposition_tail(buf, at, end, buf[position + 1])
+            if tail is None:
+                return False
+        if tail[0] != buf[position + 1]:
+            return False
+        self._disposition(role, first, last, tail[1], tail[2], events)
+        return True
+
+    def _learn_disposition_tail(self, buf: bytes, start: int, end: int, count: int) -> DispositionTail | None:
+        """Decode the fields behind the range; None unless many deliveries may share the state."""
+        if not 3 <= count <= 6 or not 0 <= end - start <= TAIL_BYTES_MAX:
+            return None
+        fields = _decode_fields(buf, start, end, count - 3)
+        if fields is None:
+            return None
+        settled, value, batchable = fields + [None] * (6 - count)
+        if any(flag is not None and type(flag) is not bool for flag in (settled, batchable)):
+            return None
+        state = decode_state(value)
+        if not _shareable(state):
+            return None
+        tail = (count, bool(settled), state)
+        if len(self.tails.dispositions) >= TAILS_MAX:
+            self.tails.dispositions.clear()
+        self.tails.dispositions[buf[start:end]] = tail
+        return tail
+
+    def on_disposition(self, performative: Performative, events: list[Event]) -> None:
+        """Take a disposition of any form.
+
+        Raises:
+            RemoteProtocolError: a wrong state, or a range that runs backwards.
+        """
+        receiver, first, last, settled, state, _ = performative.fields
+        role = Role.RECEIVER if receiver else Role.SENDER
+        self._disposition(
+            role, first, first if last is None else last, bool(settled), decode_state(state), events
+        )
+
+    def _disposition(
+        self,
+        role: Role,
+        first: int,
+        last: int,
+        settled: bool,
+        state: DeliveryState | None,
+        events: list[Event],
+    ) -> None:
+        """Report a disposition, its range cut to the delivery-ids this session has used."""
+        newest = self.outgoing.last_delivery_id if role is Role.RECEIVER else self.last_delivery_id
+        if newest < 0:
+            return  # nothing was sent that way yet
+        if first != last:
+            if (last - first) & MASK >= HALF:
+                # One that runs backwards, or claims half of all ids there are.
+                raise RemoteProtocolError(
+                    INVALID_FIELD, f"disposition of the range {first} to {last}", Scope.SESSION
+                )
+            if (last - newest) & MASK < HALF:
+                last = newest
+        if (newest - first) & MASK >= HALF:
+            return  # about deliveries that are still to come
+        events.append(DispositionReceived(self.channel, role, first, last, settled, state))
+
+
+def _decode_fields(buf: bytes, position: int, end: int, count: int) -> list[Any] | None:
+    """Decode exactly `count` values that fill `position..end`; None if they do not."""
+    fields: list[Any] = []
+    try:
+        for _ in range(count):
+            value, position = decode_typed(buf, position)
+            fields.append(value)
+    except DecodeError:
+        return None
+    return fields if position == end else None
+
+
+def _shareable(state: DeliveryState | None) -> bool:
+    """Say whether one value may stand for every delivery with this outcome: nothing in it can be changed."""
+    if state is None or isinstance(state, (Accepted, Released)):
+        return True
+    if isinstance(state, Modified):
+        return state.message_annotations is None
+    return isinstance(state, Rejected) and state.error is None

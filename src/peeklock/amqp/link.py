@@ -1,0 +1,218 @@
+"""One link: its credit, its delivery-count and the delivery it is reassembling.
+
+Owns: the state of a link, both roles. Must not know the session's windows or delivery-ids, nor who consumes.
+
+States: PENDING (the peer's attach is not answered yet) -> ATTACHED -> DETACH_SENT; a client's begins at
+ATTACH_SENT. In DETACH_SENT the peer may still send on the handle, or attach anew on it: a peer that was
+refused with a null terminus never answers our detach (wire contract 2.2). A link that both ends have detached
+is dropped by its session.
+
+Credit. Receiving: `granted` deliveries may have come since the attach, `counted` have. Sending: the same, the
+peer grants. delivery-count = initial + counted, link-credit = granted - counted: two plain counters instead
+of four serial numbers (AMQP 2.6.7).
+"""
+
+from __future__ import annotations
+
+import enum
+
+from .errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, RemoteProtocolError, Scope
+from .performatives import DeliveryState
+from .serial import MASK, distance
+from .types import TAG_BYTES_MAX, Encoded, Role
+
+
+class LinkState(enum.Enum):
+    """Where a link is in its life."""
+
+    PENDING = 1
+    ATTACH_SENT = 2
+    ATTACHED = 3
+    DETACH_SENT = 4
+
+
+class ReassemblyBudget:
+    """Bytes a connection may hold in unfinished deliveries, all its links together."""
+
+    __slots__ = ("limit", "used")
+
+    CHUNK_OVERHEAD = 64
+    """Bytes a chunk costs beyond its payload (object header, list entry): tiny frames count too."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def take(self, chunk: bytes) -> None:
+        """Count a chunk.
+
+        Raises:
+            RemoteProtocolError: resource-limit-exceeded, for the connection.
+        """
+        self.used += len(chunk) + self.CHUNK_OVERHEAD
+        if self.used > self.limit:
+            raise RemoteProtocolError(
+                RESOURCE_LIMIT_EXCEEDED, f"unfinished deliveries exceed {self.limit} bytes on this connection"
+            )
+
+    def give_back(self, chunks: list[bytes]) -> None:
+        """Forget chunks that were joined or dropped."""
+        self.used -= sum(map(len, chunks)) + self.CHUNK_OVERHEAD * len(chunks)
+
+
+class Partial:
+    """A delivery whose last frame has not come."""
+
+    __slots__ = ("chunks", "delivery_id", "message_format", "oversized", "settled", "size", "state", "tag")
+
+    def __init__(self, delivery_id: int, tag: bytes, message_format: int) -> None:
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.message_format = message_format
+        self.settled = False
+        self.state: DeliveryState | None = None
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self.oversized = False
+
+
+class Link:
+    """One end of a link; `role` is ours, `handle` ours, `remote_handle` the peer's."""
+
+    __slots__ = (
+        "budget",
+        "counted",
+        "draining",
+        "echo_wanted",
+        "fast",
+        "granted",
+        "handle",
+        "initial_delivery_count",
+        "name",
+        "partial",
+        "prefix",
+        "prefix_tag_bytes",
+        "rcv_settle_mode",
+        "remote_handle",
+        "role",
+        "size_bytes_max",
+        "snd_settle_mode",
+        "source_raw",
+        "state",
+        "target_raw",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        handle: int,
+        role: Role,
+        state: LinkState,
+        snd_settle_mode: int,
+        rcv_settle_mode: int,
+        budget: ReassemblyBudget,
+    ) -> None:
+        self.budget = budget
+        self.name = name
+        self.handle = handle
+        self.remote_handle = -1
+        self.role = role
+        self.state = state
+        self.snd_settle_mode = snd_settle_mode
+        self.rcv_settle_mode = rcv_settle_mode
+        self.source_raw = Encoded(b"\x40")
+        self.target_raw = Encoded(b"\x40")
+        self.initial_delivery_count = 0
+        self.granted = 0
+        self.counted = 0
+        self.draining = False
+        self.echo_wanted = False
+        self.size_bytes_max = 0
+        self.partial: Partial | None = None
+        self.fast = role is Role.RECEIVER
+        """A transfer may take the short way: we receive, and no delivery is half here."""
+        self.prefix = b""
+        self.prefix_tag_bytes = -1
+
+    @property
+    def delivery_count(self) -> int:
+        """The delivery-count on the wire. Not a message's delivery-count."""
+        return (self.initial_delivery_count + self.counted) & MASK
+
+    @property
+    def credit(self) -> int:
+        """How many deliveries may still be sent: by us if we send, by the peer if we receive."""
+        left = self.granted - self.counted
+        return left if left > 0 else 0
+
+    def granted_by_peer(self, delivery_count: int | None, credit: int) -> None:
+        """Take the peer's credit: absolute, from its view of the delivery-count (wire contract 2.7)."""
+        if delivery_count is None:
+            base = 0  # the peer has not seen our attach yet: AMQP 2.6.7, delivery-count
+        else:
+            base = self.counted + distance(self.delivery_count, delivery_count)
+        self.granted = max(base + credit, self.counted)
+
+    def begin_detach(self) -> None:
+        """Stop the link; what it was reassembling is dropped."""
+        self.state = LinkState.DETACH_SENT
+        self.fast = False
+        self.drop_partial()
+
+    def drop_partial(self) -> None:
+        """Forget the unfinished delivery: the link ends, or the peer aborted it."""
+        if self.partial is not None:
+            self.budget.give_back(self.partial.chunks)
+            self.partial = None
+
+    def continue_partial(
+        self, delivery_id: int | None, tag: bytes | None, message_format: int | None
+    ) -> Partial:
+        """Give the delivery a transfer belongs to, a new one if none is unfinished.
+
+        Raises:
+            RemoteProtocolError: a first frame without id or tag, or a continuation that names another
+            delivery.
+        """
+        partial = self.partial
+        if partial is None:
+            if delivery_id is None or tag is None:
+                raise _invalid("first transfer of a delivery without delivery-id or delivery-tag")
+            if len(tag) > TAG_BYTES_MAX:
+                raise _invalid(f"delivery-tag of {len(tag)} bytes, at most {TAG_BYTES_MAX} are allowed")
+            return Partial(delivery_id, tag, message_format or 0)
+        # Repeating them is legal, and the Python client does; changing them is not (AMQP 2.7.5).
+        if delivery_id is not None and delivery_id != partial.delivery_id:
+            raise _invalid(
+                f"delivery {delivery_id} begins inside the unfinished delivery {partial.delivery_id}"
+            )
+        if tag is not None and tag != partial.tag:
+            raise _invalid("delivery-tag changes inside a delivery")
+        return partial
+
+    def add_chunk(self, partial: Partial, chunk: bytes) -> None:
+        """Keep a frame's payload, or drop it once the delivery is over the link's size.
+
+        Raises:
+            RemoteProtocolError: the connection holds too many unfinished bytes.
+        """
+        partial.size += len(chunk)
+        if partial.oversized:
+            return
+        if partial.size > self.size_bytes_max:
+            partial.oversized = True
+            self.budget.give_back(partial.chunks)
+            partial.chunks.clear()
+        elif chunk:
+            partial.chunks.append(chunk)
+            self.budget.take(chunk)
+
+    def finish_partial(self, partial: Partial) -> bytes:
+        """Join the chunks: linear in the size of the delivery."""
+        self.partial = None
+        self.budget.give_back(partial.chunks)
+        return partial.chunks[0] if len(partial.chunks) == 1 else b"".join(partial.chunks)
+
+
+def _invalid(description: str) -> RemoteProtocolError:
+    return RemoteProtocolError(INVALID_FIELD, description, Scope.LINK)

@@ -1,0 +1,88 @@
+"""What a connection has queued for its peer.
+
+Owns: the pieces in order, and the gate that keeps frames back until our `open` has gone out: the official
+Python client pipelines open, begin and attach, so that answers are made before the owner has answered the
+open. Must not know what is in a frame.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .errors import FRAME_SIZE_TOO_SMALL, AmqpError
+from .frames import FRAME_SIZE_MIN, UINT_MAX, frame
+from .types import TAG_BYTES_MAX
+
+Piece = bytes | memoryview
+
+_TRANSFER_BYTES_MAX: Final = 32 + TAG_BYTES_MAX
+"""Bytes of a transfer frame without payload and state: 8 header, 4 + 2 list, 5 handle, 5 id, 2 + 32 tag, 5
+format, 3 flags."""
+
+_FRAME_BYTES_CAP: Final = 1024 * 1024
+"""Bytes of the largest frame we send, whatever the peer would take. Our choice: some say 4 GiB."""
+
+
+class Output:
+    """Queued pieces of one connection; sizes in bytes."""
+
+    __slots__ = ("closed", "failure", "frame_size_max", "gated", "held_size", "payload_max", "pieces", "size")
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.size = 0
+        self.held_size = 0
+        """Bytes of payload that wait for the window of their session."""
+        self.gated: list[bytes] | None = []
+        self.closed = False
+        self.frame_size_max = UINT_MAX
+        """The peer's max-frame-size; unknown, hence unlimited, before its `open`."""
+        self.payload_max = FRAME_SIZE_MIN - _TRANSFER_BYTES_MAX
+        """Bytes of payload that fit into one transfer frame, whatever its tag."""
+        self.failure: AmqpError | None = None
+        """Set when a frame does not fit: the connection cannot go on."""
+
+    def peer_opened(self, frame_size_max: int) -> None:
+        """Take the peer's max-frame-size."""
+        self.frame_size_max = frame_size_max
+        self.payload_max = min(frame_size_max, _FRAME_BYTES_CAP) - _TRANSFER_BYTES_MAX
+
+    def frame(self, channel: int, body: bytes) -> None:
+        """Queue one AMQP frame."""
+        if self.closed:
+            return
+        if len(body) + 8 > self.frame_size_max:
+            self.failure = AmqpError(
+                FRAME_SIZE_TOO_SMALL,
+                f"frame of {len(body) + 8} bytes, the peer's max-frame-size is {self.frame_size_max}",
+            )
+            return
+        data = frame(channel, body)
+        if self.gated is not None:
+            self.gated.append(data)
+            return
+        self.pieces.append(data)
+        self.size += len(data)
+
+    def raw(self, data: bytes) -> None:
+        """Queue bytes before everything that is gated: headers, SASL frames, `open`, empty frames."""
+        if not self.closed and data:
+            self.pieces.append(data)
+            self.size += len(data)
+
+    def open_gate(self) -> None:
+        """Let the gated frames go, now that `open` is queued."""
+        gated, self.gated = self.gated, None
+        for data in gated or ():
+            self.pieces.append(data)
+            self.size += len(data)
+
+    def take(self) -> bytes:
+        """Give everything queued as one string and forget it."""
+        pieces = self.pieces
+        if not pieces:
+            return b""
+        data = b"".join(pieces)
+        pieces.clear()
+        self.size = 0
+        return data
