@@ -82,7 +82,9 @@ class Message:
         self.scheduled_at_ms = scheduled_at_ms
         self.message_id = message_id
         self.queue_id = 0  # given by the engine with the first record
-        self.position = 0  # order of retrieval within its queue; never reused, never rolls over; key of the journal
+        self.position = (
+            0  # order of retrieval in its queue; never reused, never rolls over; key of the journal
+        )
         self.sequence_number = 0
         self.enqueued_sequence_number = 0
         self.enqueued_at_ms = 0
@@ -94,6 +96,19 @@ class Message:
         self.body_row = 0  # given by the engine when the body is placed
         self.body_slot = 0
         self.journal_no = 0  # number of the batch that holds this message's last record; 0 = not yet recorded
+
+    def moved(self) -> Message:
+        """Make the record of this message for another place: same body and numbers, no position yet."""
+        copy = Message(self.size_bytes, bare_offset=self.bare_offset, ttl_ms=self.ttl_ms)
+        copy.sequence_number = self.sequence_number
+        copy.enqueued_sequence_number = self.enqueued_sequence_number
+        copy.enqueued_at_ms = self.enqueued_at_ms
+        copy.expires_at_ms = self.expires_at_ms
+        copy.delivery_count = self.delivery_count
+        copy.overlay = self.overlay
+        copy.body_row = self.body_row
+        copy.body_slot = self.body_slot
+        return copy
 
 
 @dataclass(slots=True)

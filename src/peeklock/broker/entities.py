@@ -1,0 +1,248 @@
+"""The entities of a namespace: which there are, their settings, their queues.
+
+Owns: names, ids, status, creation, update, deletion, listing. Must not know: commands, links' credit,
+messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+from peeklock.broker.changes import QUEUES_PER_ENTITY, EntityRemoved, EntityStored
+from peeklock.broker.commands import Address, Link, SubQueue
+from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.duplicates import Duplicates
+from peeklock.broker.effects import QueueView
+from peeklock.broker.errors import EntityAlreadyExists, EntityDisabled, EntityNotFound, QuotaExceeded
+from peeklock.broker.message_queue import MessageQueue, Shared
+from peeklock.broker.quotas import TierLimits
+from peeklock.broker.receivers import ReceiverLink, SenderLink
+from peeklock.broker.validation import checked_queue, checked_update
+
+_SENDING = (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
+_RECEIVING = (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
+
+
+class Entity:
+    """A queue with its sub-queues. The transfer dead-letter queue is made when somebody asks for it."""
+
+    __slots__ = (
+        "created_at_ms",
+        "dead_letters",
+        "description",
+        "entity_id",
+        "links",
+        "main",
+        "transfers",
+        "updated_at_ms",
+    )
+
+    def __init__(
+        self, stored: EntityStored, shared: Shared, limits: TierLimits, digest_key: bytes, first_position: int
+    ) -> None:
+        description = stored.description
+        first_queue_id = stored.entity_id * QUEUES_PER_ENTITY
+        size_max = (description.max_message_size_kb or limits.message_size_kb_default) * 1024
+        self.entity_id = stored.entity_id
+        self.description = description
+        self.created_at_ms = stored.created_at_ms
+        self.updated_at_ms = stored.updated_at_ms
+        self.links: dict[Link, SenderLink | ReceiverLink] = {}
+        self.transfers: MessageQueue | None = None
+        self.dead_letters = MessageQueue(
+            first_queue_id + SubQueue.DEAD_LETTER.value,
+            f"{description.name}/$deadletterqueue",
+            shared,
+            dead_letters=None,
+            first_position=1,
+            message_size_bytes_max=size_max,
+        )
+        self.main = MessageQueue(
+            first_queue_id + SubQueue.MAIN.value,
+            description.name,
+            shared,
+            dead_letters=self.dead_letters,
+            first_position=first_position,
+            message_size_bytes_max=size_max,
+        )
+        if description.requires_duplicate_detection:
+            self.main.duplicates = Duplicates(self.main.queue_id, digest_key, description.duplicate_window_ms)
+        self._apply_settings(limits, stored.created_at_ms)
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+    @property
+    def receives(self) -> bool:
+        return self.description.status in _RECEIVING
+
+    def queues(self) -> list[MessageQueue]:
+        """Give the queues that exist so far."""
+        known = [self.main, self.dead_letters]
+        return known if self.transfers is None else [*known, self.transfers]
+
+    def size_bytes(self) -> int:
+        return sum(queue.size_bytes for queue in self.queues())
+
+    def stored(self) -> EntityStored:
+        return EntityStored(self.entity_id, self.description, self.created_at_ms, self.updated_at_ms)
+
+    def change(self, description: QueueDescription, limits: TierLimits, now_ms: int) -> None:
+        """Apply other settings; the locks must have been dropped when that matters to them."""
+        self.description = description
+        self.updated_at_ms = now_ms
+        self._apply_settings(limits, now_ms)
+
+    def view(self) -> QueueView:
+        main = self.main
+        return QueueView(
+            entity_id=self.entity_id,
+            description=self.description,
+            created_at_ms=self.created_at_ms,
+            updated_at_ms=self.updated_at_ms,
+            accessed_at_ms=max(queue.accessed_at_ms for queue in self.queues()),
+            size_bytes=self.size_bytes(),
+            active_count=len(main.active) + len(main.deferred),
+            scheduled_count=len(main.scheduled),
+            dead_letter_count=len(self.dead_letters.active) + len(self.dead_letters.deferred),
+            transfer_dead_letter_count=0,
+        )
+
+    def require_receiving(self) -> None:
+        """Raises: EntityDisabled."""
+        if not self.receives:
+            raise EntityDisabled(
+                f"'{self.name}' is {self.description.status.value}: nothing can be received from it"
+            )
+
+    def require_sending(self) -> None:
+        """Raises: EntityDisabled."""
+        if self.description.status not in _SENDING:
+            raise EntityDisabled(
+                f"'{self.name}' is {self.description.status.value}: nothing can be sent to it"
+            )
+
+    def _apply_settings(self, limits: TierLimits, now_ms: int) -> None:
+        size_max = (self.description.max_message_size_kb or limits.message_size_kb_default) * 1024
+        for queue in self.queues():
+            queue.configure(self.description, now_ms)
+            queue.message_size_bytes_max = size_max
+        self.main.accepts_sends = self.description.status in _SENDING
+
+
+class Entities:
+    """All entities of one namespace, by path (without regard to case) and by queue id."""
+
+    def __init__(
+        self,
+        limits: TierLimits,
+        shared: Shared,
+        digest_key: bytes,
+        *,
+        enforce_quotas: bool,
+        first_position: int,
+    ) -> None:
+        self.limits = limits
+        self.queues: dict[int, MessageQueue] = {}
+        self.removed: dict[int, Entity] = {}  # until their messages were handed out
+        self.next_entity_id = 1
+        self._shared = shared
+        self._digest_key = digest_key
+        self._enforce_quotas = enforce_quotas
+        self._first_position = first_position
+        self._by_path: dict[str, Entity] = {}
+        self._by_id: dict[int, Entity] = {}
+        self._sorted: list[Entity] | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Entity]:
+        return iter(self._by_id.values())
+
+    def find(self, path: str) -> Entity:
+        """Raises: EntityNotFound."""
+        entity = self._by_path.get(path.lower())
+        if entity is None:
+            raise EntityNotFound(f"The messaging entity '{path}' could not be found.")
+        return entity
+
+    def by_id(self, entity_id: int) -> Entity | None:
+        return self._by_id.get(entity_id)
+
+    def of_queue(self, queue_id: int) -> Entity | None:
+        return self._by_id.get(queue_id // QUEUES_PER_ENTITY)
+
+    def queue(self, address: Address) -> tuple[Entity, MessageQueue]:
+        """Raises: EntityNotFound."""
+        entity = self.find(address.path)
+        if address.sub_queue is SubQueue.MAIN:
+            return entity, entity.main
+        if address.sub_queue is SubQueue.DEAD_LETTER:
+            return entity, entity.dead_letters
+        return entity, self._transfers(entity)
+
+    def create(self, description: QueueDescription, now_ms: int) -> Entity:
+        """Raises: ArgumentInvalid, ArgumentOutOfRange, NotSupported, EntityAlreadyExists, QuotaExceeded."""
+        description = checked_queue(description, self.limits)
+        if description.name.lower() in self._by_path:
+            raise EntityAlreadyExists(f"The messaging entity '{description.name}' already exists.")
+        if self._enforce_quotas and len(self._by_id) >= self.limits.queues_max:
+            raise QuotaExceeded(
+                f"'{description.name}' cannot be created: tier {self.limits.name} allows "
+                f"{self.limits.queues_max} entities"
+            )
+        entity_id = self.next_entity_id
+        self.next_entity_id = entity_id + 1
+        return self.add(EntityStored(entity_id, description, now_ms, now_ms))
+
+    def add(self, stored: EntityStored) -> Entity:
+        """Take in an entity that is known to be right."""
+        entity = Entity(stored, self._shared, self.limits, self._digest_key, self._first_position)
+        self._by_id[entity.entity_id] = entity
+        self._by_path[entity.name.lower()] = entity
+        self._sorted = None
+        for queue in entity.queues():
+            self.queues[queue.queue_id] = queue
+        return entity
+
+    def checked_update(self, description: QueueDescription) -> tuple[Entity, QueueDescription]:
+        """Raises: EntityNotFound, ArgumentInvalid, ArgumentOutOfRange, NotSupported."""
+        entity = self.find(description.name)
+        return entity, checked_update(entity.description, description, self.limits)
+
+    def remove(self, entity: Entity) -> EntityRemoved:
+        """Forget an entity at once; its messages are handed out later, in slices."""
+        del self._by_id[entity.entity_id]
+        del self._by_path[entity.name.lower()]
+        self._sorted = None
+        for queue in entity.queues():
+            del self.queues[queue.queue_id]
+            queue.retire()
+        self.removed[entity.entity_id] = entity
+        return EntityRemoved(entity.entity_id)
+
+    def page(self, skip: int, top: int) -> tuple[list[Entity], bool]:
+        """Give a page of all entities sorted by name, and whether there are more."""
+        if self._sorted is None:
+            self._sorted = sorted(self._by_id.values(), key=attrgetter("name"))
+        skip = max(skip, 0)
+        end = skip + max(top, 0)
+        return self._sorted[skip:end], end < len(self._sorted)
+
+    def _transfers(self, entity: Entity) -> MessageQueue:
+        if entity.transfers is None:
+            entity.transfers = MessageQueue(
+                entity.entity_id * QUEUES_PER_ENTITY + SubQueue.TRANSFER_DEAD_LETTER.value,
+                f"{entity.name}/$Transfer/$deadletterqueue",
+                self._shared,
+                dead_letters=None,
+                first_position=1,
+                message_size_bytes_max=entity.main.message_size_bytes_max,
+            )
+            entity.transfers.main = entity.main
+            entity.transfers.configure(entity.description, entity.updated_at_ms)
+            self.queues[entity.transfers.queue_id] = entity.transfers
+        return entity.transfers

@@ -1,0 +1,775 @@
+"""One queue of messages: the machine that stores, delivers, locks and settles.
+
+Owns: all messages of one queue, where each stands, and its locks. Must not know: links' owners, names of
+other entities, the wire, the store. Everything happens at the `now_ms` given; what became true is appended to
+`changes`, what follows to `effects`.
+
+Theory of operation. A message stands in exactly one table, by its durable state: `active`, `deferred` or
+`scheduled`. An active one is also in one of these situations:
+
+    fresh      at or after `_cursor`, never handed out since start
+    returned   its position is in the heap `_returned`, always before the cursor
+    locked     `message.lock` is set and `locks` knows the token
+    expired    passed over by a delivery, until the sweep of the same instant takes it away
+
+Returned ones come first, so that the lowest position available is always next (L-07). Deferred and scheduled
+messages never stand in the way of the cursor. A position is the unwrapped order of arrival and never comes
+again, so a stale one in a heap or index names nothing.
+
+A dead-letter queue is the same machine, with positions of its own and `numbers` to find messages by sequence
+number; nothing expires there and nothing is dead-lettered from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heappop, heappush, merge
+from itertools import islice
+from operator import attrgetter
+from typing import Any
+
+from peeklock.broker import properties as overlays
+from peeklock.broker.changes import Change, MessageRemoved, MessageStored, NumbersIssued
+from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
+from peeklock.broker.duplicates import PURGE_EVERY_MS, Duplicates
+from peeklock.broker.effects import Deliver, Drained, Effect
+from peeklock.broker.errors import InvalidOperation
+from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
+from peeklock.broker.message_table import MessageTable
+from peeklock.broker.peek_lock import Lock
+from peeklock.broker.receivers import Receivers
+from peeklock.broker.timers import FAR_MS, Activation, Expiry, Timers
+
+SEQUENCE_NUMBER_MAX = (1 << 63) - 1
+"""Source: semantics S-03: roll-over after 2^63-1, the largest value of the signed wire type."""
+
+PASS_OVER_MAX = 10_000
+"""Expired or vanished messages one delivery passes over before it lets others have a turn: about 5 ms."""
+
+ACTIVATION_LAG_MS = 1_000
+"""An activation that lags by so much enqueues at its own time, not at the scheduled one (S-07)."""
+
+_TOO_LARGE = b"too large"
+"""Stands for an overlay over the limit; compared by identity."""
+
+ACTIVE = MessageState.ACTIVE
+DEFERRED = MessageState.DEFERRED
+SCHEDULED = MessageState.SCHEDULED
+
+
+class Shared:
+    """What the queues of a namespace have in common."""
+
+    __slots__ = ("issued", "timers", "tokens")
+
+    def __init__(self, tokens: Callable[[], bytes]) -> None:
+        self.tokens = tokens
+        self.timers = Timers()
+        self.issued: list[MessageQueue] = []  # queues that issued numbers since somebody asked
+
+
+class MessageQueue:
+    """The messages of one queue or sub-queue."""
+
+    __slots__ = (
+        "_cursor",
+        "_returned",
+        "_shared",
+        "_stopped_short",
+        "accepts_sends",
+        "accessed_at_ms",
+        "activation",
+        "active",
+        "dead_letter_on_expiry",
+        "dead_letters",
+        "deferred",
+        "duplicates",
+        "expiry",
+        "last_enqueued_at_ms",
+        "lock_duration_ms",
+        "locks",
+        "main",
+        "max_delivery_count",
+        "message_size_bytes_max",
+        "name",
+        "next_position",
+        "numbers",
+        "numbers_dirty",
+        "own_ttl_ms_max",
+        "queue_id",
+        "receivers",
+        "scheduled",
+        "size_bytes",
+        "timer_ms",
+    )
+
+    def __init__(
+        self,
+        queue_id: int,
+        name: str,
+        shared: Shared,
+        *,
+        dead_letters: MessageQueue | None,
+        first_position: int,
+        message_size_bytes_max: int,
+    ) -> None:
+        """Make an empty queue.
+
+        Args:
+            dead_letters: where its dead letters go; None makes it a dead-letter queue itself.
+            first_position: of the first message to arrive.
+        """
+        self.queue_id = queue_id
+        self.name = name
+        self._shared = shared
+        self.dead_letters = dead_letters
+        self.main = self  # of a dead-letter queue: the queue whose numbers its messages bear
+        self.message_size_bytes_max = message_size_bytes_max
+        self.next_position = first_position
+        self.last_enqueued_at_ms = 0
+        self.numbers_dirty = False
+        self.size_bytes = 0
+        self.timer_ms = FAR_MS
+        self.accepts_sends = False
+        self.accessed_at_ms = 0
+
+        self.lock_duration_ms = 0
+        self.max_delivery_count = FAR_MS
+        self.dead_letter_on_expiry = False
+        self.own_ttl_ms_max = UNLIMITED_MS
+        self.duplicates: Duplicates | None = None
+
+        self.active = MessageTable()
+        self.deferred = MessageTable()
+        self.scheduled = MessageTable()
+        self.numbers: MessageTable | None = None
+        self.expiry: Expiry | None = None
+        if dead_letters is None:
+            self.numbers = MessageTable()
+        else:
+            dead_letters.main = self
+            self.expiry = Expiry(self.active, UNLIMITED_MS)
+        self.activation = Activation(self.scheduled)
+        self.locks: dict[bytes, Lock] = {}  # in the order in which they lapse, since all last equally long
+        self.receivers = Receivers()
+        self._cursor = first_position
+        self._returned: list[int] = []
+        self._stopped_short = False  # a delivery gave others a turn and wants another one
+
+    # Settings
+
+    def configure(self, description: QueueDescription, now_ms: int) -> None:
+        """Apply an entity's settings, also while in use (A-07)."""
+        self.lock_duration_ms = description.lock_duration_ms
+        if self.expiry is None:
+            return
+        self.max_delivery_count = description.max_delivery_count
+        self.dead_letter_on_expiry = description.dead_lettering_on_expiration
+        self.own_ttl_ms_max = description.default_ttl_ms
+        if self.expiry.default_ttl_ms != description.default_ttl_ms:
+            self.expiry.change_default(description.default_ttl_ms, now_ms)
+            # A message passed over as expired may have become receivable: look at all again from the start.
+            assert not self.locks, "locks are dropped before settings change (L-12)"
+            self._returned = []
+            self._cursor = 0
+            self.wake(now_ms)
+        if self.duplicates is not None:
+            self.duplicates.window_ms = description.duplicate_window_ms
+
+    def retire(self) -> None:
+        """Stop being called: the entity is gone. The locks are forgotten; their holders may still name
+        them."""
+        self.timer_ms = FAR_MS
+        self.locks = {}
+        self.receivers = Receivers()
+
+    # Arrival
+
+    def store(self, message: Message, payload: bytes, now_ms: int, changes: list[Change]) -> int:
+        """Store an arriving message, at once or scheduled; answer its sequence number.
+
+        A duplicate is dropped, and the first message's number answered (D-01, S-01).
+        """
+        message_id = message.message_id
+        if message_id is not None:
+            message.message_id = None  # not kept for every stored message
+            duplicates = self.duplicates
+            if duplicates is not None:
+                digest = duplicates.digest(message_id)
+                first_number = duplicates.first_number(digest, now_ms)
+                if first_number is not None:
+                    return first_number
+                changes.append(duplicates.note(digest, self.next_position & SEQUENCE_NUMBER_MAX, now_ms))
+                if len(duplicates) == 1:
+                    self.wake(now_ms + duplicates.window_ms + PURGE_EVERY_MS)
+        position = self._take_position()
+        message.position = position
+        number = position if position <= SEQUENCE_NUMBER_MAX else position & SEQUENCE_NUMBER_MAX
+        message.sequence_number = number
+        message.enqueued_sequence_number = number
+        self.size_bytes += message.size_bytes
+        scheduled_at_ms = message.scheduled_at_ms
+        if scheduled_at_ms is None or scheduled_at_ms <= now_ms:
+            self._enqueue(message, now_ms)
+        else:
+            message.state = SCHEDULED
+            message.enqueued_at_ms = max(now_ms, self.last_enqueued_at_ms)
+            self.scheduled.put(position, message)
+            self.wake(self.activation.note(message))
+        changes.append(MessageStored(self.queue_id, message, payload))
+        return number
+
+    def _take_position(self) -> int:
+        position = self.next_position
+        self.next_position = position + 1
+        if not self.numbers_dirty:
+            self.numbers_dirty = True
+            self._shared.issued.append(self)
+        return position
+
+    def _enqueue(self, message: Message, enqueued_at_ms: int) -> None:
+        """Make a message with a new position active; its time-to-live counts from here (E-01, S-04)."""
+        if enqueued_at_ms < self.last_enqueued_at_ms:
+            enqueued_at_ms = self.last_enqueued_at_ms
+        else:
+            self.last_enqueued_at_ms = enqueued_at_ms
+        message.enqueued_at_ms = enqueued_at_ms
+        ttl_ms = message.ttl_ms
+        if ttl_ms is not None:
+            message.expires_at_ms = enqueued_at_ms + min(ttl_ms, self.own_ttl_ms_max)
+            message.ttl_ms = None  # from here on it is expires_at_ms - enqueued_at_ms
+        self.active.put(message.position, message)
+        if ttl_ms is not None or self.own_ttl_ms_max < UNLIMITED_MS:
+            self._note_expiry(message)
+
+    def _activate(self, waiting: Message, now_ms: int, changes: list[Change]) -> None:
+        """Enqueue a scheduled message as if just sent (S-07)."""
+        assert waiting.scheduled_at_ms is not None
+        self.scheduled.remove(waiting.position)
+        message = waiting.moved()
+        position = self._take_position()
+        message.position = position
+        message.sequence_number = (
+            position if position <= SEQUENCE_NUMBER_MAX else position & SEQUENCE_NUMBER_MAX
+        )
+        lags = now_ms - waiting.scheduled_at_ms >= ACTIVATION_LAG_MS
+        self._enqueue(message, now_ms if lags else waiting.scheduled_at_ms)
+        changes.append(MessageRemoved(self.queue_id, waiting))
+        changes.append(MessageStored(self.queue_id, message))
+
+    def _take_in_dead_letter(self, message: Message, changes: list[Change]) -> None:
+        assert self.numbers is not None
+        message.position = self._take_position()
+        self.size_bytes += message.size_bytes
+        self.active.put(message.position, message)
+        self.numbers.put(self._order_of(message), message)
+        changes.append(MessageStored(self.queue_id, message))
+
+    # Delivery
+
+    def deliver(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+        """Hand out what is available to the receivers with credit, in turn."""
+        receivers = self.receivers
+        turns = receivers.turns
+        passed_over = 0
+        while turns:
+            message = self._take_available()
+            if message is None:
+                break
+            if self.expiry is not None and self.expiry.has_expired(message, now_ms):
+                # Left to the sweep, which this instant wakes: its body may not have been placed yet.
+                passed_over += 1
+                self.wake(now_ms)
+                if passed_over < PASS_OVER_MAX:
+                    continue
+                self._stopped_short = True
+                return
+            receiver = turns[0]
+            token = self._shared.tokens()
+            if receiver.deletes:
+                locked_until_ms = 0
+                self._remove(message, changes)
+            else:
+                locked_until_ms = now_ms + self.lock_duration_ms
+                lock = Lock(token, message, self, locked_until_ms, receiver.locks)
+                message.lock = lock
+                self.locks[token] = receiver.locks[token] = lock
+                if locked_until_ms < self.timer_ms:
+                    self._shared.timers.set(self, locked_until_ms)
+            receiver.deliveries += 1
+            receiver.size_bytes += message.size_bytes
+            effects.append(
+                Deliver(
+                    message,
+                    token,
+                    locked_until_ms,
+                    message.delivery_count,
+                    self._ttl_ms(message),
+                    message.state,
+                    receiver.link,
+                )
+            )
+            if receiver.deliveries >= receiver.deliveries_max or receiver.size_bytes >= receiver.bytes_max:
+                turns.popleft()
+                receiver.waiting = False
+            elif len(turns) > 1:
+                turns.rotate(-1)
+        if receivers.draining:
+            effects.extend(Drained(receiver.link) for receiver in receivers.drained())
+
+    def _take_available(self) -> Message | None:
+        """Give the available message with the lowest position, which is no longer available then."""
+        active = self.active
+        while self._returned:
+            message = active.get(heappop(self._returned))
+            if message is not None:
+                return message
+        if self._cursor >= self.next_position:
+            return None
+        message = active.first_from(self._cursor)
+        self._cursor = self.next_position if message is None else message.position + 1
+        return message
+
+    def _ttl_ms(self, message: Message) -> int | None:
+        """What header.ttl says to a receiver: the message's own, else the entity's when finite (E-05)."""
+        if message.expires_at_ms != NEVER_MS:
+            return message.expires_at_ms - message.enqueued_at_ms
+        if self.own_ttl_ms_max < UNLIMITED_MS and self.expiry is not None:
+            return self.own_ttl_ms_max
+        return None
+
+    # Settlement
+
+    def held(self, token: bytes, now_ms: int) -> Lock | None:
+        """Give the lock with this token while it is held; at exactly its end it counts as lost."""
+        lock = self.locks.get(token)
+        if lock is None or lock.locked_until_ms <= now_ms:
+            return None
+        return lock
+
+    def complete(self, lock: Lock, changes: list[Change]) -> None:
+        """Remove a locked message (L-05)."""
+        self._end(lock)
+        self._remove(lock.message, changes)
+
+    def abandon(
+        self, lock: Lock, now_ms: int, changes: list[Change], properties: Mapping[str, Any] | None = None
+    ) -> None:
+        """Give a locked message back, counted, with properties changed (L-06)."""
+        overlay = self._overlay_for(lock, properties)
+        if overlay is _TOO_LARGE:
+            self._dead_letter_too_large(lock, changes)
+        else:
+            self.give_back(lock, now_ms, changes, counted=True, overlay=overlay)
+
+    def defer(self, lock: Lock, changes: list[Change], properties: Mapping[str, Any] | None = None) -> None:
+        """Set a locked message aside until it is asked for by number (L-10)."""
+        overlay = self._overlay_for(lock, properties)
+        if overlay is _TOO_LARGE:
+            self._dead_letter_too_large(lock, changes)
+            return
+        self._end(lock)
+        message = lock.message
+        if overlay is not None:
+            message.overlay = overlay
+        if message.state is ACTIVE:
+            self.active.remove(message.position)
+            message.state = DEFERRED
+            self.deferred.put(message.position, message)
+        changes.append(MessageStored(self.queue_id, message))
+
+    def dead_letter(
+        self,
+        lock: Lock,
+        changes: list[Change],
+        reason: str | None = None,
+        description: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Move a locked message to the dead-letter queue (L-09).
+
+        Raises: InvalidOperation: this is a dead-letter queue.
+        Source: wire contract 3.8.
+        """
+        if self.dead_letters is None:
+            raise InvalidOperation(
+                f"'{self.name}' is a dead-letter queue: its messages cannot be dead-lettered further"
+            )
+        overlay = overlays.with_reason(lock.message.overlay, reason, description, properties)
+        if overlay is not None and len(overlay) > overlays.OVERLAY_BYTES_MAX:
+            self._dead_letter_too_large(lock, changes)
+            return
+        self._end(lock)
+        self._move_to_dead_letters(lock.message, overlay, changes)
+
+    def give_back(
+        self, lock: Lock, now_ms: int, changes: list[Change], *, counted: bool, overlay: bytes | None = None
+    ) -> None:
+        """End a lock without a settlement: the message is available again at its place (L-07), or its time is
+        up.
+
+        Args:
+            counted: whether it was a delivery attempt (L-08); the last one allowed dead-letters it.
+            overlay: the changed properties, None when there is no change.
+        """
+        self._end(lock)
+        message = lock.message
+        if overlay is not None:
+            message.overlay = overlay
+        if counted:
+            message.delivery_count += 1
+        if message.state is ACTIVE and self.expiry is not None and self.expiry.has_expired(message, now_ms):
+            self._expire(message, changes)  # "If it is also expired then, expiry decides" L-08
+        elif counted and message.delivery_count >= self.max_delivery_count:
+            self._move_to_dead_letters(
+                message,
+                overlays.with_reason(
+                    message.overlay,
+                    "MaxDeliveryCountExceeded",
+                    f"Message could not be consumed after {self.max_delivery_count} delivery attempts.",
+                ),
+                changes,
+            )
+        else:
+            if counted or overlay is not None:
+                changes.append(MessageStored(self.queue_id, message))
+            if message.state is ACTIVE:
+                heappush(self._returned, message.position)
+                self._note_expiry(message)
+
+    def drop_locks(self) -> None:
+        """End all locks, not counted: the entity changed (L-12). What has expired meanwhile is left to the
+        sweep."""
+        for lock in list(self.locks.values()):
+            self._end(lock)
+            if lock.message.state is ACTIVE:
+                heappush(self._returned, lock.message.position)
+                self._note_expiry(lock.message)
+
+    def renew(self, lock: Lock, now_ms: int) -> int:
+        """Let a lock last for a whole duration from now on; answer until when."""
+        lock.locked_until_ms = now_ms + self.lock_duration_ms
+        self.locks[lock.token] = self.locks.pop(lock.token)  # to the end of the order in which they lapse
+        return lock.locked_until_ms
+
+    def _end(self, lock: Lock) -> None:
+        token = lock.token
+        del self.locks[token]
+        del lock.holder[token]
+        lock.message.lock = None
+
+    def _remove(self, message: Message, changes: list[Change]) -> None:
+        if message.state is ACTIVE:
+            self.active.remove(message.position)
+        elif message.state is DEFERRED:
+            self.deferred.remove(message.position)
+        else:
+            self.scheduled.remove(message.position)
+        if self.numbers is not None:
+            self.numbers.remove(self._order_of(message))
+        self.size_bytes -= message.size_bytes
+        changes.append(MessageRemoved(self.queue_id, message))
+
+    def _move_to_dead_letters(self, message: Message, overlay: bytes | None, changes: list[Change]) -> None:
+        assert self.dead_letters is not None
+        self._remove(message, changes)
+        moved = message.moved()
+        moved.overlay = overlay
+        self.dead_letters._take_in_dead_letter(moved, changes)
+
+    def _expire(self, message: Message, changes: list[Change]) -> None:
+        if self.dead_letter_on_expiry:
+            overlay = overlays.with_reason(
+                message.overlay, "TTLExpiredException", "The message expired and was dead lettered."
+            )
+            self._move_to_dead_letters(message, overlay, changes)
+        else:
+            self._remove(message, changes)
+
+    def _overlay_for(self, lock: Lock, properties: Mapping[str, Any] | None) -> bytes | None:
+        if not properties:
+            return None
+        overlay = overlays.merged(lock.message.overlay, properties)
+        if len(overlay) <= overlays.OVERLAY_BYTES_MAX:
+            return overlay
+        if self.dead_letters is None:
+            raise InvalidOperation(
+                f"the changed properties of sequence number {lock.message.sequence_number} of '{self.name}' "
+                f"are {len(overlay)} bytes, at most {overlays.OVERLAY_BYTES_MAX} are allowed"
+            )
+        return _TOO_LARGE
+
+    def _dead_letter_too_large(self, lock: Lock, changes: list[Change]) -> None:
+        """Dead-letter a message whose properties outgrew the limit, without the change that did it (3.8)."""
+        self._end(lock)
+        overlay = overlays.with_reason(
+            lock.message.overlay, "HeaderSizeExceeded", "The size quota for this stream has been exceeded."
+        )
+        self._move_to_dead_letters(lock.message, overlay, changes)
+
+    # Time
+
+    def wake(self, due_ms: int) -> None:
+        """Have `advance` called at an instant, if it would not be called earlier anyway."""
+        if due_ms < self.timer_ms:
+            self._shared.timers.set(self, due_ms)
+
+    def _note_expiry(self, message: Message) -> None:
+        if self.expiry is not None:
+            self.wake(self.expiry.note(message))
+
+    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+        """Do what is due, about `count_max` items of each kind; answer the work done and set the next
+        timer."""
+        work = 1 + self._lapse(now_ms, count_max, changes)
+        if self.expiry is not None and self.expiry.next_ms() <= now_ms:
+            expired, steps = self.expiry.take_due(now_ms, count_max)
+            for message in expired:
+                self._expire(message, changes)
+            work += steps
+            if not len(self.active):
+                self._returned = []  # nothing it names is left
+        if self.activation.next_ms() <= now_ms:
+            due, steps = self.activation.take_due(now_ms, count_max)
+            for message in due:
+                self._activate(message, now_ms, changes)
+            work += steps
+        if self.duplicates is not None:
+            next_ms = self.duplicates.next_ms()
+            if next_ms is not None and next_ms <= now_ms:
+                work += self.duplicates.purge(now_ms, count_max)
+        self.serve(now_ms, changes, effects)
+        self.set_timer(now_ms)
+        return work
+
+    def set_timer(self, now_ms: int) -> None:
+        """Have `advance` called when the next thing is due."""
+        self.wake(self._next_ms(now_ms))
+
+    def serve(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+        """Deliver what became available here and in the dead-letter queue."""
+        self._stopped_short = False
+        if self.receivers.turns or self.receivers.draining:
+            self.deliver(now_ms, changes, effects)
+        dead_letters = self.dead_letters
+        if dead_letters is not None and dead_letters.receivers.turns:
+            dead_letters.deliver(now_ms, changes, effects)
+
+    def _lapse(self, now_ms: int, count_max: int, changes: list[Change]) -> int:
+        lapsed: list[Lock] = []
+        for lock in self.locks.values():
+            if lock.locked_until_ms > now_ms or len(lapsed) >= count_max:
+                break
+            lapsed.append(lock)
+        for lock in lapsed:
+            self.give_back(lock, now_ms, changes, counted=True)
+        return len(lapsed)
+
+    def _next_ms(self, now_ms: int) -> int:
+        if self._stopped_short:
+            return now_ms
+        next_ms = self.activation.next_ms()
+        for lock in self.locks.values():
+            next_ms = min(next_ms, lock.locked_until_ms)
+            break
+        if self.expiry is not None:
+            next_ms = min(next_ms, self.expiry.next_ms())
+        if self.duplicates is not None:
+            purge_ms = self.duplicates.next_ms()
+            if purge_ms is not None:
+                next_ms = min(next_ms, purge_ms)
+        return next_ms
+
+    # By number
+
+    def order_of_number(self, number: int) -> int:
+        """Give the unwrapped order of the latest message that can have this sequence number (S-03)."""
+        issued = self.main.next_position
+        order = issued & ~SEQUENCE_NUMBER_MAX | number
+        if order < issued or order <= SEQUENCE_NUMBER_MAX:
+            return order
+        return order - SEQUENCE_NUMBER_MAX - 1
+
+    def scheduled_by_number(self, number: int) -> Message | None:
+        """Give the scheduled message with this sequence number."""
+        return self.scheduled.get(self.order_of_number(number)) if number >= 0 else None
+
+    def deferred_by_number(self, number: int) -> Message | None:
+        """Give the deferred message with this sequence number, unless it is locked."""
+        if number < 0:
+            return None
+        order = self.order_of_number(number)
+        message = self.deferred.get(order) if self.numbers is None else self.numbers.get(order)
+        return message if message is not None and message.state is DEFERRED and message.lock is None else None
+
+    def cancel(self, message: Message, changes: list[Change]) -> None:
+        """Delete a scheduled message (S-06)."""
+        self._remove(message, changes)
+
+    def hand_over(
+        self, message: Message, holder: dict[bytes, Lock] | None, now_ms: int, changes: list[Change]
+    ) -> MessageView:
+        """Give a deferred message to who asked for it: locked for `holder`, or removed when that is None."""
+        ttl_ms = self._ttl_ms(message)
+        if holder is None:
+            self._remove(message, changes)
+            return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state)
+        token = self._shared.tokens()
+        lock = Lock(token, message, self, now_ms + self.lock_duration_ms, holder)
+        message.lock = lock
+        self.locks[token] = holder[token] = lock
+        self.wake(lock.locked_until_ms)
+        return MessageView(
+            message, token, lock.locked_until_ms, message.delivery_count, ttl_ms, message.state
+        )
+
+    def browse(self, from_number: int, count_max: int, bytes_max: int) -> list[MessageView]:
+        """Show messages in any state in the order of their numbers, at least one if there is one (S-11)."""
+        views: list[MessageView] = []
+        for message in islice(self._in_order_of_number(self._browse_start(from_number)), max(count_max, 0)):
+            bytes_max -= message.size_bytes + len(message.overlay or b"")
+            if views and bytes_max < 0:
+                break
+            # Only the message's own time-to-live is shown to who looks (E-05).
+            ttl_ms = message.ttl_ms
+            if message.expires_at_ms != NEVER_MS:
+                ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+            views.append(MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state))
+        return views
+
+    def delete_oldest(
+        self, count_max: int, enqueued_before_ms: int, now_ms: int, changes: list[Change]
+    ) -> int:
+        """Delete active, unlocked messages enqueued at or before a time, oldest first; answer how many
+        (A-06)."""
+        found: list[Message] = []
+        in_order = iter(self.active) if self.numbers is None else iter(self.numbers)
+        for message in in_order:
+            # Sequence numbers and enqueued times rise together, in a dead-letter queue too.
+            if message.enqueued_at_ms > enqueued_before_ms or len(found) >= count_max:
+                break
+            if message.state is not ACTIVE or message.lock is not None:
+                continue
+            if self.expiry is None or not self.expiry.has_expired(message, now_ms):
+                found.append(message)
+        for message in found:
+            self._remove(message, changes)
+        if not len(self.active):
+            self._returned = []
+        return len(found)
+
+    def find(self, position: int) -> Message | None:
+        """Give the message at a position, whatever its state."""
+        return self.active.get(position) or self.deferred.get(position) or self.scheduled.get(position)
+
+    def all_messages(self) -> Iterator[Message]:
+        """Go through all messages, in no particular order. The queue must not change meanwhile."""
+        yield from self.active
+        yield from self.deferred
+        yield from self.scheduled
+
+    def numbers_issued(self) -> NumbersIssued:
+        """State the counters as a fact."""
+        return NumbersIssued(
+            self.queue_id,
+            self.next_position,
+            self.next_position & SEQUENCE_NUMBER_MAX,
+            self.last_enqueued_at_ms,
+        )
+
+    def _order_of(self, message: Message) -> int:
+        return self.order_of_number(message.sequence_number)
+
+    def _browse_start(self, number: int) -> int:
+        """Give the order to browse from; a number that is yet to come finds nothing, not what bore it an
+        epoch ago."""
+        if number <= 0:
+            return 0
+        issued = self.main.next_position
+        order = issued & ~SEQUENCE_NUMBER_MAX | number
+        if order > SEQUENCE_NUMBER_MAX and order - issued > SEQUENCE_NUMBER_MAX // 2:
+            order -= SEQUENCE_NUMBER_MAX + 1
+        return order
+
+    def _in_order_of_number(self, order: int) -> Iterator[Message]:
+        if self.numbers is not None:
+            return self.numbers.iterate(order)
+        tables = [table for table in (self.active, self.deferred, self.scheduled) if len(table)]
+        if len(tables) == 1:
+            return tables[0].iterate(order)
+        return merge(*(table.iterate(order) for table in tables), key=attrgetter("position"))
+
+    # Recovery
+
+    def restore(self, records: dict[int, Message], counters: NumbersIssued | None) -> None:
+        """Take in what the journal says of an empty queue; nothing is locked, what is due follows by
+        `advance`."""
+        entries = sorted(records.items())
+        by_state: tuple[list[tuple[int, Message]], ...] = ([], [], [])
+        size_bytes = 0
+        for entry in entries:
+            message = entry[1]
+            by_state[message.state].append(entry)
+            size_bytes += message.size_bytes
+        self.size_bytes = size_bytes
+        self.active.fill(by_state[ACTIVE])
+        self.deferred.fill(by_state[DEFERRED])
+        self.scheduled.fill(by_state[SCHEDULED])
+        if counters is not None:
+            self.next_position = counters.next_position
+            self.last_enqueued_at_ms = counters.last_enqueued_at_ms
+        if entries:
+            self.next_position = max(self.next_position, entries[-1][0] + 1)
+        if self.expiry is not None:
+            limited = self.expiry.default_ttl_ms < UNLIMITED_MS
+            for message in self.active:
+                if limited or message.expires_at_ms != NEVER_MS:
+                    self.expiry.note(message)
+        for message in self.scheduled:
+            self.activation.note(message)
+        self._cursor = 0
+
+    def restore_order_of_numbers(self) -> None:
+        """Index a restored dead-letter queue by number; its main queue must have been restored before."""
+        assert self.numbers is not None
+        entries = [(self._order_of(message), message) for message in self.all_messages()]
+        self.numbers.fill(sorted(entries, key=lambda entry: entry[0]))
+
+    def check(self, now_ms: int) -> None:
+        """Compare all indexes with each other; an assertion fails when they do not agree."""
+        returned = set(self._returned)
+        assert len(returned) == len(self._returned)
+        for table, state in ((self.active, ACTIVE), (self.deferred, DEFERRED), (self.scheduled, SCHEDULED)):
+            table.check()
+            for message in table:
+                assert message.state is state
+                assert message.position < self.next_position
+                if self.numbers is None:
+                    assert message.sequence_number == message.position & SEQUENCE_NUMBER_MAX
+                else:
+                    assert self.numbers.get(self._order_of(message)) is message
+                if message.lock is not None:
+                    assert self.locks[message.lock.token] is message.lock
+                    assert message.position not in returned
+        for message in self.active:
+            expired = self.expiry is not None and self.expiry.has_expired(message, now_ms)
+            if message.lock is None and not expired:
+                assert message.position >= self._cursor or message.position in returned
+        for token, lock in self.locks.items():
+            assert lock.token == token
+            assert lock.message.lock is lock
+            assert lock.queue is self
+            assert lock.holder[token] is lock
+            assert self.timer_ms <= lock.locked_until_ms
+        until = [lock.locked_until_ms for lock in self.locks.values()]
+        assert until == sorted(until)
+        assert self.size_bytes == sum(message.size_bytes for message in self.all_messages())
+        if self.numbers is not None:
+            self.numbers.check()
+            assert len(self.numbers) == len(self.active) + len(self.deferred)
+        self.receivers.check()
+        if self.expiry is not None:
+            self.expiry.check()
+            assert self.timer_ms <= self.expiry.next_ms()
+        self.activation.check()
+        assert self.timer_ms <= self.activation.next_ms()

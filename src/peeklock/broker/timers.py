@@ -1,0 +1,283 @@
+"""When something is due: for the namespace a queue, for a queue a message.
+
+Owns: `Timers` (the next instant of each queue), `DueIndex` (the earliest instant in each chunk of a table),
+`Expiry` and `Activation` on top of it. Must not know: what happens to what is due.
+
+Theory of operation: an instant per message would cost a heap entry of 80 bytes or more and leave one behind
+for every completed message. Instead a heap holds one lower bound per chunk of 256 neighbours, which is made
+exact by looking through the chunk when it falls due. A bound may be early (its message is gone), never late.
+Messages without a time-to-live of their own expire in the order they were enqueued, so a cursor is enough for
+them, and a later change of the entity's default reaches them (E-04).
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from peeklock.broker.descriptions import UNLIMITED_MS
+from peeklock.broker.message import NEVER_MS, Message
+from peeklock.broker.message_table import CHUNK_BITS, MessageTable
+
+if TYPE_CHECKING:
+    from peeklock.broker.message_queue import MessageQueue
+
+FAR_MS = 1 << 62
+"""Later than any instant: larger than every time span plus every time of day."""
+
+
+class Timers:
+    """The queues that want to be called, by the instant they want it.
+
+    A queue has at most one entry that counts, the one equal to its `timer_ms`; others are passed over.
+    """
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, MessageQueue]] = []
+
+    def set(self, queue: MessageQueue, due_ms: int) -> None:
+        """Have a queue called at an instant, instead of at the one set before."""
+        queue.timer_ms = due_ms
+        heappush(self._heap, (due_ms, queue.queue_id, queue))
+
+    def next_ms(self) -> int | None:
+        heap = self._heap
+        while heap:
+            due_ms, _, queue = heap[0]
+            if queue.timer_ms == due_ms:
+                return due_ms
+            heappop(heap)
+        return None
+
+    def take_due(self, now_ms: int) -> MessageQueue | None:
+        """Give a queue that is due, and forget its timer."""
+        due_ms = self.next_ms()
+        if due_ms is None or due_ms > now_ms:
+            return None
+        queue = heappop(self._heap)[2]
+        queue.timer_ms = FAR_MS
+        return queue
+
+
+class DueIndex:
+    """For each chunk of a table a lower bound of the instants in it."""
+
+    __slots__ = ("_bounds", "_heap", "_table")
+
+    def __init__(self, table: MessageTable) -> None:
+        self._table = table
+        self._bounds: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []  # (bound, chunk id); counts when `_bounds` says the same
+
+    def add(self, position: int, due_ms: int) -> None:
+        """Take notice of an instant of the message at a position."""
+        chunk_id = position >> CHUNK_BITS
+        bound = self._bounds.get(chunk_id)
+        if bound is None or due_ms < bound:
+            self._bounds[chunk_id] = due_ms
+            heappush(self._heap, (due_ms, chunk_id))
+            if len(self._heap) > 2 * self._table.chunk_count + 64:
+                self._compact()
+
+    def next_ms(self) -> int | None:
+        """Give the lowest bound."""
+        heap = self._heap
+        while heap:
+            bound, chunk_id = heap[0]
+            if self._bounds.get(chunk_id) == bound:
+                if self._table.has_chunk(chunk_id):
+                    return bound
+                del self._bounds[chunk_id]
+            heappop(heap)
+        return None
+
+    def take_chunk(self, now_ms: int) -> int | None:
+        """Give a chunk whose bound is reached, and forget the bound: the caller looks through it and adds
+        again."""
+        bound = self.next_ms()
+        if bound is None or bound > now_ms:
+            return None
+        chunk_id = heappop(self._heap)[1]
+        del self._bounds[chunk_id]
+        return chunk_id
+
+    def covers(self, position: int, due_ms: int) -> bool:
+        """Whether an instant will be found in time (for checks)."""
+        bound = self._bounds.get(position >> CHUNK_BITS)
+        return bound is not None and bound <= due_ms and (bound, position >> CHUNK_BITS) in self._heap
+
+    def _compact(self) -> None:
+        self._bounds = {
+            chunk_id: bound for chunk_id, bound in self._bounds.items() if self._table.has_chunk(chunk_id)
+        }
+        self._heap = [(bound, chunk_id) for chunk_id, bound in self._bounds.items()]
+        heapify(self._heap)
+
+
+class Expiry:
+    """Which unlocked active messages of a queue expire, and when."""
+
+    __slots__ = ("_cursor", "_default_due_ms", "_index", "_table", "default_ttl_ms")
+
+    def __init__(self, table: MessageTable, default_ttl_ms: int) -> None:
+        self._table = table
+        self._index = DueIndex(table)
+        self.default_ttl_ms = default_ttl_ms
+        # Every unlocked message without a time-to-live of its own stands at or after the cursor, and none of
+        # them expires before `_default_due_ms`.
+        self._cursor = 0
+        self._default_due_ms = FAR_MS
+
+    def note(self, message: Message) -> int:
+        """Take notice of an unlocked message; answer an instant at which to look, FAR_MS when there is
+        none."""
+        if message.expires_at_ms != NEVER_MS:
+            self._index.add(message.position, message.expires_at_ms)
+            return message.expires_at_ms
+        if self.default_ttl_ms >= UNLIMITED_MS:
+            return FAR_MS
+        due_ms = message.enqueued_at_ms + self.default_ttl_ms
+        if message.position < self._cursor:
+            self._cursor = message.position
+        if due_ms < self._default_due_ms:
+            self._default_due_ms = due_ms
+        return due_ms
+
+    def change_default(self, default_ttl_ms: int, now_ms: int) -> None:
+        """Apply another default to what is stored (E-04); `take_due` works out what that means."""
+        self.default_ttl_ms = default_ttl_ms
+        self._cursor = 0
+        self._default_due_ms = now_ms if default_ttl_ms < UNLIMITED_MS else FAR_MS
+
+    def has_expired(self, message: Message, now_ms: int) -> bool:
+        if message.expires_at_ms != NEVER_MS:
+            return message.expires_at_ms <= now_ms
+        return message.enqueued_at_ms + self.default_ttl_ms <= now_ms
+
+    def next_ms(self) -> int:
+        """When to look again; FAR_MS when nothing expires."""
+        own_ms = self._index.next_ms()
+        return self._default_due_ms if own_ms is None else min(own_ms, self._default_due_ms)
+
+    def take_due(self, now_ms: int, count_max: int) -> tuple[list[Message], int]:
+        """Give expired messages, about as many as asked for; the caller removes them at once. Answer the work
+        done too.
+
+        When the instant of `next_ms` is still past afterwards, there is more.
+        """
+        found: list[Message] = []
+        work = 0
+        while work < count_max:
+            chunk_id = self._index.take_chunk(now_ms)
+            if chunk_id is None:
+                break
+            bound = FAR_MS
+            work += 16 - len(found)
+            for message in self._table.chunk(chunk_id):
+                expires_at_ms = message.expires_at_ms
+                if expires_at_ms != NEVER_MS and message.lock is None:
+                    if expires_at_ms <= now_ms:
+                        found.append(message)
+                    elif expires_at_ms < bound:
+                        bound = expires_at_ms
+            if bound != FAR_MS:
+                self._index.add(chunk_id << CHUNK_BITS, bound)
+            work += len(found)
+        if self._default_due_ms <= now_ms and work < count_max:
+            work += self._walk(now_ms, count_max, found)
+        return found, work
+
+    def _walk(self, now_ms: int, count_max: int, found: list[Message]) -> int:
+        """Move the cursor over messages that have expired by the default, or are not its concern."""
+        steps = 0
+        cursor = self._cursor
+        for message in self._table.iterate(cursor):
+            if message.expires_at_ms == NEVER_MS and message.lock is None:
+                due_ms = message.enqueued_at_ms + self.default_ttl_ms
+                if due_ms > now_ms:
+                    self._cursor = message.position
+                    self._default_due_ms = due_ms
+                    return steps
+                found.append(message)
+            cursor = message.position + 1
+            steps += 1
+            if steps >= count_max:
+                self._cursor = cursor
+                return steps
+        self._cursor = cursor
+        self._default_due_ms = FAR_MS
+        return steps
+
+    def check(self) -> None:
+        """Every unlocked message that can expire is covered by an instant that is not late."""
+        for message in self._table:
+            if message.lock is not None:
+                continue
+            if message.expires_at_ms != NEVER_MS:
+                assert self._index.covers(message.position, message.expires_at_ms)
+            elif self.default_ttl_ms < UNLIMITED_MS:
+                assert message.position >= self._cursor
+                assert self._default_due_ms <= message.enqueued_at_ms + self.default_ttl_ms
+
+
+class Activation:
+    """Which scheduled messages of a queue are due, in the order of their times."""
+
+    __slots__ = ("_due", "_index", "_table")
+
+    def __init__(self, table: MessageTable) -> None:
+        self._table = table
+        self._index = DueIndex(table)
+        self._due: list[tuple[int, int]] = []  # (scheduled_at_ms, position) of messages already found due
+
+    def note(self, message: Message) -> int:
+        """Take notice of a scheduled message; answer its time."""
+        assert message.scheduled_at_ms is not None
+        self._index.add(message.position, message.scheduled_at_ms)
+        return message.scheduled_at_ms
+
+    def next_ms(self) -> int:
+        if self._due:
+            return self._due[0][0]
+        due_ms = self._index.next_ms()
+        return FAR_MS if due_ms is None else due_ms
+
+    def take_due(self, now_ms: int, count_max: int) -> tuple[list[Message], int]:
+        """Give due messages by (time, position), at most `count_max`; the caller removes them. Answer the
+        work done too."""
+        work = 0
+        while work < count_max:
+            chunk_id = self._index.take_chunk(now_ms)
+            if chunk_id is None:
+                break
+            bound = FAR_MS
+            for message in self._table.chunk(chunk_id):
+                scheduled_at_ms = message.scheduled_at_ms
+                assert scheduled_at_ms is not None
+                if scheduled_at_ms <= now_ms:
+                    heappush(self._due, (scheduled_at_ms, message.position))
+                elif scheduled_at_ms < bound:
+                    bound = scheduled_at_ms
+            if bound != FAR_MS:
+                self._index.add(chunk_id << CHUNK_BITS, bound)
+            work += 16
+        found: list[Message] = []
+        next_ms = self._index.next_ms()
+        # A chunk that is due and not looked through may hold an earlier message: wait for it.
+        while self._due and len(found) < count_max and (next_ms is None or self._due[0][0] < next_ms):
+            position = heappop(self._due)[1]
+            message_due = self._table.get(position)
+            # It may have been cancelled meanwhile, or found due twice, when its chunk was looked through
+            # twice.
+            if message_due is not None and not (found and found[-1] is message_due):
+                found.append(message_due)
+        return found, work + len(found)
+
+    def check(self) -> None:
+        """Every scheduled message is either found due or covered by a bound that is not late."""
+        due = {position for _, position in self._due}
+        for message in self._table:
+            assert message.scheduled_at_ms is not None
+            assert message.position in due or self._index.covers(message.position, message.scheduled_at_ms)

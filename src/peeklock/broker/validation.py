@@ -1,0 +1,164 @@
+"""Which settings a queue may have.
+
+Owns: the ranges that are the same in every tier, the form of names, and what cannot be changed later. Must
+not know: what other entities there are.
+Source: wire contract 7.8 and 10.1; Learn "Service Bus quotas and limits".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
+from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported
+from peeklock.broker.quotas import TierLimits
+
+NAME_LENGTH_MAX = 260
+LOCK_DURATION_MS_MIN = 5_000
+LOCK_DURATION_MS_MAX = 5 * 60_000
+MAX_DELIVERY_COUNT_MIN = 1
+MAX_DELIVERY_COUNT_MAX = 2_000
+DEFAULT_TTL_MS_MIN = 1_000
+DUPLICATE_WINDOW_MS_MIN = 20_000
+DUPLICATE_WINDOW_MS_MAX = 7 * 86_400_000
+AUTO_DELETE_ON_IDLE_MS_MIN = 5 * 60_000
+MAX_SIZE_MB_MIN = 1024
+MESSAGE_SIZE_KB_MIN = 1024
+USER_METADATA_LENGTH_MAX = 1024
+"""Source: Learn, `QueueDescription.UserMetadata`: "The value cannot exceed 1024 bytes"; counted in characters
+here."""
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
+
+
+def checked_name(name: str) -> str:
+    """Answer a queue's name when its form is right.
+
+    Raises: ArgumentInvalid.
+    Source: wire contract 7.8.
+    """
+    if len(name) > NAME_LENGTH_MAX:
+        raise ArgumentInvalid(
+            f"the name '{name[:40]}...' has {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed"
+        )
+    if _NAME.fullmatch(name) is None:
+        raise ArgumentInvalid(
+            f"the name {name!r} is not allowed: a name has letters, digits, '.', '-', '_' and '/', and begins "
+            f"and ends with a letter or digit"
+        )
+    return name
+
+
+def checked_queue(description: QueueDescription, limits: TierLimits) -> QueueDescription:
+    """Answer the description as it will be kept: every value in range, the tier's defaults filled in.
+
+    Raises:
+        ArgumentInvalid, ArgumentOutOfRange: a value that no queue of this tier may have.
+        NotSupported: a feature that is not offered; the message names the setting.
+    """
+    checked_name(description.name)
+    for setting, value, least, most in (
+        ("LockDuration", description.lock_duration_ms, LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX),
+        ("MaxDeliveryCount", description.max_delivery_count, MAX_DELIVERY_COUNT_MIN, MAX_DELIVERY_COUNT_MAX),
+        (
+            "DuplicateDetectionHistoryTimeWindow",
+            description.duplicate_window_ms,
+            DUPLICATE_WINDOW_MS_MIN,
+            DUPLICATE_WINDOW_MS_MAX,
+        ),
+        ("AutoDeleteOnIdle", description.auto_delete_on_idle_ms, AUTO_DELETE_ON_IDLE_MS_MIN, UNLIMITED_MS),
+        ("MaxSizeInMegabytes", description.max_size_mb, MAX_SIZE_MB_MIN, limits.max_size_mb_max),
+    ):
+        _check_range(description.name, setting, value, least, most)
+    if description.user_metadata is not None:
+        _check_range(
+            description.name,
+            "length of UserMetadata",
+            len(description.user_metadata),
+            0,
+            USER_METADATA_LENGTH_MAX,
+        )
+    _check_message_size(description, limits)
+    _check_offered(description, limits)
+    default_ttl_ms = description.default_ttl_ms
+    if default_ttl_ms >= UNLIMITED_MS:
+        # The largest span is what every client sends for "not set", so that in the basic tier it means the
+        # tier's own.
+        return replace(description, default_ttl_ms=limits.ttl_ms_max)
+    _check_range(
+        description.name, "DefaultMessageTimeToLive", default_ttl_ms, DEFAULT_TTL_MS_MIN, limits.ttl_ms_max
+    )
+    return description
+
+
+def checked_update(old: QueueDescription, new: QueueDescription, limits: TierLimits) -> QueueDescription:
+    """Answer the new description of a queue that exists; its name stays as it was first spelt.
+
+    Raises: as `checked_queue`; ArgumentInvalid also for a setting that is fixed at creation.
+    Source: wire contract 7.3, column "mutable".
+    """
+    for setting, before, after in (
+        ("RequiresSession", old.requires_session, new.requires_session),
+        ("RequiresDuplicateDetection", old.requires_duplicate_detection, new.requires_duplicate_detection),
+        ("EnablePartitioning", old.enable_partitioning, new.enable_partitioning),
+    ):
+        if before != after:
+            raise ArgumentInvalid(
+                f"{setting} of '{old.name}' is fixed at creation: it is {before}, asked for {after}"
+            )
+    return checked_queue(replace(new, name=old.name), limits)
+
+
+def drops_locks(old: QueueDescription, new: QueueDescription) -> bool:
+    """Whether a change of properties drops the locks held: any but the user's own note (L-12)."""
+    return replace(old, user_metadata=None) != replace(new, user_metadata=None)
+
+
+def _check_range(name: str, setting: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        unit = " ms" if setting in _IN_MS else ""
+        raise ArgumentOutOfRange(
+            f"{setting} of '{name}' is {value}{unit}, allowed are {least} to {most}{unit}"
+        )
+
+
+_IN_MS = frozenset(
+    {"LockDuration", "DuplicateDetectionHistoryTimeWindow", "AutoDeleteOnIdle", "DefaultMessageTimeToLive"}
+)
+
+
+def _check_message_size(description: QueueDescription, limits: TierLimits) -> None:
+    size_kb = description.max_message_size_kb
+    if size_kb is None:
+        return
+    if limits.message_size_kb_max == limits.message_size_kb_default:
+        # [T] the service refuses the element at all in these tiers (wire contract 7.8)
+        raise ArgumentInvalid(
+            f"MaxMessageSizeInKilobytes of '{description.name}' cannot be set in tier {limits.name}"
+        )
+    _check_range(
+        description.name,
+        "MaxMessageSizeInKilobytes",
+        size_kb,
+        MESSAGE_SIZE_KB_MIN,
+        limits.message_size_kb_max,
+    )
+
+
+def _check_offered(description: QueueDescription, limits: TierLimits) -> None:
+    for setting, wanted in (
+        ("RequiresSession", description.requires_session),
+        ("EnablePartitioning", description.enable_partitioning),
+        ("ForwardTo", bool(description.forward_to)),
+        ("ForwardDeadLetteredMessagesTo", bool(description.forward_dead_lettered_to)),
+        ("AutoDeleteOnIdle", description.auto_delete_on_idle_ms < UNLIMITED_MS),
+    ):
+        if wanted:
+            raise NotSupported(
+                f"{setting}, asked for by '{description.name}', is not offered by this release"
+            )
+    if description.requires_duplicate_detection and not limits.duplicate_detection:
+        raise NotSupported(
+            f"RequiresDuplicateDetection, asked for by '{description.name}', is not in tier {limits.name}"
+        )
