@@ -1,7 +1,7 @@
 """The shared access signature: parse, generate, verify.
 
-Owns: the text form `SharedAccessSignature sr=..&sig=..&se=..&skn=..`, its encoders' variants, and the HMAC. Must not
-know: which rules exist. Source: wire contract 1.8; Learn "Generate a Shared Access Signature token".
+Owns: the text form `SharedAccessSignature sr=..&sig=..&se=..&skn=..`, its encoders' variants, and the HMAC.
+Must not know: which rules exist. Source: wire contract 1.8; Learn "Generate a Shared Access Signature token".
 """
 
 from __future__ import annotations
