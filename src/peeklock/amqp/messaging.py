@@ -1,0 +1,437 @@
+"""The AMQP 1.0 message format: finding the sections of an encoded message, reading and writing them.
+
+Owns: section layout, the batch format, splicing of maps. Must not know what a broker does with any of it.
+Nothing is decoded that was not asked for: `scan` only finds where each section begins and ends.
+Source: OASIS AMQP 1.0 section 3.2; wire contract 3.1 and 3.7.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from .codec import DecodeError, decode, iter_map_raw, read_list_header, skip
+from .encoding import compound8_or_32, encode_into
+from .types import Described, Symbol, Timestamp, UByte, UInt
+
+BATCH_FORMAT: Final = 0x80013700
+"""Message-format of a transfer whose data sections are whole messages. Source: wire contract 3.7."""
+
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+APPLICATION_PROPERTIES: Final = 0x74
+DATA: Final = 0x75
+SEQUENCE: Final = 0x76
+VALUE: Final = 0x77
+FOOTER: Final = 0x78
+
+Span = tuple[int, int]
+"""Start of a section (its descriptor) and its end."""
+
+_U32 = struct.Struct(">I").unpack_from
+
+_LIST: Final = frozenset((0x45, 0xC0, 0xD0))
+_MAP: Final = frozenset((0xC1, 0xD1))
+_BINARY: Final = frozenset((0xA0, 0xB0))
+_CONSTRUCTORS: Final[dict[int, frozenset[int] | None]] = {
+    HEADER: _LIST,
+    DELIVERY_ANNOTATIONS: _MAP,
+    MESSAGE_ANNOTATIONS: _MAP,
+    PROPERTIES: _LIST,
+    APPLICATION_PROPERTIES: _MAP,
+    DATA: _BINARY,
+    SEQUENCE: _LIST,
+    VALUE: None,
+    FOOTER: _MAP,
+}
+_REPEATED: Final = frozenset((DATA, SEQUENCE))
+_SYMBOLIC: Final = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE,
+    "amqp:amqp-value:*": VALUE,
+    "amqp:footer:map": FOOTER,
+}
+
+
+@dataclass(slots=True)
+class Header:
+    """The header section (AMQP 3.2.1); `ttl` in ms. `delivery_count` is the message's, not a link's."""
+
+    durable: bool = False
+    priority: int = 4
+    ttl: int | None = None
+    first_acquirer: bool = False
+    delivery_count: int = 0
+
+
+@dataclass(slots=True)
+class Properties:
+    """The properties section (AMQP 3.2.4); the two times in ms since 1970 UTC."""
+
+    message_id: Any = None
+    user_id: bytes | None = None
+    to: Any = None
+    subject: str | None = None
+    reply_to: Any = None
+    correlation_id: Any = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    absolute_expiry_time: int | None = None
+    creation_time: int | None = None
+    group_id: str | None = None
+    group_sequence: int | None = None
+    reply_to_group_id: str | None = None
+
+
+_PROPERTY_COUNT: Final = 13
+
+BodyKind = Literal["data", "sequence", "value"]
+_BODY_KINDS: Final[dict[int, BodyKind]] = {DATA: "data", SEQUENCE: "sequence", VALUE: "value"}
+
+
+class Sections:
+    """Where the sections of one encoded message are; each a span or None. `body` covers all body sections."""
+
+    __slots__ = (
+        "application_properties",
+        "bare_offset",
+        "body",
+        "delivery_annotations",
+        "footer",
+        "header",
+        "message_annotations",
+        "payload",
+        "properties",
+    )
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.header: Span | None = None
+        self.delivery_annotations: Span | None = None
+        self.message_annotations: Span | None = None
+        self.properties: Span | None = None
+        self.application_properties: Span | None = None
+        self.body: Span | None = None
+        self.footer: Span | None = None
+        self.bare_offset = len(payload)
+        """Start of the first section behind the message-annotations: from here on, intermediaries change
+        nothing (AMQP 3.2)."""
+
+    def decode_header(self) -> Header:
+        """Decode the header, defaults where it is silent.
+
+        Raises:
+            DecodeError: a field is of another type.
+        """
+        fields = self._fields(self.header, 5)
+        durable, priority, ttl, first_acquirer, delivery_count = fields
+        for number in (priority, ttl, delivery_count):
+            if number is not None and type(number) is not int:
+                raise DecodeError("a number of the header is not an integer")
+        return Header(
+            bool(durable),
+            4 if priority is None else priority,
+            ttl,
+            bool(first_acquirer),
+            delivery_count or 0,
+        )
+
+    def decode_properties(self) -> Properties:
+        """Decode the properties; None where they are silent.
+
+        Raises:
+            DecodeError: not a list of at most 13 fields.
+        """
+        return Properties(*self._fields(self.properties, _PROPERTY_COUNT))
+
+    def property_raw(self, index: int) -> bytes | None:
+        """Give field `index` of the properties as it was encoded (message-id 0, group-id 10), None if absent.
+
+        Raises:
+            DecodeError: the properties are invalid up to there.
+        """
+        if self.properties is None:
+            return None
+        payload = self.payload
+        position, end, count = read_list_header(payload, _value_start(payload, self.properties[0]))
+        if index >= count:
+            return None
+        for _ in range(index):
+            position = skip(payload, position)
+        after = skip(payload, position)
+        if after > end:
+            raise DecodeError("a property reaches beyond its section")
+        return None if payload[position] == 0x40 else payload[position:after]
+
+    def decode_delivery_annotations(self) -> dict[str, Any]:
+        """Decode the delivery-annotations, empty if absent. Raises DecodeError."""
+        return self._map(self.delivery_annotations)
+
+    def decode_message_annotations(self) -> dict[str, Any]:
+        """Decode the message-annotations, empty if absent. Raises DecodeError."""
+        return self._map(self.message_annotations)
+
+    def decode_application_properties(self) -> dict[str, Any]:
+        """Decode the application-properties, empty if absent. Raises DecodeError."""
+        return self._map(self.application_properties)
+
+    def decode_footer(self) -> dict[str, Any]:
+        """Decode the footer, empty if absent. Raises DecodeError."""
+        return self._map(self.footer)
+
+    def decode_body(self) -> list[tuple[BodyKind, Any]]:
+        """Decode the body sections, in order. Raises DecodeError."""
+        found: list[tuple[BodyKind, Any]] = []
+        if self.body is not None:
+            position, end = self.body
+            while position < end:
+                code, start = _descriptor(self.payload, position)
+                value, position = decode(self.payload, start)
+                found.append((_BODY_KINDS[code], value))
+        return found
+
+    def _fields(self, span: Span | None, wanted: int) -> list[Any]:
+        if span is None:
+            return [None] * wanted
+        fields, end = decode(self.payload, _value_start(self.payload, span[0]))
+        if end != span[1] or len(fields) > wanted:
+            raise DecodeError(f"section with {len(fields)} fields, at most {wanted} belong there")
+        return list(fields) + [None] * (wanted - len(fields))
+
+    def _map(self, span: Span | None) -> dict[str, Any]:
+        if span is None:
+            return {}
+        value, end = decode(self.payload, _value_start(self.payload, span[0]))
+        if end != span[1]:
+            raise DecodeError("size of a section does not match its content")
+        pairs: dict[str, Any] = value
+        return pairs
+
+
+def scan(payload: bytes) -> Sections:
+    """Find the sections of an encoded message in one pass; their content is not looked at.
+
+    Raises:
+        DecodeError: no section where one should begin, of a wrong type, out of order, or cut short.
+    """
+    sections = Sections(payload)
+    size = len(payload)
+    position = 0
+    last = 0
+    try:
+        while position < size:
+            if payload[position] == 0 and payload[position + 1] == 0x53:
+                code = payload[position + 2]
+                start = position + 3
+            else:
+                code, start = _descriptor(payload, position)
+            constructor = payload[start]
+            if constructor == 0xC0 or constructor == 0xC1 or constructor == 0xA0:
+                end = start + 2 + payload[start + 1]
+            elif constructor == 0xB0 or constructor == 0xD0 or constructor == 0xD1:
+                end = start + 5 + _U32(payload, start + 1)[0]
+            else:
+                end = skip(payload, start)
+            if code not in _CONSTRUCTORS:
+                raise DecodeError(f"0x{code:x} is not a section of a message")
+            allowed = _CONSTRUCTORS[code]
+            if allowed is not None and constructor not in allowed:
+                raise DecodeError(f"constructor 0x{constructor:02x} in section 0x{code:x}")
+            if end > size:
+                raise DecodeError(f"section 0x{code:x} is truncated")
+            if code <= last and not (code == last and code in _REPEATED):
+                raise DecodeError(f"section 0x{code:x} behind section 0x{last:x}")
+            if code >= PROPERTIES and last < PROPERTIES:
+                sections.bare_offset = position
+            if code in _BODY_KINDS:
+                if sections.body is None:
+                    sections.body = (position, end)
+                elif code == last:
+                    sections.body = (sections.body[0], end)
+                else:
+                    raise DecodeError("body with sections of several kinds")
+            elif code == HEADER:
+                sections.header = (position, end)
+            elif code == MESSAGE_ANNOTATIONS:
+                sections.message_annotations = (position, end)
+            elif code == PROPERTIES:
+                sections.properties = (position, end)
+            elif code == APPLICATION_PROPERTIES:
+                sections.application_properties = (position, end)
+            elif code == DELIVERY_ANNOTATIONS:
+                sections.delivery_annotations = (position, end)
+            else:
+                sections.footer = (position, end)
+            last = code
+            position = end
+    except (IndexError, struct.error):
+        raise DecodeError("message is truncated") from None
+    return sections
+
+
+def iter_batch(payload: bytes) -> list[bytes]:
+    """List the members of a batch: the binary of each data section. What comes before them is only a hint.
+
+    Raises:
+        DecodeError: not a message, or its body is not data.
+    """
+    span = scan(payload).body
+    if span is None:
+        return []
+    members: list[bytes] = []
+    position, end = span
+    while position < end:
+        code, start = _descriptor(payload, position)
+        if code != DATA:
+            raise DecodeError("batch whose body is not data")
+        member, position = decode(payload, start)
+        members.append(member)
+    return members
+
+
+def encode_message(
+    *,
+    header: Header | None = None,
+    delivery_annotations: Mapping[Any, Any] | None = None,
+    message_annotations: Mapping[Any, Any] | None = None,
+    properties: Properties | None = None,
+    application_properties: Mapping[Any, Any] | None = None,
+    data: bytes | list[bytes] | None = None,
+    sequence: list[Any] | None = None,
+    value: Any = None,
+    footer: Mapping[Any, Any] | None = None,
+) -> bytes:
+    """Encode a message. The body is `data` (one section or several), a `sequence`, or else `value` (also
+    null).
+
+    Keys of annotations that are a plain `str` go out as symbols, those of application-properties as strings.
+
+    Raises:
+        EncodeError: a value AMQP does not have.
+    """
+    out = bytearray()
+    if header is not None:
+        _section(out, HEADER, _header_fields(header))
+    if delivery_annotations is not None:
+        _section(out, DELIVERY_ANNOTATIONS, _symbol_keys(delivery_annotations))
+    if message_annotations is not None:
+        _section(out, MESSAGE_ANNOTATIONS, _symbol_keys(message_annotations))
+    if properties is not None:
+        _section(out, PROPERTIES, _property_fields(properties))
+    if application_properties is not None:
+        _section(
+            out, APPLICATION_PROPERTIES, {str(key): item for key, item in application_properties.items()}
+        )
+    if data is not None:
+        for piece in data if isinstance(data, list) else [data]:
+            _section(out, DATA, piece)
+    elif sequence is not None:
+        _section(out, SEQUENCE, sequence)
+    else:
+        _section(out, VALUE, value)
+    if footer is not None:
+        _section(out, FOOTER, _symbol_keys(footer))
+    return bytes(out)
+
+
+class _Remove:
+    """The type of REMOVE."""
+
+
+REMOVE: Final = _Remove()
+"""As a value of `merge_map`'s updates: drop the key."""
+
+
+def merge_map(section: bytes, updates: Mapping[str, Any]) -> bytes:
+    """Add, replace or (`REMOVE`) drop pairs of an encoded map section; the others stay bit for bit, in order.
+
+    A symbol and a string with the same text are the same key; new keys are encoded as given.
+
+    Raises:
+        DecodeError: `section` is not a described map.
+    """
+    code, start = _descriptor(section, 0)
+    kept = bytearray()
+    count = 0
+    for key, key_start, _, end in iter_map_raw(section, start):
+        if key not in updates:
+            kept += section[key_start:end]
+            count += 2
+    for key, value in updates.items():
+        if value is not REMOVE:
+            encode_into(kept, key)
+            encode_into(kept, value)
+            count += 2
+    out = bytearray((0x00, 0x53, code))
+    compound8_or_32(out, 0xC1, 0xD1, count, kept)
+    return bytes(out)
+
+
+def _descriptor(payload: bytes, position: int) -> tuple[int, int]:
+    """Give the code of the section at `position` and where its value starts, for any form of descriptor."""
+    if payload[position : position + 2] == b"\x00\x53" and len(payload) > position + 3:
+        return payload[position + 2], position + 3
+    if position >= len(payload) or payload[position] != 0:
+        raise DecodeError("no section begins where one should")
+    descriptor, start = decode(payload, position + 1)
+    if isinstance(descriptor, str):
+        descriptor = _SYMBOLIC.get(descriptor, -1)
+    if type(descriptor) is not int:
+        raise DecodeError(f"{type(descriptor).__name__} as the descriptor of a section")
+    return descriptor, start
+
+
+def _value_start(payload: bytes, position: int) -> int:
+    return _descriptor(payload, position)[1]
+
+
+def _section(out: bytearray, code: int, value: Any) -> None:
+    encode_into(out, Described(code, value))
+
+
+def _symbol_keys(pairs: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {Symbol(key) if type(key) is str else key: value for key, value in pairs.items()}
+
+
+def _header_fields(header: Header) -> list[Any]:
+    return [
+        header.durable,
+        UByte(header.priority),
+        None if header.ttl is None else UInt(header.ttl),
+        header.first_acquirer,
+        UInt(header.delivery_count),
+    ]
+
+
+def _property_fields(properties: Properties) -> list[Any]:
+    fields = [
+        properties.message_id,
+        properties.user_id,
+        properties.to,
+        properties.subject,
+        properties.reply_to,
+        properties.correlation_id,
+        _as(Symbol, properties.content_type),
+        _as(Symbol, properties.content_encoding),
+        _as(Timestamp, properties.absolute_expiry_time),
+        _as(Timestamp, properties.creation_time),
+        properties.group_id,
+        _as(UInt, properties.group_sequence),
+        properties.reply_to_group_id,
+    ]
+    while fields and fields[-1] is None:
+        fields.pop()
+    return fields
+
+
+def _as(kind: type, value: Any) -> Any:
+    return None if value is None else kind(value)
