@@ -36,7 +36,7 @@ _READERS: dict[str, tuple[str, Callable[[Description, str], Any]]] = {
     "EnableBatchedOperations": ("enable_batched_operations", Description.boolean),
     "Status": ("status", lambda given, name: _status(given.text(name))),
     "ForwardTo": ("forward_to", lambda given, name: _entity_name(given.text(name))),
-    "UserMetadata": ("user_metadata", lambda given, name: given.text(name) or None),
+    "UserMetadata": ("user_metadata", lambda given, name: given.exact_text(name) or None),
     "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", Description.duration),
     "EnablePartitioning": ("enable_partitioning", Description.boolean),
     "EnableExpress": ("enable_express", Description.boolean),

@@ -69,6 +69,10 @@ class Description:
         """Read an element's text, outer white space removed."""
         return (self._children[name].text or "").strip()
 
+    def exact_text(self, name: str) -> str:
+        """Read an element's text as it stands."""
+        return self._children[name].text or ""
+
     def boolean(self, name: str) -> bool:
         """Read an XML Schema boolean. Raises: ArgumentInvalid."""
         text = self.text(name).lower()
