@@ -201,20 +201,13 @@ class Fold:
         self._ids: dict[tuple[int, bytes], MessageIdSeen] = {}
         self._id_frames: dict[int, int] = {}
 
-    @property
-    def next_no(self) -> int | None:
-        """Number that the next frame must have, None when any will do."""
-        return self._first_no + len(self._sizes) if self._sizes else None
-
     def add(self, no: int, meta: bytes) -> None:
         """Replay frame `no`. Raises: StoreDamaged, also for a gap."""
         runs = _runs(no, meta)
         if not self._sizes:
             self._first_no = no
-        elif no != self.next_no:
-            raise StoreDamaged(
-                f"frame {self.next_no} is missing from the journal: the next one there is frame {no}"
-            )
+        elif no != self._first_no + len(self._sizes):
+            raise StoreDamaged(gap(self._first_no + len(self._sizes), no))
         self._sizes.append(len(meta))
         for kind, queue_id, data in runs:
             if kind == _STORED:
@@ -253,6 +246,12 @@ class Fold:
             pairs = iter(records.items())
             while piece := list(islice(pairs, PIECE_RECORDS)):
                 yield queue_id, _messages(queue_id, piece, self._overlays)
+
+
+def gap(expected: int, found: int) -> str:
+    """Say that frames are missing."""
+    missing = f"frame {expected} is" if found == expected + 1 else f"frames {expected} to {found - 1} are"
+    return f"{missing} missing from the journal: frame {found} comes next"
 
 
 def _runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:

@@ -1,0 +1,81 @@
+"""The data folder: one process at a time.
+
+Owns: the lock file and what it says. Must not know: the database beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from peeklock.store.base import StoreFailed, StoreInUse
+
+LOCK_NAME = "peeklock.lock"
+DATABASE_NAME = "peeklock.db"
+
+
+class FolderLock:
+    """An advisory lock on a folder, held by the kernel for as long as this process lives: a kill lets it
+    go."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK_NAME
+        self._fd: int | None = None
+
+    def take(self) -> None:
+        """Take the folder. Raises: StoreInUse, naming the holder; StoreFailed."""
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StoreFailed(
+                f"cannot open {self._path}: {error.strerror}; check the folder's owner"
+            ) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise StoreInUse(
+                f"{self._path.parent} is in use by {holder(self._path.parent)}; stop it or use another folder"
+            ) from None
+        except OSError as error:
+            os.close(fd)
+            raise StoreFailed(f"cannot lock {self._path}: {error.strerror}") from error
+        started = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"process {os.getpid()}, started {started}\n".encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Let the folder go. The file stays, empty: to unlink it would race with the next process to take
+        it."""
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None
+
+
+def holder(folder: Path) -> str:
+    """Say who holds a folder, as that process wrote it down."""
+    try:
+        said = (folder / LOCK_NAME).read_text(errors="replace").strip()
+    except OSError:
+        said = ""
+    return said or "another process"
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the folder; changes nothing."""
+    try:
+        fd = os.open(folder / LOCK_NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

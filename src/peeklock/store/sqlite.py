@@ -1,0 +1,492 @@
+"""The durable store of one namespace: a SQLite database in a folder of its own.
+
+Owns: tables, settings of SQLite, the two threads that talk to it, the return of space to the disk. Must not
+know: what the facts mean.
+
+A commit is one transaction of few statements over BLOBs that were packed on the event loop, since sqlite3
+takes the interpreter's lock for each statement: one row for the frame, one for each body row. The writing
+thread does nothing else; reads have a connection and a thread of their own, so that none waits for an fsync.
+In WAL mode neither blocks the other.
+
+    journal(no, meta)   one frame per batch         body(no, data)   payloads, by row
+    kv(k, v, checksum)  entity definitions and the next free entity id
+
+A file holds one namespace: a column for it would be the same in all rows, and a key of two columns would need
+a second B-tree beside each table.
+
+Space. Dropped rows leave free pages; new rows use these first. Pages that stay free are given back to the
+disk in slices, with a commit when they are most of the file, else when no commit has come for a moment; then
+the WAL is emptied too.
+
+Source: sqlite.org/wal.html, /pragma.html, /atomiccommit.html; figures are in bench/micro_store.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from peeklock.broker.changes import EntityRemoved, EntityStored
+from peeklock.store import entities, frames
+from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged, StoreError, StoreFailed, StoreTooNew
+from peeklock.store.folder import DATABASE_NAME, FolderLock
+from peeklock.store.sqlite_errors import Plainly
+from peeklock.store.worker import Worker
+
+FORMAT = 1
+"""Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this."""
+
+APPLICATION_ID = 0x706B6C6B
+"""`pklk`: tells our files from other SQLite databases."""
+
+_SCHEMA = (
+    "CREATE TABLE journal(no INTEGER PRIMARY KEY, meta BLOB NOT NULL)",
+    "CREATE TABLE body(no INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+    "CREATE TABLE kv(k TEXT PRIMARY KEY, v TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+
+WAL_CHECKPOINT_PAGES = 8000
+"""The WAL is copied into the database at 32 MB. Source: architecture, durable store."""
+
+WAL_BYTES_KEPT = 40 * 1024 * 1024
+"""The WAL file keeps this size once grown, a little more than it uses: to extend it costs each fsync more."""
+
+WRITER_CACHE_KIB = 32 * 1024
+READER_CACHE_KIB = 2 * 1024  # whole body rows are kept by the engine's own cache
+
+FREE_PAGES_KEPT = 1024
+"""4 MB of free pages are left for the next rows."""
+
+BUSY_FREE_PAGES_MIN = 4096
+"""Above 16 MB, and half of the file, free pages are given back also while commits go on."""
+
+SHRINK_PAGES = 512
+"""Pages given back in one slice: 2 MB, about a millisecond or two."""
+
+LOOK_EVERY_COMMITS = 16
+"""How often a commit looks whether to give back pages: the look costs some 20 us."""
+
+IDLE_WAL_BYTES_MAX = 1024 * 1024
+"""A larger WAL is emptied when idle."""
+
+LOAD_ROWS = 256
+
+Durability = Literal["fsync", "os"]
+
+
+class SqliteStore:
+    """See `store.base.Store` for the contract. Call from one event loop."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        durability: Durability = "fsync",
+        connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
+    ) -> None:
+        """Name the folder; nothing is touched before `open`.
+
+        Args:
+            folder: made if it is not there.
+            durability: `fsync` survives a power cut; `os` survives the death of the process, not of the
+            machine.
+            connect: makes connections, as `sqlite3.connect` does.
+        """
+        self._folder = Path(folder)
+        self._path = self._folder / DATABASE_NAME
+        self._durability = durability
+        self._connect = connect
+        self._lock = FolderLock(self._folder)
+        self._writer: Worker | None = None
+        self._reader: Worker | None = None
+        self._write_db: sqlite3.Connection | None = None
+        self._read_db: sqlite3.Connection | None = None
+        self._last_no = 0
+        self._next_entity_id = 1
+        self._commits = 0
+        self._failure: str | None = None
+
+    # Opening
+
+    async def open(self) -> None:
+        """Take the folder and make it usable. Raises: StoreInUse, StoreTooNew, StoreDamaged, StoreFailed."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreFailed(f"cannot make the folder {self._folder}: {error.strerror}") from error
+        self._lock.take()
+        self._writer = Worker("peeklock-store-writer", when_idle=self._tidy)
+        self._reader = Worker("peeklock-store-reader")
+        try:
+            await self._writer.submit(self._open_writer)
+            await self._reader.submit(self._open_reader)
+        except BaseException:
+            await self._let_go()
+            raise
+
+    def _open_writer(self) -> None:
+        check_header(self._path)
+        with Plainly(f"open {self._path}"):
+            db = self._write_db = self._connect(
+                self._path, isolation_level=None, check_same_thread=False, cached_statements=32
+            )
+            is_new = _is_new(db, self._path)
+            if is_new:
+                db.execute("PRAGMA page_size = 4096")
+                db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            db.execute("PRAGMA journal_mode = WAL").fetchall()
+            db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'fsync' else 'NORMAL'}")
+            if sys.platform == "darwin" and self._durability == "fsync":
+                # fsync on macOS leaves the data in the drive's cache.
+                db.execute("PRAGMA fullfsync = ON")
+                db.execute("PRAGMA checkpoint_fullfsync = ON")
+            db.execute("PRAGMA secure_delete = OFF").fetchall()
+            db.execute("PRAGMA temp_store = MEMORY")
+            db.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
+            db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}").fetchall()
+            db.execute(f"PRAGMA wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}").fetchall()
+            if is_new:
+                db.execute("BEGIN IMMEDIATE")
+                for statement in _SCHEMA:
+                    db.execute(statement)
+                db.execute("COMMIT")
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                self._sync_folders()
+            self._last_no = db.execute("SELECT coalesce(max(no), 0) FROM journal").fetchall()[0][0]
+
+    def _sync_folders(self) -> None:
+        """Make the names of new files durable, SQLite syncs only their contents."""
+        for folder in (self._folder, self._folder.absolute().parent):
+            fd = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def _open_reader(self) -> None:
+        with Plainly(f"open {self._path} for reading"):
+            db = self._read_db = self._connect(
+                self._path, isolation_level=None, check_same_thread=False, cached_statements=32
+            )
+            db.execute("PRAGMA query_only = ON")
+            db.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
+
+    # Writing
+
+    def commit(self, batch: Batch) -> Awaitable[int]:
+        """Make a batch durable; see `Store`."""
+        no = batch.no
+        assert self._writer is not None, "the store is not open"
+        assert no == self._last_no + 1 or not self._last_no, (
+            f"batch {no} was offered after batch {self._last_no}"
+        )
+        self._last_no = no
+        meta = frames.encode(batch)
+        bodies = [(row, frames.pack_body_row(row, payloads)) for row, payloads in batch.body_rows.items()]
+        dropped = _ranges(batch.dropped_rows)
+        entries, gone = self._entity_entries(batch)
+        truncate_before = batch.truncate_before
+        return self._writer.submit(
+            lambda: self._write(no, meta, bodies, dropped, truncate_before, entries, gone)
+        )
+
+    def _write(
+        self,
+        no: int,
+        meta: bytes,
+        bodies: list[tuple[int, bytes]],
+        dropped: list[tuple[int, int]],
+        truncate_before: int,
+        entries: list[tuple[str, str, int]],
+        gone: list[tuple[str]],
+    ) -> int:
+        if self._failure is not None:
+            raise StoreFailed(f"batch {no} was not written: {self._failure}")
+        db = self._write_db
+        assert db is not None
+        try:
+            with Plainly(f"write batch {no} to {self._path}"):
+                db.execute("BEGIN IMMEDIATE")
+                if bodies:
+                    db.executemany("INSERT INTO body VALUES (?, ?)", bodies)
+                db.execute("INSERT INTO journal VALUES (?, ?)", (no, meta))
+                if dropped:
+                    db.executemany("DELETE FROM body WHERE no BETWEEN ? AND ?", dropped)
+                if truncate_before:
+                    db.execute("DELETE FROM journal WHERE no < ?", (truncate_before,))
+                if entries:
+                    db.executemany("REPLACE INTO kv VALUES (?, ?, ?)", entries)
+                if gone:
+                    db.executemany("DELETE FROM kv WHERE k = ?", gone)
+                self._shrink_if_mostly_free(db)
+                db.execute("COMMIT")
+        except StoreError as error:
+            # What is durable now is known only to the file. Nothing may be written after it: see the engine's
+            # rule 3.
+            self._failure = str(error)
+            raise
+        return len(meta)
+
+    def _entity_entries(self, batch: Batch) -> tuple[list[tuple[str, str, int]], list[tuple[str]]]:
+        """Give the entries of `kv` to write and the keys to delete."""
+        texts: dict[str, str | None] = {}
+        for change in batch.changes:
+            if type(change) is EntityStored:
+                texts[entities.key_of(change.entity_id)] = entities.encode(change)
+                if change.entity_id >= self._next_entity_id:
+                    self._next_entity_id = change.entity_id + 1
+                    texts[entities.NEXT_ENTITY_ID_KEY] = str(self._next_entity_id)
+            elif type(change) is EntityRemoved:
+                texts[entities.key_of(change.entity_id)] = None
+        entries = [
+            (key, text, entities.checksum(key, text)) for key, text in texts.items() if text is not None
+        ]
+        return entries, [(key,) for key, text in texts.items() if text is None]
+
+    # Space
+
+    def _shrink_if_mostly_free(self, db: sqlite3.Connection) -> None:
+        self._commits += 1
+        if self._commits % LOOK_EVERY_COMMITS:
+            return
+        free, pages = _page_counts(db)
+        if free > BUSY_FREE_PAGES_MIN and 2 * free > pages:
+            # As many as in all the commits until the next look.
+            db.execute(f"PRAGMA incremental_vacuum({SHRINK_PAGES})").fetchall()
+
+    def _tidy(self) -> float | None:
+        """Give back space while no commit comes; answers when to go on. A failure here is left for a commit
+        to meet."""
+        db = self._write_db
+        if db is None or self._failure is not None:
+            return None
+        try:
+            free, _ = _page_counts(db)
+            if free > FREE_PAGES_KEPT:
+                db.execute(
+                    f"PRAGMA incremental_vacuum({min(SHRINK_PAGES, free - FREE_PAGES_KEPT)})"
+                ).fetchall()
+                return 0
+            if _size_of(f"{self._path}-wal") > IDLE_WAL_BYTES_MAX:
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error:
+            return None
+        return None
+
+    async def free_bytes(self) -> int | None:
+        """Give the free space of the volume, as an unprivileged process may use it."""
+        volume = os.statvfs(self._folder)
+        return volume.f_bavail * volume.f_frsize
+
+    # Reading
+
+    async def load_entities(self) -> tuple[list[EntityStored], int]:
+        """Give all entity definitions and the next free entity id. Raises: StoreDamaged."""
+        stored, self._next_entity_id = read_entities(
+            await self._read("SELECT k, v, checksum FROM kv ORDER BY k")
+        )
+        return stored, self._next_entity_id
+
+    async def load(self) -> AsyncIterator[Frame]:
+        """Give every frame in order, oldest first. Raises: StoreDamaged."""
+        expected: int | None = None
+        after = -1
+        while rows := await self._read(
+            "SELECT no, meta FROM journal WHERE no > ? ORDER BY no LIMIT ?", after, LOAD_ROWS
+        ):
+            for no, meta in rows:
+                if expected is not None and no != expected:
+                    raise StoreDamaged(frames.gap(expected, no))
+                yield frames.decode(no, meta)
+                expected = no + 1
+            after = rows[-1][0]
+
+    async def load_live(self) -> LiveFacts:
+        """Give what still holds. Raises: StoreDamaged."""
+        assert self._reader is not None
+        return await self._reader.submit(self._fold)
+
+    def _fold(self) -> LiveFacts:
+        assert self._read_db is not None
+        fold = frames.Fold()
+        with Plainly(f"read the journal of {self._path}"):
+            for no, meta in self._read_db.execute("SELECT no, meta FROM journal ORDER BY no"):
+                fold.add(no, meta)
+        return fold.finish()
+
+    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
+        """Give the payloads of body rows, by slot. Raises: StoreDamaged, also for a row that is not there."""
+        found = {}
+        for row in rows:
+            data = await self._read("SELECT data FROM body WHERE no = ?", row)
+            if not data:
+                raise StoreDamaged(f"body row {row} is missing from {self._path}")
+            found[row] = frames.unpack_body_row(row, data[0][0])
+        return found
+
+    async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
+        """Give (row, size in bytes) of the rows above `after`, ascending; their contents are not read."""
+        return await self._read(
+            "SELECT no, length(data) FROM body WHERE no > ? ORDER BY no LIMIT ?", after, count_max
+        )
+
+    async def last_body_row(self) -> int:
+        """Give the highest body row there is, 0 when there is none."""
+        last: int = (await self._read("SELECT coalesce(max(no), 0) FROM body"))[0][0]
+        return last
+
+    async def read_head(self, bytes_max: int) -> list[Frame]:
+        """Give the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
+        StoreDamaged."""
+        assert self._reader is not None
+        return await self._reader.submit(lambda: self._head(bytes_max))
+
+    def _head(self, bytes_max: int) -> list[Frame]:
+        assert self._read_db is not None
+        head: list[Frame] = []
+        size_bytes = 0
+        with Plainly(f"read the journal of {self._path}"):
+            cursor = self._read_db.execute("SELECT no, meta FROM journal ORDER BY no")
+            for no, meta in cursor:
+                if head and size_bytes + len(meta) > bytes_max:
+                    break
+                size_bytes += len(meta)
+                head.append(frames.decode(no, meta))
+            cursor.close()  # an open cursor would keep the WAL from being emptied
+        return head
+
+    async def _read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        assert self._reader is not None, "the store is not open"
+        return await self._reader.submit(lambda: self._select(sql, values))
+
+    def _select(self, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        assert self._read_db is not None
+        with Plainly(f"read {self._path}"):
+            return self._read_db.execute(sql, values).fetchall()
+
+    # Closing
+
+    async def close(self) -> None:
+        """Finish with a truncating checkpoint and let the folder go."""
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        if self._reader is not None:
+            await self._reader.submit(self._close_reader)
+            self._reader.stop()
+            self._reader = None
+        if self._writer is not None:
+            await self._writer.submit(self._close_writer)
+            self._writer.stop()
+            self._writer = None
+        self._lock.release()
+
+    def _close_reader(self) -> None:
+        db, self._read_db = self._read_db, None
+        if db is not None:
+            db.close()
+
+    def _close_writer(self) -> None:
+        db, self._write_db = self._write_db, None
+        if db is None:
+            return
+        try:
+            if self._failure is None and db.in_transaction is False:
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error:
+            pass  # the WAL stays and is read at the next start
+        finally:
+            db.close()
+
+
+def read_entities(rows: Sequence[tuple[str, str, int]]) -> tuple[list[EntityStored], int]:
+    """Read the entries of `kv`. Raises: StoreDamaged."""
+    stored = []
+    next_entity_id = 1
+    for key, text, checksum in rows:
+        found = entities.checksum(key, text)
+        if found != checksum:
+            raise StoreDamaged(
+                f"the entry {key} fails its checksum: it says {checksum:08x}, its text gives {found:08x}"
+            )
+        if key == entities.NEXT_ENTITY_ID_KEY:
+            next_entity_id = int(text)
+        elif key.startswith(entities.KEY_PREFIX):
+            stored.append(entities.decode(key, text))
+    return stored, next_entity_id
+
+
+def check_header(path: Path) -> None:
+    """Look whose file this is before SQLite touches it. Raises: StoreTooNew, StoreDamaged, StoreFailed.
+
+    Source: sqlite.org/fileformat.html, 1.3: user version at byte 60, application id at byte 68.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreFailed(f"cannot read {path}: {error.strerror}; check the folder's owner") from error
+    if not header:
+        return
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        raise StoreDamaged(f"{path} is no SQLite database: its first bytes are {header[:16]!r}")
+    _check_identity(
+        path, int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"), empty_is_new=True
+    )
+
+
+def _check_identity(path: Path, application_id: int, version: int, *, empty_is_new: bool) -> None:
+    if empty_is_new and not application_id and not version:
+        return
+    if application_id != APPLICATION_ID:
+        raise StoreDamaged(
+            f"{path} is no store of this broker: its application id is {application_id:#010x}, "
+            f"not {APPLICATION_ID:#010x}"
+        )
+    if version > FORMAT:
+        raise StoreTooNew(
+            f"{path} has format {version}, written by a newer release; this one reads up to {FORMAT}: "
+            "start a newer release"
+        )
+
+
+def _is_new(db: sqlite3.Connection, path: Path) -> bool:
+    """Whether a database has no tables yet: it was just made, or a process died while it made it."""
+    [[application_id]] = db.execute("PRAGMA application_id").fetchall()
+    [[version]] = db.execute("PRAGMA user_version").fetchall()
+    [[tables]] = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    _check_identity(path, application_id, version, empty_is_new=not tables)
+    return not tables
+
+
+def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:
+    """Give (free pages, all pages)."""
+    [[free]] = db.execute("PRAGMA freelist_count").fetchall()
+    [[pages]] = db.execute("PRAGMA page_count").fetchall()
+    return free, pages
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _ranges(rows: list[int]) -> list[tuple[int, int]]:
+    """Join neighbours: rows mostly die in the order they were written."""
+    ranges: list[tuple[int, int]] = []
+    for row in sorted(rows):
+        if ranges and ranges[-1][1] == row - 1:
+            ranges[-1] = (ranges[-1][0], row)
+        else:
+            ranges.append((row, row))
+    return ranges

@@ -1,0 +1,81 @@
+"""A thread that does one job after the other for the event loop.
+
+Owns: the thread, its queue, the way back to the loop. Must not know: what the jobs are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class Worker:
+    """Runs jobs in the order they were submitted; in between, when none comes for a while, `when_idle`."""
+
+    def __init__(self, name: str, *, when_idle: Callable[[], float | None] | None = None) -> None:
+        """Start the thread.
+
+        Args:
+            name: of the thread.
+            when_idle: called after 0.2 s without a job; answers after how many seconds to call it again if
+            still no
+                job has come, None = not before the next job.
+        """
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._when_idle = when_idle
+        # A daemon: a process that must stop at once does not wait for a disk that hangs.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Queue a job; the future gets its result or exception. Call on the event loop's thread."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put((job, loop, future))
+        return future
+
+    def stop(self) -> None:
+        """End the thread after the jobs queued so far; does not wait."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (item := self._next()) is not None:
+            job, loop, future = item
+            result: object = None
+            error: BaseException | None = None
+            try:
+                result = job()
+            except BaseException as raised:
+                error = raised
+            try:
+                loop.call_soon_threadsafe(_settle, future, result, error)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+            del item, job, future, result, error
+
+    def _next(self) -> _Job | None:
+        timeout: float | None = None if self._when_idle is None else IDLE_AFTER_S
+        while True:
+            try:
+                return self._jobs.get(timeout=timeout)
+            except Empty:
+                assert self._when_idle is not None
+                timeout = self._when_idle()
+
+
+IDLE_AFTER_S = 0.2
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
