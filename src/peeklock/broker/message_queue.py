@@ -23,9 +23,7 @@ number; nothing expires there and nothing is dead-lettered from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heappop, heappush, merge
-from itertools import islice
-from operator import attrgetter
+from heapq import heappop, heappush
 from typing import Any
 
 from peeklock.broker import properties as overlays
@@ -38,10 +36,8 @@ from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
 from peeklock.broker.message_table import MessageTable
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.receivers import Receivers
+from peeklock.broker.sequence_numbers import number_of, order_of
 from peeklock.broker.timers import FAR_MS, Activation, Expiry, Timers
-
-SEQUENCE_NUMBER_MAX = (1 << 63) - 1
-"""Source: semantics S-03: roll-over after 2^63-1, the largest value of the signed wire type."""
 
 PASS_OVER_MAX = 10_000
 """Expired or vanished messages one delivery passes over before it lets others have a turn: about 5 ms."""
@@ -82,6 +78,7 @@ class MessageQueue:
         "active",
         "dead_letter_on_expiry",
         "dead_letters",
+        "default_ttl_ms",
         "deferred",
         "duplicates",
         "expiry",
@@ -95,7 +92,6 @@ class MessageQueue:
         "next_position",
         "numbers",
         "numbers_dirty",
-        "own_ttl_ms_max",
         "queue_id",
         "receivers",
         "scheduled",
@@ -136,7 +132,7 @@ class MessageQueue:
         self.lock_duration_ms = 0
         self.max_delivery_count = FAR_MS
         self.dead_letter_on_expiry = False
-        self.own_ttl_ms_max = UNLIMITED_MS
+        self.default_ttl_ms = UNLIMITED_MS
         self.duplicates: Duplicates | None = None
 
         self.active = MessageTable()
@@ -165,8 +161,8 @@ class MessageQueue:
             return
         self.max_delivery_count = description.max_delivery_count
         self.dead_letter_on_expiry = description.dead_lettering_on_expiration
-        self.own_ttl_ms_max = description.default_ttl_ms
-        if self.expiry.default_ttl_ms != description.default_ttl_ms:
+        self.default_ttl_ms = description.default_ttl_ms
+        if self.expiry.default_ttl_ms != self.default_ttl_ms:
             self.expiry.change_default(description.default_ttl_ms, now_ms)
             # A message passed over as expired may have become receivable: look at all again from the start.
             assert not self.locks, "locks are dropped before settings change (L-12)"
@@ -199,12 +195,12 @@ class MessageQueue:
                 first_number = duplicates.first_number(digest, now_ms)
                 if first_number is not None:
                     return first_number
-                changes.append(duplicates.note(digest, self.next_position & SEQUENCE_NUMBER_MAX, now_ms))
+                changes.append(duplicates.note(digest, number_of(self.next_position), now_ms))
                 if len(duplicates) == 1:
                     self.wake(now_ms + duplicates.window_ms + PURGE_EVERY_MS)
         position = self._take_position()
         message.position = position
-        number = position if position <= SEQUENCE_NUMBER_MAX else position & SEQUENCE_NUMBER_MAX
+        number = number_of(position)
         message.sequence_number = number
         message.enqueued_sequence_number = number
         self.size_bytes += message.size_bytes
@@ -236,10 +232,10 @@ class MessageQueue:
         message.enqueued_at_ms = enqueued_at_ms
         ttl_ms = message.ttl_ms
         if ttl_ms is not None:
-            message.expires_at_ms = enqueued_at_ms + min(ttl_ms, self.own_ttl_ms_max)
+            message.expires_at_ms = enqueued_at_ms + min(ttl_ms, self.default_ttl_ms)
             message.ttl_ms = None  # from here on it is expires_at_ms - enqueued_at_ms
         self.active.put(message.position, message)
-        if ttl_ms is not None or self.own_ttl_ms_max < UNLIMITED_MS:
+        if ttl_ms is not None or self.default_ttl_ms < UNLIMITED_MS:
             self._note_expiry(message)
 
     def _activate(self, waiting: Message, now_ms: int, changes: list[Change]) -> None:
@@ -249,9 +245,7 @@ class MessageQueue:
         message = waiting.moved()
         position = self._take_position()
         message.position = position
-        message.sequence_number = (
-            position if position <= SEQUENCE_NUMBER_MAX else position & SEQUENCE_NUMBER_MAX
-        )
+        message.sequence_number = number_of(position)
         lags = now_ms - waiting.scheduled_at_ms >= ACTIVATION_LAG_MS
         self._enqueue(message, now_ms if lags else waiting.scheduled_at_ms)
         changes.append(MessageRemoved(self.queue_id, waiting))
@@ -276,7 +270,8 @@ class MessageQueue:
             message = self._take_available()
             if message is None:
                 break
-            if self.expiry is not None and self.expiry.has_expired(message, now_ms):
+            expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + self.default_ttl_ms
+            if expires_at_ms <= now_ms and self.expiry is not None:
                 # Left to the sweep, which this instant wakes: its body may not have been placed yet.
                 passed_over += 1
                 self.wake(now_ms)
@@ -288,7 +283,7 @@ class MessageQueue:
             token = self._shared.tokens()
             if receiver.deletes:
                 locked_until_ms = 0
-                self._remove(message, changes)
+                self.remove(message, changes)
             else:
                 locked_until_ms = now_ms + self.lock_duration_ms
                 lock = Lock(token, message, self, locked_until_ms, receiver.locks)
@@ -334,8 +329,8 @@ class MessageQueue:
         """What header.ttl says to a receiver: the message's own, else the entity's when finite (E-05)."""
         if message.expires_at_ms != NEVER_MS:
             return message.expires_at_ms - message.enqueued_at_ms
-        if self.own_ttl_ms_max < UNLIMITED_MS and self.expiry is not None:
-            return self.own_ttl_ms_max
+        if self.default_ttl_ms < UNLIMITED_MS:
+            return self.default_ttl_ms
         return None
 
     # Settlement
@@ -350,7 +345,7 @@ class MessageQueue:
     def complete(self, lock: Lock, changes: list[Change]) -> None:
         """Remove a locked message (L-05)."""
         self._end(lock)
-        self._remove(lock.message, changes)
+        self.remove(lock.message, changes)
 
     def abandon(
         self, lock: Lock, now_ms: int, changes: list[Change], properties: Mapping[str, Any] | None = None
@@ -418,7 +413,7 @@ class MessageQueue:
             message.overlay = overlay
         if counted:
             message.delivery_count += 1
-        if message.state is ACTIVE and self.expiry is not None and self.expiry.has_expired(message, now_ms):
+        if message.state is ACTIVE and self.has_expired(message, now_ms):
             self._expire(message, changes)  # "If it is also expired then, expiry decides" L-08
         elif counted and message.delivery_count >= self.max_delivery_count:
             self._move_to_dead_letters(
@@ -458,7 +453,7 @@ class MessageQueue:
         del lock.holder[token]
         lock.message.lock = None
 
-    def _remove(self, message: Message, changes: list[Change]) -> None:
+    def remove(self, message: Message, changes: list[Change]) -> None:
         if message.state is ACTIVE:
             self.active.remove(message.position)
         elif message.state is DEFERRED:
@@ -472,7 +467,7 @@ class MessageQueue:
 
     def _move_to_dead_letters(self, message: Message, overlay: bytes | None, changes: list[Change]) -> None:
         assert self.dead_letters is not None
-        self._remove(message, changes)
+        self.remove(message, changes)
         moved = message.moved()
         moved.overlay = overlay
         self.dead_letters._take_in_dead_letter(moved, changes)
@@ -484,7 +479,7 @@ class MessageQueue:
             )
             self._move_to_dead_letters(message, overlay, changes)
         else:
-            self._remove(message, changes)
+            self.remove(message, changes)
 
     def _overlay_for(self, lock: Lock, properties: Mapping[str, Any] | None) -> bytes | None:
         if not properties:
@@ -513,6 +508,11 @@ class MessageQueue:
         """Have `advance` called at an instant, if it would not be called earlier anyway."""
         if due_ms < self.timer_ms:
             self._shared.timers.set(self, due_ms)
+
+    def has_expired(self, message: Message, now_ms: int) -> bool:
+        """Whether an active message can no longer be received, since exactly its instant."""
+        expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + self.default_ttl_ms
+        return expires_at_ms <= now_ms and self.expiry is not None
 
     def _note_expiry(self, message: Message) -> None:
         if self.expiry is not None:
@@ -582,37 +582,13 @@ class MessageQueue:
 
     # By number
 
-    def order_of_number(self, number: int) -> int:
-        """Give the unwrapped order of the latest message that can have this sequence number (S-03)."""
-        issued = self.main.next_position
-        order = issued & ~SEQUENCE_NUMBER_MAX | number
-        if order < issued or order <= SEQUENCE_NUMBER_MAX:
-            return order
-        return order - SEQUENCE_NUMBER_MAX - 1
-
-    def scheduled_by_number(self, number: int) -> Message | None:
-        """Give the scheduled message with this sequence number."""
-        return self.scheduled.get(self.order_of_number(number)) if number >= 0 else None
-
-    def deferred_by_number(self, number: int) -> Message | None:
-        """Give the deferred message with this sequence number, unless it is locked."""
-        if number < 0:
-            return None
-        order = self.order_of_number(number)
-        message = self.deferred.get(order) if self.numbers is None else self.numbers.get(order)
-        return message if message is not None and message.state is DEFERRED and message.lock is None else None
-
-    def cancel(self, message: Message, changes: list[Change]) -> None:
-        """Delete a scheduled message (S-06)."""
-        self._remove(message, changes)
-
     def hand_over(
         self, message: Message, holder: dict[bytes, Lock] | None, now_ms: int, changes: list[Change]
     ) -> MessageView:
         """Give a deferred message to who asked for it: locked for `holder`, or removed when that is None."""
         ttl_ms = self._ttl_ms(message)
         if holder is None:
-            self._remove(message, changes)
+            self.remove(message, changes)
             return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state)
         token = self._shared.tokens()
         lock = Lock(token, message, self, now_ms + self.lock_duration_ms, holder)
@@ -623,40 +599,12 @@ class MessageQueue:
             message, token, lock.locked_until_ms, message.delivery_count, ttl_ms, message.state
         )
 
-    def browse(self, from_number: int, count_max: int, bytes_max: int) -> list[MessageView]:
-        """Show messages in any state in the order of their numbers, at least one if there is one (S-11)."""
-        views: list[MessageView] = []
-        for message in islice(self._in_order_of_number(self._browse_start(from_number)), max(count_max, 0)):
-            bytes_max -= message.size_bytes + len(message.overlay or b"")
-            if views and bytes_max < 0:
-                break
-            # Only the message's own time-to-live is shown to who looks (E-05).
-            ttl_ms = message.ttl_ms
-            if message.expires_at_ms != NEVER_MS:
-                ttl_ms = message.expires_at_ms - message.enqueued_at_ms
-            views.append(MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state))
-        return views
-
-    def delete_oldest(
-        self, count_max: int, enqueued_before_ms: int, now_ms: int, changes: list[Change]
-    ) -> int:
-        """Delete active, unlocked messages enqueued at or before a time, oldest first; answer how many
-        (A-06)."""
-        found: list[Message] = []
-        in_order = iter(self.active) if self.numbers is None else iter(self.numbers)
-        for message in in_order:
-            # Sequence numbers and enqueued times rise together, in a dead-letter queue too.
-            if message.enqueued_at_ms > enqueued_before_ms or len(found) >= count_max:
-                break
-            if message.state is not ACTIVE or message.lock is not None:
-                continue
-            if self.expiry is None or not self.expiry.has_expired(message, now_ms):
-                found.append(message)
-        for message in found:
-            self._remove(message, changes)
+    def delete(self, messages: list[Message], changes: list[Change]) -> None:
+        """Remove messages that are not locked (A-06, S-06)."""
+        for message in messages:
+            self.remove(message, changes)
         if not len(self.active):
-            self._returned = []
-        return len(found)
+            self._returned = []  # nothing it names is left
 
     def find(self, position: int) -> Message | None:
         """Give the message at a position, whatever its state."""
@@ -673,31 +621,12 @@ class MessageQueue:
         return NumbersIssued(
             self.queue_id,
             self.next_position,
-            self.next_position & SEQUENCE_NUMBER_MAX,
+            number_of(self.next_position),
             self.last_enqueued_at_ms,
         )
 
     def _order_of(self, message: Message) -> int:
-        return self.order_of_number(message.sequence_number)
-
-    def _browse_start(self, number: int) -> int:
-        """Give the order to browse from; a number that is yet to come finds nothing, not what bore it an
-        epoch ago."""
-        if number <= 0:
-            return 0
-        issued = self.main.next_position
-        order = issued & ~SEQUENCE_NUMBER_MAX | number
-        if order > SEQUENCE_NUMBER_MAX and order - issued > SEQUENCE_NUMBER_MAX // 2:
-            order -= SEQUENCE_NUMBER_MAX + 1
-        return order
-
-    def _in_order_of_number(self, order: int) -> Iterator[Message]:
-        if self.numbers is not None:
-            return self.numbers.iterate(order)
-        tables = [table for table in (self.active, self.deferred, self.scheduled) if len(table)]
-        if len(tables) == 1:
-            return tables[0].iterate(order)
-        return merge(*(table.iterate(order) for table in tables), key=attrgetter("position"))
+        return order_of(message.sequence_number, self.main.next_position)
 
     # Recovery
 
@@ -721,7 +650,7 @@ class MessageQueue:
         if entries:
             self.next_position = max(self.next_position, entries[-1][0] + 1)
         if self.expiry is not None:
-            limited = self.expiry.default_ttl_ms < UNLIMITED_MS
+            limited = self.default_ttl_ms < UNLIMITED_MS
             for message in self.active:
                 if limited or message.expires_at_ms != NEVER_MS:
                     self.expiry.note(message)
@@ -745,15 +674,14 @@ class MessageQueue:
                 assert message.state is state
                 assert message.position < self.next_position
                 if self.numbers is None:
-                    assert message.sequence_number == message.position & SEQUENCE_NUMBER_MAX
+                    assert message.sequence_number == number_of(message.position)
                 else:
                     assert self.numbers.get(self._order_of(message)) is message
                 if message.lock is not None:
                     assert self.locks[message.lock.token] is message.lock
                     assert message.position not in returned
         for message in self.active:
-            expired = self.expiry is not None and self.expiry.has_expired(message, now_ms)
-            if message.lock is None and not expired:
+            if message.lock is None and not self.has_expired(message, now_ms):
                 assert message.position >= self._cursor or message.position in returned
         for token, lock in self.locks.items():
             assert lock.token == token

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
+from peeklock.broker.browsing import browse, deferred_by_number, oldest_unlocked, scheduled_by_number
 from peeklock.broker.changes import Change, EntityStored, MessageIdSeen, NumbersIssued
 from peeklock.broker.commands import Command, Disposition, ReceiveMode
 from peeklock.broker.effects import Accepted, Effect, Settled
@@ -43,7 +44,10 @@ from peeklock.broker.validation import drops_locks
 SLICE = 1_000
 """Items one `advance` handles, about: at 5 to 10 us each it takes 10 ms at most."""
 
-_LOCK_LOST = "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue"
+_LOCK_LOST = (
+    "The lock supplied is invalid. "
+    "Either the lock expired, or the message has already been removed from the queue"
+)
 """The service's own wording."""
 
 _Handler = Callable[[Any, int, list[Change], list[Effect]], None]
@@ -405,8 +409,8 @@ class Namespace:
         if lock is None:
             raise MessageLockLost(f"{_LOCK_LOST}: token {_guid(token)} of '{queue.name}'")
         raise MessageLockLost(
-            f"{_LOCK_LOST}: the lock on sequence number {lock.message.sequence_number} of '{queue.name}' expired "
-            f"at {lock.locked_until_ms} ms, now {now_ms} ms"
+            f"{_LOCK_LOST}: the lock on sequence number {lock.message.sequence_number} of '{queue.name}' "
+            f"expired at {lock.locked_until_ms} ms, now {now_ms} ms"
         )
 
     def _require_deferral(self, queue: MessageQueue) -> None:
@@ -431,7 +435,7 @@ class Namespace:
 
     def _peek(self, command: ask.Peek, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
         queue = self._readable(command.address)
-        views = queue.browse(command.from_sequence_number, command.count_max, command.bytes_max)
+        views = browse(queue, command.from_sequence_number, command.count_max, command.bytes_max)
         effects.append(do.MessagesFound(command.reply_to, views))
 
     def _schedule(
@@ -452,12 +456,11 @@ class Namespace:
             entity.require_sending()
         found: dict[int, Message] = {}
         for number in command.sequence_numbers:
-            message = queue.scheduled_by_number(number)
+            message = scheduled_by_number(queue, number)
             if message is None:
                 raise MessageNotFound(f"no scheduled message with sequence number {number} in '{queue.name}'")
             found[number] = message
-        for message in found.values():
-            queue.cancel(message, changes)
+        queue.delete(list(found.values()), changes)
         effects.append(do.Done(command.reply_to))
 
     def _receive_deferred(
@@ -466,7 +469,7 @@ class Namespace:
         queue = self._readable(command.address)
         found: dict[int, Message] = {}
         for number in command.sequence_numbers:
-            message = queue.deferred_by_number(number)
+            message = deferred_by_number(queue, number)
             if message is None:
                 raise MessageNotFound(
                     f"no deferred message with sequence number {number} that is not locked in '{queue.name}'"
@@ -505,8 +508,9 @@ class Namespace:
     ) -> None:
         queue = self._readable(command.address)
         count_max = min(command.count_max, self._entities.limits.batch_delete_max)
-        count = queue.delete_oldest(count_max, command.enqueued_before_ms, now_ms, changes)
-        effects.append(do.MessagesDeleted(command.reply_to, count))
+        found = oldest_unlocked(queue, count_max, command.enqueued_before_ms, now_ms)
+        queue.delete(found, changes)
+        effects.append(do.MessagesDeleted(command.reply_to, len(found)))
 
     # Entities
 

@@ -151,11 +151,6 @@ class Expiry:
         self._cursor = 0
         self._default_due_ms = now_ms if default_ttl_ms < UNLIMITED_MS else FAR_MS
 
-    def has_expired(self, message: Message, now_ms: int) -> bool:
-        if message.expires_at_ms != NEVER_MS:
-            return message.expires_at_ms <= now_ms
-        return message.enqueued_at_ms + self.default_ttl_ms <= now_ms
-
     def next_ms(self) -> int:
         """When to look again; FAR_MS when nothing expires."""
         own_ms = self._index.next_ms()

@@ -44,8 +44,8 @@ def checked_name(name: str) -> str:
         )
     if _NAME.fullmatch(name) is None:
         raise ArgumentInvalid(
-            f"the name {name!r} is not allowed: a name has letters, digits, '.', '-', '_' and '/', and begins "
-            f"and ends with a letter or digit"
+            f"the name {name!r} is not allowed: a name has letters, digits, '.', '-', '_' and '/', "
+            f"and begins and ends with a letter or digit"
         )
     return name
 
