@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from peeklock.amqp.codec import decode, iter_map_raw, read_list_header, skip
 from peeklock.amqp.encoding import compound8_or_32
-from peeklock.amqp.messaging import scan
+from peeklock.amqp.messaging import Span, scan
 from peeklock.broker.message import MessageView
 
 TTL_MS_MAX = 0xFFFFFFFF
@@ -205,18 +205,20 @@ def _read_prefix(prefix: bytes) -> tuple[tuple[bytes, bytes, bytes], list[bytes]
     durable = priority = first_acquirer = b"\x40"
     delivery_pairs: list[bytes] = []
     message_pairs: list[bytes] = []
-    position = 0
-    while position < len(prefix):
-        code, start = decode(prefix, position + 1)
-        end = skip(prefix, start)
-        if code == 0x70:
-            durable, priority, _, first_acquirer = _list_fields(prefix, start, 4)
-        elif code == 0x71:
-            delivery_pairs = list(_foreign_pairs(prefix, start, {_LOCK_TOKEN}))
-        else:
-            message_pairs = list(_foreign_pairs(prefix, start, BROKER_OWNED))
-        position = end
+    sections = scan(prefix)
+    if sections.header is not None:
+        durable, priority, _, first_acquirer = _list_fields(prefix, _value_start(prefix, sections.header), 4)
+    if sections.delivery_annotations is not None:
+        start = _value_start(prefix, sections.delivery_annotations)
+        delivery_pairs = list(_foreign_pairs(prefix, start, {_LOCK_TOKEN}))
+    if sections.message_annotations is not None:
+        start = _value_start(prefix, sections.message_annotations)
+        message_pairs = list(_foreign_pairs(prefix, start, BROKER_OWNED))
     return (durable, priority, first_acquirer), delivery_pairs, message_pairs
+
+
+def _value_start(buf: bytes, section: Span) -> int:
+    return decode(buf, section[0] + 1)[1]
 
 
 def _list_fields(buf: bytes, offset: int, wanted: int) -> list[bytes]:
@@ -249,7 +251,7 @@ def _overlaid(bare: bytes, overlay: bytes) -> bytes:
     start = end = 0
     if sections.application_properties is not None:
         start, end = sections.application_properties
-        pairs.update(_pairs_by_key(bare, decode(bare, start + 1)[1]))
+        pairs.update(_pairs_by_key(bare, _value_start(bare, (start, end))))
     elif sections.properties is not None:
         start = end = sections.properties[1]
     pairs.update(_pairs_by_key(overlay, 0))

@@ -7,9 +7,10 @@ rule, or a rule of the entity needs one.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeGuard
 
-from peeklock.amqp.codec import DecodeError, iter_map_raw
+from peeklock.amqp.codec import DecodeError, decode, iter_map_raw
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import Sections, iter_batch, scan
 from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
@@ -23,9 +24,13 @@ ID_LENGTH_MAX = 128
 PROPERTIES_BYTES_MAX = 65_536
 """Header, annotations, properties and application properties together. Source: wire contract 3.3, 10.1."""
 
+_HEADER_BYTES_MAX = 64
+"""Our choice: its five fields take 28 bytes in their longest legal forms."""
+
+_ID_FREE_BYTES = ID_LENGTH_MAX + 7
+"""A properties section of so many bytes holds no id that is too long: its own constructors take 7."""
+
 _MESSAGE_ID = 0
-_ABSOLUTE_EXPIRY_TIME = 8
-_CREATION_TIME = 9
 _GROUP_ID = 10
 """Positions in the properties section (AMQP 3.2.4)."""
 
@@ -75,10 +80,8 @@ def _inspect(payload: bytes, requires_message_id: bool) -> Message:
     if sections.bare_offset:
         _read_prefix(sections, message)
     if properties is not None:
-        # Shorter sections cannot hold an id that is too long: constructor, size and count take 7 bytes.
-        if properties[1] - properties[0] > ID_LENGTH_MAX + 7:
-            _check_length(sections, _MESSAGE_ID, "MessageId")
-            _check_length(sections, _GROUP_ID, "SessionId")
+        if properties[1] - properties[0] > _ID_FREE_BYTES:
+            _check_ids(sections, properties[1] - properties[0])
         if requires_message_id:
             message_id = sections.decode_properties().message_id
             if message_id is not None:
@@ -90,7 +93,8 @@ def _inspect(payload: bytes, requires_message_id: bool) -> Message:
 
 def _read_prefix(sections: Sections, message: Message) -> None:
     if sections.header is not None:
-        message.ttl_ms = sections.decode_header().ttl
+        start, end = sections.header
+        message.ttl_ms = _read_ttl_ms(sections.payload[start:end])
         if message.ttl_ms == TTL_MS_MAX and sections.properties is not None:
             message.ttl_ms = _long_ttl_ms(sections)
     if sections.delivery_annotations is not None:
@@ -115,6 +119,17 @@ def _read_prefix(sections: Sections, message: Message) -> None:
         raise InvalidOperation(f"The PartitionKey '{key}' differs from the SessionId '{group_id}'.")
 
 
+@lru_cache(maxsize=1024)
+def _read_ttl_ms(header: bytes) -> int | None:
+    """Read the time-to-live of a header section. A sender's headers are mostly the same few bytes."""
+    if len(header) > _HEADER_BYTES_MAX:
+        raise DecodeError("the header is too long")
+    ttl_ms = scan(header).decode_header().ttl
+    if ttl_ms is not None and not 0 <= ttl_ms <= TTL_MS_MAX:
+        raise DecodeError("the time-to-live is no uint")
+    return ttl_ms
+
+
 def _long_ttl_ms(sections: Sections) -> int:
     """Give a time-to-live beyond the reach of header.ttl. Source: wire contract 3.2."""
     properties = sections.decode_properties()
@@ -124,21 +139,27 @@ def _long_ttl_ms(sections: Sections) -> int:
     return TTL_MS_MAX
 
 
-def _check_length(sections: Sections, field: int, name: str) -> None:
-    raw = sections.property_raw(field)
-    if raw is None or len(raw) <= ID_LENGTH_MAX + 2:
-        return
-    properties = sections.decode_properties()
-    value: Any = properties.message_id if field == _MESSAGE_ID else properties.group_id
+def _check_ids(sections: Sections, size: int) -> None:
+    message_id = sections.property_raw(_MESSAGE_ID) or b""
+    if len(message_id) > ID_LENGTH_MAX:
+        _check_length("MessageId", sections.decode_properties().message_id)
+    if (
+        size - len(message_id) > _ID_FREE_BYTES
+        and len(sections.property_raw(_GROUP_ID) or b"") > ID_LENGTH_MAX
+    ):
+        _check_length("SessionId", sections.decode_properties().group_id)
+
+
+def _check_length(name: str, value: Any) -> None:
     if isinstance(value, (str, bytes)) and len(value) > ID_LENGTH_MAX:
         raise ArgumentInvalid(f"The {name} has {len(value)} characters; the limit is {ID_LENGTH_MAX}.")
 
 
 def _check_keys(payload: bytes, offset: int) -> None:
     """Walk a section's map, so that it can be taken apart again at delivery."""
-    for _ in iter_map_raw(payload, offset + 3):
+    for _ in iter_map_raw(payload, decode(payload, offset + 1)[1]):
         pass
 
 
-def _is_integer(value: object) -> bool:
+def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peeklock.amqp.codec import DecodeError, decode_typed
+from peeklock.amqp.codec import DecodeError, decode, decode_typed
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkFlow
-from peeklock.amqp.messaging import scan
+from peeklock.amqp.messaging import VALUE, scan
 from peeklock.amqp.performatives import ACCEPTED, Rejected
 from peeklock.amqp.types import Encoded, Int, Role, Symbol
 from peeklock.broker.errors import MessageSizeExceeded
@@ -163,9 +163,10 @@ def read_request(payload: bytes, node: Node, channel: int) -> Request:
     if sections.application_properties is not None:
         properties = sections.decode_application_properties()
     body = None
-    # An amqp-value section is `00 53 77` and one value.
-    if sections.body is not None and payload[sections.body[0] : sections.body[0] + 3] == b"\x00\x53\x77":
-        body = decode_typed(payload, sections.body[0] + 3)[0]
+    if sections.body is not None:
+        code, start = decode(payload, sections.body[0] + 1)
+        if code == VALUE:
+            body = decode_typed(payload, start)[0]
     operation = properties.get("operation")
     return Request(
         node,
