@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from peeklock.broker.effects import Effect
 from peeklock.server.shard import Shard
@@ -45,8 +45,8 @@ class AmqpConnection(asyncio.Protocol):
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast: uvloop's transports do not derive from asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self._shard.add(self.connection_id, self)
 
@@ -99,9 +99,10 @@ class AmqpConnection(asyncio.Protocol):
         data = gateway.data_to_send()
         if data:
             transport.write(data)
-            commands = gateway.written(self._unsent(), now_ms)
-            if commands:
-                self._shard.offer(commands)
+        # Also without data: a delivery that came too late for its link is given back, for one.
+        commands = gateway.written(self._unsent(), now_ms)
+        if commands:
+            self._shard.offer(commands)
         if gateway.closing:
             transport.close()  # sends what is buffered first
         elif self._reading_paused and gateway.uncommitted_bytes < UNCOMMITTED_BYTES_MAX // 2:

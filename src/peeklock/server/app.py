@@ -23,14 +23,14 @@ from typing import Any
 import click
 
 from peeklock import __version__
-from peeklock.auth.authority import Authority
+from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority
 from peeklock.broker.commands import ListQueues
 from peeklock.broker.effects import Failed
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.gateway.connection import Gateway
+from peeklock.gateway.connection import Gateway, OneNamespace
 from peeklock.server import log
 from peeklock.server.amqp import AmqpConnection
 from peeklock.server.clock import SlewedClock
@@ -141,7 +141,8 @@ class Broker:
         took = time.monotonic() - process_started
         click.echo(
             f"peeklock ready in {took:.2f} s: Endpoint=sb://{self._shown_host()}:{self.amqp_port};"
-            f"{self._authority.connection_string_keys()};UseDevelopmentEmulator=true;"
+            f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey={DEVELOPMENT_KEY};"
+            f"UseDevelopmentEmulator=true;"
             f" (administration: port {self.http_port})"
         )
         log.info(
@@ -192,11 +193,7 @@ class Broker:
     async def _recover(self, store: Store) -> Engine:
         namespace = Namespace(limits=TIERS[self._settings.tier], tokens=_Tokens(), digest_key=DIGEST_KEY)
         engine = Engine(namespace, BodyCache())
-        gc.disable()  # recovery only ever allocates; collecting meanwhile doubles its time
-        try:
-            await engine.recover(store, self._clock.now_ms())
-        finally:
-            gc.enable()
+        await engine.recover(store, self._clock.now_ms())
         return engine
 
     async def _configure(self, shard: Shard) -> None:
@@ -271,7 +268,7 @@ class Broker:
     def _make_gateway(self, connection_id: int, now_ms: int) -> Gateway:
         return Gateway(
             connection_id,
-            authority=self._authority,
+            namespaces=OneNamespace(self._authority),
             tracking=lambda: str(uuid.uuid4()),
             log=log.info,
             now_ms=now_ms,

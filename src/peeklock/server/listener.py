@@ -14,6 +14,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from typing import cast
 
 from peeklock.server import log
 
@@ -149,8 +150,8 @@ class _FirstBytes(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast: uvloop's transports do not derive from asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S_MAX, transport.abort)
 
     def data_received(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ threads of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peeklock.broker.commands import Command, LimitSending
@@ -23,6 +23,7 @@ from peeklock.broker.effects import (
     SenderOpened,
 )
 from peeklock.engine.engine import Engine
+from peeklock.engine.reclaim import ReclaimRead
 from peeklock.server import log
 from peeklock.store.base import Store, StoreError
 
@@ -142,22 +143,19 @@ class Shard:
                 self._dispatch(engine.release(), now)
             else:
                 self._idle.clear()
-                self._spawn(self._commit(batch))
+                # Encoded by this call, not when awaited: the next command changes the records.
+                self._spawn(self._commit(batch.no, self._store.commit(batch)))
         self._set_timer(now)
 
-    async def _commit(self, batch: Any) -> None:
+    async def _commit(self, no: int, committing: Awaitable[int]) -> None:
         try:
-            frame_bytes = await self._store.commit(batch)
+            frame_bytes = await committing
         except BaseException as failure:  # also cancellation: the batch's fate is unknown then
-            self._failed = True
-            self._idle.set()
-            self._on_failure(failure)
+            self._fail(failure)
             return
         now = self.now_ms()
-        self._dispatch(self._engine.committed(batch.no, frame_bytes, now), now)
-        wanted = self._engine.reclaim_wanted()
-        if wanted is not None:
-            self._spawn(self._reclaim(wanted))
+        self._dispatch(self._engine.committed(no, frame_bytes, now), now)
+        self._win_space()
         self._idle.set()
         self._pump()
 
@@ -205,8 +203,7 @@ class Shard:
         try:
             found = await self._store.read_body_rows(rows)
         except StoreError as failure:
-            self._failed = True
-            self._on_failure(failure)
+            self._fail(failure)
             return
         now = self.now_ms()
         for row, payloads in found.items():
@@ -236,13 +233,18 @@ class Shard:
         self._timer_at_ms = None
         self._pump()
 
-    async def _reclaim(self, wanted: Any) -> None:
+    def _win_space(self) -> None:
+        wanted = self._engine.reclaim_wanted()
+        if wanted is not None:
+            self._spawn(self._reclaim(wanted))
+
+    async def _reclaim(self, wanted: ReclaimRead) -> None:
         try:
-            self._engine.reclaim_offer(await self._read_reclaim(wanted))
+            found = await wanted.read_from(self._store)
         except StoreError as failure:
-            self._failed = True
-            self._on_failure(failure)
+            self._fail(failure)
             return
+        self._engine.reclaim_offer(found)
         self._pump()
 
     async def _keep_house(self) -> None:
@@ -268,6 +270,30 @@ class Shard:
                 )
                 self._limits = limits
                 self.offer((limits,))
+
+            self._win_space()
+
+    def health(self) -> dict[str, Any]:
+        """Give figures for `GET /health`; `status` is `ok` or says what is wrong."""
+        if self._failed:
+            status = "the store failed"
+        elif self._limits.low_space:
+            status = "low space: sends are refused"
+        elif self._limits.lagging:
+            status = "lagging: sends are refused"
+        else:
+            status = "ok"
+        return {
+            "status": status,
+            "lag_ms": self.lag_ms,
+            "uncommitted_bytes": self._engine.open_bytes,
+            **self._engine.namespace.totals(),
+        }
+
+    def _fail(self, failure: BaseException) -> None:
+        self._failed = True
+        self._idle.set()
+        self._on_failure(failure)
 
     def _spawn(self, coroutine: Any) -> None:
         task = self._loop.create_task(coroutine)
