@@ -4,7 +4,7 @@ Owns: the bytes of a frame and of a body row. Must not know: where they are kept
 
 A frame is `version u8, crc32 u32, number u64` and then runs. A run is `kind u8, queue id u64, count u32` and
 `count` records of one fixed width, so that a whole run is decoded by one `struct.iter_unpack`. All integers
-are little-endian.
+are little-endian; a position is unsigned, since it counts on where sequence numbers roll over.
 Changed properties, the only part of variable length, have runs of their own. A frame holds all its stored
 records before all its removed ones: positions are never reused, so a removal is always the last word on its
 key, and the order of records of different keys means nothing.
@@ -49,13 +49,13 @@ _STORED, _REMOVED, _NUMBERS, _ID_SEEN, _OVERLAYS = 1, 2, 3, 4, 5
 # sequence number, enqueued sequence number, enqueued at, expires at, ttl, scheduled at, body row, frame
 # number, body slot, size, bare offset, delivery count, flags; the position stands before them.
 _FIELDS = "qqqqqqqqIIIIB"
-_STORED_RECORD = struct.Struct("<q" + _FIELDS)
+_STORED_RECORD = struct.Struct("<Q" + _FIELDS)
 _STORED_REST = struct.Struct("<" + _FIELDS)
-_STORED_PAIR = struct.Struct(f"<q{_STORED_REST.size}s")  # the same record as (position, rest)
-_REMOVED_RECORD = struct.Struct("<q")  # position
-_NUMBERS_RECORD = struct.Struct("<QqqQ")  # queue id, next position, next sequence number, last enqueued at
+_STORED_PAIR = struct.Struct(f"<Q{_STORED_REST.size}s")  # the same record as (position, rest)
+_REMOVED_RECORD = struct.Struct("<Q")  # position
+_NUMBERS_RECORD = struct.Struct("<QQqQ")  # queue id, next position, next sequence number, last enqueued at
 _ID_RECORD = struct.Struct("<16sqq")  # digest, seen at, sequence number
-_OVERLAY_RECORD = struct.Struct("<qI")  # position, length; the bytes of all follow the last record of the run
+_OVERLAY_RECORD = struct.Struct("<QI")  # position, length; the bytes of all follow the last record of the run
 
 _WIDTHS = {
     _STORED: _STORED_RECORD.size,
@@ -151,7 +151,7 @@ def encode(batch: Batch) -> bytes:
         parts += records
     for queue_id, positions in removed.items():
         parts.append(_RUN.pack(_REMOVED, queue_id, len(positions)))
-        parts.append(struct.pack(f"<{len(positions)}q", *positions))
+        parts.append(struct.pack(f"<{len(positions)}Q", *positions))
     if numbers:
         parts.append(_RUN.pack(_NUMBERS, 0, len(numbers)))
         parts += numbers
@@ -215,7 +215,7 @@ class Fold:
             elif kind == _REMOVED:
                 live = self._stored.get(queue_id)
                 if live:
-                    positions = struct.unpack(f"<{len(data) // _REMOVED_RECORD.size}q", data)
+                    positions = struct.unpack(f"<{len(data) // _REMOVED_RECORD.size}Q", data)
                     deque(map(live.pop, positions, repeat(None)), maxlen=0)
             elif kind == _NUMBERS:
                 for fields in _NUMBERS_RECORD.iter_unpack(data):

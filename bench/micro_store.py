@@ -1,0 +1,294 @@
+"""`python -m bench.micro_store`: what durability costs, and how long a start takes.
+
+Owns: the figures that the budgets of the engine and store rooms are held against. Knows nothing of the wire. Data are
+on a real disk (`--data`), with fsync.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import resource
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from peeklock.broker.commands import (
+    Address,
+    Command,
+    Complete,
+    CreateQueue,
+    OpenReceiver,
+    OpenSender,
+    ReceiveMode,
+    Send,
+    SetCredit,
+)
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.effects import Deliver, Effect
+from peeklock.broker.message import Message
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.quotas import STANDARD
+from peeklock.engine.bodies import BodyCache
+from peeklock.engine.engine import Engine
+from peeklock.store import frames
+from peeklock.store.sqlite import SqliteStore
+
+NOW_MS = 1_700_000_000_000
+QUEUE_ID = 4
+SENDER = (1, 0, 0)
+RECEIVER = (1, 0, 1)
+PAYLOAD = b"x" * 1024
+UNLIMITED = 1 << 60
+
+
+def namespace() -> Namespace:
+    """Make an empty namespace."""
+    return Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
+
+
+def opening() -> list[Command]:
+    """Give the commands that make a queue and attach to it."""
+    return [
+        CreateQueue(QueueDescription("orders", lock_duration_ms=300_000), (1, 0, 0, 0)),
+        *attaching(),
+    ]
+
+
+def attaching() -> list[Command]:
+    """Give the commands that attach a sender and a receiver to the queue."""
+    return [
+        OpenSender(SENDER, Address("orders")),
+        OpenReceiver(RECEIVER, Address("orders"), ReceiveMode.PEEK_LOCK),
+    ]
+
+
+def send(n: int) -> Send:
+    """Make a send as the gateway would."""
+    return Send(QUEUE_ID, Message(len(PAYLOAD)), PAYLOAD, (1, 0, 0, n))
+
+
+def show(what: str, figure: str) -> None:
+    print(f"{what:58} {figure}", flush=True)
+
+
+# What a cycle costs
+
+
+def cost(count: int) -> None:
+    """Compare a cycle through the core alone with one through engine and encoding, batches of 200 changes."""
+    alone = min(_cycle_alone(count) for _ in range(3))
+    with_engine = min(_cycle_with_engine(count) for _ in range(3))
+    show("core alone, send + deliver + complete", f"{alone:.1f} us")
+    show("engine + encoding beyond it (budget 6 us)", f"{with_engine - alone:.1f} us")
+
+
+def _cycle_alone(count: int) -> float:
+    core = namespace()
+    for command in [*opening(), SetCredit(RECEIVER, UNLIMITED, UNLIMITED)]:
+        core.apply(command, NOW_MS)
+    sends = [send(n) for n in range(count)]
+    gc.collect()
+    start = time.perf_counter()
+    for first in range(0, count, 100):
+        effects: list[Effect] = []
+        for command in sends[first : first + 100]:
+            effects += core.apply(command, NOW_MS)[1]
+        for effect in effects:
+            if type(effect) is Deliver:
+                assert effect.lock_token is not None
+                core.apply(Complete(QUEUE_ID, effect.lock_token, (1, 0, 1, 0)), NOW_MS)
+    return (time.perf_counter() - start) / count * 1e6
+
+
+def _cycle_with_engine(count: int) -> float:
+    engine = Engine(namespace(), BodyCache())
+    for command in [*opening(), SetCredit(RECEIVER, UNLIMITED, UNLIMITED)]:
+        engine.offer(command, NOW_MS)
+    sends = [send(n) for n in range(count)]
+    gc.collect()
+    start = time.perf_counter()
+    effects: list[Effect] = []
+    offer = engine.offer
+    for first in range(0, count, 100):
+        for command in sends[first : first + 100]:
+            offer(command, NOW_MS)
+        for effect in effects:
+            if type(effect) is Deliver:
+                assert effect.lock_token is not None
+                offer(Complete(QUEUE_ID, effect.lock_token, (1, 0, 1, 0)), NOW_MS)
+        batch = engine.take_batch(NOW_MS)
+        assert batch is not None
+        meta = frames.encode(batch)
+        for row, payloads in batch.body_rows.items():
+            frames.pack_body_row(row, payloads)
+        effects = engine.committed(batch.no, len(meta), NOW_MS)
+    return (time.perf_counter() - start) / count * 1e6
+
+
+# Against the disk
+
+
+class Driver:
+    """Does what the server does, without sockets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = SqliteStore(folder)
+        self.engine = Engine(namespace(), BodyCache())
+        self.commits = 0
+        self.slowest_ms = 0.0
+
+    async def open(self) -> None:
+        await self.store.open()
+        await self.engine.recover(self.store, NOW_MS)
+
+    async def commit(self) -> list[Effect]:
+        """Commit what is open, if anything; reclaim what should be."""
+        now = NOW_MS + int(time.monotonic() * 1000)
+        batch = self.engine.take_batch(now)
+        if batch is None:
+            return self.engine.release()
+        start = time.perf_counter()
+        effects = self.engine.committed(batch.no, await self.store.commit(batch), now)
+        self.slowest_ms = max(self.slowest_ms, (time.perf_counter() - start) * 1000)
+        self.commits += 1
+        wanted = self.engine.reclaim_wanted()
+        if wanted is not None:
+            self.engine.reclaim_offer(await wanted.read_from(self.store))
+        return effects
+
+    def offer(self, commands: list[Command]) -> None:
+        for command in commands:
+            self.engine.offer(command, NOW_MS)
+
+    def complete(self, effects: list[Effect]) -> int:
+        """Complete all that was delivered."""
+        count = 0
+        for effect in effects:
+            if type(effect) is Deliver:
+                assert effect.lock_token is not None
+                self.engine.offer(Complete(QUEUE_ID, effect.lock_token, (1, 0, 1, 0)), NOW_MS)
+                count += 1
+        return count
+
+
+async def throughput(folder: Path, count: int, window: int) -> None:
+    """Keep `window` messages on their way from send to complete."""
+    driver = Driver(folder)
+    await driver.open()
+    driver.offer([*opening(), SetCredit(RECEIVER, UNLIMITED, UNLIMITED)])
+    await driver.commit()
+    start = time.perf_counter()
+    sent = done = 0
+    while done < count:
+        while sent < count and sent - done < window:
+            driver.engine.offer(send(sent), NOW_MS)
+            sent += 1
+        done += driver.complete(await driver.commit())
+    elapsed = time.perf_counter() - start
+    show(
+        f"cycles/s, window {window}, fsync on",
+        f"{count / elapsed:,.0f}  ({driver.commits} commits, slowest {driver.slowest_ms:.0f} ms)",
+    )
+    await driver.store.close()
+
+
+async def fill(folder: Path, count: int, touches: int) -> None:
+    """Store `count` messages, and then as many further records for each as `touches` says."""
+    driver = Driver(folder)
+    await driver.open()
+    driver.offer(opening())
+    await driver.commit()
+    for first in range(0, count, 1000):
+        driver.offer([send(n) for n in range(first, min(first + 1000, count))])
+        await driver.commit()
+    show(f"  journal after {count:,} sends", f"{driver.engine.ledger.journal_bytes / 1e6:.0f} MB")
+    if touches:
+        driver.engine.ledger.journal_bytes = -(1 << 60)  # keep it from being truncated: the worst case is built here
+        queue = [m for m in (driver.engine.namespace.find(QUEUE_ID, n) for n in range(1, count + 1)) if m]
+        from peeklock.broker.changes import MessageStored
+
+        for _ in range(touches):
+            for first in range(0, count, 1000):
+                driver.engine._record([MessageStored(QUEUE_ID, m) for m in queue[first : first + 1000]])
+                await driver.commit()
+    await driver.store.close()
+
+
+async def recovery(folder: Path, label: str) -> None:
+    """Start from a folder."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    driver = Driver(folder)
+    gc.collect()
+    start = time.perf_counter()
+    await driver.open()
+    elapsed = time.perf_counter() - start
+    show(
+        f"recovery of {driver.engine.ledger.live_messages:,} messages, {label}",
+        f"{elapsed:.2f} s  (journal {driver.engine.ledger.journal_bytes / 1e6:.0f} MB, peak memory "
+        f"+{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.0f} MB)",
+    )
+    await driver.store.close()
+
+
+async def drain(folder: Path) -> None:
+    """Receive and complete the whole backlog, then watch the folder."""
+    driver = Driver(folder)
+    await driver.open()
+    count = driver.engine.ledger.live_messages
+    show("folder before the drain", f"{folder_bytes(folder) / 1e6:.0f} MB")
+    driver.offer([OpenReceiver(RECEIVER, Address("orders"), ReceiveMode.PEEK_LOCK)])
+    await driver.commit()
+    start = time.perf_counter()
+    done = 0
+    while done < count:
+        driver.engine.offer(SetCredit(RECEIVER, done + 1000, UNLIMITED), NOW_MS)
+        effects = await driver.commit()
+        done += driver.complete(effects)
+    show("drained, messages/s", f"{count / (time.perf_counter() - start):,.0f}")
+    start = time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < 60 and folder_bytes(folder) > 50e6:
+        await driver.commit()
+        await asyncio.sleep(0.01)
+    show("folder under 50 MB after", f"{elapsed:.1f} s  ({folder_bytes(folder) / 1e6:.0f} MB)")
+    await asyncio.sleep(2)
+    show("folder two seconds later", f"{folder_bytes(folder) / 1e6:.1f} MB, slowest commit {driver.slowest_ms:.0f} ms")
+    await driver.store.close()
+
+
+def folder_bytes(folder: Path) -> int:
+    """Add up the sizes of the files in a folder."""
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def main() -> None:
+    """Run what the arguments name."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", help="cost throughput recovery worst drain", default=["cost", "throughput"])
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--data", default="/var/tmp", help="a folder on a real disk")
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="peeklock-bench-", dir=options.data))
+    try:
+        for what in options.what:
+            if what == "cost":
+                cost(min(options.count, 50_000))
+            elif what == "throughput":
+                for window in (1, 100, 1000):
+                    asyncio.run(throughput(root / f"window-{window}", min(options.count, 300 * window), window))
+            elif what in ("recovery", "worst"):
+                asyncio.run(fill(root / what, options.count, 2 if what == "worst" else 0))
+                gc.collect()
+                asyncio.run(recovery(root / what, "three times as many records" if what == "worst" else "no others"))
+            elif what == "drain":
+                asyncio.run(fill(root / what, options.count, 0))
+                asyncio.run(drain(root / what))
+    finally:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
