@@ -1,0 +1,133 @@
+"""A broker in a process of its own: `peeklock serve` started, killed, started again on the same folder and port.
+
+Owns: the child process, its ready line, and the end of it by its own pid. Must not know: what is done with it.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+READY = re.compile(
+    r"^peeklock ready in [\d.]+ s: (Endpoint=sb://[^:;]+:(\d+);\S+) \(administration: port (\d+)\)$"
+)
+
+READY_S_MAX = 30.0
+"""How long a start may take here. Our choice: some fifty times what one takes on a small machine."""
+
+STOP_S_MAX = 15.0
+"""How long a clean stop may take: the broker's own 10 s for its clients, and a margin."""
+
+
+class BrokerFailed(Exception):
+    """The broker did not start or stop as it should; the text ends with what it logged last."""
+
+
+class BrokerProcess:
+    """One broker on one folder; ports are the system's choice at the first start, and kept from then on."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str] = ()) -> None:
+        """`folder` gets the data (`data/`) and the log (`broker.log`); `arguments` go to `peeklock serve`."""
+        self.data = folder / "data"
+        self.log = folder / "broker.log"
+        self.connection_string = ""
+        self.amqp_port = 0
+        self.http_port = 0
+        self._arguments = tuple(arguments)
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> float:
+        """Start it and wait until it is ready; answer the seconds that took.
+
+        Raises: BrokerFailed.
+        """
+        assert self._process is None
+        command = [
+            _program(),
+            "serve",
+            f"--data={self.data}",
+            f"--amqp-port={self.amqp_port}",
+            f"--http-port={self.http_port}",
+            *self._arguments,
+        ]
+        started = time.monotonic()
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self._process.stdout is not None
+        # The line is written at once, so that what is there to be read is the whole of it.
+        ready, _, _ = select.select([self._process.stdout], [], [], READY_S_MAX)
+        line = self._process.stdout.readline().rstrip() if ready else ""
+        took_s = time.monotonic() - started
+        found = READY.match(line)
+        if found is None:
+            self.kill()
+            raise BrokerFailed(f"the broker did not become ready, it said {line!r}; {self._last_words()}")
+        self.connection_string = found[1]
+        self.amqp_port, self.http_port = int(found[2]), int(found[3])
+        return took_s
+
+    def kill(self) -> None:
+        """End it as a power cut would (SIGKILL); nothing if it does not run."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._forget()
+
+    def stop(self) -> int:
+        """End it as a process manager would (SIGTERM), and answer its exit status.
+
+        Raises: BrokerFailed when it does not end in time.
+        """
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            return self._process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            raise BrokerFailed(
+                f"the broker did not stop within {STOP_S_MAX:.0f} s; {self._last_words()}"
+            ) from None
+        finally:
+            self.kill()
+
+    def _forget(self) -> None:
+        assert self._process is not None
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-8:]
+        return "its log ends with: " + (" | ".join(lines) or "nothing")
+
+
+def _program() -> str:
+    # Beside the interpreter that runs us, so that it is the same installation; PATH may name another one.
+    beside = Path(sys.executable).with_name("peeklock")
+    found = str(beside) if beside.exists() else shutil.which("peeklock")
+    if found is None:
+        raise BrokerFailed("the program `peeklock` is missing: install the package (pip install peeklock)")
+    return found

@@ -1,0 +1,1 @@
+"""The official client, synchronous and asynchronous, against a real `peeklock serve` process."""

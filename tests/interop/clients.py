@@ -1,0 +1,130 @@
+"""The official client in both its forms behind one face, so that each test is written once.
+
+Owns: `Api`, which makes clients, and `Blocking`, which drives the asynchronous ones from a test's thread. The
+synchronous form is handed out as it is. Nothing of the client is replaced: `Blocking` only awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import azure.servicebus
+import azure.servicebus.aio
+
+CALL_S_MAX = 90.0
+"""Above the 60 s that the client itself waits for an answer, so that its error is seen and not ours."""
+
+
+class Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call a function in the loop, await what it returns if that can be awaited, and give the result."""
+
+        async def call() -> Any:
+            result = function(*arguments, **named)
+            return await result if asyncio.iscoroutine(result) else result
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(CALL_S_MAX)
+
+    def close(self) -> None:
+        """Stop the loop; tasks that still run are cancelled."""
+
+        async def cancel() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self.run(cancel)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Blocking:
+    """An object of the asynchronous client, used like its synchronous twin."""
+
+    def __init__(self, inner: Any, loop: Loop) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            bare = {key: _bare(value) for key, value in named.items()}
+            return self._wrap(self._loop.run(value, *map(_bare, arguments), **bare))
+
+        return call
+
+    def __enter__(self) -> Blocking:
+        self._loop.run(self._inner.__aenter__)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._loop.run(self._inner.__aexit__, *error)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate(self._loop.run(self._inner.__aiter__))
+
+    def _iterate(self, messages: Any) -> Iterator[Any]:
+        while True:
+            try:
+                yield self._loop.run(messages.__anext__)
+            except StopAsyncIteration:
+                return
+
+    def _wrap(self, value: Any) -> Any:
+        if hasattr(value, "__anext__"):
+            return self._iterate(value)
+        if hasattr(value, "__aenter__"):
+            return Blocking(value, self._loop)
+        return value
+
+
+def _bare(value: Any) -> Any:
+    return value._inner if isinstance(value, Blocking) else value
+
+
+class Api:
+    """Makes clients of one form: `sync` or `aio`."""
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+        self._loop = Loop() if form == "aio" else None
+
+    def client(self, connection_string: str, **options: Any) -> Any:
+        """Make a ServiceBusClient; tests of refusals pass `retry_total=0` to see the first answer."""
+        return self._make("ServiceBusClient", "from_connection_string", connection_string, **options)
+
+    def client_with(self, namespace: str, credential: Any, **options: Any) -> Any:
+        """Make a ServiceBusClient from a namespace and a credential, which means TLS."""
+        return self._make("ServiceBusClient", None, namespace, credential, **options)
+
+    def auto_lock_renewer(self, **options: Any) -> Any:
+        """Make an AutoLockRenewer."""
+        return self._make("AutoLockRenewer", None, **options)
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        if self._loop is not None:
+            self._loop.close()
+
+    def _make(self, name: str, constructor: str | None, *arguments: Any, **options: Any) -> Any:
+        if self._loop is None:
+            kind = getattr(azure.servicebus, name)
+            return (getattr(kind, constructor) if constructor else kind)(*arguments, **options)
+        kind = getattr(azure.servicebus.aio, name)
+        make = getattr(kind, constructor) if constructor else kind
+        return Blocking(self._loop.run(make, *arguments, **options), self._loop)

@@ -1,0 +1,95 @@
+"""One broker process a test session, and a fresh queue a test."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from peeklock.demo.broker import BrokerProcess
+from tests.interop.clients import Api
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture(scope="session")
+def tls_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for `localhost` and its key, as PEM files."""
+    from datetime import UTC, datetime
+
+    from peeklock.server.tls import make_pair
+
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate_pem, key_pem = make_pair(["localhost", "127.0.0.1"], datetime.now(UTC))
+    certificate.write_bytes(certificate_pem)
+    key.write_bytes(key_pem)
+    return certificate, key
+
+
+@pytest.fixture(scope="session")
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, tls_pair: tuple[Path, Path]
+) -> Iterator[BrokerProcess]:
+    """The broker that most tests share."""
+    arguments = (f"--tls-cert={tls_pair[0]}", f"--tls-key={tls_pair[1]}")
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments) as process:
+        yield process
+        assert process.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def administration(broker: BrokerProcess, tls_pair: tuple[Path, Path]) -> Iterator[Any]:
+    """The official administration client, over HTTPS."""
+    connection_string = broker.connection_string.replace(f":{broker.amqp_port};", f":{broker.http_port};")
+    with ServiceBusAdministrationClient.from_connection_string(
+        connection_string, connection_verify=str(tls_pair[0])
+    ) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def make_queue(administration: Any) -> Callable[..., str]:
+    """Make queues with names of their own; takes what `create_queue` takes."""
+    numbers = itertools.count(1)
+
+    def make(**settings: Any) -> str:
+        name = f"queue-{next(numbers)}"
+        administration.create_queue(name, **settings)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def queue(make_queue: Callable[..., str]) -> str:
+    """A fresh queue with default settings."""
+    return make_queue()
+
+
+@pytest.fixture(scope="session", params=["sync", "aio"])
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
+    """The official client's form."""
+    made = Api(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(api: Api, broker: BrokerProcess) -> Iterator[Any]:
+    """A client by connection string, without TLS; it asks once, so that what it is told is seen at once."""
+    with warnings.catch_warnings():
+        made = api.client(broker.connection_string, retry_total=0)
+    with made:
+        yield made

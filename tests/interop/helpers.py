@@ -1,0 +1,44 @@
+"""Small moves that many tests make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+
+WAIT_S = 10
+"""For messages that are there: how long a loaded machine may take to hand them over."""
+
+NOTHING_S = 0.3
+"""For messages that must not be there. They are available at once or never, so longer waiting finds no more."""
+
+
+def send(client: Any, queue: str, *bodies: str, **settings: Any) -> None:
+    """Send a message for each body, as one list."""
+    with client.get_queue_sender(queue) as sender:
+        sender.send_messages([ServiceBusMessage(body, **settings) for body in bodies])
+
+
+def take(receiver: Any, count: int = 1, wait_s: float = WAIT_S) -> list[Any]:
+    """Receive exactly `count` messages, in as many calls as it takes."""
+    messages: list[Any] = []
+    while len(messages) < count:
+        more = receiver.receive_messages(max_message_count=count - len(messages), max_wait_time=wait_s)
+        assert more, f"{len(messages)} of {count} messages came"
+        messages += more
+    return messages
+
+
+def take_one(receiver: Any) -> Any:
+    """Receive one message."""
+    return take(receiver)[0]
+
+
+def assert_empty(receiver: Any) -> None:
+    """Nothing can be received."""
+    assert bodies(receiver.receive_messages(max_message_count=10, max_wait_time=NOTHING_S)) == []
+
+
+def bodies(messages: list[Any]) -> list[str]:
+    """The text of each message."""
+    return [str(message) for message in messages]
