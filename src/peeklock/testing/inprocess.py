@@ -1,0 +1,237 @@
+"""A whole broker in the calling thread: no socket, no event loop, no clock but the one given.
+
+Owns: the loop that joins gateways, engine and store, run to the end at each call. Must not know: what goes
+over the wire. Bytes are written to a connection and read from it; all effects of a write are there when it
+returns.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from random import Random
+from typing import Any, TypeVar
+
+from peeklock.auth import Authority
+from peeklock.broker.commands import Address as EntityAddress
+from peeklock.broker.commands import Command, CreateQueue, LookUp, ReplyTo
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.effects import Effect, EntityFound, Failed, QueueView
+from peeklock.broker.message import Message
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.quotas import STANDARD, TierLimits
+from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
+from peeklock.engine.engine import Engine
+from peeklock.gateway.connection import Gateway, Namespaces, OneNamespace
+from peeklock.gateway.context import GatewayLimits
+from peeklock.store.memory import MemoryStore
+from peeklock.testing.clock import ManualClock
+
+OWN_CONNECTION_ID = 0
+"""Connection id of what the owner of the broker asks itself; connections start at 1."""
+
+T = TypeVar("T")
+
+
+class InProcessConnection:
+    """The broker's end of one AMQP connection."""
+
+    def __init__(self, broker: InProcessBroker, gateway: Gateway) -> None:
+        self._broker = broker
+        self._output = bytearray()
+        self._ended = False
+        self.gateway = gateway
+
+    def write(self, data: bytes) -> None:
+        """Give the broker bytes of the client."""
+        if data and not self._ended:
+            self._broker.offer(self.gateway.receive(data, self._broker.clock.now_ms))
+            self._broker.run()
+
+    def read(self) -> bytes:
+        """Take the bytes for the client."""
+        self.flush()
+        data = bytes(self._output)
+        self._output.clear()
+        return data
+
+    def end(self) -> None:
+        """End the stream, as a closed or broken socket does."""
+        if not self._ended:
+            self._ended = True
+            self._broker.offer(self.gateway.eof(self._broker.clock.now_ms))
+            self._broker.run()
+
+    def flush(self) -> None:
+        """Take what the gateway has to write, and offer what that leads to."""
+        self._output += self.gateway.data_to_send()
+        self._broker.offer(self.gateway.written(0, self._broker.clock.now_ms))
+
+
+class InProcessBroker:
+    """See the module. A broker made again over the same store has all that the last one committed."""
+
+    def __init__(
+        self,
+        *,
+        clock: ManualClock | None = None,
+        store: MemoryStore | None = None,
+        authority: Authority | None = None,
+        tier: TierLimits = STANDARD,
+        gateway_limits: GatewayLimits | None = None,
+        body_cache_bytes: int = BUDGET_BYTES,
+        seed: int = 0,
+        log: Callable[[str, dict[str, object]], None] = lambda event, fields: None,
+    ) -> None:
+        """Start a broker.
+
+        Args:
+            clock: moved by the caller, who then calls `run`; or by `advance`.
+            store: kept over restarts.
+            authority: who may do what; the emulator's one rule unless given.
+            tier: limits and features.
+            gateway_limits: bounds of each connection.
+            body_cache_bytes: of bodies kept in memory; a small one makes deliveries wait for the store.
+            seed: of the lock tokens.
+            log: takes structured events.
+        """
+        self.clock = clock if clock is not None else ManualClock()
+        self.store = store if store is not None else MemoryStore()
+        self._namespaces: Namespaces = OneNamespace(authority or Authority.development())
+        self._gateway_limits = gateway_limits
+        self._log = log
+        self._random = Random(seed)
+        self.namespace = Namespace(
+            limits=tier, tokens=lambda: self._random.randbytes(16), digest_key=b"in-process"
+        )
+        self.engine = Engine(self.namespace, BodyCache(body_cache_bytes))
+        self._connections: dict[int, InProcessConnection] = {}
+        self._last_connection_id = OWN_CONNECTION_ID
+        self._answers: dict[int, Effect] = {}
+        self._last_request = 0
+        _finish(self.store.open())
+        _finish(self.engine.recover(self.store, self.clock.now_ms))
+        self.run()
+
+    def connect(self) -> InProcessConnection:
+        """Make a connection; the client starts it with the AMQP header."""
+        self._last_connection_id += 1
+        gateway = Gateway(
+            self._last_connection_id,
+            namespaces=self._namespaces,
+            tracking=lambda: str(uuid.UUID(bytes=self._random.randbytes(16))),
+            log=self._log,
+            now_ms=self.clock.now_ms,
+            limits=self._gateway_limits,
+        )
+        connection = InProcessConnection(self, gateway)
+        self._connections[self._last_connection_id] = connection
+        return connection
+
+    def create_queue(self, name: str, **settings: Any) -> QueueView:
+        """Create a queue. Raises: the broker's refusal."""
+        return self._ask_entity(lambda reply_to: CreateQueue(QueueDescription(name, **settings), reply_to))
+
+    def queue(self, name: str) -> QueueView:
+        """Give a queue's description and figures. Raises: EntityNotFound."""
+        return self._ask_entity(lambda reply_to: LookUp(EntityAddress(name), reply_to))
+
+    def ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
+        """Ask the broker something directly; gives the answering effect."""
+        self._last_request += 1
+        self.offer([make((OWN_CONNECTION_ID, 0, 0, self._last_request))])
+        self.run()
+        return self._answers.pop(self._last_request)
+
+    def advance(self, ms: int) -> None:
+        """Move the clock and let happen what is due meanwhile, each thing at its own instant."""
+        end = self.clock.now_ms + ms
+        while True:
+            due = [self.engine.next_deadline_ms()]
+            due += [connection.gateway.next_deadline_ms() for connection in self._connections.values()]
+            at = min((instant for instant in due if instant is not None), default=end)
+            if at > end:
+                break
+            self.clock.now_ms = max(self.clock.now_ms, at)
+            self._tick()
+            if self.clock.now_ms >= end:
+                break
+        self.clock.now_ms = end
+        self._tick()
+
+    def offer(self, commands: Iterable[Command]) -> None:
+        """Apply commands; `run` makes them durable and handles what follows."""
+        for command in commands:
+            self.engine.offer(command, self.clock.now_ms)
+
+    def run(self) -> None:
+        """Commit and dispatch until nothing is left to do now."""
+        while True:
+            now = self.clock.now_ms
+            self.engine.advance(now)
+            batch = self.engine.take_batch(now)
+            if batch is None:
+                effects = self.engine.release()
+                if not effects:
+                    due = self.engine.next_deadline_ms()
+                    if due is None or due > now:
+                        return
+            else:
+                frame_bytes: int = _finish(self.store.commit(batch))
+                effects = self.engine.committed(batch.no, frame_bytes, now)
+                wanted = self.engine.reclaim_wanted()
+                if wanted is not None:
+                    self.engine.reclaim_offer(_finish(wanted.read_from(self.store)))
+            self._dispatch(effects, now)
+
+    def close(self) -> None:
+        """Stop: clients are told, the store is closed and keeps its facts."""
+        for connection in self._connections.values():
+            connection.gateway.shutdown(self.clock.now_ms)
+            connection.flush()
+        self.run()
+        _finish(self.store.close())
+
+    def _tick(self) -> None:
+        for connection in list(self._connections.values()):
+            self.offer(connection.gateway.tick(self.clock.now_ms))
+        self.run()
+
+    def _dispatch(self, effects: list[Effect], now: int) -> None:
+        for effect in effects:
+            reply_to: ReplyTo | None = getattr(effect, "reply_to", None)
+            connection_id = effect.link[0] if reply_to is None else reply_to[0]  # type: ignore[union-attr]
+            if reply_to is not None and connection_id == OWN_CONNECTION_ID:
+                self._answers[reply_to[3]] = effect
+            elif connection_id in self._connections:
+                self._connections[connection_id].gateway.handle(effect, self._body, now)
+        for connection in self._connections.values():
+            connection.flush()
+            self._fetch_bodies(connection.gateway)
+
+    def _fetch_bodies(self, gateway: Gateway) -> None:
+        while rows := sorted(gateway.bodies_wanted()):
+            # One row at a time: the cache may be too small for two.
+            self.engine.bodies.put(rows[0], _finish(self.store.read_body_rows(rows[:1]))[rows[0]])
+            gateway.bodies_arrived(self._body, self.clock.now_ms)
+
+    def _body(self, message: Message) -> bytes | None:
+        return self.engine.bodies.get(message.body_row, message.body_slot)
+
+    def _ask_entity(self, make: Callable[[ReplyTo], Command]) -> QueueView:
+        answer = self.ask(make)
+        if isinstance(answer, Failed):
+            raise answer.error
+        assert isinstance(answer, EntityFound)
+        return answer.entity
+
+
+def _finish(coroutine: Coroutine[Any, Any, T] | Any) -> T:
+    """Run what never suspends to its end, without an event loop."""
+    steps = coroutine.__await__()
+    try:
+        next(steps)
+    except StopIteration as finished:
+        value: T = finished.value
+        return value
+    raise RuntimeError("a store in memory was to wait for something")
