@@ -1,11 +1,14 @@
 """AMQP 1.0 engine without IO, in either role; it knows no queue.
 
-leaves     types     wrappers for AMQP's types           codec, encoding   values <-> bytes
-           messaging sections of a message, batches
-machines   frames    frame layout, limits                performatives     their fields, states, termini
-           sasl      negotiation                         serial            arithmetic of wrapping ids
-           output    what is queued for the peer         events            what is reported to the owner
-           link      credit, reassembly                  session           links and windows of a session
-           incoming  hot path in                         outgoing          hot path out
-           connection  bytes <-> events, the only class an owner talks to
+Leaves
+    types, codec, encoding   AMQP's types, and values to bytes and back
+    messaging                sections of a message, batches
+Machines
+    frames, composites       frame layout and limits; tables of fields and their checks
+    performatives, errors    performatives, termini, states; conditions and scopes
+    sasl, idle, serial       negotiation; time-outs; arithmetic of ids that wrap
+    output, events           what is queued for the peer; what is reported to the owner
+    link, session, sessions  credit and reassembly; links and windows; channels
+    incoming, outgoing       the hot paths in and out
+    connection               bytes to events and back: the only class an owner talks to
 """

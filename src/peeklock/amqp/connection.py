@@ -24,33 +24,7 @@ import struct
 from typing import Any, Final, Literal
 
 from .codec import DecodeError
-from .errors import (
-    DECODE_ERROR,
-    FRAMING_ERROR,
-    ILLEGAL_STATE,
-    INVALID_FIELD,
-    NOT_ALLOWED,
-    RESOURCE_LIMIT_EXCEEDED,
-    AmqpError,
-    LocalProtocolError,
-    RemoteProtocolError,
-    Scope,
-)
-from .events import ConnectionClosed, ConnectionOpened, Event, SaslInit, SessionBegun
-from .frames import (
-    AMQP_FRAME,
-    AMQP_HEADER,
-    EMPTY_FRAME,
-    FRAME_SIZE_MIN,
-    SASL_FRAME,
-    SASL_HEADER,
-    UINT_MAX,
-    Limits,
-    frame,
-)
-from .incoming import Incoming
-from .output import Output
-from .performatives import (
+from .composites import (
     ATTACH,
     BEGIN,
     CLOSE,
@@ -64,17 +38,38 @@ from .performatives import (
     SASL_MECHANISMS,
     SASL_OUTCOME,
     TRANSFER,
-    DeliveryState,
     Performative,
-    Terminus,
-    decode_error,
     decode_performative,
-    encode_begin,
-    encode_close,
-    encode_open,
 )
+from .errors import (
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    AmqpError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from .events import ConnectionClosed, ConnectionOpened, Event, SaslInit
+from .frames import (
+    AMQP_FRAME,
+    AMQP_HEADER,
+    EMPTY_FRAME,
+    FRAME_SIZE_MIN,
+    SASL_FRAME,
+    SASL_HEADER,
+    UINT_MAX,
+    Limits,
+    frame,
+)
+from .idle import Idle
+from .output import Output
+from .performatives import DeliveryState, Terminus, decode_error, encode_close, encode_open
 from .sasl import AUTH_FAILED, OK, Sasl, SaslState
-from .session import GONE, Session, SessionState, Shared
+from .session import GONE, SessionState, Shared
+from .sessions import Sessions
 from .types import Encoded, Role
 
 _HEAD = struct.Struct(">IHHI").unpack_from
@@ -152,27 +147,14 @@ class Connection:
         self._state = ConnectionState.AMQP_HEADER if self._sasl is None else ConnectionState.SASL_HEADER
         self._output = Output()
         self._shared = Shared(self._output, self._limits, self._client)
-        self._sessions: dict[int, Session] = {}
-        """By our channel."""
-        self._remote_sessions: dict[int, Session] = {}
-        """By the peer's channel."""
-        self._receiving: dict[int, Incoming] = {}
-        """By the peer's channel: the sessions whose transfers may take the short way."""
-        self._freed_channels: set[int] = set()
-        """Channels of the peer that were freed since the owner last saw events."""
+        self._sessions = Sessions(self._shared, channel_max)
         self._partial = bytearray()
         self._needed = 8
         self._stalled = False
         self._started = False
         self._open_sent = False
-        self._peer_idle_ms: int | None = None
-        self._peer_channel_max = 65535
         self._now_ms = now_ms
-        self._received_ms = now_ms
-        self._sent_ms = now_ms
-
-    # --- input
-    # -------------------------------------------------------------------------------------------------
+        self._idle = Idle(idle_timeout_ms, now_ms)
 
     def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:
         """Take bytes from the peer; give what they mean.
@@ -184,7 +166,7 @@ class Connection:
         if self._state is ConnectionState.CLOSED:
             return events
         if data:
-            self._received_ms = now_ms
+            self._idle.received_ms = now_ms
         if self._partial:
             self._partial += data
             if self._awaits_outcome():
@@ -201,7 +183,7 @@ class Connection:
             buf = data if type(data) is bytes else bytes(data)
         self._stalled = self._awaits_outcome()
         self._shared.freed_handles.clear()
-        self._freed_channels.clear()
+        self._sessions.freed_channels.clear()
         try:
             end = self._read(buf, events)
         except RemoteProtocolError as error:
@@ -239,13 +221,14 @@ class Connection:
         self._check_output(events)
         if self._state is ConnectionState.CLOSED:
             return events
-        if self._idle_timeout_ms is not None and now_ms - self._received_ms >= self._idle_timeout_ms:
-            reason = f"nothing was received for {now_ms - self._received_ms} ms (idle-time-out)"
+        idle = self._idle
+        if idle.expired(now_ms):
+            reason = f"nothing was received for {now_ms - idle.received_ms} ms (idle-time-out)"
             self._fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, reason), events)
-        elif self._peer_idle_ms is not None and now_ms - self._sent_ms >= self._peer_idle_ms:
+        elif idle.empty_frame_due(now_ms):
             if not self._output.size and self._open_sent:
                 self._output.raw(EMPTY_FRAME)
-            self._sent_ms = now_ms
+            idle.sent_ms = now_ms
         return events
 
     def next_deadline_ms(self) -> int | None:
@@ -254,12 +237,7 @@ class Connection:
             return None
         if self.stalled or self._output.failure is not None:
             return self._now_ms
-        deadline = None if self._idle_timeout_ms is None else self._received_ms + self._idle_timeout_ms
-        if self._peer_idle_ms is not None:
-            empty_frame_ms = self._sent_ms + self._peer_idle_ms
-            if deadline is None or empty_frame_ms < deadline:
-                deadline = empty_frame_ms
-        return deadline
+        return self._idle.next_deadline_ms()
 
     def _awaits_outcome(self) -> bool:
         sasl = self._sasl
@@ -269,7 +247,7 @@ class Connection:
         """Read whole frames from `buf`; give the offset of what is left over."""
         position = 0
         available = len(buf)
-        receiving = self._receiving
+        receiving = self._sessions.receiving
         size_max = self._max_frame_size
         while available - position >= 8 and not self._stalled:
             if available - position >= 14:
@@ -336,15 +314,12 @@ class Connection:
             self._on_open(performative, events)
         elif code == CLOSE:
             self._on_close(performative, events)
-        elif self._state is ConnectionState.OPEN and not self._on_session_frame(
+        elif self._state is ConnectionState.OPEN and not self._sessions.on_frame(
             channel, performative, body, events
         ):
             self._stalled = True
             return -1
         return end
-
-    # --- connection
-    # --------------------------------------------------------------------------------------------
 
     def _on_header(self, header: bytes) -> None:
         """Take the peer's protocol header; a server answers it, a client has sent its own before."""
@@ -444,14 +419,12 @@ class Connection:
             reason = f"idle-time-out of {idle_ms} ms, the least served is {limits.idle_timeout_ms_min}"
             raise RemoteProtocolError(NOT_ALLOWED, reason)
         self._output.peer_opened(size)
-        # "less than half" of the peer's time-out: wire contract 1.6, AMQP 2.4.5
-        self._peer_idle_ms = idle_ms * 2 // 5 if idle_ms else None
-        self._peer_channel_max = 65535 if channel_max is None else channel_max
+        self._idle.peer_opened(idle_ms)
+        channel_max = 65535 if channel_max is None else channel_max
+        self._sessions.peer_channel_max = channel_max
         self._state = ConnectionState.OPEN
         events.append(
-            ConnectionOpened(
-                container_id, hostname, size, self._peer_channel_max, idle_ms or None, properties or {}
-            )
+            ConnectionOpened(container_id, hostname, size, channel_max, idle_ms or None, properties or {})
         )
 
     def _on_close(self, performative: Performative, events: list[Event]) -> None:
@@ -468,7 +441,7 @@ class Connection:
             self._finish()  # there is no frame to say it with before the headers are exchanged
             return
         self._send_close(error)
-        self._receiving.clear()
+        self._sessions.receiving.clear()
         self._state = ConnectionState.CLOSE_SENT
 
     def _send_close(self, error: AmqpError | None) -> None:
@@ -499,9 +472,7 @@ class Connection:
         self._state = ConnectionState.CLOSED
         self._output.closed = True
         self._output.failure = None
-        self._receiving.clear()
         self._sessions.clear()
-        self._remote_sessions.clear()
         self._partial = bytearray()
 
     def _check_output(self, events: list[Event]) -> None:
@@ -509,119 +480,17 @@ class Connection:
         if failure is not None and self._state is not ConnectionState.CLOSED:
             self._fail(failure, events)
 
-    # --- sessions
-    # ----------------------------------------------------------------------------------------------
-
-    def _on_session_frame(
-        self, channel: int, performative: Performative, body: bytes, events: list[Event]
-    ) -> bool:
-        """Hand a frame to its session; False if it must wait until the owner has seen the events so far."""
-        code = performative.code
-        if code == BEGIN:
-            return self._on_begin(channel, performative, events)
-        session = self._remote_sessions.get(channel)
-        if session is None:
-            raise RemoteProtocolError(
-                ILLEGAL_STATE, f"{NAMES[code]} on channel {channel}, which has no session"
-            )
-        if code == END:
-            session.on_end(performative, events)
-            self._drop_session(session)
-            self._freed_channels.add(channel)
-            return True
-        if session.state is SessionState.END_SENT:
-            return True
-        if code == ATTACH and (session.channel, performative.fields[1]) in self._shared.freed_handles:
-            return False
-        try:
-            if code == TRANSFER:
-                session.on_transfer(performative, body[performative.payload_start :], events)
-            elif code == FLOW:
-                session.on_flow(performative, events)
-            elif code == DISPOSITION:
-                session.incoming.on_disposition(performative, events)
-            elif code == ATTACH:
-                session.on_attach(performative, body, events)
-            else:
-                session.on_detach(performative, events)
-        except RemoteProtocolError as error:
-            if error.scope is not Scope.SESSION:
-                raise
-            session.fail(error.error, events)
-            self._receiving.pop(channel, None)
-        return True
-
-    def _on_begin(self, channel: int, performative: Performative, events: list[Event]) -> bool:
-        if channel in self._freed_channels:
-            return False
-        if channel > self._channel_max:
-            # "MUST close the connection with the framing-error" AMQP 2.7.1
-            raise RemoteProtocolError(FRAMING_ERROR, f"channel {channel} exceeds {self._channel_max}")
-        old = self._remote_sessions.get(channel)
-        if old is not None:
-            if old.state is not SessionState.END_SENT:
-                raise RemoteProtocolError(ILLEGAL_STATE, f"channel {channel} has a session already")
-            self._drop_session(old)  # the peer has forgotten the session without an end of its own
-        if performative.size_of(7) > self._limits.properties_bytes:
-            reason = f"the session's properties have more than {self._limits.properties_bytes} bytes"
-            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
-        remote_channel = performative.fields[0]
-        if self._client:
-            session = self._sessions.get(-1 if remote_channel is None else remote_channel)
-            if session is None or session.state is not SessionState.BEGIN_SENT:
-                raise RemoteProtocolError(
-                    NOT_ALLOWED, f"begin for channel {remote_channel} was not asked for"
-                )
-        elif remote_channel is not None:
-            raise RemoteProtocolError(
-                INVALID_FIELD, f"begin answers channel {remote_channel}, which has none"
-            )
-        else:
-            session = Session(channel, self._shared, SessionState.BEGIN_SENT)
-            self._sessions[channel] = session
-        session.remote_channel = channel
-        self._remote_sessions[channel] = session
-        session.on_begin(performative)
-        self._receiving[channel] = session.incoming
-        if not self._client:
-            limits = self._limits
-            self._output.frame(channel, encode_begin(channel, 0, limits.incoming_window, limits.handle_max))
-        events.append(SessionBegun(session.channel))
-        return True
-
-    def _drop_session(self, session: Session) -> None:
-        self._sessions.pop(session.channel, None)
-        self._remote_sessions.pop(session.remote_channel, None)
-        self._receiving.pop(session.remote_channel, None)
-
     def begin(self) -> int:
         """Begin a session (client); give its channel, the lowest that is free.
 
         Raises:
             LocalProtocolError: a server does not begin sessions, or no channel is free.
         """
-        if not self._client:
-            raise LocalProtocolError("a server does not begin sessions")
-        highest = min(self._channel_max, self._peer_channel_max)
-        channel = next((number for number in range(highest + 1) if number not in self._sessions), None)
-        if channel is None:
-            raise LocalProtocolError(f"all channels up to {highest} are in use")
-        session = Session(channel, self._shared, SessionState.BEGIN_SENT)
-        session.remote_channel = -1
-        self._sessions[channel] = session
-        limits = self._limits
-        self._output.frame(channel, encode_begin(None, 0, limits.incoming_window, limits.handle_max))
-        return channel
+        return self._sessions.begin()
 
     def end(self, channel: int, error: AmqpError | None = None) -> None:
         """End a session and its links. Clients ignore an end's error: say it with `detach` or `close`."""
-        session = self._sessions.get(channel)
-        if session is not None:
-            session.end(error)
-            self._receiving.pop(session.remote_channel, None)
-
-    # --- links
-    # -------------------------------------------------------------------------------------------------
+        self._sessions.end(channel, error)
 
     def attach(
         self,
@@ -763,16 +632,13 @@ class Connection:
         if session is not None and session.state is not SessionState.END_SENT:
             session.outgoing.disposition(role, first, last, state, settled)
 
-    # --- output
-    # ------------------------------------------------------------------------------------------------
-
     def data_to_send(self) -> bytes:
         """Take everything queued, as one string; it will not be given again."""
         if self._shared.dirty:
             self._flush_dispositions()
         data = self._output.take()
         if data:
-            self._sent_ms = self._now_ms
+            self._idle.sent_ms = self._now_ms
         return data
 
     @property

@@ -20,20 +20,12 @@ import struct
 from typing import Any, Final
 
 from .codec import DecodeError, decode_typed
+from .composites import Performative
 from .errors import INVALID_FIELD, NOT_ALLOWED, RemoteProtocolError, Scope
 from .events import DeliveryOversized, DeliveryReceived, DispositionReceived, Event
 from .link import Link
 from .outgoing import Outgoing
-from .performatives import (
-    Accepted,
-    DeliveryState,
-    Modified,
-    Performative,
-    Rejected,
-    Released,
-    decode_state,
-    encode_flow,
-)
+from .performatives import Accepted, DeliveryState, Modified, Rejected, Released, decode_state, encode_flow
 from .serial import HALF, MASK
 from .types import Role
 

@@ -13,16 +13,9 @@ from __future__ import annotations
 import enum
 from typing import Any, Final
 
+from .composites import NAMES, SASL_INIT, SASL_MECHANISMS, SASL_OUTCOME, Performative, composite
 from .errors import ILLEGAL_STATE, UNAUTHORIZED_ACCESS, RemoteProtocolError
 from .frames import SASL_FRAME, frame
-from .performatives import (
-    NAMES,
-    SASL_INIT,
-    SASL_MECHANISMS,
-    SASL_OUTCOME,
-    Performative,
-    composite,
-)
 from .types import Array, Symbol, UByte
 
 MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")

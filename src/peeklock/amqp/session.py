@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 from typing import Any, Final
 
+from .composites import Performative
 from .errors import (
     FRAMING_ERROR,
     HANDLE_IN_USE,
@@ -35,7 +36,6 @@ from .outgoing import Outgoing
 from .output import Output
 from .performatives import (
     DeliveryState,
-    Performative,
     Source,
     Target,
     Terminus,
@@ -119,9 +119,6 @@ class Session:
         if handle_max is not None:
             self.handle_max = min(self.handle_max, handle_max)
         self.state = SessionState.MAPPED
-
-    # --- the peer's performatives
-    # ------------------------------------------------------------------------------
 
     def on_attach(self, performative: Performative, body: bytes, events: list[Event]) -> None:
         """Take an attach: a request in the server role, an answer to ours in the client role.
@@ -326,9 +323,6 @@ class Session:
                 link.begin_detach()
                 events.append(LinkDetached(self.channel, link.handle, True, error, clean=clean))
             self._forget(link)
-
-    # --- the owner's calls
-    # -------------------------------------------------------------------------------------
 
     def end(self, error: AmqpError | None) -> None:
         """End the session; its links go with it."""

@@ -1,0 +1,173 @@
+"""The sessions of one connection, by channel: begin, end, and handing each frame to its session.
+
+Owns: the channel numbers, ours and the peer's (equal in the server role). Must not know frames as bytes, nor
+the connection's state. Source: OASIS AMQP 1.0 sections 2.5.1-2.5.3 and 2.7.2.
+"""
+
+from __future__ import annotations
+
+from .composites import ATTACH, BEGIN, DISPOSITION, END, FLOW, NAMES, TRANSFER, Performative
+from .errors import (
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    AmqpError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    Scope,
+)
+from .events import Event, SessionBegun
+from .incoming import Incoming
+from .performatives import encode_begin
+from .session import Session, SessionState, Shared
+
+
+class Sessions:
+    """All sessions of a connection."""
+
+    __slots__ = (
+        "_by_channel",
+        "_by_remote_channel",
+        "_shared",
+        "channel_max",
+        "freed_channels",
+        "peer_channel_max",
+        "receiving",
+    )
+
+    def __init__(self, shared: Shared, channel_max: int) -> None:
+        self._shared = shared
+        self._by_channel: dict[int, Session] = {}
+        self._by_remote_channel: dict[int, Session] = {}
+        self.channel_max = channel_max
+        """The highest channel the peer may use."""
+        self.peer_channel_max = 65535
+        """The highest channel we may use."""
+        self.receiving: dict[int, Incoming] = {}
+        """By the peer's channel: the sessions whose transfers and dispositions may take the short way."""
+        self.freed_channels: set[int] = set()
+        """Channels of the peer freed since the owner last saw events (see `Connection.stalled`)."""
+
+    def get(self, channel: int) -> Session | None:
+        """Give the session on our `channel`."""
+        return self._by_channel.get(channel)
+
+    def clear(self) -> None:
+        """Forget all of them: the connection is over."""
+        self._by_channel.clear()
+        self._by_remote_channel.clear()
+        self.receiving.clear()
+
+    def on_frame(self, channel: int, performative: Performative, body: bytes, events: list[Event]) -> bool:
+        """Hand a frame to its session; False if it must wait until the owner has seen the events so far.
+
+        Raises:
+            RemoteProtocolError: of the connection; what concerns one session has ended it.
+        """
+        code = performative.code
+        if code == BEGIN:
+            return self._on_begin(channel, performative, events)
+        session = self._by_remote_channel.get(channel)
+        if session is None:
+            raise RemoteProtocolError(
+                ILLEGAL_STATE, f"{NAMES[code]} on channel {channel}, which has no session"
+            )
+        if code == END:
+            session.on_end(performative, events)
+            self._drop(session)
+            self.freed_channels.add(channel)
+            return True
+        if session.state is SessionState.END_SENT:
+            return True
+        if code == ATTACH and (session.channel, performative.fields[1]) in self._shared.freed_handles:
+            return False
+        try:
+            if code == TRANSFER:
+                session.on_transfer(performative, body[performative.payload_start :], events)
+            elif code == FLOW:
+                session.on_flow(performative, events)
+            elif code == DISPOSITION:
+                session.incoming.on_disposition(performative, events)
+            elif code == ATTACH:
+                session.on_attach(performative, body, events)
+            else:
+                session.on_detach(performative, events)
+        except RemoteProtocolError as error:
+            if error.scope is not Scope.SESSION:
+                raise
+            session.fail(error.error, events)
+            self.receiving.pop(channel, None)
+        return True
+
+    def _on_begin(self, channel: int, performative: Performative, events: list[Event]) -> bool:
+        if channel in self.freed_channels:
+            return False
+        if channel > self.channel_max:
+            # "MUST close the connection with the framing-error" AMQP 2.7.1
+            raise RemoteProtocolError(FRAMING_ERROR, f"channel {channel} exceeds {self.channel_max}")
+        old = self._by_remote_channel.get(channel)
+        if old is not None:
+            if old.state is not SessionState.END_SENT:
+                raise RemoteProtocolError(ILLEGAL_STATE, f"channel {channel} has a session already")
+            self._drop(old)  # the peer has forgotten the session without an end of its own
+        if performative.size_of(7) > self._shared.limits.properties_bytes:
+            reason = f"the session's properties have more than {self._shared.limits.properties_bytes} bytes"
+            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
+        remote_channel = performative.fields[0]
+        if self._shared.client:
+            session = self._by_channel.get(-1 if remote_channel is None else remote_channel)
+            if session is None or session.state is not SessionState.BEGIN_SENT:
+                raise RemoteProtocolError(
+                    NOT_ALLOWED, f"begin for channel {remote_channel} was not asked for"
+                )
+        elif remote_channel is not None:
+            raise RemoteProtocolError(
+                INVALID_FIELD, f"begin answers channel {remote_channel}, which has none"
+            )
+        else:
+            session = Session(channel, self._shared, SessionState.BEGIN_SENT)
+            self._by_channel[channel] = session
+        session.remote_channel = channel
+        self._by_remote_channel[channel] = session
+        session.on_begin(performative)
+        self.receiving[channel] = session.incoming
+        if not self._shared.client:
+            limits = self._shared.limits
+            self._shared.output.frame(
+                channel, encode_begin(channel, 0, limits.incoming_window, limits.handle_max)
+            )
+        events.append(SessionBegun(session.channel))
+        return True
+
+    def _drop(self, session: Session) -> None:
+        self._by_channel.pop(session.channel, None)
+        self._by_remote_channel.pop(session.remote_channel, None)
+        self.receiving.pop(session.remote_channel, None)
+
+    def begin(self) -> int:
+        """Begin a session (client); give its channel, the lowest that is free.
+
+        Raises:
+            LocalProtocolError: a server does not begin sessions, or no channel is free.
+        """
+        if not self._shared.client:
+            raise LocalProtocolError("a server does not begin sessions")
+        highest = min(self.channel_max, self.peer_channel_max)
+        channel = next((number for number in range(highest + 1) if number not in self._by_channel), None)
+        if channel is None:
+            raise LocalProtocolError(f"all channels up to {highest} are in use")
+        session = Session(channel, self._shared, SessionState.BEGIN_SENT)
+        session.remote_channel = -1
+        self._by_channel[channel] = session
+        limits = self._shared.limits
+        self._shared.output.frame(channel, encode_begin(None, 0, limits.incoming_window, limits.handle_max))
+        return channel
+
+    def end(self, channel: int, error: AmqpError | None = None) -> None:
+        """End a session and its links. Clients ignore an end's error: say it with `detach` or `close`."""
+        session = self._by_channel.get(channel)
+        if session is not None:
+            session.end(error)
+            self.receiving.pop(session.remote_channel, None)
