@@ -207,7 +207,9 @@ async def fill(folder: Path, count: int, touches: int) -> None:
         await driver.commit()
     show(f"  journal after {count:,} sends", f"{driver.engine.ledger.journal_bytes / 1e6:.0f} MB")
     if touches:
-        driver.engine.ledger.journal_bytes = -(1 << 60)  # keep it from being truncated: the worst case is built here
+        driver.engine.ledger.journal_bytes = -(
+            1 << 60
+        )  # keep it from being truncated: the worst case is built here
         queue = [m for m in (driver.engine.namespace.find(QUEUE_ID, n) for n in range(1, count + 1)) if m]
         from peeklock.broker.changes import MessageStored
 
@@ -255,7 +257,10 @@ async def drain(folder: Path) -> None:
         await asyncio.sleep(0.01)
     show("folder under 50 MB after", f"{elapsed:.1f} s  ({folder_bytes(folder) / 1e6:.0f} MB)")
     await asyncio.sleep(2)
-    show("folder two seconds later", f"{folder_bytes(folder) / 1e6:.1f} MB, slowest commit {driver.slowest_ms:.0f} ms")
+    show(
+        "folder two seconds later",
+        f"{folder_bytes(folder) / 1e6:.1f} MB, slowest commit {driver.slowest_ms:.0f} ms",
+    )
     await driver.store.close()
 
 
@@ -267,7 +272,9 @@ def folder_bytes(folder: Path) -> int:
 def main() -> None:
     """Run what the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", help="cost throughput recovery worst drain", default=["cost", "throughput"])
+    parser.add_argument(
+        "what", nargs="*", help="cost throughput recovery worst drain", default=["cost", "throughput"]
+    )
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--data", default="/var/tmp", help="a folder on a real disk")
     options = parser.parse_args()
@@ -278,11 +285,15 @@ def main() -> None:
                 cost(min(options.count, 50_000))
             elif what == "throughput":
                 for window in (1, 100, 1000):
-                    asyncio.run(throughput(root / f"window-{window}", min(options.count, 300 * window), window))
+                    asyncio.run(
+                        throughput(root / f"window-{window}", min(options.count, 300 * window), window)
+                    )
             elif what in ("recovery", "worst"):
                 asyncio.run(fill(root / what, options.count, 2 if what == "worst" else 0))
                 gc.collect()
-                asyncio.run(recovery(root / what, "three times as many records" if what == "worst" else "no others"))
+                asyncio.run(
+                    recovery(root / what, "three times as many records" if what == "worst" else "no others")
+                )
             elif what == "drain":
                 asyncio.run(fill(root / what, options.count, 0))
                 asyncio.run(drain(root / what))

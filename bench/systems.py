@@ -275,9 +275,10 @@ def free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
-def rss_bytes(pid: int) -> int:
-    """Resident memory of a process."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+def rss_bytes(pid: int, *, peak: bool = False) -> int:
+    """Resident memory of a process: now, or the most it ever had."""
+    name = "VmHWM" if peak else "VmRSS"
+    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
 
