@@ -248,7 +248,7 @@ def backlog(run: Run) -> None:
         add(name, "restart to serving, after SIGTERM", "s", broker.name, broker.start(), aim=6)
         broker.kill()
         add(name, "restart to serving, after SIGKILL", "s", broker.name, broker.start(), aim=6)
-        # Replace the whole backlog: the journal has then grown to where it is cut, about three records a live one.
+        # Replace the whole backlog: the journal has then grown to where it is cut, three records a live one.
         churned = _drive(broker, "both", depth, *settle, timeout_s=300)
         add(name, "end to end rate over it", "msg/s", broker.name, churned.receive_rate, better="higher")
         broker.kill()
