@@ -39,8 +39,9 @@ class Entry:
 
 def escape(text: str) -> str:
     """Make text fit for content and for attributes in double quotes; what XML cannot carry becomes U+FFFD."""
-    text = _ILLEGAL.sub("\ufffd", text)
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    text = _ILLEGAL.sub("\ufffd", text).replace("&", "&amp;")
+    text = text.replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    return text.replace("\r", "&#13;")  # a bare one is read as a line feed: XML 1.0, 2.11
 
 
 def timestamp(ms: int) -> str:

@@ -1,0 +1,72 @@
+"""QueueDescription: what is written can be read back, whatever the settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peeklock.admin.queues import read_queue, write_queue
+from peeklock.admin.reading import read_description
+from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
+from peeklock.broker.effects import QueueView
+
+DURATIONS = st.integers(0, UNLIMITED_MS)
+NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,20}[A-Za-z0-9])?", fullmatch=True).filter(
+    lambda name: "//" not in name
+)
+XML_TEXT = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\ufffe\uffff", min_codepoint=32)
+    | st.sampled_from("\t\n\r"),
+    min_size=1,
+)
+
+DESCRIPTIONS = st.builds(
+    QueueDescription,
+    name=NAMES,
+    lock_duration_ms=DURATIONS,
+    max_size_mb=st.integers(-(10**9), 10**9),
+    requires_duplicate_detection=st.booleans(),
+    requires_session=st.booleans(),
+    default_ttl_ms=DURATIONS,
+    dead_lettering_on_expiration=st.booleans(),
+    duplicate_window_ms=DURATIONS,
+    max_delivery_count=st.integers(-(10**9), 10**9),
+    enable_batched_operations=st.booleans(),
+    status=st.sampled_from(EntityStatus),
+    forward_to=st.none() | NAMES,
+    forward_dead_lettered_to=st.none() | NAMES,
+    user_metadata=st.none() | XML_TEXT,
+    auto_delete_on_idle_ms=DURATIONS,
+    enable_partitioning=st.booleans(),
+    enable_express=st.booleans(),
+    max_message_size_kb=st.none() | st.integers(1, 10**6).filter(lambda size: size != 256),
+)
+
+
+def entry(description: QueueDescription) -> bytes:
+    view = QueueView(1, description, 1, 2, 3, 4, 5, 6, 7, 8)
+    return f"<entry><content>{write_queue(view, 'localhost:5300', 256)}</content></entry>".encode()
+
+
+@given(DESCRIPTIONS)
+def test_every_description_survives_writing_and_reading(description: QueueDescription) -> None:
+    """Req: A-01. A client that reads and writes back changes nothing."""
+    assert read_queue(read_description(entry(description)), description.name, 256) == description
+
+
+@given(DESCRIPTIONS, DESCRIPTIONS)
+def test_only_what_an_update_leaves_out_of_the_immutable_comes_from_what_is_there(
+    given_one: QueueDescription, existing: QueueDescription
+) -> None:
+    """Req: A-07."""
+    whole = read_description(entry(given_one))
+    assert read_queue(whole, "orders", 256, existing) == replace(given_one, name="orders")
+    bare = read_description(b"<entry><content><QueueDescription/></content></entry>")
+    assert read_queue(bare, "orders", 256, existing) == QueueDescription(
+        "orders",
+        requires_duplicate_detection=existing.requires_duplicate_detection,
+        requires_session=existing.requires_session,
+        enable_partitioning=existing.enable_partitioning,
+    )
