@@ -1,0 +1,121 @@
+"""A namespace behind real HTTP and HTTPS on one ephemeral port, without a store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from peeklock.admin.api import Administration
+from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority
+from peeklock.broker.commands import Command, ReplyTo
+from peeklock.broker.effects import Effect
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.quotas import STANDARD, TierLimits
+from peeklock.server.http import HttpProtocol
+from peeklock.server.listener import Listener
+from peeklock.server.tls import CERTIFICATE_FILE, FOLDER, server_context
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class World:
+    """What stands behind the listener; lives on one event loop."""
+
+    def __init__(self, limits: TierLimits = STANDARD) -> None:
+        self.namespace = Namespace(limits=limits, tokens=lambda: os.urandom(16), digest_key=b"k" * 32)
+        self.logged: list[tuple[str, dict[str, Any]]] = []
+        self.health: Mapping[str, Any] = {"status": "ok"}
+        self.gate = asyncio.Event()
+        """Clear: commands wait, as they would for a slow store."""
+        self.gate.set()
+        self.asked = asyncio.Event()
+        """Set once a command has been asked for."""
+        self.commands: list[Command] = []
+        self._numbers = itertools.count(1)
+        self._admin = Administration(
+            Authority.development(),
+            tracking=lambda: str(uuid.uuid4()),
+            log=lambda event, fields: self.logged.append((event, fields)),
+            limits=limits,
+            created_at_ms=now_ms(),
+        )
+
+    async def submit(self, make: Callable[[ReplyTo], Command]) -> Effect:
+        reply_to = (0, 0, 0, next(self._numbers))
+        command = make(reply_to)
+        self.commands.append(command)
+        self.asked.set()
+        await self.gate.wait()
+        effects = self.namespace.apply(command, now_ms())[1]
+        return next(effect for effect in effects if getattr(effect, "reply_to", None) == reply_to)
+
+    async def figures(self) -> Mapping[str, Any]:
+        return self.health
+
+    def http(self) -> HttpProtocol:
+        return HttpProtocol(self.submit, self._admin, self.figures, now_ms)
+
+    def listen(self, tls: ssl.SSLContext | None = None) -> tuple[Listener, int]:
+        listener = Listener(_no_amqp, self.http, None if tls is None else lambda: tls)
+        return listener, listener.bind("127.0.0.1", 0)
+
+
+def _no_amqp() -> asyncio.Protocol:
+    raise AssertionError("an HTTP client was taken for an AMQP one")
+
+
+class Served:
+    """A world in a thread of its own, for blocking clients. Use in `with`."""
+
+    def __init__(self, folder: Path, limits: TierLimits = STANDARD) -> None:
+        self._tls = server_context(folder)
+        self.certificate = str(folder / FOLDER / CERTIFICATE_FILE)
+        self._limits = limits
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    @property
+    def connection_string(self) -> str:
+        return (
+            f"Endpoint=sb://localhost:{self.port};SharedAccessKeyName={DEVELOPMENT_KEY_NAME};"
+            f"SharedAccessKey={DEVELOPMENT_KEY};UseDevelopmentEmulator=true"
+        )
+
+    def on_loop(self, call: Callable[[], Any]) -> Any:
+        """Run something on the world's loop and give its result."""
+
+        async def run() -> Any:
+            return call()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self.world = World(self._limits)
+        listener, self.port = self.world.listen(self._tls)
+        self._ready.set()
+        await self._stop.wait()
+        listener.close()

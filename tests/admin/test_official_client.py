@@ -1,0 +1,369 @@
+"""The official Python administration client, sync and aio, unchanged, over real HTTPS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+)
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncClient
+from azure.servicebus.management import (
+    AuthorizationRule,
+    EntityStatus,
+    QueueProperties,
+    ServiceBusAdministrationClient,
+)
+
+from peeklock.broker.commands import Send
+from peeklock.broker.message import Message
+from peeklock.broker.quotas import PREMIUM
+from tests.admin.serving import Served, now_ms
+
+pytestmark = pytest.mark.interop
+
+FOREVER = timedelta(days=10675199, seconds=10085, microseconds=477581)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("served")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[ServiceBusAdministrationClient]:
+    """A client that trusts the self-signed certificate; every queue is gone afterwards."""
+    made = ServiceBusAdministrationClient.from_connection_string(
+        served.connection_string, connection_verify=served.certificate, retry_total=0
+    )
+    with made:
+        yield made
+        for queue in list(made.list_queues()):
+            made.delete_queue(queue.name)
+
+
+def refusal(failure: pytest.ExceptionInfo[HttpResponseError]) -> int:
+    """The status of a refusal, after checking that its text has a tracking id."""
+    assert "TrackingId:" in str(failure.value)
+    status: int = failure.value.status_code  # type: ignore[assignment]
+    return status
+
+
+def test_a_queue_is_created_read_and_deleted(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01."""
+    created = client.create_queue("orders")
+    assert created.name == "orders"
+    read = client.get_queue("Orders")
+    assert read.lock_duration == timedelta(minutes=1)
+    assert read.max_delivery_count == 10
+    assert read.default_message_time_to_live == FOREVER
+    assert read.duplicate_detection_history_time_window == timedelta(minutes=10)
+    assert read.requires_session is False
+    assert read.enable_batched_operations is True
+    assert read.status == EntityStatus.ACTIVE
+    assert read.availability_status == "Available"
+    assert read.max_message_size_in_kilobytes == 256
+    assert read.forward_to is None
+    assert not read.authorization_rules
+    client.delete_queue("ORDERS")
+    with pytest.raises(ResourceNotFoundError):
+        client.get_queue("orders")
+
+
+def test_every_setting_makes_the_round_trip(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01."""
+    settings: dict[str, Any] = {
+        "lock_duration": timedelta(seconds=13),
+        "max_delivery_count": 14,
+        "default_message_time_to_live": timedelta(minutes=11),
+        "dead_lettering_on_message_expiration": True,
+        "duplicate_detection_history_time_window": timedelta(minutes=12),
+        "requires_duplicate_detection": True,
+        "enable_batched_operations": False,
+        "max_size_in_megabytes": 3072,
+        "user_metadata": " <note> & more é ",
+        "status": EntityStatus.SEND_DISABLED,
+    }
+    client.create_queue("tenant/orders.eu-1_x", **settings)
+    read = client.get_queue("tenant/orders.eu-1_x")
+    assert {name: getattr(read, name) for name in settings} == settings
+
+
+def test_durations_may_be_text(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01."""
+    client.create_queue("orders", lock_duration="PT13S", default_message_time_to_live="PT11M")
+    read = client.get_queue("orders")
+    assert (read.lock_duration, read.default_message_time_to_live) == (
+        timedelta(seconds=13),
+        timedelta(minutes=11),
+    )
+
+
+def test_a_queue_is_updated_with_what_was_read(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01, A-07. The largest time span comes back rounded, the tier's message size as if set."""
+    queue = client.create_queue("orders", requires_duplicate_detection=True)
+    queue.lock_duration = timedelta(seconds=30)
+    queue.user_metadata = "changed"
+    client.update_queue(queue)
+    read = client.get_queue("orders")
+    assert (read.lock_duration, read.user_metadata) == (timedelta(seconds=30), "changed")
+    assert read.default_message_time_to_live == FOREVER
+    client.update_queue(read, max_delivery_count=3)
+    assert client.get_queue("orders").max_delivery_count == 3
+
+
+def test_an_update_without_the_immutable_settings_is_taken(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01."""
+    client.create_queue("orders", requires_duplicate_detection=True)
+    names = [
+        "authorization_rules", "auto_delete_on_idle", "dead_lettering_on_message_expiration",
+        "default_message_time_to_live", "duplicate_detection_history_time_window", "availability_status",
+        "enable_batched_operations", "enable_express", "enable_partitioning", "lock_duration",
+        "max_delivery_count", "max_size_in_megabytes", "requires_duplicate_detection", "requires_session",
+        "status", "forward_to", "user_metadata", "forward_dead_lettered_messages_to",
+        "max_message_size_in_kilobytes",
+    ]  # fmt: skip
+    client.update_queue(QueueProperties("orders", **dict.fromkeys(names)), lock_duration="PT9S")
+    read = client.get_queue("orders")
+    assert (read.lock_duration, read.requires_duplicate_detection) == (timedelta(seconds=9), True)
+
+
+def test_the_status_can_be_changed(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01."""
+    queue = client.create_queue("orders")
+    for status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED, EntityStatus.ACTIVE):
+        client.update_queue(queue, status=status)
+        assert client.get_queue("orders").status == status
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"requires_session": True}, "RequiresSession"),
+        ({"requires_duplicate_detection": True}, "RequiresDuplicateDetection"),
+        ({"lock_duration": timedelta(days=25)}, "LockDuration"),
+        ({"lock_duration": timedelta(seconds=4)}, "LockDuration"),
+        ({"max_delivery_count": 0}, "MaxDeliveryCount"),
+        ({"default_message_time_to_live": timedelta(0)}, "DefaultMessageTimeToLive"),
+        (
+            {"duplicate_detection_history_time_window": timedelta(days=25)},
+            "DuplicateDetectionHistoryTimeWindow",
+        ),
+        ({"auto_delete_on_idle": timedelta(minutes=4)}, "AutoDeleteOnIdle"),
+        ({"max_message_size_in_kilobytes": 54321}, "MaxMessageSizeInKilobytes"),
+        ({"user_metadata": "x" * 1025}, "UserMetadata"),
+    ],
+)
+def test_a_change_that_is_not_allowed_is_a_400_and_changes_nothing(
+    client: ServiceBusAdministrationClient, change: dict[str, Any], named: str
+) -> None:
+    """Req: A-01, A-05. Source: wire contract 7.8."""
+    queue = client.create_queue("orders")
+    with pytest.raises(HttpResponseError) as failure:
+        client.update_queue(queue, **change)
+    assert refusal(failure) == 400
+    assert named in str(failure.value)
+    assert dict(client.get_queue("orders")) == dict(queue)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"requires_session": True},
+        {"forward_to": "other"},
+        {"forward_dead_lettered_messages_to": "other"},
+        {
+            "authorization_rules": [
+                AuthorizationRule(type="SharedAccessAuthorizationRule", rights=["Listen"], key_name="a")
+            ]
+        },
+    ],
+)
+def test_a_feature_that_is_not_offered_is_refused_at_creation(
+    client: ServiceBusAdministrationClient, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(HttpResponseError, match="not offered") as failure:
+        client.create_queue("orders", **settings)
+    assert refusal(failure) == 501
+    assert list(client.list_queues()) == []
+
+
+@pytest.mark.parametrize("name", ["", "-orders", "orders-", "or ders", "ord:ers", "o" * 261, "$orders", "é"])
+def test_a_name_that_breaks_the_rules_is_a_400(client: ServiceBusAdministrationClient, name: str) -> None:
+    """Req: A-01. Source: wire contract 7.8."""
+    with pytest.raises(HttpResponseError) as failure:
+        client.create_queue(name)
+    assert refusal(failure) == 400
+
+
+def test_a_name_is_taken_whatever_its_case(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01."""
+    client.create_queue("orders")
+    with pytest.raises(ResourceExistsError) as failure:
+        client.create_queue("Orders")
+    assert refusal(failure) == 409
+
+
+def test_what_is_absent_is_not_found(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01."""
+    for look_up in (client.get_queue, client.get_queue_runtime_properties, client.get_topic):
+        with pytest.raises(ResourceNotFoundError):
+            look_up("absent")
+    with pytest.raises(ResourceNotFoundError):
+        client.get_queue_runtime_properties("")
+    with pytest.raises(ResourceNotFoundError) as failure:
+        client.delete_queue("absent")
+    assert refusal(failure) == 404
+    queue = client.create_queue("orders")
+    client.delete_queue("orders")
+    with pytest.raises(HttpResponseError) as update:
+        client.update_queue(queue)
+    assert refusal(update) == 404
+
+
+def test_lists_are_sorted_and_paged(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01. The client asks for 100 at a time; 205 queues are three pages."""
+    names = sorted(f"queue-{number:03d}" for number in range(205))
+    for name in reversed(names):
+        client.create_queue(name)
+    assert [queue.name for queue in client.list_queues()] == names
+    assert [queue.name for queue in client.list_queues_runtime_properties()] == names
+    assert [queue.name for queue in client.list_queues(start_index=200, max_page_size=2)] == names[200:]
+    assert list(client.list_queues(start_index=205)) == []
+
+
+def test_runtime_properties_of_a_fresh_queue(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01. Source: wire contract 7.8, [T]: times present on fresh entities, counts 0, size an int."""
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    client.create_queue("orders")
+    about = client.get_queue_runtime_properties("orders")
+    assert about.name == "orders"
+    assert about.created_at_utc is not None
+    assert before < about.created_at_utc.replace(tzinfo=UTC) < datetime.now(UTC) + timedelta(seconds=1)
+    assert about.updated_at_utc is not None
+    assert about.accessed_at_utc is not None
+    assert about.size_in_bytes == 0
+    counts = (
+        about.total_message_count,
+        about.active_message_count,
+        about.dead_letter_message_count,
+        about.scheduled_message_count,
+        about.transfer_message_count,
+        about.transfer_dead_letter_message_count,
+    )
+    assert counts == (0, 0, 0, 0, 0, 0)
+
+
+def test_runtime_properties_count_messages(client: ServiceBusAdministrationClient, served: Served) -> None:
+    """Req: A-01."""
+    client.create_queue("orders")
+
+    def send() -> None:
+        namespace = served.world.namespace
+        queue_id = namespace.queue_views()[0].entity_id * 4
+        namespace.apply(Send(queue_id, Message(11), b"hello world", None), now_ms())
+
+    served.on_loop(send)
+    about = client.get_queue_runtime_properties("orders")
+    assert (about.total_message_count, about.active_message_count) == (1, 1)
+    assert about.size_in_bytes is not None
+    assert about.size_in_bytes >= 11
+
+
+def test_the_namespace_shows_its_tier(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01, A-05."""
+    about = client.get_namespace_properties()
+    assert about.messaging_sku == "Standard"
+    assert about.name == "peeklock"
+    assert about.namespace_type == "Messaging"
+    assert about.created_at_utc is not None
+
+
+def test_the_premium_tier_lets_the_message_size_be_set(tmp_path: Any) -> None:
+    """Req: A-05."""
+    with (
+        Served(tmp_path, PREMIUM) as server,
+        ServiceBusAdministrationClient.from_connection_string(
+            server.connection_string, connection_verify=server.certificate, retry_total=0
+        ) as client,
+    ):
+        assert client.get_namespace_properties().messaging_sku == "Premium"
+        queue = client.create_queue("orders", max_message_size_in_kilobytes=12345)
+        assert queue.max_message_size_in_kilobytes == 12345
+        assert client.create_queue("other").max_message_size_in_kilobytes == 1024
+
+
+def test_topics_are_plainly_not_offered(client: ServiceBusAdministrationClient) -> None:
+    assert list(client.list_topics()) == []
+    for create in (
+        lambda: client.create_topic("news"),
+        lambda: client.create_subscription("news", "a"),
+        lambda: client.create_rule("news", "a", "r"),
+    ):
+        with pytest.raises(HttpResponseError, match="not offered yet") as failure:
+            create()
+        assert refusal(failure) == 501
+    for look_up in (
+        lambda: client.get_subscription("news", "a"),
+        lambda: client.get_rule("news", "a", "r"),
+        lambda: list(client.list_subscriptions("news")),
+        lambda: list(client.list_rules("news", "a")),
+        lambda: client.delete_subscription("news", "a"),
+        lambda: client.delete_topic("news"),
+    ):
+        with pytest.raises(HttpResponseError):
+            look_up()
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("RootManageSharedAccessKey", "wrong"), ("Nobody", "SAS_KEY_VALUE")]
+)
+def test_a_wrong_key_is_an_authentication_error(served: Served, name: str, key: str) -> None:
+    """Req: R-04."""
+    text = served.connection_string.replace("RootManageSharedAccessKey", name).replace("SAS_KEY_VALUE", key)
+    with (
+        ServiceBusAdministrationClient.from_connection_string(
+            text, connection_verify=served.certificate, retry_total=0
+        ) as client,
+        pytest.raises(HttpResponseError, match="InvalidSignature") as failure,
+    ):
+        client.get_queue("orders")
+    assert refusal(failure) == 401
+    assert isinstance(failure.value, (ClientAuthenticationError, HttpResponseError))
+
+
+def test_the_aio_client_does_the_same(served: Served) -> None:
+    """Req: A-01."""
+
+    async def story() -> None:
+        # The aio transport takes no file of trusted certificates, only "do not verify".
+        async with AsyncClient.from_connection_string(
+            served.connection_string, connection_verify=False, retry_total=0
+        ) as client:
+            queue = await client.create_queue("aio/orders", lock_duration=timedelta(seconds=13))
+            assert queue.lock_duration == timedelta(seconds=13)
+            queue.max_delivery_count = 3
+            await client.update_queue(queue)
+            assert (await client.get_queue("aio/orders")).max_delivery_count == 3
+            assert (await client.get_queue_runtime_properties("aio/orders")).total_message_count == 0
+            for number in range(101):
+                await client.create_queue(f"q{number:03d}")
+            names = [found.name async for found in client.list_queues()]
+            assert names == ["aio/orders", *(f"q{number:03d}" for number in range(101))]
+            with pytest.raises(ResourceExistsError):
+                await client.create_queue("aio/orders")
+            for name in names:
+                await client.delete_queue(name)
+            with pytest.raises(ResourceNotFoundError):
+                await client.get_queue("aio/orders")
+            assert (await client.get_namespace_properties()).messaging_sku == "Standard"
+
+    asyncio.run(story())

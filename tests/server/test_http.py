@@ -1,0 +1,376 @@
+"""HTTP on a transport that the listener hands over: requests, limits, time-outs, plain and TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from peeklock.admin.api import BODY_BYTES_MAX
+from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, generate
+from peeklock.broker.commands import CreateQueue
+from peeklock.server import http
+from peeklock.server.http import HEAD_BYTES_MAX
+from peeklock.server.tls import server_context
+from tests.admin.serving import World, now_ms
+
+ENTRY = b"<entry><content><QueueDescription/></content></entry>"
+TLS = server_context(None)
+
+
+class Connection:
+    """A client's end of one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, method: str, target: str, body: bytes | None = None, *headers: str) -> None:
+        lines = [f"{method} {target} HTTP/1.1", "Host: localhost", f"Authorization: {token()}", *headers]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        self.writer.write("\r\n".join([*lines, "", ""]).encode() + (body or b""))
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        raw = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        status_line, *lines = raw.split("\r\n")[:-2]
+        assert status_line.startswith("HTTP/1.1 ")
+        headers = dict(line.split(": ", 1) for line in lines)
+        return int(status_line.split(" ")[1]), {name.lower(): value for name, value in headers.items()}
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        status, headers = await self.head()
+        return status, headers, await self.reader.readexactly(int(headers["content-length"]))
+
+    async def ask(self, *args: Any) -> tuple[int, dict[str, str], bytes]:
+        self.send(*args)
+        return await self.answer()
+
+    async def ended(self) -> bytes:
+        """What still came until the server closed."""
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+def token() -> str:
+    return generate("https://localhost", DEVELOPMENT_KEY_NAME, DEVELOPMENT_KEY, now_ms() + 600_000)
+
+
+Story = Callable[[World, Connection], Awaitable[None]]
+
+
+def play(story: Story, *, tls: bool = False) -> None:
+    """Run a story against a listening world, within ten seconds."""
+
+    async def run() -> None:
+        world = World()
+        listener, port = world.listen(TLS)
+        client = None
+        if tls:
+            client = ssl.create_default_context()
+            client.check_hostname = False
+            client.verify_mode = ssl.CERT_NONE
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+            try:
+                await story(world, Connection(reader, writer))
+            finally:
+                writer.close()
+                listener.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_queue_is_made_over_plain_and_tls_connections_alike(tls: bool) -> None:
+    """Req: A-01."""
+
+    async def story(world: World, connection: Connection) -> None:
+        status, headers, body = await connection.ask("PUT", "/orders?api-version=2021-05", ENTRY)
+        assert status == 201
+        assert headers["content-type"] == "application/atom+xml;type=entry;charset=utf-8"
+        assert headers["date"].endswith(" GMT")
+        assert b"<QueueDescription" in body
+        assert isinstance(world.commands[0], CreateQueue)
+
+    play(story, tls=tls)
+
+
+def test_a_connection_serves_one_request_after_the_other() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        assert (await connection.ask("PUT", "/orders", ENTRY))[0] == 201
+        assert (await connection.ask("GET", "/orders"))[0] == 200
+        assert (await connection.ask("DELETE", "/orders"))[0] == 200
+        assert (await connection.ask("DELETE", "/orders"))[0] == 404
+
+    play(story)
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        for number in range(20):
+            connection.send("PUT", f"/q{number}", ENTRY)
+        for number in range(20):
+            status, _, body = await connection.answer()
+            assert status == 201
+            assert f'<title type="text">q{number}</title>'.encode() in body
+
+    play(story)
+
+
+def test_a_request_may_come_byte_by_byte_and_in_chunks() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        head = (
+            f"PUT /orders HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token()}\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n"
+        )
+        chunks = b"".join(b"%x\r\n%c\r\n" % (1, byte) for byte in ENTRY) + b"0\r\n\r\n"
+        for byte in head.encode() + chunks:
+            connection.writer.write(bytes([byte]))
+            await connection.writer.drain()
+        assert (await connection.answer())[0] == 201
+
+    play(story)
+
+
+def test_a_client_that_waits_for_leave_to_send_its_body_gets_it() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        connection.send("PUT", "/orders", None, "Expect: 100-continue", f"Content-Length: {len(ENTRY)}")
+        assert (await connection.head())[0] == 100
+        connection.writer.write(ENTRY)
+        assert (await connection.answer())[0] == 201
+
+    play(story)
+
+
+def test_other_connections_are_served_while_one_waits_for_the_store() -> None:
+    """Req: T-08."""
+
+    async def story(world: World, connection: Connection) -> None:
+        world.gate.clear()
+        connection.send("PUT", "/orders", ENTRY)
+        await world.asked.wait()
+        listener, port = world.listen()
+        other = Connection(*await asyncio.open_connection("127.0.0.1", port))
+        assert (await other.ask("GET", "/health"))[0] == 200
+        world.gate.set()
+        assert (await connection.answer())[0] == 201
+        other.writer.close()
+        listener.close()
+
+    play(story)
+
+
+def test_a_client_that_leaves_before_its_answer_harms_nobody() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        world.gate.clear()
+        connection.send("PUT", "/orders", ENTRY)
+        await world.asked.wait()
+        connection.writer.transport.abort()
+        await asyncio.sleep(0)
+        world.gate.set()
+        listener, port = world.listen()
+        other = Connection(*await asyncio.open_connection("127.0.0.1", port))
+        assert (await other.ask("GET", "/orders"))[0] == 200
+        other.writer.close()
+        listener.close()
+
+    play(story)
+
+
+def test_a_client_that_has_closed_its_half_still_gets_its_answer() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        connection.send("PUT", "/orders", ENTRY)
+        connection.writer.write_eof()
+        assert (await connection.answer())[0] == 201
+        assert await connection.ended() == b""
+
+    play(story)
+
+
+def test_a_client_that_asks_for_the_end_gets_it() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        connection.send("GET", "/health", None, "Connection: close")
+        assert (await connection.answer())[0] == 200
+        assert await connection.ended() == b""
+
+    play(story)
+
+
+def test_http_1_0_and_the_absolute_form_are_understood() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        connection.writer.write(b"GET http://proxy.example/health HTTP/1.0\r\n\r\n")
+        assert (await connection.answer())[0] == 200
+        assert await connection.ended() == b""
+
+    play(story)
+
+
+# Health
+
+
+@pytest.mark.parametrize(("figure", "status"), [("ok", 200), ("low space: sends are refused", 503)])
+def test_health_shows_its_figures_without_a_token(figure: str, status: int) -> None:
+    async def story(world: World, connection: Connection) -> None:
+        world.health = {"status": figure, "entities": 3}
+        connection.writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        found, headers, body = await connection.answer()
+        assert (found, headers["content-type"]) == (status, "application/json")
+        assert json.loads(body) == {"status": figure, "entities": 3}
+
+    play(story)
+
+
+def test_health_answers_head_without_a_body_and_refuses_other_methods() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        connection.send("HEAD", "/health")
+        status, headers = await connection.head()
+        assert (status, int(headers["content-length"]) > 0) == (200, True)
+        status, headers, _ = await connection.ask("POST", "/health", b"")
+        assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+    play(story)
+
+
+# What is refused
+
+
+def test_amqp_over_websocket_is_plainly_not_offered() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        connection.send("GET", "/$servicebus/websocket", None, "Upgrade: websocket", "Connection: Upgrade")
+        status, _, body = await connection.answer()
+        assert status == 501
+        assert b"not offered yet" in body
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"hello\r\n\r\n", 400),
+        (b"GET / HTTP/x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
+        (b"\x00\x01\x02\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * HEAD_BYTES_MAX, 431),
+        (b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (BODY_BYTES_MAX + 1), 413),
+    ],
+)
+def test_what_is_not_a_request_within_the_limits_is_refused_and_the_connection_ends(
+    data: bytes, status: int
+) -> None:
+    """Req: R-05."""
+
+    async def story(world: World, connection: Connection) -> None:
+        connection.writer.write(data)
+        found, headers, body = await connection.answer()
+        assert (found, headers["connection"]) == (status, "close")
+        assert json.loads(body)["status"] == status
+        assert await connection.ended() == b""
+        assert world.commands == []
+
+    play(story)
+
+
+def test_a_body_of_the_largest_size_is_read_and_one_byte_more_in_chunks_is_refused() -> None:
+    """Req: R-05. The refusal arrives although the client is still sending."""
+
+    async def story(world: World, connection: Connection) -> None:
+        assert (await connection.ask("PUT", "/orders", ENTRY.ljust(BODY_BYTES_MAX)))[0] == 201
+        connection.send("PUT", "/other", None, "Transfer-Encoding: chunked")
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        connection.writer.write(chunk * (BODY_BYTES_MAX // 0x10000 + 1))
+        assert (await connection.answer())[0] == 413
+        connection.writer.write(chunk)
+        assert len(world.commands) == 1
+
+    play(story)
+
+
+def test_a_defect_costs_one_answer_and_the_connection_only() -> None:
+    async def story(world: World, connection: Connection) -> None:
+        world.health = {}
+        assert (await connection.ask("GET", "/health"))[0] == 500
+        assert await connection.ended() == b""
+        world.health = {"status": "ok"}
+        listener, port = world.listen()
+        other = Connection(*await asyncio.open_connection("127.0.0.1", port))
+        assert (await other.ask("GET", "/health"))[0] == 200
+        other.writer.close()
+        listener.close()
+
+    play(story)
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("limit", "sent", "status"),
+    [
+        ("HEAD_S_MAX", b"GET /health HTTP/1.1\r\nHost: x\r\n", 408),
+        ("BODY_S_MAX", b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab", 408),
+        ("IDLE_S_MAX", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+    ],
+)
+def test_a_client_that_takes_too_long_is_let_go(
+    monkeypatch: pytest.MonkeyPatch, limit: str, sent: bytes, status: int
+) -> None:
+    """Req: R-05. A head and a body have a time of their own; an idle connection is closed without a word."""
+    monkeypatch.setattr(http, limit, 0.02)
+    monkeypatch.setattr(http, "LINGER_S", 0.02)
+
+    async def story(world: World, connection: Connection) -> None:
+        connection.writer.write(sent)
+        assert (await connection.answer())[0] == status
+        assert await connection.ended() == b""
+
+    play(story)
+
+
+def test_trickling_bytes_do_not_extend_the_time_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Req: R-05."""
+    monkeypatch.setattr(http, "HEAD_S_MAX", 0.05)
+
+    async def story(world: World, connection: Connection) -> None:
+        answer = asyncio.ensure_future(connection.answer())
+        connection.writer.write(b"GET /health HTTP/1.1\r\n")
+        while not answer.done():
+            connection.writer.write(b"X: y\r\n")
+            await asyncio.sleep(0.005)
+        assert answer.result()[0] == 408
+
+    play(story)
+
+
+def test_a_client_that_does_not_read_its_answers_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Req: R-05, T-08. It is read no further while its answers wait, and after a time it is gone."""
+    monkeypatch.setattr(http, "WRITE_S_MAX", 0.05)
+
+    async def story(world: World, connection: Connection) -> None:
+        for number in range(100):
+            assert (await connection.ask("PUT", f"/queue-{number:03d}", ENTRY))[0] == 201
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        asked = 200
+        for _ in range(asked):
+            connection.send("GET", "/$Resources/queues")
+        while not connection.writer.transport.is_closing():
+            before = len(world.commands)
+            await asyncio.sleep(0.1)
+            if len(world.commands) == before:
+                break
+        assert len(world.commands) - 100 < asked
+        connection.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        received = await connection.ended()
+        assert received.count(b"HTTP/1.1 200") < asked
+
+    play(story)
