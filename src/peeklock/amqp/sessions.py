@@ -71,6 +71,8 @@ class Sessions:
             return self._on_begin(channel, performative, events)
         session = self._by_remote_channel.get(channel)
         if session is None:
+            if code == DETACH:
+                return True  # the Python client ends its session first and detaches the session's links then
             raise RemoteProtocolError(
                 ILLEGAL_STATE, f"{NAMES[code]} on channel {channel}, which has no session"
             )
