@@ -6,7 +6,7 @@ the connection's state. Source: OASIS AMQP 1.0 sections 2.5.1-2.5.3 and 2.7.2.
 
 from __future__ import annotations
 
-from .composites import ATTACH, BEGIN, DISPOSITION, END, FLOW, NAMES, TRANSFER, Performative
+from .composites import ATTACH, BEGIN, DETACH, DISPOSITION, END, FLOW, NAMES, TRANSFER, Performative
 from .errors import (
     FRAMING_ERROR,
     ILLEGAL_STATE,
