@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import h11
 
@@ -95,8 +95,8 @@ class HttpProtocol(asyncio.Protocol):
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast: uvloop's transports do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
         self._enter(_Phase.IDLE, IDLE_S_MAX)
 
     def data_received(self, data: bytes) -> None:
