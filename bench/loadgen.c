@@ -288,6 +288,15 @@ static Performative decode_performative(const uint8_t *p, const uint8_t *end) {
 // Code of a described value such as an outcome; 0 where there is none.
 static uint8_t outcome_code(const uint8_t *p) { return p && p[0] == 0x00 ? number(p + 1, 0) : 0; }
 
+// Bytes of a frame as text, for messages about it: conditions and descriptions are readable in it.
+static const char *readable(const uint8_t *p, const uint8_t *end) {
+    static char text[400];
+    size_t n = 0;
+    for (; p < end && n < sizeof text - 1; p++) text[n++] = *p >= 32 && *p < 127 ? *p : '.';
+    text[n] = 0;
+    return text;
+}
+
 // ------------------------------------------------------------------------------------------------ connection
 
 typedef enum { SASL_HEADER, SASL, OPENING, ATTACHED, CLOSING, CLOSED } Phase;
@@ -454,13 +463,14 @@ static void on_transfer(Connection *c, const Performative *p) {
     if (more_wanted) write_credit(c);
 }
 
-static void on_disposition(Connection *c, const Performative *p) {
+static void on_disposition(Connection *c, const Performative *p, const uint8_t *end) {
     // A sender hears from receivers and the other way round; the rest is about no delivery of this link.
     if (number(p->field[0], 0) != (c->sends ? ROLE_RECEIVER : ROLE_SENDER)) return;
     uint32_t first = number(p->field[1], 0), last = number(p->field[2], first);
     uint8_t outcome = outcome_code(p->field[4]);
     if (outcome != ACCEPTED)
-        die(EXIT_OUTCOME, "connection %d: deliveries %u to %u came to outcome 0x%02x, not accepted", c->id, first, last, outcome);
+        die(EXIT_OUTCOME, "connection %d: deliveries %u to %u came to outcome 0x%02x, not accepted: %s", c->id, first, last,
+            outcome, p->field[4] ? readable(p->field[4], end) : "none");
     if (!number(p->field[3], 0))
         die(EXIT_OUTCOME, "connection %d: deliveries %u to %u are not settled by the broker's answer", c->id, first, last);
     settle(c, first, last);
@@ -470,14 +480,6 @@ static void on_flow(Connection *c, const Performative *p) {
     c->peer_window = number(p->field[0], 0) + number(p->field[1], 0) - c->next_out;
     if (c->sends && p->field[4]) // 2.6.7: credit is relative to the receiver's view of delivery-count
         c->credit = (int32_t)(number(p->field[5], 0) + number(p->field[6], 0) - c->delivery_count);
-}
-
-static void die_of_peer(const Connection *c, const uint8_t *p, const uint8_t *end) {
-    char text[400];
-    size_t n = 0;
-    for (; p < end && n < sizeof text - 1; p++) text[n++] = *p >= 32 && *p < 127 ? *p : '.';
-    text[n] = 0;
-    die(EXIT_PEER_CLOSED, "connection %d: the broker ended it: %s", c->id, text);
 }
 
 static void on_sasl_frame(Connection *c, const Performative *p) {
@@ -513,13 +515,14 @@ static void on_frame(Connection *c, const uint8_t *frame, const uint8_t *end) {
         break;
     case FLOW: on_flow(c, &p); break;
     case TRANSFER: on_transfer(c, &p); break;
-    case DISPOSITION: on_disposition(c, &p); break;
+    case DISPOSITION: on_disposition(c, &p, end); break;
     case CLOSE:
         if (c->phase == CLOSING && !p.field[0]) {
             c->phase = CLOSED;
             break;
         } // fall through
-    case DETACH: case END: die_of_peer(c, body, end);
+    case DETACH: case END:
+        die(EXIT_PEER_CLOSED, "connection %d: the broker ended it: %s", c->id, readable(body, end));
     }
 }
 
