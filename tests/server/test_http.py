@@ -28,6 +28,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.reason = ""
 
     def send(self, method: str, target: str, body: bytes | None = None, *headers: str) -> None:
         lines = [f"{method} {target} HTTP/1.1", "Host: localhost", f"Authorization: {token()}", *headers]
@@ -39,6 +40,7 @@ class Connection:
         raw = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         status_line, *lines = raw.split("\r\n")[:-2]
         assert status_line.startswith("HTTP/1.1 ")
+        self.reason = status_line.split(" ", 2)[2]
         headers = dict(line.split(": ", 1) for line in lines)
         return int(status_line.split(" ")[1]), {name.lower(): value for name, value in headers.items()}
 
@@ -108,6 +110,7 @@ def test_a_connection_serves_one_request_after_the_other() -> None:
         assert (await connection.ask("GET", "/orders"))[0] == 200
         assert (await connection.ask("DELETE", "/orders"))[0] == 200
         assert (await connection.ask("DELETE", "/orders"))[0] == 404
+        assert connection.reason == "Not Found"  # the official client shows it
 
     play(story)
 

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
+from http import HTTPStatus
 from typing import Any, cast
 
 import h11
@@ -234,7 +235,8 @@ class HttpProtocol(asyncio.Protocol):
         if response.content_type:
             headers.append(("Content-Type", response.content_type))
         headers.extend(response.headers)
-        self._write(h11.Response(status_code=response.status, headers=headers))
+        reason = HTTPStatus(response.status).phrase
+        self._write(h11.Response(status_code=response.status, reason=reason.encode(), headers=headers))
         if response.body and (request is None or request.method != b"HEAD"):
             self._write(h11.Data(data=response.body))
         self._write(h11.EndOfMessage())
