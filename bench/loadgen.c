@@ -84,7 +84,7 @@ static void *must_alloc(size_t count, size_t size) {
     return p;
 }
 
-// ---------------------------------------------------------------------------------------------- byte buffers
+// Here begins: byte buffers.
 
 typedef struct {
     uint8_t *data;
@@ -114,7 +114,7 @@ static void consume(Buffer *b, size_t n) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------- encoding
+// Here begins: encoding.
 
 // Codes of performatives (2.7), SASL frames (5.3.3), outcomes (3.4) and termini (3.5).
 enum {
@@ -215,7 +215,7 @@ static void number_message(uint32_t n) {
     for (int i = 7; message_id_at && i >= 0; i--, n >>= 4) message.data[message_id_at + i] = digits[n & 15];
 }
 
-// -------------------------------------------------------------------------------------------------- decoding
+// Here begins: decoding.
 
 static uint32_t load32(const uint8_t *p) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
@@ -297,7 +297,7 @@ static const char *readable(const uint8_t *p, const uint8_t *end) {
     return text;
 }
 
-// ------------------------------------------------------------------------------------------------ connection
+// Here begins: connection.
 
 typedef enum { SASL_HEADER, SASL, OPENING, ATTACHED, CLOSING, CLOSED } Phase;
 
@@ -438,7 +438,7 @@ static void settle(Connection *c, uint32_t first, uint32_t last) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------- frames in
+// Here begins: frames in.
 
 static void on_transfer(Connection *c, const Performative *p) {
     bool more = number(p->field[5], 0), settled = number(p->field[4], 0);
@@ -546,7 +546,7 @@ static void on_bytes(Connection *c) {
     flush_accepted(c);
 }
 
-// ---------------------------------------------------------------------------------------------------- the loop
+// Here begins: the loop.
 
 static Connection *connect_one(int id, bool sends, long total) {
     Connection *c = must_alloc(1, sizeof *c);
@@ -666,7 +666,7 @@ static int hold_idle(void) {
     return 0;
 }
 
-// --------------------------------------------------------------------------------------------------- the report
+// Here begins: the report.
 
 static double process_cpu_s(int pid) {
     char path[64], line[2048];
