@@ -48,8 +48,15 @@ ALL = (
 )
 
 SOAK = (
-    Step("simulation, seeds 1000 to 5999", (PYTHON, "-m", "tests.simulation", "--seeds", "1000:6000"), 3600),
-    *(Step(f"kill loops, round {n + 1} of 10", (*PYTEST, "-m", "kill"), 60) for n in range(10)),
+    Step("simulation, seeds 1000 to 5999", (PYTHON, "-m", "tests.simulation", "--seeds", "1000:6000"), 3000),
+    *(
+        Step(
+            f"kill loop, seed {seed}",
+            (PYTHON, "-m", "tests.kill", "--rounds", "30", "--seed", str(seed)),
+            300,
+        )
+        for seed in range(10)
+    ),
 )
 
 SUITES = {"all": ALL, "lint": LINT, "soak": SOAK}

@@ -1,0 +1,19 @@
+"""Marks tests by their folder, so that each suite is a step of `./run test`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SUITES = {"interop", "kill", "simulation"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test below tests/<suite>/ the suite's marker."""
+    for item in items:
+        if HERE in item.path.parents:
+            suite = item.path.relative_to(HERE).parts[0]
+            if suite in SUITES:
+                item.add_marker(suite)
