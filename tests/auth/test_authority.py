@@ -59,3 +59,10 @@ def test_no_secret_is_shown() -> None:
     for line in shown:
         for secret in ("TOP-SECRET", "SECOND-SECRET", signature):
             assert secret not in line
+
+
+def test_a_signature_named_jwt_is_taken_for_what_it_is() -> None:
+    """Req: R-04. The Python client 7.15 puts shared access signatures with the type `jwt`."""
+    token = generate("sb://localhost/q", "RootManageSharedAccessKey", "SAS_KEY_VALUE", NOW_MS + 60_000)
+    grant = Authority.development().authorize(token, "amqps://localhost/q", NOW_MS, "jwt")
+    assert Right.SEND in grant.rights

@@ -24,6 +24,11 @@ _DECODINGS_MAX = 4
 """How often a doubly encoded key name is decoded at most; the Python client encodes twice."""
 
 
+def is_sas(token: str) -> bool:
+    """Tell a shared access signature from other kinds of token by its prefix, in any case."""
+    return token[: len(_PREFIX)].lower() == _PREFIX
+
+
 @dataclass(frozen=True, slots=True)
 class SasToken:
     """A parsed token, not yet verified."""
@@ -46,7 +51,7 @@ class SasToken:
         """
         if len(text) > TOKEN_LENGTH_MAX:
             raise TokenMalformed(f"MalformedToken: The token is longer than {TOKEN_LENGTH_MAX} characters.")
-        if text[: len(_PREFIX)].lower() != _PREFIX:
+        if not is_sas(text):
             raise TokenMalformed("MalformedToken: The token does not start with 'SharedAccessSignature '.")
         fields: dict[str, str] = {}
         for part in text[len(_PREFIX) :].strip().split("&"):

@@ -113,8 +113,10 @@ class Broker:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._bug)
         store = await self._open_store()
+        namespace = Namespace(limits=TIERS[settings.tier], tokens=_Tokens(), digest_key=DIGEST_KEY)
+        engine = Engine(namespace, BodyCache())
         try:
-            engine = await self._recover(store)
+            await engine.recover(store, self._clock.now_ms())
         except StoreError as failure:
             await store.close()
             raise StartFailed(str(failure)) from failure
@@ -124,6 +126,7 @@ class Broker:
         gc.set_threshold(50_000, 20, 50)
         shard = Shard(
             engine,
+            namespace,
             store,
             self._clock.now_ms,
             min_free_bytes=self._min_free_bytes,
@@ -189,12 +192,6 @@ class Broker:
         except StoreError as failure:
             raise StartFailed(str(failure)) from failure
         return store
-
-    async def _recover(self, store: Store) -> Engine:
-        namespace = Namespace(limits=TIERS[self._settings.tier], tokens=_Tokens(), digest_key=DIGEST_KEY)
-        engine = Engine(namespace, BodyCache())
-        await engine.recover(store, self._clock.now_ms())
-        return engine
 
     async def _configure(self, shard: Shard) -> None:
         if self._settings.config is None:

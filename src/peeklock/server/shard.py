@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peeklock.broker.commands import Command, LimitSending
@@ -22,6 +23,7 @@ from peeklock.broker.effects import (
     ReceiverOpened,
     SenderOpened,
 )
+from peeklock.broker.namespace import Namespace
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimRead
 from peeklock.server import log
@@ -66,6 +68,7 @@ class Shard:
     def __init__(
         self,
         engine: Engine,
+        namespace: Namespace,
         store: Store,
         now_ms: Callable[[], int],
         *,
@@ -78,6 +81,7 @@ class Shard:
         the disk.
         """
         self._engine = engine
+        self._namespace = namespace
         self._store = store
         self.now_ms = now_ms
         self._min_free_bytes = min_free_bytes
@@ -287,7 +291,7 @@ class Shard:
             "status": status,
             "lag_ms": self.lag_ms,
             "uncommitted_bytes": self._engine.open_bytes,
-            **self._engine.namespace.totals(),
+            **asdict(self._namespace.totals()),
         }
 
     def _fail(self, failure: BaseException) -> None:
