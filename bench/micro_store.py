@@ -1,7 +1,7 @@
 """`python -m bench.micro_store`: what durability costs, and how long a start takes.
 
-Owns: the figures that the budgets of the engine and store rooms are held against. Knows nothing of the wire. Data are
-on a real disk (`--data`), with fsync.
+Owns: the figures that the budgets of the engine and store rooms are held against. Knows nothing of the wire.
+Data are on a real disk (`--data`), with fsync.
 """
 
 from __future__ import annotations

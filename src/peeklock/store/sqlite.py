@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -66,8 +67,12 @@ FREE_PAGES_KEPT = 1024
 BUSY_FREE_PAGES_MIN = 4096
 """Above 16 MB, and half of the file, free pages are given back also while commits go on."""
 
-SHRINK_PAGES = 512
-"""Pages given back in one slice: 2 MB, about a millisecond or two."""
+SHRINK_MS = 5
+SHRINK_PAGES = 128
+"""Pages are given back in slices of about so long; the first has so many. A page takes 10 to 40 us."""
+
+REWRITE_PAGES_MAX = 2048
+"""Up to 8 MB in use are rewritten as a whole instead, when idle: some 20 ms, however many pages are free."""
 
 LOOK_EVERY_COMMITS = 16
 """How often a commit looks whether to give back pages: the look costs some 20 us."""
@@ -110,6 +115,7 @@ class SqliteStore:
         self._last_no = 0
         self._next_entity_id = 1
         self._commits = 0
+        self._shrink_pages = SHRINK_PAGES
         self._failure: str | None = None
 
     # Opening
@@ -224,8 +230,8 @@ class SqliteStore:
                     db.executemany("REPLACE INTO kv VALUES (?, ?, ?)", entries)
                 if gone:
                     db.executemany("DELETE FROM kv WHERE k = ?", gone)
-                self._shrink_if_mostly_free(db)
                 db.execute("COMMIT")
+                self._shrink_if_mostly_free(db)
         except StoreError as error:
             # What is durable now is known only to the file. Nothing may be written after it: see the engine's
             # rule 3.
@@ -253,31 +259,42 @@ class SqliteStore:
 
     def _shrink_if_mostly_free(self, db: sqlite3.Connection) -> None:
         self._commits += 1
-        if self._commits % LOOK_EVERY_COMMITS:
-            return
-        free, pages = _page_counts(db)
-        if free > BUSY_FREE_PAGES_MIN and 2 * free > pages:
-            # As many as in all the commits until the next look.
-            db.execute(f"PRAGMA incremental_vacuum({SHRINK_PAGES})").fetchall()
+        if self._commits % LOOK_EVERY_COMMITS == 0:
+            free, pages = _page_counts(db)
+            if free > BUSY_FREE_PAGES_MIN and 2 * free > pages:
+                self._shrink(db, free)
 
     def _tidy(self) -> float | None:
-        """Give back space while no commit comes; answers when to go on. A failure here is left for a commit
-        to meet."""
+        """Give back space while no commit comes; answers when to go on.
+
+        A failure here is left for a commit to meet: nothing that was acknowledged depends on it.
+        """
         db = self._write_db
         if db is None or self._failure is not None:
             return None
         try:
-            free, _ = _page_counts(db)
+            free, pages = _page_counts(db)
             if free > FREE_PAGES_KEPT:
-                db.execute(
-                    f"PRAGMA incremental_vacuum({min(SHRINK_PAGES, free - FREE_PAGES_KEPT)})"
-                ).fetchall()
+                if pages - free <= REWRITE_PAGES_MAX:
+                    db.execute("VACUUM")
+                else:
+                    self._shrink(db, free - FREE_PAGES_KEPT)
                 return 0
             if _size_of(f"{self._path}-wal") > IDLE_WAL_BYTES_MAX:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error:
             return None
         return None
+
+    def _shrink(self, db: sqlite3.Connection, pages_max: int) -> None:
+        """Give back a slice of free pages, and set the size of the next one by how long it took."""
+        start = time.monotonic()
+        # Not `execute`: it steps a statement without columns once, which gives back a single page.
+        db.executescript(f"PRAGMA incremental_vacuum({min(self._shrink_pages, pages_max)})")
+        took_ms = (time.monotonic() - start) * 1000
+        self._shrink_pages = min(
+            4096, max(16, int(self._shrink_pages * min(2, max(0.5, SHRINK_MS / took_ms))))
+        )
 
     async def free_bytes(self) -> int | None:
         """Give the free space of the volume, as an unprivileged process may use it."""

@@ -12,6 +12,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+IDLE_AFTER_S = 1.0
+"""Shorter than the pause after which one notices a full disk, longer than those between bursts."""
 _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
@@ -23,7 +26,7 @@ class Worker:
 
         Args:
             name: of the thread.
-            when_idle: called after 0.2 s without a job; answers after how many seconds to call it again if
+            when_idle: called after a second without a job; answers after how many seconds to call it again if
             still no
                 job has come, None = not before the next job.
         """
@@ -67,9 +70,6 @@ class Worker:
             except Empty:
                 assert self._when_idle is not None
                 timeout = self._when_idle()
-
-
-IDLE_AFTER_S = 0.2
 
 
 def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
