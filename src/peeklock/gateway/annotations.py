@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 
-from peeklock.amqp.codec import decode, iter_map_raw, read_list_header, skip
+from peeklock.amqp.codec import DecodeError, decode, iter_map_raw, read_list_header, skip
 from peeklock.amqp.encoding import compound8_or_32
 from peeklock.amqp.messaging import Span, scan
 from peeklock.broker.message import MessageView
@@ -244,14 +245,18 @@ def _pairs_by_key(buf: bytes, offset: int) -> Iterable[tuple[object, bytes]]:
 
 
 def _overlaid(bare: bytes, overlay: bytes) -> bytes:
-    """Merge changed application properties (an encoded map) into a bare message; the others stay bit for
-    bit."""
+    """Merge changed application properties (an encoded map) into a bare message.
+
+    The sender's others stay bit for bit. Their map is not looked into when a message arrives: one that cannot be
+    read gives way to the changes, so that the message can still be dead-lettered and read.
+    """
     sections = scan(bare)
     pairs: dict[object, bytes] = {}
     start = end = 0
     if sections.application_properties is not None:
         start, end = sections.application_properties
-        pairs.update(_pairs_by_key(bare, _value_start(bare, (start, end))))
+        with suppress(DecodeError):
+            pairs.update(_pairs_by_key(bare, _value_start(bare, (start, end))))
     elif sections.properties is not None:
         start = end = sections.properties[1]
     pairs.update(_pairs_by_key(overlay, 0))

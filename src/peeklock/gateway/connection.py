@@ -11,7 +11,7 @@ Source: wire contract 1.3-1.7, 2.9; requirement L-13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from peeklock.amqp.connection import Connection
@@ -61,6 +61,7 @@ from peeklock.broker.effects import (
     SettlementFailed,
 )
 from peeklock.broker.errors import ServiceBusError
+from peeklock.broker.message import Message
 from peeklock.gateway.address import NodeKind, shown
 from peeklock.gateway.attach import LinkKind, Wish, read_attach
 from peeklock.gateway.cbs import TokenNode
@@ -155,8 +156,7 @@ class Gateway:
         """Numbers of receivers that may need a further allowance of bytes."""
         self._closed_receivers: dict[int, ReceiverLink] = {}
         """Receivers that are gone, by number, for deliveries that were under way."""
-        self._waiting: list[tuple[int, Effect]] = []
-        """Answers to requests whose bodies are not in memory, by request number."""
+        self._waiting: list[_WaitingAnswer] = []
         self._last_number = 0
         self._over = False
         self._stopping = False
@@ -280,14 +280,8 @@ class Gateway:
         for link in self._by_number.values():
             if isinstance(link, ReceiverLink):
                 rows |= link.body_rows_wanted()
-        payloads = self._context.payloads
-        for _, effect in self._waiting:
-            if isinstance(effect, MessagesFound):
-                rows.update(
-                    view.message.body_row
-                    for view in effect.messages
-                    if payloads is None or payloads(view.message) is None
-                )
+        for waiting in self._waiting:
+            rows |= waiting.body_rows_wanted()
         return rows
 
     def bodies_arrived(self, payloads: Payloads, now_ms: int) -> None:
@@ -297,8 +291,9 @@ class Gateway:
             if isinstance(link, ReceiverLink):
                 link.retry(now_ms)
         waiting, self._waiting = self._waiting, []
-        for number, effect in waiting:
-            self._answer(number, effect, now_ms)
+        for answer in waiting:
+            answer.keep(payloads)
+            self._answer(answer.number, answer.effect, now_ms, answer)
 
     def _handle_events(self, events: list[Any], now_ms: int) -> list[Command]:
         for event in events:
@@ -601,14 +596,54 @@ class Gateway:
     def _request_answered(self, effect: Any, now_ms: int) -> None:
         self._answer(effect.reply_to[3], effect, now_ms)
 
-    def _answer(self, number: int, effect: Effect, now_ms: int) -> None:
+    def _answer(
+        self, number: int, effect: Effect, now_ms: int, waiting: _WaitingAnswer | None = None
+    ) -> None:
         answered = self._context.requests.get(number)
         if answered is None:
             return
-        if answered(effect, now_ms):
-            del self._context.requests[number]
+        context = self._context
+        payloads = context.payloads
+        if waiting is not None:
+            context.payloads = waiting.payload
+        done = answered(effect, now_ms)
+        context.payloads = payloads
+        if done:
+            del context.requests[number]
         else:
-            self._waiting.append((number, effect))
+            if waiting is None:
+                assert isinstance(effect, MessagesFound), "only messages have bodies to wait for"
+                waiting = _WaitingAnswer(number, effect)
+                waiting.keep(payloads)
+            self._waiting.append(waiting)
+
+
+@dataclass(slots=True)
+class _WaitingAnswer:
+    """An answer of which some bodies are not in memory.
+
+    Those that are stay with it: a message that is removed while the others are read can be read nowhere else.
+    """
+
+    number: int
+    effect: MessagesFound
+    kept: dict[int, bytes] = field(default_factory=dict)
+    """Payloads by position: all messages of an answer are of one queue."""
+
+    def keep(self, payloads: Payloads | None) -> None:
+        for view in self.effect.messages:
+            message = view.message
+            if payloads is not None and message.position not in self.kept:
+                payload = payloads(message)
+                if payload is not None:
+                    self.kept[message.position] = payload
+
+    def payload(self, message: Message) -> bytes | None:
+        return self.kept.get(message.position)
+
+    def body_rows_wanted(self) -> set[int]:
+        messages = [view.message for view in self.effect.messages]
+        return {message.body_row for message in messages if message.position not in self.kept}
 
 
 _RIGHTS = {

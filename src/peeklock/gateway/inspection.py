@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from peeklock.amqp.codec import DecodeError, decode, iter_map_raw
 from peeklock.amqp.encoding import encode
-from peeklock.amqp.messaging import Sections, iter_batch, scan
+from peeklock.amqp.messaging import Sections, in_order, iter_batch, scan
 from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
 from peeklock.broker.message import Message
 from peeklock.gateway.annotations import TTL_MS_MAX
@@ -33,6 +33,24 @@ _ID_FREE_BYTES = ID_LENGTH_MAX + 7
 _MESSAGE_ID = 0
 _GROUP_ID = 10
 """Positions in the properties section (AMQP 3.2.4)."""
+
+
+def take_in(payload: bytes, requires_message_id: bool) -> tuple[Message, bytes]:
+    """Make the record of an arriving message, and give the payload as it is kept: its sections in order.
+
+    Raises: as `inspect`.
+    """
+    try:
+        return inspect(payload, requires_message_id), payload
+    except MessageMalformed:
+        # Rare enough that only what would be refused is looked through again.
+        try:
+            ordered = in_order(payload)
+        except DecodeError:
+            ordered = payload
+        if ordered is payload:
+            raise
+        return inspect(ordered, requires_message_id), ordered
 
 
 def inspect(payload: bytes, requires_message_id: bool) -> Message:
@@ -64,18 +82,18 @@ def inspect_batch(payload: bytes, requires_message_id: bool) -> list[tuple[Messa
         raise MessageMalformed(f"The batch could not be decoded: {error}.") from None
     if not members:
         raise MessageMalformed("The batch holds no message.")
-    return [(inspect(member, requires_message_id), member) for member in members]
+    return [take_in(member, requires_message_id) for member in members]
 
 
 def _inspect(payload: bytes, requires_message_id: bool) -> Message:
     sections = scan(payload)
     message = Message(len(payload), bare_offset=sections.bare_offset)
     properties = sections.properties
-    if sections.body is None:
-        raise DecodeError("there is no body")
-    if sections.body[0] > PROPERTIES_BYTES_MAX:
+    # AMQP 3.2 wants a body, but the official Python client sends none for an empty value (None, 0, "").
+    body = sections.body or sections.footer or (len(payload), 0)
+    if body[0] > PROPERTIES_BYTES_MAX:
         raise InvalidOperation(
-            f"The header and properties take {sections.body[0]} bytes; the limit is {PROPERTIES_BYTES_MAX}."
+            f"The header and properties take {body[0]} bytes; the limit is {PROPERTIES_BYTES_MAX}."
         )
     if sections.bare_offset:
         _read_prefix(sections, message)

@@ -38,7 +38,7 @@ from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, NotSuppo
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context, Payloads
 from peeklock.gateway.errors import GatewayError
-from peeklock.gateway.inspection import inspect
+from peeklock.gateway.inspection import take_in
 from peeklock.gateway.requests import Request, refuse_management, respond_management
 
 DELETE_COUNT_MAX = 4000
@@ -126,7 +126,7 @@ def _read_schedule(request: Request, context: Context, now_ms: int) -> Callable[
         payload = item.get("message") if isinstance(item, dict) else None
         if not isinstance(payload, bytes):
             raise ArgumentInvalid("An element of 'messages' holds no binary 'message'.")
-        message = inspect(payload, requires_message_id=True)
+        message, payload = take_in(payload, requires_message_id=True)
         if message.scheduled_at_ms is None:
             message.scheduled_at_ms = now_ms
         messages.append((message, payload))

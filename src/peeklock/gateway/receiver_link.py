@@ -60,6 +60,7 @@ class ReceiverLink:
         "_echoes",
         "_given",
         "_given_bytes",
+        "_kept",
         "_outbox",
         "_settled",
         "_wanted",
@@ -100,6 +101,9 @@ class ReceiverLink:
         self._given_bytes = 0
         self._bytes_max = 0
         self._outbox: deque[Deliver | Drained | Settled | SettlementFailed] = deque()
+        # Payloads of what waits in the outbox, by lock token: a message that is gone from its queue meanwhile
+        # (received and deleted, or completed by another after its lock lapsed) can be read nowhere else.
+        self._kept: dict[bytes, bytes] = {}
         self._echoes: dict[int, DeliveryState] = {}  # what to answer when it is not `accepted`
 
     # Credit
@@ -111,8 +115,11 @@ class ReceiverLink:
             self._set_credit()
 
     def flow(self, event: LinkFlow, now_ms: int) -> None:
-        """Take the client's credit: what it may be sent now, so in all that much more than it was given."""
-        self._wanted = self._given + event.credit
+        """Take the client's credit: what it may be sent now, so in all that much more than it was given.
+
+        The event's own figure may be old: further flows, and deliveries of ours, may have come since.
+        """
+        self._wanted = self._given + self.context.connection.credit(self.channel, self.handle)
         self._drain_asked = event.drain
         if self.queue_id is not None:
             self._set_credit()
@@ -147,12 +154,13 @@ class ReceiverLink:
         """Send a message, or keep it until its body or the credit for it is there."""
         if self._outbox or not self._send(effect):
             self._outbox.append(effect)
+            self._keep_payloads()
 
     def drained(self, effect: Drained) -> None:
         """Tell the client that nothing more is available, after the deliveries that came before."""
-        if self._outbox:
+        if self._outbox and self._given < self._wanted:
             self._outbox.append(effect)
-        else:
+        else:  # what waits without credit goes out with the next one
             self._give_back_credit()
 
     def retry(self, now_ms: int) -> None:
@@ -162,6 +170,7 @@ class ReceiverLink:
             effect = outbox[0]
             if type(effect) is Deliver:
                 if not self._send(effect):
+                    self._keep_payloads()
                     return
             elif type(effect) is Drained:
                 self._give_back_credit()
@@ -175,18 +184,36 @@ class ReceiverLink:
         """Name the body rows that the outbox waits for."""
         if not self._outbox:
             return set()
+        return {
+            effect.message.body_row
+            for effect in self._outbox
+            if type(effect) is Deliver and effect.lock_token not in self._kept
+        }
+
+    def _keep_payloads(self) -> None:
         payloads = self.context.payloads
-        messages = [effect.message for effect in self._outbox if type(effect) is Deliver]
-        return {message.body_row for message in messages if payloads is None or payloads(message) is None}
+        if payloads is None:
+            return
+        for effect in self._outbox:
+            if type(effect) is not Deliver:
+                continue
+            tag = effect.lock_token
+            assert tag is not None
+            if tag not in self._kept:
+                payload = payloads(effect.message)
+                if payload is not None:
+                    self._kept[tag] = payload
 
     def _send(self, effect: Deliver) -> bool:
         message = effect.message
-        payloads = self.context.payloads
-        payload = None if payloads is None else payloads(message)
-        if payload is None:
-            return False
         tag = effect.lock_token
         assert tag is not None
+        payload = self._kept.get(tag) if self._kept else None
+        if payload is None:
+            payloads = self.context.payloads
+            payload = None if payloads is None else payloads(message)
+            if payload is None:
+                return False
         connection = self.context.connection
         if self._given >= self._wanted:
             # The client took its credit back while this was under way.
@@ -194,6 +221,7 @@ class ReceiverLink:
                 return False  # it is gone from the queue: wait for new credit
             self._given += 1
             self._given_bytes += message.size_bytes
+            self._kept.pop(tag, None)
             self.release_undelivered(effect)
             return True
         delivery_id = connection.send(
@@ -204,6 +232,8 @@ class ReceiverLink:
             return True
         self._given += 1
         self._given_bytes += message.size_bytes
+        if self._kept:
+            self._kept.pop(tag, None)
         if not self._settled:
             self.unsettled[delivery_id] = (self, tag)
         return True
@@ -261,6 +291,7 @@ class ReceiverLink:
             if type(effect) is Deliver:
                 self.release_undelivered(effect)
         self._outbox.clear()
+        self._kept.clear()
         gone = [delivery_id for delivery_id, (link, _) in self.unsettled.items() if link is self]
         for delivery_id in gone:
             del self.unsettled[delivery_id]

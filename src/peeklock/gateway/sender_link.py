@@ -17,7 +17,7 @@ from peeklock.broker.errors import MessageSizeExceeded, NotSupported, ServiceBus
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.context import Context
 from peeklock.gateway.errors import GatewayError
-from peeklock.gateway.inspection import inspect, inspect_batch
+from peeklock.gateway.inspection import inspect_batch, take_in
 
 _OUR_ROLE = Role.RECEIVER
 
@@ -91,7 +91,7 @@ class SenderLink:
                 members = inspect_batch(payload, self._requires_message_id)
                 self._emit(SendBatch(queue_id, members, reply_to))
             else:
-                self._emit(Send(queue_id, inspect(payload, self._requires_message_id), payload, reply_to))
+                self._emit(Send(queue_id, *take_in(payload, self._requires_message_id), reply_to))
         except (ServiceBusError, GatewayError) as error:
             self._refuse(event, error, now_ms)
             return

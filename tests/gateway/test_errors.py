@@ -1,0 +1,93 @@
+"""One table for all refusals; one tracking id in the client's text and in the log."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from peeklock.auth import errors as auth_errors
+from peeklock.broker import errors as broker_errors
+from peeklock.gateway import errors as gateway_errors
+from peeklock.gateway.errors import TABLE, Reporter
+
+NOW_MS = 1_700_000_000_000
+
+
+def leaves(*roots: type[Exception]) -> set[type[Exception]]:
+    found: set[type[Exception]] = set()
+    for root in roots:
+        below = root.__subclasses__()
+        found |= leaves(*below) if below else {root}
+    return found
+
+
+def test_the_table_holds_every_leaf_and_nothing_else() -> None:
+    """Req: T-03."""
+    roots = (broker_errors.ServiceBusError, auth_errors.AuthorizationError, gateway_errors.GatewayError)
+    assert set(TABLE) == leaves(*roots)
+    assert len(TABLE) > 20
+
+
+@pytest.mark.parametrize(
+    ("error", "condition", "status"),
+    [
+        (broker_errors.EntityNotFound, "amqp:not-found", 404),
+        (broker_errors.EntityAlreadyExists, "com.microsoft:entity-already-exists", 409),
+        (broker_errors.EntityDisabled, "com.microsoft:entity-disabled", 403),
+        (broker_errors.EntityDeleted, "amqp:resource-deleted", 404),
+        (broker_errors.InvalidOperation, "amqp:not-allowed", 400),
+        (broker_errors.ArgumentInvalid, "com.microsoft:argument-error", 400),
+        (broker_errors.ArgumentOutOfRange, "com.microsoft:argument-out-of-range", 400),
+        (broker_errors.NotSupported, "amqp:not-implemented", 501),
+        (broker_errors.MessageLockLost, "com.microsoft:message-lock-lost", 410),
+        (broker_errors.MessageNotFound, "com.microsoft:message-not-found", 404),
+        (broker_errors.MessageSizeExceeded, "amqp:link:message-size-exceeded", 403),
+        (broker_errors.QuotaExceeded, "amqp:resource-limit-exceeded", 403),
+        (broker_errors.ServerBusy, "com.microsoft:server-busy", 503),
+        (auth_errors.TokenMalformed, "com.microsoft:argument-error", 400),
+        (auth_errors.TokenTypeUnsupported, "amqp:unauthorized-access", 401),
+        (auth_errors.SignatureInvalid, "amqp:unauthorized-access", 401),
+        (auth_errors.TokenExpired, "amqp:unauthorized-access", 401),
+        (auth_errors.AudienceNotCovered, "amqp:unauthorized-access", 401),
+        (auth_errors.ClaimMissing, "amqp:unauthorized-access", 401),
+        (auth_errors.KeyRefused, "amqp:unauthorized-access", 401),
+        (gateway_errors.MessageMalformed, "amqp:decode-error", 400),
+        (gateway_errors.AddressInvalid, "amqp:invalid-field", 400),
+        (gateway_errors.TooManyGrants, "amqp:resource-limit-exceeded", 403),
+    ],
+)
+def test_each_refusal_has_the_condition_that_clients_classify_rightly(
+    error: type[Exception], condition: str, status: int
+) -> None:
+    """Req: T-03. Source: wire contract 4.6, 5.1, 5.2."""
+    assert (str(TABLE[error].condition), TABLE[error].status) == (condition, status)
+
+
+def test_text_and_log_line_share_one_tracking_id() -> None:
+    """Req: T-02."""
+    lines: list[tuple[str, dict[str, object]]] = []
+    reporter = Reporter(7, lambda: "0a1b", lambda event, fields: lines.append((event, fields)))
+    error = reporter.report(broker_errors.QuotaExceeded("'orders' is full."), "orders", NOW_MS)
+    assert error.description == (
+        "'orders' is full. TrackingId:0a1b_G7, SystemTracker:localhost:orders, Timestamp:2023-11-14T22:13:20"
+    )
+    assert str(error.condition) == "amqp:resource-limit-exceeded"
+    [(event, fields)] = lines
+    assert event == "refused"
+    assert fields == {
+        "tracking_id": "0a1b_G7",
+        "condition": "amqp:resource-limit-exceeded",
+        "entity": "orders",
+        "text": "'orders' is full.",
+        "connection": 7,
+    }
+
+
+def test_a_missing_entity_is_told_in_the_words_that_javascript_recognises() -> None:
+    """Req: T-03. Source: core-amqp translates by /The messaging entity '([^']*)' could not be found/."""
+    reporter = Reporter(7, lambda: "id", lambda event, fields: None)
+    reporter.host_name = "ns.example.org"
+    text = reporter.report(broker_errors.EntityNotFound("whatever"), "orders", NOW_MS).description
+    assert re.search(r"The messaging entity '([^']*)' could not be found", text)
+    assert "sb://ns.example.org/orders" in text

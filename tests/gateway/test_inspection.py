@@ -1,0 +1,212 @@
+"""What makes a message unacceptable, and what of it the broker gets to know."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peeklock.amqp.encoding import encode
+from peeklock.amqp.messaging import scan
+from peeklock.amqp.types import Symbol, Timestamp, UInt, ULong
+from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
+from peeklock.broker.message import MessageView
+from peeklock.gateway.annotations import encode_for_receiver
+from peeklock.gateway.errors import MessageMalformed
+from peeklock.gateway.inspection import PROPERTIES_BYTES_MAX, inspect, inspect_batch, take_in
+from tests.gateway.playbook import TOKEN, message_bytes, section
+
+SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
+PARTITION_KEY = Symbol("x-opt-partition-key")
+GROUP = [None] * 10
+
+
+def test_a_plain_message_is_its_size_and_nothing_else() -> None:
+    message = inspect(message_bytes(properties=["id"]), False)
+    assert (message.size_bytes, message.bare_offset) == (len(message_bytes(properties=["id"])), 0)
+    assert (message.ttl_ms, message.scheduled_at_ms, message.message_id) == (None, None, None)
+
+
+@pytest.mark.parametrize(("ttl", "expected"), [(UInt(0), 0), (UInt(15_000), 15_000), (None, None)])
+def test_the_time_to_live_is_read(ttl: Any, expected: int | None) -> None:
+    """Req: E-01."""
+    payload = message_bytes(header=[True, None, ttl])
+    message = inspect(payload, False)
+    assert message.ttl_ms == expected
+    assert payload[message.bare_offset :] == message_bytes()
+
+
+@pytest.mark.parametrize(
+    ("created", "expires", "expected"),
+    [
+        (0, 90 * 86_400_000, 90 * 86_400_000),
+        (1_000, 922_337_203_685_477, 922_337_203_684_477),
+        (0, 1_000, 0xFFFFFFFF),
+        (None, 90 * 86_400_000, 0xFFFFFFFF),
+        (0, None, 0xFFFFFFFF),
+    ],
+)
+def test_a_ttl_beyond_49_days_is_told_by_the_two_times(
+    created: int | None, expires: int | None, expected: int
+) -> None:
+    """Req: E-06. Source: wire contract 3.2, ExpiresAt."""
+    times = [None if at is None else Timestamp(at) for at in (expires, created)]
+    payload = message_bytes(header=[None, None, UInt(0xFFFFFFFF)], properties=[None] * 8 + times)
+    assert inspect(payload, False).ttl_ms == expected
+
+
+def test_the_absolute_expiry_time_alone_is_ignored() -> None:
+    """Source: wire contract 3.2."""
+    payload = message_bytes(
+        header=[None, None, UInt(5)], properties=[None] * 8 + [Timestamp(9), Timestamp(1)]
+    )
+    assert inspect(payload, False).ttl_ms == 5
+    assert inspect(message_bytes(properties=[None] * 8 + [Timestamp(9), Timestamp(1)]), False).ttl_ms is None
+
+
+def test_the_scheduled_enqueue_time_is_read_under_a_symbol_or_a_string() -> None:
+    """Req: S-05."""
+    for key in (SCHEDULED, str(SCHEDULED)):
+        assert inspect(message_bytes(annotations={key: Timestamp(7)}), False).scheduled_at_ms == 7
+
+
+def test_the_message_id_is_read_only_where_it_is_needed_and_equal_ids_are_equal_bytes() -> None:
+    """Req: D-01."""
+    text = message_bytes(properties=["same"])
+    wide = (
+        section(0x73, 0)[:3]
+        + b"\xd0\x00\x00\x00\x0d\x00\x00\x00\x01\xb1\x00\x00\x00\x04same"
+        + message_bytes()
+    )
+    assert inspect(text, False).message_id is None
+    assert inspect(text, True).message_id == inspect(wide, True).message_id == encode("same")
+    assert inspect(message_bytes(properties=[uuid.UUID(int=5)]), True).message_id == encode(uuid.UUID(int=5))
+    assert inspect(message_bytes(properties=[None]), True).message_id is None
+    assert inspect(message_bytes(properties=[]), True).message_id is None
+    assert inspect(message_bytes(), True).message_id is None
+
+
+@pytest.mark.parametrize("value", ["m" * 128, "é" * 128, b"b" * 128, uuid.UUID(int=1), ULong(2**63)])
+def test_ids_up_to_the_limit_are_taken(value: Any) -> None:
+    """Req: R-05. 128 characters, not bytes. Source: wire contract 3.3."""
+    assert inspect(message_bytes(properties=[value]), False)
+    if isinstance(value, str):
+        assert inspect(message_bytes(properties=[*GROUP, value]), False)
+        assert inspect(message_bytes(annotations={PARTITION_KEY: value}), False)
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        (message_bytes(properties=["m" * 129]), ArgumentInvalid),
+        (message_bytes(properties=[b"m" * 129]), ArgumentInvalid),
+        (message_bytes(properties=["é" * 129]), ArgumentInvalid),
+        (message_bytes(properties=["m" * 128, *GROUP[1:], "g" * 129]), ArgumentInvalid),
+        (message_bytes(properties=[*GROUP, "g" * 129]), ArgumentInvalid),
+        (message_bytes(annotations={PARTITION_KEY: "p" * 129}), ArgumentInvalid),
+        (message_bytes(annotations={PARTITION_KEY: 7}), ArgumentInvalid),
+        (message_bytes(annotations={SCHEDULED: "soon"}), ArgumentInvalid),
+        (message_bytes(annotations={SCHEDULED: True}), ArgumentInvalid),
+        (message_bytes(annotations={PARTITION_KEY: "p"}, properties=[*GROUP, "g"]), InvalidOperation),
+        (message_bytes(application_properties={"k": "v" * PROPERTIES_BYTES_MAX}), InvalidOperation),
+        (b"hello", MessageMalformed),
+        (message_bytes()[:-1], MessageMalformed),
+        (message_bytes() + b"\x00", MessageMalformed),
+        (message_bytes() + section(0x73, ["late"]), MessageMalformed),
+        (section(0x75, b"a") + section(0x77, 1), MessageMalformed),
+        (section(0x79, b"a"), MessageMalformed),
+        (message_bytes(header=[None, None, "soon"]), MessageMalformed),
+        (message_bytes(header=[None, None, -1]), MessageMalformed),
+        (message_bytes(header=[None, None, ULong(2**32)]), MessageMalformed),
+        (message_bytes(header=["x" * 80]), MessageMalformed),
+        (message_bytes(annotations={PARTITION_KEY: "p"}, properties=[None] * 14), MessageMalformed),
+    ],
+)
+def test_what_breaks_a_rule_is_refused(payload: bytes, error: type[Exception]) -> None:
+    """Req: R-05, T-03. Source: wire contract 3.3."""
+    with pytest.raises(error):
+        inspect(payload, False)
+    if error is not MessageMalformed:
+        inspect(message_bytes(), False)
+        batch = section(0x75, message_bytes()) + section(0x75, payload)
+        with pytest.raises(error):
+            inspect_batch(batch, False)
+
+
+@pytest.mark.parametrize("payload", [b"", section(0x73, ["only properties"])])
+def test_a_message_without_a_body_is_taken(payload: bytes) -> None:
+    """Req: T-11. The official Python client sends no body section for an empty value."""
+    assert inspect(payload, False).size_bytes == len(payload)
+
+
+@pytest.mark.parametrize("header", [None, [True]])
+def test_delivery_annotations_behind_the_body_are_put_in_their_place(header: list[Any] | None) -> None:
+    """Req: T-11. The official Python client writes them last."""
+    annotations = section(0x71, {Symbol("x"): "y"})
+    good = message_bytes(header=header, properties=["id"])
+    message, kept = take_in(good + annotations, False)
+    assert scan(kept).decode_delivery_annotations() == {"x": "y"}
+    assert kept[message.bare_offset :] == good[len(good) - len(kept) + message.bare_offset :]
+    assert inspect_batch(section(0x75, good + annotations), False)[0][1] == kept
+    with pytest.raises(MessageMalformed):
+        take_in(annotations + good + annotations, False)
+
+
+def test_partition_key_and_session_id_may_be_equal() -> None:
+    """Source: wire contract 3.3."""
+    assert inspect(message_bytes(annotations={PARTITION_KEY: "g"}, properties=[*GROUP, "g"]), False)
+
+
+def test_properties_may_be_as_large_as_the_limit() -> None:
+    """Req: R-05. At the limit, and one past it."""
+    small = len(section(0x74, {"k": "v" * 1000}))
+    fits = message_bytes(application_properties={"k": "v" * (PROPERTIES_BYTES_MAX - small + 1000 - 3)})
+    sizes = [PROPERTIES_BYTES_MAX - len(fits) + len(message_bytes()), 1]
+    value = "v" * (PROPERTIES_BYTES_MAX - small + 1000 - 3 + sizes[0])
+    assert inspect(message_bytes(application_properties={"k": value}), False)
+    with pytest.raises(InvalidOperation):
+        inspect(message_bytes(application_properties={"k": value + "v"}), False)
+
+
+def test_a_batch_is_its_members_in_order() -> None:
+    """Req: T-07. Source: wire contract 3.7: the envelope's other sections are only hints."""
+    members = [message_bytes(b"a"), message_bytes("b", properties=["id"], header=[None, None, UInt(3)])]
+    envelope = section(0x72, {PARTITION_KEY: "hint"}) + section(0x73, ["hint"])
+    found = inspect_batch(envelope + b"".join(section(0x75, member) for member in members), True)
+    assert [payload for _, payload in found] == members
+    assert [message.message_id for message, _ in found] == [None, encode("id")]
+    assert [message.ttl_ms for message, _ in found] == [None, 3]
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", section(0x77, "value"), section(0x75, b"no message")])
+def test_a_batch_of_anything_else_is_malformed(payload: bytes) -> None:
+    """Req: T-07."""
+    with pytest.raises(MessageMalformed):
+        inspect_batch(payload, False)
+
+
+@given(st.binary(max_size=12), st.integers(0, 200), st.integers(0, 12))
+def test_garbage_gives_only_refusals_and_what_is_taken_can_be_shown(
+    garbage: bytes, at: int, cut: int
+) -> None:
+    """Req: R-05. A message that is accepted but could not be encoded would stop its receiver for ever."""
+    good = message_bytes(
+        header=[True, None, UInt(3)],
+        delivery_annotations={Symbol("x"): "y"},
+        annotations={PARTITION_KEY: "p"},
+        properties=["id"],
+        application_properties={"k": 1},
+    )
+    at %= len(good)
+    payload = good[:at] + garbage + good[at + cut :]
+    for read in (inspect, inspect_batch):
+        with contextlib.suppress(MessageMalformed, ArgumentInvalid, InvalidOperation):
+            read(payload, True)
+    with contextlib.suppress(MessageMalformed, ArgumentInvalid, InvalidOperation):
+        message = inspect(payload, False)
+        view = MessageView(message, TOKEN.bytes_le, 1, 0, message.ttl_ms, message.state)
+        scan(encode_for_receiver(view, payload))
