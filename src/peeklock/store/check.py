@@ -79,7 +79,8 @@ def check(folder: str | os.PathLike[str]) -> Report:
     # Without a WAL nothing beside the file has to be made, as reading through one would.
     through_wal = held or (wal.exists() and wal.stat().st_size > 0)
     try:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?{'mode=ro' if through_wal else 'immutable=1'}", uri=True)
+        uri = f"{path.absolute().as_uri()}?{'mode=ro' if through_wal else 'immutable=1'}"
+        db = sqlite3.connect(uri, uri=True)
         try:
             db.execute("BEGIN")
             _check_all(db, report)
@@ -91,7 +92,9 @@ def check(folder: str | os.PathLike[str]) -> Report:
         if not had_shm and not held:
             shm.unlink(missing_ok=True)
     count = len(report.damages)
-    report.say("no damage found" if not count else f"{count} damage{'s' if count > 1 else ''} found; nothing was changed")
+    report.say(
+        f"{count} damage{'s' if count > 1 else ''} found; nothing was changed" if count else "no damage found"
+    )
     return report
 
 
@@ -123,8 +126,9 @@ def _check_entities(db: sqlite3.Connection, report: Report) -> dict[int, str] | 
     return names if sound else None
 
 
-def _check_journal(db: sqlite3.Connection, report: Report, names: dict[int, str] | None) -> dict[int, _Needs]
-| None:
+def _check_journal(
+    db: sqlite3.Connection, report: Report, names: dict[int, str] | None
+) -> dict[int, _Needs] | None:
     """Check all frames; give what live messages need of the body rows, None when that cannot be known."""
     fold: frames.Fold | None = frames.Fold()
     first = expected = None
@@ -149,7 +153,9 @@ def _check_journal(db: sqlite3.Connection, report: Report, names: dict[int, str]
     else:
         report.say(f"journal: frames {first} to {(expected or 0) - 1}, {size_bytes:,} bytes")
     if fold is None or names is None:
-        report.say("messages: not counted, since not everything could be read; bodies are checked for themselves only")
+        report.say(
+            "messages: not counted, since not everything could be read; nor is known which bodies they need"
+        )
         return None
     needs: dict[int, _Needs] = {}
     counts: Counter[int] = Counter()
@@ -183,10 +189,10 @@ def _check_bodies(
             report.damage(f"{error}{_needed_by(need, names)}")
             continue
         if need is not None and need.last_slot >= count:
-            report.damage(f"body row {row} has {count} payloads{_needed_by(need, names)}, up to slot {need.last_slot}")
-    report.say(
-        f"bodies: {rows:,} rows, {size_bytes:,} bytes" + (f", {idle:,} of the rows wait to be dropped" if idle else "")
-    )
+            needed = f"{_needed_by(need, names)}, up to slot {need.last_slot}"
+            report.damage(f"body row {row} has {count} payloads{needed}")
+    waiting = f", {idle:,} of the rows wait to be dropped" if idle else ""
+    report.say(f"bodies: {rows:,} rows, {size_bytes:,} bytes{waiting}")
     for row, need in sorted((needs or {}).items()):
         report.damage(f"body row {row} is missing{_needed_by(need, names)}")
 
