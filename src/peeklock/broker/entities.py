@@ -68,7 +68,7 @@ class Entity:
         )
         if description.requires_duplicate_detection:
             self.main.duplicates = Duplicates(self.main.queue_id, digest_key, description.duplicate_window_ms)
-        self._apply_settings(limits, stored.created_at_ms)
+        self._apply_settings(limits)
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ class Entity:
         """Apply other settings; the locks must have been dropped when that matters to them."""
         self.description = description
         self.updated_at_ms = now_ms
-        self._apply_settings(limits, now_ms)
+        self._apply_settings(limits)
 
     def view(self) -> QueueView:
         main = self.main
@@ -124,10 +124,10 @@ class Entity:
                 f"'{self.name}' is {self.description.status.value}: nothing can be sent to it"
             )
 
-    def _apply_settings(self, limits: TierLimits, now_ms: int) -> None:
+    def _apply_settings(self, limits: TierLimits) -> None:
         size_max = (self.description.max_message_size_kb or limits.message_size_kb_default) * 1024
         for queue in self.queues():
-            queue.configure(self.description, now_ms)
+            queue.configure(self.description)
             queue.message_size_bytes_max = size_max
         self.main.accepts_sends = self.description.status in _SENDING
 
@@ -243,6 +243,6 @@ class Entities:
                 message_size_bytes_max=entity.main.message_size_bytes_max,
             )
             entity.transfers.main = entity.main
-            entity.transfers.configure(entity.description, entity.updated_at_ms)
+            entity.transfers.configure(entity.description)
             self.queues[entity.transfers.queue_id] = entity.transfers
         return entity.transfers

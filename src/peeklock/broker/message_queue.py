@@ -154,7 +154,7 @@ class MessageQueue:
 
     # Settings
 
-    def configure(self, description: QueueDescription, now_ms: int) -> None:
+    def configure(self, description: QueueDescription) -> None:
         """Apply an entity's settings, also while in use (A-07)."""
         self.lock_duration_ms = description.lock_duration_ms
         if self.expiry is None:
@@ -163,12 +163,12 @@ class MessageQueue:
         self.dead_letter_on_expiry = description.dead_lettering_on_expiration
         self.default_ttl_ms = description.default_ttl_ms
         if self.expiry.default_ttl_ms != self.default_ttl_ms:
-            self.expiry.change_default(description.default_ttl_ms, now_ms)
+            self.expiry.change_default(description.default_ttl_ms)
             # A message passed over as expired may have become receivable: look at all again from the start.
             assert not self.locks, "locks are dropped before settings change (L-12)"
             self._returned = []
             self._cursor = 0
-            self.wake(now_ms)
+            self.wake(self.expiry.next_ms())
         if self.duplicates is not None:
             self.duplicates.window_ms = description.duplicate_window_ms
 

@@ -280,7 +280,7 @@ class Namespace:
             or message.size_bytes > queue.message_size_bytes_max
             or self._enforce_quotas
         ):
-            queue = self._sendable(command.queue_id, [message.size_bytes])
+            queue = self._sendable(command.queue_id, message.size_bytes, message.size_bytes)
         queue.accessed_at_ms = now_ms
         queue.store(message, command.payload, now_ms, changes)
         reply_to = command.reply_to
@@ -292,7 +292,8 @@ class Namespace:
     def _send_batch(
         self, command: ask.SendBatch, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        queue = self._sendable(command.queue_id, [message.size_bytes for message, _ in command.messages])
+        size_bytes = sum(message.size_bytes for message, _ in command.messages)
+        queue = self._sendable(command.queue_id, size_bytes, size_bytes)
         queue.accessed_at_ms = now_ms
         for message, payload in command.messages:
             queue.store(message, payload, now_ms, changes)
@@ -300,8 +301,8 @@ class Namespace:
             effects.append(Accepted(command.reply_to))
         queue.deliver(now_ms, changes, effects)
 
-    def _sendable(self, queue_id: int, sizes: list[int]) -> MessageQueue:
-        """Give the queue if messages of these sizes may be sent to it together; else raise why not."""
+    def _sendable(self, queue_id: int, size_bytes: int, total_bytes: int) -> MessageQueue:
+        """Give the queue if messages may be sent to it, of this size at most each; else raise why not."""
         queue = self._queues.get(queue_id)
         entity = self._entities.of_queue(queue_id)
         if queue is None or entity is None:
@@ -309,9 +310,9 @@ class Namespace:
         if queue.dead_letters is None:
             raise InvalidOperation(f"'{queue.name}' is a dead-letter queue: nothing can be sent to it")
         entity.require_sending()
-        if sum(sizes) > queue.message_size_bytes_max:
+        if size_bytes > queue.message_size_bytes_max:
             raise MessageSizeExceeded(
-                f"the message or batch for '{queue.name}' is {sum(sizes)} bytes, the limit is "
+                f"the message or batch for '{queue.name}' is {size_bytes} bytes, the limit is "
                 f"{queue.message_size_bytes_max}"
             )
         if self._limited:
@@ -320,10 +321,10 @@ class Namespace:
             raise ServerBusy(f"'{queue.name}' takes no message now: the broker lags behind; try again later")
         if self._enforce_quotas:
             quota = entity.description.max_size_mb * 1024 * 1024
-            if entity.size_bytes() + sum(sizes) > quota:
+            if entity.size_bytes() + total_bytes > quota:
                 raise QuotaExceeded(
                     f"The maximum entity size has been reached or exceeded: '{queue.name}' holds "
-                    f"{entity.size_bytes()} of {quota} bytes, {sum(sizes)} more do not fit"
+                    f"{entity.size_bytes()} of {quota} bytes, {total_bytes} more do not fit"
                 )
         return queue
 
@@ -442,7 +443,8 @@ class Namespace:
         self, command: ask.Schedule, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         _, queue = self._entities.queue(command.address)
-        self._sendable(queue.queue_id, [message.size_bytes for message, _ in command.messages])
+        sizes = [message.size_bytes for message, _ in command.messages]
+        self._sendable(queue.queue_id, max(sizes, default=0), sum(sizes))
         queue.accessed_at_ms = now_ms
         numbers = [queue.store(message, payload, now_ms, changes) for message, payload in command.messages]
         effects.append(do.MessagesScheduled(command.reply_to, numbers))

@@ -145,11 +145,14 @@ class Expiry:
             self._default_due_ms = due_ms
         return due_ms
 
-    def change_default(self, default_ttl_ms: int, now_ms: int) -> None:
-        """Apply another default to what is stored (E-04); `take_due` works out what that means."""
+    def change_default(self, default_ttl_ms: int) -> None:
+        """Apply another default to what is stored (E-04)."""
         self.default_ttl_ms = default_ttl_ms
         self._cursor = 0
-        self._default_due_ms = now_ms if default_ttl_ms < UNLIMITED_MS else FAR_MS
+        self._default_due_ms = FAR_MS
+        oldest = self._table.first_from(0)
+        if oldest is not None and default_ttl_ms < UNLIMITED_MS:
+            self._default_due_ms = oldest.enqueued_at_ms + default_ttl_ms
 
     def next_ms(self) -> int:
         """When to look again; FAR_MS when nothing expires."""

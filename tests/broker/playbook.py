@@ -1,0 +1,314 @@
+"""A namespace with a clock in hand: the short words in which the tests of this room speak.
+
+Owns: one `Namespace`, its time, and a copy of every change as a store would have it. Each step checks all
+indexes.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from peeklock.broker.changes import (
+    Change,
+    EntityRemoved,
+    EntityStored,
+    MessageIdSeen,
+    MessageRemoved,
+    MessageStored,
+    NumbersIssued,
+)
+from peeklock.broker.commands import (
+    Abandon,
+    Address,
+    CloseLink,
+    Command,
+    Complete,
+    CreateQueue,
+    DeadLetter,
+    Defer,
+    DropConnection,
+    Link,
+    LookUp,
+    OpenReceiver,
+    OpenSender,
+    Peek,
+    ReceiveDeferred,
+    ReceiveMode,
+    Release,
+    RenewLocks,
+    ReplyTo,
+    Schedule,
+    Send,
+    SendBatch,
+    SetCredit,
+    SubQueue,
+    UpdateQueue,
+)
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.effects import (
+    Accepted,
+    Deliver,
+    Effect,
+    EntityFound,
+    Failed,
+    LinkRefused,
+    LocksRenewed,
+    MessagesFound,
+    MessagesScheduled,
+    QueueView,
+    ReceiverOpened,
+    Rejected,
+    SenderOpened,
+    Settled,
+    SettlementFailed,
+)
+from peeklock.broker.errors import ServiceBusError
+from peeklock.broker.message import Message, MessageView
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.quotas import STANDARD, TierLimits
+
+START_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
+LOTS = 1 << 60
+
+E = TypeVar("E")
+
+
+class Broker:
+    """Drives a namespace; what is due happens by itself when the clock moves."""
+
+    def __init__(self, limits: TierLimits = STANDARD, **settings: Any) -> None:
+        self.now_ms = START_MS
+        self.settings = {"limits": limits, "digest_key": b"test", **settings}
+        self.counter = itertools.count(1)
+        self.tokens = itertools.count(1)
+        self.facts: list[Change] = []
+        self.checks = True  # a test with thousands of messages checks the indexes when it has them
+        self.namespace = self._new()
+
+    def _new(self) -> Namespace:
+        return Namespace(tokens=lambda: next(self.tokens).to_bytes(16, "big"), **self.settings)
+
+    # Driving
+
+    def reply_to(self, connection: int = 1) -> ReplyTo:
+        return (connection, 0, 0, next(self.counter))
+
+    def link(self, connection: int = 1) -> Link:
+        return (connection, 0, next(self.counter))
+
+    def do(self, command: Command) -> list[Effect]:
+        changes, effects = self.namespace.apply(command, self.now_ms)
+        self._keep(changes)
+        return effects
+
+    def one(self, command: Command, kind: type[E]) -> E:
+        """Apply a command and give its only answer of a kind."""
+        effects = self.do(command)
+        found = [effect for effect in effects if isinstance(effect, kind)]
+        assert len(found) == 1, effects
+        return found[0]
+
+    def settle_time(self) -> list[Effect]:
+        """Let everything happen that is due at this instant."""
+        effects: list[Effect] = []
+        for _ in range(100_000):
+            due_ms = self.namespace.next_deadline_ms()
+            if due_ms is None or due_ms > self.now_ms:
+                return effects
+            changes, more = self.namespace.advance(self.now_ms)
+            self._keep(changes)
+            effects += more
+        raise AssertionError("what is due never comes to an end")
+
+    def advance(self, ms: int) -> list[Effect]:
+        """Move the clock from deadline to deadline, as the server does."""
+        end_ms = self.now_ms + ms
+        effects = self.settle_time()
+        while True:
+            due_ms = self.namespace.next_deadline_ms()
+            if due_ms is None or due_ms > end_ms:
+                break
+            self.now_ms = max(self.now_ms, due_ms)
+            effects += self.settle_time()
+        self.now_ms = end_ms
+        return effects
+
+    def jump(self, ms: int) -> None:
+        """Move the clock without doing what falls due: a late timer."""
+        self.now_ms += ms
+
+    def _keep(self, changes: list[Change]) -> None:
+        for change in [*changes, *self.namespace.numbers_issued()]:
+            if isinstance(change, MessageStored):
+                kept = copy.copy(change.message)
+                kept.lock = None  # what is never written
+                self.facts.append(replace(change, message=kept))
+            else:
+                self.facts.append(change)
+        if self.checks:
+            self.namespace.check(self.now_ms)
+
+    def restart(self, down_ms: int = 0) -> None:
+        """Start anew from the facts, as after a crash."""
+        self.now_ms += down_ms
+        removed = {fact.entity_id for fact in self.facts if isinstance(fact, EntityRemoved)}
+        entities = {fact.entity_id: fact for fact in self.facts if isinstance(fact, EntityStored)}
+        next_id = max(entities, default=0) + 1
+        self.namespace = self._new()
+        for entity in entities.values():
+            if entity.entity_id not in removed:
+                self.namespace.restore_entity(entity)
+        kinds = (MessageStored, MessageRemoved, NumbersIssued, MessageIdSeen)
+        journal = [copy.copy(fact) for fact in self.facts if isinstance(fact, kinds)]
+        for fact in journal:
+            if isinstance(fact, MessageStored | MessageRemoved):
+                fact.message = copy.copy(fact.message)
+                fact.message.lock = None
+        for at in range(0, len(journal), 3):
+            self.namespace.restore(journal[at : at + 3])
+        self.namespace.finish_restore(self.now_ms, next_id)
+        self.namespace.check(self.now_ms)
+
+    # Words
+
+    def create(self, name: str = "orders", **settings: Any) -> int:
+        """Create a queue; give the id of its main queue."""
+        found = self.one(CreateQueue(QueueDescription(name, **settings), self.reply_to()), EntityFound)
+        return found.entity.entity_id * 4
+
+    def refused(self, command: Command) -> ServiceBusError:
+        """Apply a command that must be refused as a whole, and give the reason."""
+        facts = len(self.facts)
+        effects = self.do(command)
+        assert len(effects) == 1, effects
+        assert isinstance(effects[0], Failed | Rejected | SettlementFailed | LinkRefused), effects
+        assert len(self.facts) == facts
+        return effects[0].error
+
+    def update(self, name: str = "orders", **settings: Any) -> list[Effect]:
+        description = self.view(name).description
+        return self.do(UpdateQueue(replace(description, **settings), self.reply_to()))
+
+    def view(self, name: str = "orders") -> QueueView:
+        return self.one(LookUp(Address(name), self.reply_to()), EntityFound).entity
+
+    def send(self, queue_id: int = 4, size: int = 100, **fields: Any) -> Message:
+        """Send one message that must be accepted."""
+        message = Message(size, **fields)
+        reply_to = self.reply_to()
+        effects = self.do(Send(queue_id, message, b"", reply_to))
+        assert effects[0] == Accepted(reply_to)
+        return message
+
+    def send_batch(self, messages: list[Message], queue_id: int = 4) -> list[Effect]:
+        return self.do(SendBatch(queue_id, [(message, b"") for message in messages], self.reply_to()))
+
+    def schedule(self, *delays_ms: int, name: str = "orders", **fields: Any) -> list[int]:
+        messages = [(Message(100, scheduled_at_ms=self.now_ms + delay, **fields), b"") for delay in delays_ms]
+        return self.one(
+            Schedule(Address(name), messages, self.reply_to()), MessagesScheduled
+        ).sequence_numbers
+
+    def sender(self, name: str = "orders", connection: int = 1) -> Link:
+        return self.one(OpenSender(self.link(connection), Address(name)), SenderOpened).link
+
+    def receiver(
+        self,
+        name: str = "orders",
+        *,
+        sub_queue: SubQueue = SubQueue.MAIN,
+        deletes: bool = False,
+        connection: int = 1,
+    ) -> Link:
+        mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
+        command = OpenReceiver(self.link(connection), Address(name, sub_queue), mode)
+        return self.one(command, ReceiverOpened).link
+
+    def credit(self, link: Link, deliveries_max: int = LOTS, bytes_max: int = LOTS) -> list[Deliver]:
+        return deliveries(self.do(SetCredit(link, deliveries_max, bytes_max)))
+
+    def receive(
+        self,
+        count: int = 1,
+        name: str = "orders",
+        *,
+        sub_queue: SubQueue = SubQueue.MAIN,
+        deletes: bool = False,
+    ) -> list[Deliver]:
+        """Receive over a link of its own, which is closed properly: the locks stay."""
+        link = self.receiver(name, sub_queue=sub_queue, deletes=deletes)
+        found = self.credit(link, count)
+        self.do(CloseLink(link))
+        return found
+
+    def receive_dead(self, count: int = 1, name: str = "orders", *, deletes: bool = False) -> list[Deliver]:
+        return self.receive(count, name, sub_queue=SubQueue.DEAD_LETTER, deletes=deletes)
+
+    def peek(
+        self,
+        from_number: int = 0,
+        count: int = 1000,
+        bytes_max: int = LOTS,
+        *,
+        name: str = "orders",
+        sub_queue: SubQueue = SubQueue.MAIN,
+    ) -> list[MessageView]:
+        command = Peek(Address(name, sub_queue), from_number, count, bytes_max, self.reply_to())
+        return self.one(command, MessagesFound).messages
+
+    def peek_dead(self, from_number: int = 0, count: int = 1000) -> list[MessageView]:
+        return self.peek(from_number, count, sub_queue=SubQueue.DEAD_LETTER)
+
+    def receive_deferred(
+        self, *numbers: int, deletes: bool = False, sub_queue: SubQueue = SubQueue.MAIN, connection: int = 1
+    ) -> list[MessageView]:
+        mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
+        command = ReceiveDeferred(
+            Address("orders", sub_queue), list(numbers), mode, self.reply_to(connection)
+        )
+        return self.one(command, MessagesFound).messages
+
+    def complete(self, view: MessageView, queue_id: int = 4) -> None:
+        self.one(Complete(queue_id, token(view), self.reply_to()), Settled)
+
+    def abandon(self, view: MessageView, queue_id: int = 4, **fields: Any) -> list[Effect]:
+        return self.settled(Abandon(queue_id, token(view), self.reply_to(), **fields))
+
+    def defer(self, view: MessageView, queue_id: int = 4, **fields: Any) -> list[Effect]:
+        return self.settled(Defer(queue_id, token(view), self.reply_to(), **fields))
+
+    def dead_letter(self, view: MessageView, queue_id: int = 4, **fields: Any) -> list[Effect]:
+        return self.settled(DeadLetter(queue_id, token(view), self.reply_to(), **fields))
+
+    def release(self, view: MessageView, queue_id: int = 4) -> list[Effect]:
+        return self.settled(Release(queue_id, token(view), self.reply_to()))
+
+    def settled(self, command: Abandon | Defer | DeadLetter | Release | Complete) -> list[Effect]:
+        effects = self.do(command)
+        assert effects[0] == Settled(command.reply_to), effects  # type: ignore[arg-type]
+        return effects[1:]
+
+    def renew(self, *views: MessageView, sub_queue: SubQueue = SubQueue.MAIN) -> list[int]:
+        tokens = [token(view) for view in views]
+        command = RenewLocks(Address("orders", sub_queue), tokens, self.reply_to())
+        return self.one(command, LocksRenewed).locked_until_ms
+
+    def drop(self, connection: int = 1, *, broken: bool = True) -> list[Effect]:
+        return self.do(DropConnection(connection, broken))
+
+
+def deliveries(effects: list[Effect]) -> list[Deliver]:
+    return [effect for effect in effects if isinstance(effect, Deliver)]
+
+
+def token(view: MessageView) -> bytes:
+    assert view.lock_token is not None
+    return view.lock_token
+
+
+def numbers(views: list[Any]) -> list[int]:
+    return [view.message.sequence_number for view in views]
