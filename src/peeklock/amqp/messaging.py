@@ -278,6 +278,29 @@ def scan(payload: bytes) -> Sections:
     return sections
 
 
+def in_order(payload: bytes) -> bytes:
+    """Put delivery-annotations that were encoded last where they belong; all other bytes stay as they are.
+
+    The official Python client writes them behind the footer (observed with azure-servicebus 7.15). Gives the
+    payload itself when they are not last, or not misplaced.
+
+    Raises:
+        DecodeError: no section where one should begin, or cut short.
+    """
+    starts = [0]
+    codes: list[int] = []
+    while starts[-1] < len(payload):
+        code, start = _descriptor(payload, starts[-1])
+        codes.append(code)
+        starts.append(skip(payload, start))
+    if len(codes) < 2 or codes[-1] != DELIVERY_ANNOTATIONS or starts[-1] > len(payload):
+        return payload
+    place = starts[1] if codes[0] == HEADER else 0
+    if place == starts[-2]:
+        return payload
+    return payload[:place] + payload[starts[-2] :] + payload[place : starts[-2]]
+
+
 def iter_batch(payload: bytes) -> list[bytes]:
     """List the members of a batch: the binary of each data section. What comes before them is only a hint.
 

@@ -145,10 +145,15 @@ class Outgoing:
         tag_size = len(tag)
         if tag_size > TAG_BYTES_MAX:
             raise LocalProtocolError(f"delivery-tag of {tag_size} bytes, at most {TAG_BYTES_MAX} are allowed")
-        link.counted += 1
-        delivery_id = self.last_delivery_id = (self.last_delivery_id + 1) & MASK
         size = len(payload)
         output = self.output
+        encoded_state = b""
+        if state is not None:
+            encoded_state = encode_state(state)
+            if len(encoded_state) >= output.payload_max:
+                raise LocalProtocolError(f"a state of {len(encoded_state)} bytes does not fit into a frame")
+        link.counted += 1
+        delivery_id = self.last_delivery_id = (self.last_delivery_id + 1) & MASK
         if (
             self.remote_window <= 0
             or size > output.payload_max
@@ -156,8 +161,7 @@ class Outgoing:
             or message_format
             or state is not None
         ):
-            encoded = b"" if state is None else encode_state(state)
-            self.held.append(_Held(link, delivery_id, tag, payload, settled, message_format, encoded))
+            self.held.append(_Held(link, delivery_id, tag, payload, settled, message_format, encoded_state))
             output.held_size += size
             self.pump()
             return delivery_id

@@ -15,9 +15,9 @@ from .types import TAG_BYTES_MAX
 
 Piece = bytes | memoryview
 
-_TRANSFER_BYTES_MAX: Final = 32 + TAG_BYTES_MAX
-"""Bytes of a transfer frame without payload and state: 8 header, 4 + 2 list, 5 handle, 5 id, 2 + 32 tag, 5
-format, 3 flags."""
+_TRANSFER_BYTES_MAX: Final = 40 + TAG_BYTES_MAX
+"""Bytes of a transfer frame without payload and state: 8 header, 3 descriptor, 9 list32, 5 handle, 5 id,
+2 + 32 tag, 5 format, 2 flags, 1 settle mode."""
 
 _FRAME_BYTES_CAP: Final = 1024 * 1024
 """Bytes of the largest frame we send, whatever the peer would take. Our choice: some say 4 GiB."""
