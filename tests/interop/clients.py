@@ -1,7 +1,9 @@
 """The official client in both its forms behind one face, so that each test is written once.
 
-Owns: `Api`, which makes clients, and `Blocking`, which drives the asynchronous ones from a test's thread. The
-synchronous form is handed out as it is. Nothing of the client is replaced: `Blocking` only awaits.
+Owns: `Api`, which makes clients; `Blocking`, which drives the asynchronous ones from a test's thread; and `Links`,
+which opens and closes senders and receivers beside the test. Nothing of the client is replaced: `Blocking` only
+awaits, and `Links` only waits elsewhere: the client sleeps through most of the half second that it takes to open a
+link, and again to close it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import azure.servicebus
@@ -86,10 +89,10 @@ class Blocking:
                 return
 
     def _wrap(self, value: Any) -> Any:
+        if hasattr(value, "__aenter__"):  # first, since a receiver is an iterator too
+            return Blocking(value, self._loop)
         if hasattr(value, "__anext__"):
             return self._iterate(value)
-        if hasattr(value, "__aenter__"):
-            return Blocking(value, self._loop)
         return value
 
 
@@ -128,3 +131,70 @@ class Api:
         kind = getattr(azure.servicebus.aio, name)
         make = getattr(kind, constructor) if constructor else kind
         return Blocking(self._loop.run(make, *arguments, **options), self._loop)
+
+
+class Link:
+    """A sender or receiver that is opened in the background from `with` on, and closed in the background after it."""
+
+    def __init__(self, inner: Any, background: Background) -> None:
+        self._inner = inner
+        self._background = background
+        self._opening: Future[Any] | None = None
+
+    def __enter__(self) -> Link:
+        self._opening = self._background.submit(self._inner.__enter__)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._background.submit(self.close)
+
+    def __getattr__(self, name: str) -> Any:
+        if self._opening is not None:
+            self._opening.result(CALL_S_MAX)  # raises what opening raised
+        return getattr(self._inner, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._inner)
+
+    def close(self) -> None:
+        """Close at once; for tests in which the close matters."""
+        if self._opening is not None:
+            self._opening.exception(CALL_S_MAX)
+        self._inner.close()
+
+
+class Links:
+    """A client that hands out `Link`s."""
+
+    def __init__(self, client: Any, background: Background) -> None:
+        self._client = client
+        self._background = background
+
+    def get_queue_sender(self, queue: str, **options: Any) -> Link:
+        return Link(self._client.get_queue_sender(queue, **options), self._background)
+
+    def get_queue_receiver(self, queue: str, **options: Any) -> Link:
+        return Link(self._client.get_queue_receiver(queue, **options), self._background)
+
+
+class Background:
+    """Threads in which clients open and close."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(64)
+        self._started: list[Future[Any]] = []
+
+    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+        """Run a function beside the test."""
+        self._started.append(self._pool.submit(function))
+        return self._started[-1]
+
+    def join(self) -> None:
+        """Wait for all that was started."""
+        for future in self._started:
+            future.exception()
+        self._started.clear()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()

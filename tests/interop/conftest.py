@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from peeklock.demo.broker import BrokerProcess
-from tests.interop.clients import Api
+from tests.interop.clients import Api, Background, Links
 
 HERE = Path(__file__).parent
 
@@ -78,18 +77,26 @@ def queue(make_queue: Callable[..., str]) -> str:
     return make_queue()
 
 
-@pytest.fixture(scope="session", params=["sync", "aio"])
-def api(request: pytest.FixtureRequest) -> Iterator[Api]:
-    """The official client's form."""
-    made = Api(request.param)
+@pytest.fixture(scope="session")
+def background() -> Iterator[Background]:
+    """Where links open and close while tests go on."""
+    made = Background()
     yield made
     made.close()
 
 
-@pytest.fixture
-def client(api: Api, broker: BrokerProcess) -> Iterator[Any]:
+@pytest.fixture(scope="session", params=["sync", "aio"])
+def api(request: pytest.FixtureRequest, background: Background) -> Iterator[Api]:
+    """The official client's form."""
+    made = Api(request.param)
+    yield made
+    background.join()
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def client(api: Api, broker: BrokerProcess, background: Background) -> Iterator[Links]:
     """A client by connection string, without TLS; it asks once, so that what it is told is seen at once."""
-    with warnings.catch_warnings():
-        made = api.client(broker.connection_string, retry_total=0)
-    with made:
-        yield made
+    with api.client(broker.connection_string, retry_total=0) as made:
+        yield Links(made, background)
+        background.join()

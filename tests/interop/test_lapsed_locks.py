@@ -12,8 +12,7 @@ import pytest
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageLockLostError
 
-from peeklock.demo.broker import BrokerProcess
-from tests.interop.clients import Api
+from tests.interop.clients import Links
 from tests.interop.helpers import send, take, take_one
 
 LOCK_S = 5
@@ -34,10 +33,9 @@ class Lapsed:
 
 
 @pytest.fixture(scope="module")
-def lapsed(api: Api, broker: BrokerProcess, make_queue: Callable[..., str]) -> Iterator[Lapsed]:
+def lapsed(client: Links, make_queue: Callable[..., str]) -> Iterator[Lapsed]:
     """Have the locks of all scenarios lapse at once."""
     short = dt.timedelta(seconds=LOCK_S)
-    client = api.client(broker.connection_string, retry_total=0)
     made = Lapsed(client, {}, {}, {})
     for name, settings in (
         ("link", {}),
@@ -48,19 +46,19 @@ def lapsed(api: Api, broker: BrokerProcess, make_queue: Callable[..., str]) -> I
         ("settled late", {}),
     ):
         queue = make_queue(lock_duration=short, **settings)
-        own = {"time_to_live": dt.timedelta(seconds=1)} if name == "expired" else {}
+        own = {"time_to_live": dt.timedelta(seconds=LOCK_S - 1)} if name == "expired" else {}
         send(client, queue, "1", "2", "3", **own)
-        receiver = client.get_queue_receiver(queue)
-        messages = take(receiver, 2)
+        made.queues[name] = queue
+        made.receivers[name] = client.get_queue_receiver(queue).__enter__()
+    for name, receiver in made.receivers.items():
+        made.messages[name] = messages = take(receiver, 2)
         if name == "deferred":
             receiver.defer_message(messages[0])
-            messages = receiver.receive_deferred_messages(messages[0].sequence_number)
-        made.queues[name], made.receivers[name], made.messages[name] = queue, receiver, messages
+            made.messages[name] = receiver.receive_deferred_messages(messages[0].sequence_number)
     threading.Event().wait(LOCK_S + 0.5)
     yield made
     for receiver in made.receivers.values():
-        receiver.close()
-    client.close()
+        receiver.__exit__(None, None, None)
 
 
 def _as_if_unaware(message: Any) -> Any:

@@ -83,8 +83,10 @@ def test_a_batch_with_one_bad_message_is_refused_as_a_whole(client: Any, queue: 
     """Req: T-07, T-02, T-03"""
     with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
         good = [ServiceBusMessage("good") for _ in range(3)]
+        bad = ServiceBusMessage("bad")
+        bad.raw_amqp_message.properties.message_id = "x" * 129  # past the client's own check
         with pytest.raises(ServiceBusError, match="TrackingId:"):
-            sender.send_messages([*good, ServiceBusMessage("bad", message_id="x" * 128, session_id="y" * 129)])
+            sender.send_messages([*good, bad])
         sender.send_messages(good[0])
         assert take_one(receiver).sequence_number == 1
         assert_empty(receiver)
