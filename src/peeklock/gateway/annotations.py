@@ -247,8 +247,8 @@ def _pairs_by_key(buf: bytes, offset: int) -> Iterable[tuple[object, bytes]]:
 def _overlaid(bare: bytes, overlay: bytes) -> bytes:
     """Merge changed application properties (an encoded map) into a bare message.
 
-    The sender's others stay bit for bit. Their map is not looked into when a message arrives: one that cannot be
-    read gives way to the changes, so that the message can still be dead-lettered and read.
+    The sender's others stay bit for bit. Their map is not looked into when a message arrives: one that cannot
+    be read gives way to the changes, so that the message can still be dead-lettered and read.
     """
     sections = scan(bare)
     pairs: dict[object, bytes] = {}

@@ -289,7 +289,7 @@ class Gateway:
         self._context.payloads = payloads
         for link in self._by_number.values():
             if isinstance(link, ReceiverLink):
-                link.retry(now_ms)
+                link.bodies_arrived(now_ms)
         waiting, self._waiting = self._waiting, []
         for answer in waiting:
             answer.keep(payloads)

@@ -11,7 +11,7 @@ Source: wire contract 2.4, 2.7, 4.2, 4.3; requirements L-05, L-11, L-16.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from peeklock.amqp.events import DispositionReceived, LinkAttached, LinkFlow
@@ -61,6 +61,7 @@ class ReceiverLink:
         "_given",
         "_given_bytes",
         "_kept",
+        "_missing",
         "_outbox",
         "_settled",
         "_wanted",
@@ -104,6 +105,7 @@ class ReceiverLink:
         # Payloads of what waits in the outbox, by lock token: a message that is gone from its queue meanwhile
         # (received and deleted, or completed by another after its lock lapsed) can be read nowhere else.
         self._kept: dict[bytes, bytes] = {}
+        self._missing: dict[int, list[Deliver]] = {}  # body row -> deliveries that wait for it
         self._echoes: dict[int, DeliveryState] = {}  # what to answer when it is not `accepted`
 
     # Credit
@@ -154,7 +156,7 @@ class ReceiverLink:
         """Send a message, or keep it until its body or the credit for it is there."""
         if self._outbox or not self._send(effect):
             self._outbox.append(effect)
-            self._keep_payloads()
+            self._keep_payload(effect)
 
     def drained(self, effect: Drained) -> None:
         """Tell the client that nothing more is available, after the deliveries that came before."""
@@ -170,7 +172,6 @@ class ReceiverLink:
             effect = outbox[0]
             if type(effect) is Deliver:
                 if not self._send(effect):
-                    self._keep_payloads()
                     return
             elif type(effect) is Drained:
                 self._give_back_credit()
@@ -180,29 +181,27 @@ class ReceiverLink:
                 self._answer_failure(effect, now_ms)
             outbox.popleft()
 
-    def body_rows_wanted(self) -> set[int]:
-        """Name the body rows that the outbox waits for."""
-        if not self._outbox:
-            return set()
-        return {
-            effect.message.body_row
-            for effect in self._outbox
-            if type(effect) is Deliver and effect.lock_token not in self._kept
-        }
+    def bodies_arrived(self, now_ms: int) -> None:
+        """Look again for the bodies that were missing, then send what can go."""
+        if self._missing:
+            missing = self._missing
+            self._missing = {}
+            for effects in missing.values():
+                for effect in effects:
+                    self._keep_payload(effect)
+        self.retry(now_ms)
 
-    def _keep_payloads(self) -> None:
-        payloads = self.context.payloads
-        if payloads is None:
-            return
-        for effect in self._outbox:
-            if type(effect) is not Deliver:
-                continue
-            tag = effect.lock_token
-            assert tag is not None
-            if tag not in self._kept:
-                payload = payloads(effect.message)
-                if payload is not None:
-                    self._kept[tag] = payload
+    def body_rows_wanted(self) -> Iterable[int]:
+        """Name the body rows that the outbox waits for."""
+        return self._missing.keys()
+
+    def _keep_payload(self, effect: Deliver) -> None:
+        payload = None if self.context.payloads is None else self.context.payloads(effect.message)
+        if payload is None:
+            self._missing.setdefault(effect.message.body_row, []).append(effect)
+        else:
+            assert effect.lock_token is not None
+            self._kept[effect.lock_token] = payload
 
     def _send(self, effect: Deliver) -> bool:
         message = effect.message
@@ -210,6 +209,8 @@ class ReceiverLink:
         assert tag is not None
         payload = self._kept.get(tag) if self._kept else None
         if payload is None:
+            if self._outbox:  # it waits here already, for its body
+                return False
             payloads = self.context.payloads
             payload = None if payloads is None else payloads(message)
             if payload is None:
@@ -292,6 +293,7 @@ class ReceiverLink:
                 self.release_undelivered(effect)
         self._outbox.clear()
         self._kept.clear()
+        self._missing.clear()
         gone = [delivery_id for delivery_id, (link, _) in self.unsettled.items() if link is self]
         for delivery_id in gone:
             del self.unsettled[delivery_id]

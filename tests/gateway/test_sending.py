@@ -1,0 +1,308 @@
+"""Transfers of clients that send: frames in -> commands out, outcomes in -> dispositions out."""
+
+from __future__ import annotations
+
+import pytest
+
+from peeklock.amqp.events import DispositionReceived, LinkAttached, LinkFlow
+from peeklock.amqp.messaging import BATCH_FORMAT
+from peeklock.amqp.performatives import ACCEPTED, TransactionalState
+from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
+from peeklock.broker.commands import CloseLink, OpenSender, Send, SendBatch
+from peeklock.broker.effects import Accepted, DetachLink, Rejected, SenderOpened
+from peeklock.broker.errors import EntityDeleted, EntityDisabled, QuotaExceeded, ServerBusy
+from peeklock.gateway.context import GatewayLimits
+from tests.gateway.playbook import CONNECTION_ID, QUEUE_ID, SIZE_MAX, Desk, message_bytes, section
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_a_transfer_becomes_a_send_and_its_acceptance_a_settled_disposition(desk: Desk) -> None:
+    """Req: T-01. Source: wire contract 4.1."""
+    handle = desk.sender()
+    payload = message_bytes(
+        header=[True, None, UInt(9)], annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(5)}
+    )
+    delivery_id = desk.transfer(handle, payload)
+    send = desk.take(Send)
+    assert (send.queue_id, send.payload) == (QUEUE_ID, payload)
+    assert (send.message.ttl_ms, send.message.scheduled_at_ms, send.message.size_bytes) == (
+        9,
+        5,
+        len(payload),
+    )
+    assert send.reply_to is not None
+    assert send.reply_to[0] == CONNECTION_ID
+    assert not any(isinstance(event, DispositionReceived) for event in desk.events)  # not before it is stored
+    desk.effect(Accepted(send.reply_to))
+    outcome = desk.take_event(DispositionReceived)
+    assert (outcome.first, outcome.last, outcome.settled, outcome.state) == (
+        delivery_id,
+        delivery_id,
+        True,
+        ACCEPTED,
+    )
+
+
+def test_outcomes_of_a_turn_are_merged_into_ranges(desk: Desk) -> None:
+    """Req: T-04."""
+    handle = desk.sender()
+    for _ in range(5):
+        desk.transfer(handle, message_bytes())
+    sends = [desk.take(Send) for _ in range(5)]
+    desk.effect(*(Accepted(send.reply_to) for send in sends if send.reply_to))
+    outcome = desk.take_event(DispositionReceived)
+    assert (outcome.first, outcome.last) == (0, 4)
+    assert not any(isinstance(event, DispositionReceived) for event in desk.events)
+
+
+def test_outcomes_may_come_out_of_order(desk: Desk) -> None:
+    """Req: T-04."""
+    handle = desk.sender()
+    for _ in range(3):
+        desk.transfer(handle, message_bytes())
+    sends = [desk.take(Send) for _ in range(3)]
+    for send in (sends[2], sends[0]):
+        assert send.reply_to is not None
+        desk.effect(Accepted(send.reply_to))
+    assert [desk.take_event(DispositionReceived).first for _ in range(2)] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("error", "condition"),
+    [
+        (QuotaExceeded("'orders' is full."), "amqp:resource-limit-exceeded"),
+        (ServerBusy("The broker lags."), "com.microsoft:server-busy"),
+        (EntityDisabled("'orders' is disabled."), "com.microsoft:entity-disabled"),
+    ],
+)
+def test_a_refusal_of_the_broker_rejects_with_condition_and_tracking_id(
+    desk: Desk, error: QuotaExceeded, condition: str
+) -> None:
+    """Req: T-02, T-03. The same id stands in the log line; the error on the wire is a list of three."""
+    delivery_id = desk.transfer(desk.sender(), message_bytes())
+    send = desk.take(Send)
+    assert send.reply_to is not None
+    desk.effect(Rejected(send.reply_to, error))
+    found = desk.rejection(delivery_id)
+    assert str(found.condition) == condition
+    [(event, fields)] = desk.logged
+    assert event == "refused"
+    assert (
+        f"TrackingId:{fields['tracking_id']}, SystemTracker:localhost:orders, Timestamp:" in found.description
+    )
+    assert fields["entity"] == "orders"
+    # A client that reads errors by position needs all three fields: `00 53 1d`, a list of three, the last one
+    # null.
+    at = desk.sent.rindex(b"\x00\x53\x1d")
+    assert desk.sent[at + 3] in (0xC0, 0xD0)
+    assert desk.sent[at + 5 if desk.sent[at + 3] == 0xC0 else at + 11] == 3
+
+
+@pytest.mark.parametrize(
+    ("payload", "condition"),
+    [
+        (b"no message", "amqp:decode-error"),
+        (message_bytes(properties=["m" * 129]), "com.microsoft:argument-error"),
+        (
+            message_bytes(annotations={Symbol("x-opt-partition-key"): "p"}, properties=[None] * 10 + ["g"]),
+            "amqp:not-allowed",
+        ),
+        (message_bytes(application_properties={"k": "v" * 70_000}), "amqp:not-allowed"),
+    ],
+)
+def test_an_unacceptable_message_is_rejected_without_asking_the_broker(
+    desk: Desk, payload: bytes, condition: str
+) -> None:
+    """Req: T-02, T-03. Source: wire contract 3.3."""
+    handle = desk.sender()
+    delivery_id = desk.transfer(handle, payload)
+    assert str(desk.rejection(delivery_id).condition) == condition
+    assert desk.commands == []
+    desk.transfer(handle, message_bytes())  # the link lives on
+    assert desk.take(Send)
+
+
+def test_an_oversized_message_is_rejected_and_the_link_lives_on(desk: Desk) -> None:
+    """Req: T-10. At the limit, and one past it. Source: wire contract 3.3."""
+    handle = desk.sender()
+    overhead = len(message_bytes(b"x" * 1000)) - 1000
+    fits = message_bytes(b"x" * (SIZE_MAX - overhead))
+    assert len(fits) == SIZE_MAX
+    desk.transfer(handle, fits)
+    assert desk.take(Send).payload == fits
+    delivery_id = desk.transfer(handle, message_bytes(b"x" * (SIZE_MAX - overhead + 1)))
+    error = desk.rejection(delivery_id)
+    assert str(error.condition) == "amqp:link:message-size-exceeded"
+    assert str(SIZE_MAX) in error.description
+    desk.transfer(handle, message_bytes())
+    assert desk.take(Send)
+
+
+def test_a_batch_is_one_command_and_one_outcome(desk: Desk) -> None:
+    """Req: T-07. Source: wire contract 3.7."""
+    handle = desk.sender()
+    members = [message_bytes(b"a"), message_bytes("b")]
+    envelope = b"".join(section(0x75, member) for member in members)
+    desk.transfer(handle, envelope, message_format=BATCH_FORMAT)
+    batch = desk.take(SendBatch)
+    assert (batch.queue_id, [payload for _, payload in batch.messages]) == (QUEUE_ID, members)
+    assert batch.reply_to is not None
+    desk.effect(Accepted(batch.reply_to))
+    outcome = desk.take_event(DispositionReceived)
+    assert (outcome.first, outcome.last, outcome.state) == (0, 0, ACCEPTED)
+    assert not desk.commands
+
+
+def test_one_bad_member_rejects_the_whole_batch(desk: Desk) -> None:
+    """Req: T-07."""
+    envelope = section(0x75, message_bytes()) + section(0x75, message_bytes(properties=["m" * 129]))
+    delivery_id = desk.transfer(desk.sender(), envelope, message_format=BATCH_FORMAT)
+    assert str(desk.rejection(delivery_id).condition) == "com.microsoft:argument-error"
+    assert desk.commands == []
+
+
+def test_several_data_sections_in_the_ordinary_format_are_one_message(desk: Desk) -> None:
+    """Source: wire contract 3.7."""
+    payload = section(0x75, b"a") + section(0x75, b"b")
+    desk.transfer(desk.sender(), payload)
+    assert desk.take(Send).payload == payload
+
+
+def test_pre_settled_transfers_have_no_outcome_either_way(desk: Desk) -> None:
+    """Req: T-06. A refused one is dropped without outcome or detach, and logged."""
+    handle = desk.sender()
+    events = len(desk.events)
+    desk.transfer(handle, message_bytes(), settled=True)
+    assert desk.take(Send).reply_to is None
+    desk.transfer(handle, b"no message", settled=True)
+    desk.transfer(handle, message_bytes(b"x" * SIZE_MAX), settled=True)
+    assert desk.commands == []
+    assert len(desk.events) == events
+    assert [fields["condition"] for _, fields in desk.logged] == [
+        "amqp:decode-error",
+        "amqp:link:message-size-exceeded",
+    ]
+    assert desk.gateway.uncommitted_bytes == 0
+
+
+def test_credit_is_given_at_attach_and_topped_up_at_half(desk: Desk) -> None:
+    """Req: T-08. Source: wire contract 2.7."""
+    handle = desk.sender()
+    assert desk.take_event(LinkFlow).credit == 1000
+    for _ in range(499):
+        desk.transfer(handle, message_bytes(), settled=True)
+    assert not any(isinstance(event, LinkFlow) for event in desk.events)
+    desk.transfer(handle, message_bytes(), settled=True)
+    assert desk.take_event(LinkFlow).credit == 1000
+    assert desk.client.credit(desk.channel, handle) == 1000
+
+
+def test_uncommitted_bytes_count_what_waits_for_its_outcome(desk: Desk) -> None:
+    """Req: T-08. The server stops reading a connection above 8 MiB of them."""
+    handle = desk.sender()
+    payload = message_bytes(b"x" * 1000)
+    for _ in range(3):
+        desk.transfer(handle, payload)
+    assert desk.gateway.uncommitted_bytes == 3 * len(payload)
+    sends = [desk.take(Send) for _ in range(3)]
+    assert sends[0].reply_to
+    desk.effect(Accepted(sends[0].reply_to))
+    assert desk.gateway.uncommitted_bytes == 2 * len(payload)
+    assert sends[1].reply_to
+    desk.effect(Rejected(sends[1].reply_to, QuotaExceeded("full")))
+    assert desk.gateway.uncommitted_bytes == len(payload)
+    desk.client.detach(desk.channel, handle)
+    desk.pump()
+    assert desk.gateway.uncommitted_bytes == 0
+
+
+def test_transfers_before_the_attach_is_answered_are_kept(desk: Desk) -> None:
+    """Python sends before it has credit. Source: wire contract 2.7."""
+    handle = desk.attach(Role.SENDER, "orders")
+    command = desk.take(OpenSender)
+    payloads = [message_bytes(b"early"), message_bytes(b"bird")]
+    # The client half would hold them back: write the frames as Python does.
+    for number, payload in enumerate(payloads):
+        body = (
+            bytes.fromhex("005314c00d0552")
+            + bytes([handle])
+            + b"\x52"
+            + bytes([number])
+            + b"\xa0\x03tag\x43\x42"
+        )
+        body = b"\x00\x53\x14\xc0" + bytes([len(body) - 5, 5]) + body[6:]
+        desk.commands += desk.gateway.receive(
+            (8 + len(body) + len(payload)).to_bytes(4, "big") + b"\x02\x00\x00\x00" + body + payload,
+            desk.clock.now_ms,
+        )
+    assert desk.commands == []
+    assert desk.gateway.uncommitted_bytes == sum(map(len, payloads))
+    desk.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, False))
+    sends = [desk.take(Send) for _ in payloads]
+    assert [send.payload for send in sends] == payloads
+    assert [send.reply_to[3] for send in sends if send.reply_to] == [0, 1]
+    assert desk.gateway.uncommitted_bytes == sum(map(len, payloads))
+
+
+def test_a_message_id_is_read_where_the_entity_detects_duplicates(desk: Desk) -> None:
+    """Req: D-01."""
+    payload = message_bytes(properties=["id"])
+    desk.transfer(desk.sender(), payload)
+    assert desk.take(Send).message.message_id is None
+    desk.transfer(desk.sender(duplicates=True), payload)
+    assert desk.take(Send).message.message_id == b"\xa1\x02id"
+
+
+def test_a_transfer_inside_a_transaction_is_refused(desk: Desk) -> None:
+    """Req: F-03. Not offered yet: said so, instead of storing it outside any transaction."""
+    handle = desk.sender()
+    delivery_id = desk.transfer(handle, message_bytes(), state=TransactionalState(b"txn"))
+    assert str(desk.rejection(delivery_id).condition) == "amqp:not-implemented"
+    assert desk.commands == []
+
+
+def test_outcomes_for_a_link_that_is_gone_are_not_given_to_its_successor(desk: Desk) -> None:
+    """Req: T-01. A handle and a delivery id may be taken anew while the old outcome is still under way."""
+    handle = desk.sender()
+    desk.transfer(handle, message_bytes(b"old"))
+    old = desk.take(Send)
+    desk.client.end(desk.channel)
+    desk.pump()
+    assert desk.take(CloseLink)
+    desk.channel = desk.client.begin()
+    assert desk.sender() == handle
+    assert desk.transfer(handle, message_bytes(b"new")) == 0
+    new = desk.take(Send)
+    assert old.reply_to is not None
+    assert new.reply_to is not None
+    assert old.reply_to != new.reply_to
+    desk.effect(Accepted(old.reply_to))
+    assert not any(isinstance(event, DispositionReceived) for event in desk.events)
+    desk.effect(Accepted(new.reply_to))
+    assert desk.take_event(DispositionReceived).state == ACCEPTED
+
+
+def test_the_broker_may_detach_an_open_link(desk: Desk) -> None:
+    """Req: L-11. Source: wire contract 2.9."""
+    desk.sender()
+    command_link = (CONNECTION_ID, desk.channel, 1)
+    desk.effect(DetachLink(command_link, EntityDeleted("'orders' was deleted.")))
+    attached = desk.take_event(LinkAttached)
+    assert attached.max_message_size == SIZE_MAX
+    assert desk.commands == []
+    [error] = [event.error for event in desk.events if type(event).__name__ == "LinkDetached"]
+    assert error is not None
+    assert str(error.condition) == "amqp:resource-deleted"
+
+
+def test_a_small_credit_is_topped_up_too() -> None:
+    """Req: R-05."""
+    desk = Desk(limits=GatewayLimits(link_credit=2))
+    handle = desk.sender()
+    for _ in range(7):
+        desk.transfer(handle, message_bytes(), settled=True)
+    assert sum(isinstance(command, Send) for command in desk.commands) == 7
