@@ -7,7 +7,7 @@ carries bytes to the gateway, the gateway's commands to the shard, and the shard
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from peeklock.broker.effects import Effect
@@ -85,7 +85,7 @@ class AmqpConnection(asyncio.Protocol):
     def handle(self, effect: Effect, now_ms: int) -> None:
         self._gateway.handle(effect, self._shard.body, now_ms)
 
-    def bodies_wanted(self) -> Iterable[int]:
+    def bodies_wanted(self) -> set[int]:
         return self._gateway.bodies_wanted()
 
     def bodies_arrived(self, now_ms: int) -> None:

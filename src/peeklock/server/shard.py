@@ -55,7 +55,7 @@ class Connection(Protocol):
     def flush(self, now_ms: int) -> None:
         """Write what the effects of this turn have led to."""
 
-    def bodies_wanted(self) -> Iterable[int]:
+    def bodies_wanted(self) -> set[int]:
         """Name the body rows that deliveries wait for."""
 
     def bodies_arrived(self, now_ms: int) -> None:
@@ -195,13 +195,26 @@ class Shard:
         return self._engine.bodies.get(message.body_row, message.body_slot)
 
     def fetch_bodies(self, connection: Connection) -> None:
-        """Read the body rows that a connection's deliveries wait for."""
-        rows = [row for row in connection.bodies_wanted() if row not in self._rows_under_way]
-        if rows:
-            self._rows_under_way.update(rows)
-            for row in rows:
-                self._engine.bodies.want(row)
-            self._spawn(self._read_bodies(rows))
+        """Read the body rows that a connection's deliveries wait for, and the row after: backlogs are read in
+        order."""
+        wanted = connection.bodies_wanted()
+        if not wanted:
+            return
+        engine = self._engine
+        rows = {row for row in wanted if row not in self._rows_under_way}
+        if not rows:
+            return
+        following = max(rows) + 1
+        if (
+            following not in self._rows_under_way
+            and engine.holds_row(following)
+            and engine.bodies.get(following, 0) is None
+        ):
+            rows.add(following)
+        self._rows_under_way.update(rows)
+        for row in rows:
+            engine.bodies.want(row)
+        self._spawn(self._read_bodies(sorted(rows)))
 
     async def _read_bodies(self, rows: list[int]) -> None:
         try:
