@@ -148,7 +148,7 @@ class MessageQueue:
         self.activation = Activation(self.scheduled)
         self.locks: dict[bytes, Lock] = {}  # in the order in which they lapse, since all last equally long
         self.receivers = Receivers()
-        self._cursor = first_position
+        self._cursor = 0
         self._returned: list[int] = []
         self._stopped_short = False  # a delivery gave others a turn and wants another one
 
@@ -256,7 +256,7 @@ class MessageQueue:
         message.position = self._take_position()
         self.size_bytes += message.size_bytes
         self.active.put(message.position, message)
-        self.numbers.put(self._order_of(message), message)
+        self.numbers.put(self.order_of(message), message)
         changes.append(MessageStored(self.queue_id, message))
 
     # Delivery
@@ -461,7 +461,7 @@ class MessageQueue:
         else:
             self.scheduled.remove(message.position)
         if self.numbers is not None:
-            self.numbers.remove(self._order_of(message))
+            self.numbers.remove(self.order_of(message))
         self.size_bytes -= message.size_bytes
         changes.append(MessageRemoved(self.queue_id, message))
 
@@ -625,44 +625,9 @@ class MessageQueue:
             self.last_enqueued_at_ms,
         )
 
-    def _order_of(self, message: Message) -> int:
+    def order_of(self, message: Message) -> int:
+        """Give the order behind a message's number; in a dead-letter queue that is not its position."""
         return order_of(message.sequence_number, self.main.next_position)
-
-    # Recovery
-
-    def restore(self, records: dict[int, Message], counters: NumbersIssued | None) -> None:
-        """Take in what the journal says of an empty queue; nothing is locked, what is due follows by
-        `advance`."""
-        entries = sorted(records.items())
-        by_state: tuple[list[tuple[int, Message]], ...] = ([], [], [])
-        size_bytes = 0
-        for entry in entries:
-            message = entry[1]
-            by_state[message.state].append(entry)
-            size_bytes += message.size_bytes
-        self.size_bytes = size_bytes
-        self.active.fill(by_state[ACTIVE])
-        self.deferred.fill(by_state[DEFERRED])
-        self.scheduled.fill(by_state[SCHEDULED])
-        if counters is not None:
-            self.next_position = counters.next_position
-            self.last_enqueued_at_ms = counters.last_enqueued_at_ms
-        if entries:
-            self.next_position = max(self.next_position, entries[-1][0] + 1)
-        if self.expiry is not None:
-            limited = self.default_ttl_ms < UNLIMITED_MS
-            for message in self.active:
-                if limited or message.expires_at_ms != NEVER_MS:
-                    self.expiry.note(message)
-        for message in self.scheduled:
-            self.activation.note(message)
-        self._cursor = 0
-
-    def restore_order_of_numbers(self) -> None:
-        """Index a restored dead-letter queue by number; its main queue must have been restored before."""
-        assert self.numbers is not None
-        entries = [(self._order_of(message), message) for message in self.all_messages()]
-        self.numbers.fill(sorted(entries, key=lambda entry: entry[0]))
 
     def check(self, now_ms: int) -> None:
         """Compare all indexes with each other; an assertion fails when they do not agree."""
@@ -676,7 +641,7 @@ class MessageQueue:
                 if self.numbers is None:
                     assert message.sequence_number == number_of(message.position)
                 else:
-                    assert self.numbers.get(self._order_of(message)) is message
+                    assert self.numbers.get(self.order_of(message)) is message
                 if message.lock is not None:
                     assert self.locks[message.lock.token] is message.lock
                     assert message.position not in returned

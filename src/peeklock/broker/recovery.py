@@ -7,6 +7,7 @@ its entity was deleted. About 1 us a record, in one tight loop per frame.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 from peeklock.broker.changes import (
     Change,
@@ -17,8 +18,10 @@ from peeklock.broker.changes import (
     MessageStored,
     NumbersIssued,
 )
+from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.entities import Entities
-from peeklock.broker.message import Message
+from peeklock.broker.message import NEVER_MS, Message
+from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
 
 
 class Recovery:
@@ -74,9 +77,66 @@ class Recovery:
         """Fill the queues; each one's records are let go before the next one's."""
         for entity in self._entities:
             for queue in (entity.main, entity.dead_letters):
-                queue.restore(self._records.pop(queue.queue_id), self._counters.get(queue.queue_id))
-            entity.dead_letters.restore_order_of_numbers()
+                _fill(queue, self._records.pop(queue.queue_id), self._counters.get(queue.queue_id))
+            _index_numbers(entity.dead_letters)
             duplicates = entity.main.duplicates
             if duplicates is not None:
                 duplicates.restore(self._ids.pop(duplicates.queue_id, []))
             entity.main.set_timer(now_ms)
+            entity.dead_letters.set_timer(now_ms)
+
+
+def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIssued | None) -> None:
+    """Take in all messages of an empty queue. Nothing is locked; what is due follows by `advance`."""
+    entries = sorted(records.items())
+    active: list[tuple[int, Message]] = []
+    deferred: list[tuple[int, Message]] = []
+    scheduled: list[tuple[int, Message]] = []
+    size_bytes = 0
+    enqueued_at_ms = 0
+    for entry in entries:
+        position, message = entry
+        size_bytes += message.size_bytes
+        # Equal numbers came as objects of their own, at 32 bytes each: share them.
+        message.position = position
+        if message.sequence_number == position:
+            if message.enqueued_sequence_number == position:
+                message.enqueued_sequence_number = position
+            message.sequence_number = position
+        if message.enqueued_at_ms == enqueued_at_ms:
+            message.enqueued_at_ms = enqueued_at_ms
+        else:
+            enqueued_at_ms = message.enqueued_at_ms
+        state = message.state
+        if state == ACTIVE:
+            message.state = ACTIVE
+            active.append(entry)
+        elif state == DEFERRED:
+            message.state = DEFERRED
+            deferred.append(entry)
+        else:
+            message.state = SCHEDULED
+            scheduled.append(entry)
+    queue.size_bytes = size_bytes
+    queue.active.fill(active)
+    queue.deferred.fill(deferred)
+    queue.scheduled.fill(scheduled)
+    if counters is not None:
+        queue.next_position = counters.next_position
+        queue.last_enqueued_at_ms = counters.last_enqueued_at_ms
+    if entries:
+        queue.next_position = max(queue.next_position, entries[-1][0] + 1)
+    for _, message in scheduled:
+        queue.activation.note(message)
+    if queue.expiry is not None:
+        limited = queue.default_ttl_ms < UNLIMITED_MS
+        for _, message in active:
+            if limited or message.expires_at_ms != NEVER_MS:
+                queue.expiry.note(message)
+
+
+def _index_numbers(dead_letters: MessageQueue) -> None:
+    """Index a dead-letter queue by number, once its main queue knows how many were issued."""
+    assert dead_letters.numbers is not None
+    entries = [(dead_letters.order_of(message), message) for message in dead_letters.all_messages()]
+    dead_letters.numbers.fill(sorted(entries, key=itemgetter(0)))
