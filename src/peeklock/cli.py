@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -93,7 +94,7 @@ def serve(
     host: str,
     amqp_port: int,
     http_port: int,
-    durability: str,
+    durability: Literal["fsync", "os", "memory"],
     tls_cert: Path | None,
     tls_key: Path | None,
     tier: str,
@@ -131,7 +132,7 @@ def check(folder: Path) -> None:
     Reads every frame and every body, checks their checksums and numbers, and says what is damaged.
     Exit status: 0 sound, 1 damaged, 2 not a store.
     """
-    from peeklock.store.check import check_store
+    from peeklock.store.check import check as check_store
 
     report = check_store(folder)
     for line in report.lines:

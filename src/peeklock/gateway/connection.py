@@ -279,9 +279,9 @@ class Gateway:
         rows: set[int] = set()
         for link in self._by_number.values():
             if isinstance(link, ReceiverLink):
-                rows |= link.body_rows_wanted()
+                rows.update(link.body_rows_wanted())
         for waiting in self._waiting:
-            rows |= waiting.body_rows_wanted()
+            rows |= waiting.rows_missing
         return rows
 
     def bodies_arrived(self, payloads: Payloads, now_ms: int) -> None:
@@ -629,21 +629,22 @@ class _WaitingAnswer:
     effect: MessagesFound
     kept: dict[int, bytes] = field(default_factory=dict)
     """Payloads by position: all messages of an answer are of one queue."""
+    rows_missing: set[int] = field(default_factory=set)
+    """As they were when last looked for: a body that is moved meanwhile is found when the old row arrives."""
 
     def keep(self, payloads: Payloads | None) -> None:
+        self.rows_missing.clear()
         for view in self.effect.messages:
             message = view.message
-            if payloads is not None and message.position not in self.kept:
-                payload = payloads(message)
-                if payload is not None:
+            if message.position not in self.kept:
+                payload = None if payloads is None else payloads(message)
+                if payload is None:
+                    self.rows_missing.add(message.body_row)
+                else:
                     self.kept[message.position] = payload
 
     def payload(self, message: Message) -> bytes | None:
         return self.kept.get(message.position)
-
-    def body_rows_wanted(self) -> set[int]:
-        messages = [view.message for view in self.effect.messages]
-        return {message.body_row for message in messages if message.position not in self.kept}
 
 
 _RIGHTS = {

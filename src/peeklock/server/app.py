@@ -18,7 +18,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -70,7 +70,7 @@ class Settings:
     host: str
     amqp_port: int
     http_port: int
-    durability: str
+    durability: Literal["fsync", "os", "memory"]
     tls_cert: Path | None
     tls_key: Path | None
     tier: str
@@ -104,6 +104,7 @@ class Broker:
         self._failure: BaseException | None = None
         self._authority = Authority.development()
         self._started_at_ms = self._clock.now_ms()
+        self._namespace_name = "sbemulatorns"  # as the emulator calls it when nobody says otherwise
         self.amqp_port = 0
         self.http_port = 0
 
@@ -200,6 +201,7 @@ class Broker:
 
         try:
             config = read_config(self._settings.config)
+            self._namespace_name = config.namespace
             found: Any = await shard.submit(lambda to: ListQueues(0, sys.maxsize, to))
             for step in reconcile(config, found.entities, TIERS[self._settings.tier]):
                 answer = await shard.submit(step)
@@ -210,15 +212,11 @@ class Broker:
 
     def _listen(self, shard: Shard) -> Listener:
         settings = self._settings
-        context: ssl.SSLContext | None = None
 
         def tls() -> ssl.SSLContext:
-            nonlocal context
-            if context is None:
-                from peeklock.server.tls import server_context
+            from peeklock.server.tls import server_context
 
-                context = server_context(settings.data, settings.tls_cert, settings.tls_key)
-            return context
+            return server_context(settings.data, settings.tls_cert, settings.tls_key)
 
         if settings.tls_cert is not None:
             try:
@@ -278,6 +276,7 @@ class Broker:
             self._authority,
             tracking=lambda: str(uuid.uuid4()),
             log=log.info,
+            namespace=self._namespace_name,
             limits=TIERS[self._settings.tier],
             created_at_ms=self._started_at_ms,
         )

@@ -34,12 +34,13 @@ class Listener:
     """One listening port."""
 
     def __init__(
-        self, amqp: ProtocolFactory, http: ProtocolFactory, tls: Callable[[], ssl.SSLContext] | None
+        self, amqp: ProtocolFactory, http: ProtocolFactory, tls: Callable[[], ssl.SSLContext]
     ) -> None:
-        """`tls` gives the context when the first TLS connection asks for it; None = TLS is not served."""
+        """`tls` is called in a thread when the first TLS connection comes."""
         self._amqp = amqp
         self._http = http
         self._tls = tls
+        self._making: asyncio.Future[ssl.SSLContext] | None = None
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -109,35 +110,41 @@ class Listener:
             return
         self._waiting.pop(sock).cancel()
         self._loop.remove_reader(sock)
-        context = None
-        if first[0] == _TLS_HANDSHAKE_RECORD:
-            if self._tls is None:
-                sock.close()
-                return
-            context = self._tls()
-        task = self._loop.create_task(self._connect(sock, context))
+        task = self._loop.create_task(self._connect(sock, first[0] == _TLS_HANDSHAKE_RECORD))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
+    async def _connect(self, sock: socket.socket, encrypted: bool) -> None:
         def factory() -> asyncio.Protocol:
             return _FirstBytes(self._amqp, self._http)
 
         try:
-            if context is None:
-                await self._loop.connect_accepted_socket(factory, sock)
-            else:
+            if encrypted:
+                context = await self._context()
                 await self._loop.connect_accepted_socket(
                     factory, sock, ssl=context, ssl_handshake_timeout=FIRST_BYTES_S_MAX
                 )
+            else:
+                await self._loop.connect_accepted_socket(factory, sock)
         except (TimeoutError, OSError, ssl.SSLError) as failure:
-            # A client that does not trust the certificate ends here: worth a line, since the client sees only
-            # a reset.
-            log.info(
-                "a connection ended before its first bytes",
-                {"reason": str(failure) or type(failure).__name__},
-            )
+            # A client that does not trust the certificate ends here: worth a line, since the client sees
+            # only a reset.
+            reason = str(failure) or type(failure).__name__
+            log.warning("a connection ended before its first bytes", {"reason": reason})
             sock.close()
+
+    async def _context(self) -> ssl.SSLContext:
+        """Give the TLS context, made at the first call beside the loop: making a pair takes 100 ms.
+
+        Raises: OSError, ssl.SSLError; the next call tries again.
+        """
+        if self._making is None:
+            self._making = self._loop.run_in_executor(None, self._tls)
+        try:
+            return await asyncio.shield(self._making)
+        except (OSError, ssl.SSLError):
+            self._making = None
+            raise
 
 
 class _FirstBytes(asyncio.Protocol):
