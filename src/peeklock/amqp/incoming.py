@@ -318,7 +318,7 @@ class Incoming:
             at += 1
         else:
             return False
-        if at > end:
+        if at > end or (last - first) & MASK >= HALF:
             return False
         tail = self.tails.dispositions.get(buf[at:end])
         if tail is None:
