@@ -75,7 +75,7 @@ class Delete:
 
 
 class TinyNamespace:
-    """Queues as dicts from position to message. Effects are numbered `Done`s, so that their order can be seen."""
+    """Queues as dicts from position to message. Answers are numbered, so that their order can be seen."""
 
     def __init__(self, *, id_window_ms: int = 1000) -> None:
         self.entities: dict[int, EntityStored] = {}
@@ -98,7 +98,9 @@ class TinyNamespace:
                 changes: list[Change] = [MessageStored(queue_id, message, payload)]
                 if message_id is not None:
                     digest = message_id.rjust(16, b"\0")
-                    seen = self.ids[queue_id, digest] = MessageIdSeen(queue_id, digest, now_ms, message.position)
+                    seen = self.ids[queue_id, digest] = MessageIdSeen(
+                        queue_id, digest, now_ms, message.position
+                    )
                     changes.append(seen)
                 return changes, [self._done()]
             case Take(position, queue_id):

@@ -36,7 +36,7 @@ from peeklock.store import entities, frames
 from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged, StoreError, StoreFailed, StoreTooNew
 from peeklock.store.folder import DATABASE_NAME, FolderLock
 from peeklock.store.sqlite_errors import Plainly
-from peeklock.store.worker import Worker
+from peeklock.store.worker import IDLE_AFTER_S, Worker
 
 FORMAT = 1
 """Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this."""
@@ -94,6 +94,7 @@ class SqliteStore:
         *,
         durability: Durability = "fsync",
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
+        idle_after_s: float = IDLE_AFTER_S,
     ) -> None:
         """Name the folder; nothing is touched before `open`.
 
@@ -102,11 +103,13 @@ class SqliteStore:
             durability: `fsync` survives a power cut; `os` survives the death of the process, not of the
             machine.
             connect: makes connections, as `sqlite3.connect` does.
+            idle_after_s: after so long without a commit, space is given back.
         """
         self._folder = Path(folder)
         self._path = self._folder / DATABASE_NAME
         self._durability = durability
         self._connect = connect
+        self._idle_after_s = idle_after_s
         self._lock = FolderLock(self._folder)
         self._writer: Worker | None = None
         self._reader: Worker | None = None
@@ -127,7 +130,7 @@ class SqliteStore:
         except OSError as error:
             raise StoreFailed(f"cannot make the folder {self._folder}: {error.strerror}") from error
         self._lock.take()
-        self._writer = Worker("peeklock-store-writer", when_idle=self._tidy)
+        self._writer = Worker("peeklock-store-writer", when_idle=self._tidy, idle_after_s=self._idle_after_s)
         self._reader = Worker("peeklock-store-reader")
         try:
             await self._writer.submit(self._open_writer)

@@ -21,17 +21,25 @@ _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"
 class Worker:
     """Runs jobs in the order they were submitted; in between, when none comes for a while, `when_idle`."""
 
-    def __init__(self, name: str, *, when_idle: Callable[[], float | None] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        when_idle: Callable[[], float | None] | None = None,
+        idle_after_s: float = IDLE_AFTER_S,
+    ) -> None:
         """Start the thread.
 
         Args:
             name: of the thread.
-            when_idle: called after a second without a job; answers after how many seconds to call it again if
+            idle_after_s: how long without a job counts as idle.
+            when_idle: called then; answers after how many seconds to call it again if
             still no
                 job has come, None = not before the next job.
         """
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._when_idle = when_idle
+        self._idle_after_s = idle_after_s
         # A daemon: a process that must stop at once does not wait for a disk that hangs.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -63,7 +71,7 @@ class Worker:
             del item, job, future, result, error
 
     def _next(self) -> _Job | None:
-        timeout: float | None = None if self._when_idle is None else IDLE_AFTER_S
+        timeout: float | None = None if self._when_idle is None else self._idle_after_s
         while True:
             try:
                 return self._jobs.get(timeout=timeout)

@@ -1,0 +1,221 @@
+"""What every store does, whatever it keeps its facts in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peeklock.broker.changes import (
+    Change,
+    EntityRemoved,
+    EntityStored,
+    MessageIdSeen,
+    MessageRemoved,
+    MessageStored,
+    NumbersIssued,
+)
+from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.message import Message
+from peeklock.store.base import Batch, Store, StoreDamaged
+from peeklock.store.memory import MemoryStore
+from peeklock.store.sqlite import SqliteStore
+
+QUEUE_ID = 4
+
+
+class Medium:
+    """Where a store keeps its facts; `opened` gives a store on it, as a new process would have it."""
+
+    def __init__(self, make: Callable[[], Store]) -> None:
+        self._make = make
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Store]:
+        store = self._make()
+        await store.open()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+@pytest.fixture(params=["memory", "sqlite, fsync", "sqlite, os"])
+def medium(request: pytest.FixtureRequest, tmp_path: Path) -> Medium:
+    if request.param == "memory":
+        only = MemoryStore()
+        return Medium(lambda: only)
+    durability = request.param.split(", ")[1]
+    return Medium(lambda: SqliteStore(tmp_path / "data", durability=durability))
+
+
+def run(test: Callable[[Medium], Coroutine[Any, Any, None]]) -> Callable[[Medium], None]:
+    def runs(medium: Medium) -> None:
+        asyncio.run(test(medium))
+
+    runs.__name__ = test.__name__
+    runs.__doc__ = test.__doc__
+    return runs
+
+
+def message(position: int, row: int = 1, slot: int = 0, *, overlay: bytes | None = None) -> Message:
+    made = Message(100)
+    made.position = made.sequence_number = position
+    made.body_row, made.body_slot = row, slot
+    made.overlay = overlay
+    return made
+
+
+def stored(position: int, row: int = 1, slot: int = 0) -> MessageStored:
+    return MessageStored(QUEUE_ID, message(position, row, slot))
+
+
+async def positions(store: Store) -> dict[int, int]:
+    """Give position -> number of the frame with its last record."""
+    live = await store.load_live()
+    return {c.message.position: c.message.journal_no for _, changes in live.messages for c in changes}
+
+
+async def frame_numbers(store: Store) -> list[int]:
+    return [frame.no async for frame in store.load()]
+
+
+def entity(entity_id: int, name: str, **settings: Any) -> EntityStored:
+    return EntityStored(entity_id, QueueDescription(name, **settings), 1000, 2000)
+
+
+@run
+async def test_a_new_store_is_empty(medium: Medium) -> None:
+    async with medium.opened() as store:
+        assert await store.load_entities() == ([], 1)
+        assert await frame_numbers(store) == []
+        assert await positions(store) == {}
+        assert await store.last_body_row() == 0
+        assert await store.list_body_rows(0, 10) == []
+        assert await store.read_head(1000) == []
+
+
+@run
+async def test_committed_facts_are_there_after_a_restart(medium: Medium) -> None:
+    """Req: R-01, R-02."""
+    first: list[Change] = [stored(1), stored(2, slot=1), NumbersIssued(QUEUE_ID, 3, 3, 77)]
+    second: list[Change] = [MessageRemoved(QUEUE_ID, message(1)), MessageIdSeen(QUEUE_ID, b"d" * 16, 5, 2)]
+    async with medium.opened() as store:
+        sizes = [
+            await store.commit(Batch(1, first, {1: [b"one", b"two"]})),
+            await store.commit(Batch(2, second)),
+        ]
+    async with medium.opened() as store:
+        live = await store.load_live()
+        assert (live.first_no, list(live.frame_sizes)) == (1, sizes)
+        assert [(q, [c.message.position for c in changes]) for q, changes in live.messages] == [
+            (QUEUE_ID, [2])
+        ]
+        assert live.numbers == [(1, first[2])]
+        assert live.ids == [second[1]]
+        assert live.id_frames == {2: 1}
+        assert await store.read_body_rows([1]) == {1: [b"one", b"two"]}
+        assert [(frame.no, len(frame.changes)) async for frame in store.load()] == [(1, 3), (2, 2)]
+
+
+@run
+async def test_values_are_taken_when_commit_is_called(medium: Medium) -> None:
+    """The next command may change a record before the awaitable is awaited."""
+    async with medium.opened() as store:
+        change = stored(1)
+        committing: Awaitable[int] = store.commit(Batch(1, [change], {1: [b"body"]}))
+        change.message.delivery_count = 5
+        await committing
+    async with medium.opened() as store:
+        live = await store.load_live()
+        assert [c.message.delivery_count for _, changes in live.messages for c in changes] == [0]
+
+
+@run
+async def test_commits_are_durable_in_the_order_they_were_called(medium: Medium) -> None:
+    async with medium.opened() as store:
+        await asyncio.gather(*(store.commit(Batch(no, [stored(no)])) for no in range(1, 20)))
+        assert await frame_numbers(store) == list(range(1, 20))
+
+
+@run
+async def test_entities_are_kept_with_all_their_settings(medium: Medium) -> None:
+    """Req: R-01. Ids are never reused, also when the last entity is deleted."""
+    changed = entity(
+        1, "Órders/in", lock_duration_ms=5000, status=EntityStatus.SEND_DISABLED, user_metadata='né "é"'
+    )
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [entity(1, "orders"), entity(2, "b"), entity(3, "c")]))
+        await store.commit(Batch(2, [changed, EntityRemoved(3)]))
+    async with medium.opened() as store:
+        assert await store.load_entities() == ([changed, entity(2, "b")], 4)
+        await store.commit(Batch(3, [entity(4, "d"), EntityRemoved(4), EntityRemoved(2)]))
+    async with medium.opened() as store:
+        assert await store.load_entities() == ([changed], 5)
+
+
+@run
+async def test_dropped_rows_are_gone_and_others_stay(medium: Medium) -> None:
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [], {row: [b"%d" % row] for row in range(1, 8)}))
+        await store.commit(Batch(2, [], {}, [2, 3, 5]))
+        assert [row for row, _ in await store.list_body_rows(0, 100)] == [1, 4, 6, 7]
+        assert await store.read_body_rows([6, 4]) == {4: [b"4"], 6: [b"6"]}
+        assert await store.last_body_row() == 7
+
+
+@run
+async def test_a_missing_row_is_damage(medium: Medium) -> None:
+    """Req: R-03."""
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [], {1: [b"one"]}))
+        with pytest.raises(StoreDamaged, match="body row 2 is missing"):
+            await store.read_body_rows([1, 2])
+
+
+@run
+async def test_rows_are_listed_in_pieces_with_their_sizes(medium: Medium) -> None:
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [], {row: [b"x" * 100 * row] for row in (3, 5, 9)}))
+        first = await store.list_body_rows(0, 2)
+        assert [row for row, _ in first] == [3, 5]
+        assert all(100 * row <= size <= 100 * row + 64 for row, size in first)
+        assert [row for row, _ in await store.list_body_rows(5, 2)] == [9]
+
+
+@run
+async def test_a_truncated_head_is_gone_and_the_rest_still_loads(medium: Medium) -> None:
+    async with medium.opened() as store:
+        for no in range(1, 6):
+            await store.commit(Batch(no, [stored(no)]))
+        await store.commit(Batch(6, [stored(1), stored(2), stored(3)], truncate_before=4))
+        assert await frame_numbers(store) == [4, 5, 6]
+    async with medium.opened() as store:
+        assert await positions(store) == {1: 6, 2: 6, 3: 6, 4: 4, 5: 5}
+        live = await store.load_live()
+        assert live.first_no == 4
+        await store.commit(Batch(7, [stored(7)]))
+        assert await frame_numbers(store) == [4, 5, 6, 7]
+
+
+@run
+async def test_the_head_is_read_up_to_a_size_but_at_least_one_frame(medium: Medium) -> None:
+    async with medium.opened() as store:
+        sizes = [await store.commit(Batch(no, [stored(no)])) for no in range(1, 5)]
+        assert [frame.no for frame in await store.read_head(1)] == [1]
+        assert [frame.no for frame in await store.read_head(sizes[0] + sizes[1])] == [1, 2]
+        head = await store.read_head(10**9)
+        assert [(frame.no, frame.size_bytes) for frame in head] == list(enumerate(sizes, 1))
+
+
+@run
+async def test_large_and_empty_payloads_come_back(medium: Medium) -> None:
+    payloads = [b"", b"x" * 3_000_000, bytes(range(256))]
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [], {1: payloads}))
+    async with medium.opened() as store:
+        assert await store.read_body_rows([1]) == {1: payloads}

@@ -1,0 +1,208 @@
+"""`check`: it says what is damaged and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.message import Message
+from peeklock.store.base import Batch
+from peeklock.store.check import DAMAGED, NOT_CHECKED, SOUND, Report, check
+from peeklock.store.sqlite import SqliteStore
+from tests.store.damage import flip, meddle
+
+QUEUE_ID = 4
+FRAMES = 6
+
+
+def message(position: int, row: int, slot: int) -> Message:
+    made = Message(100)
+    made.position = position
+    made.body_row, made.body_slot = row, slot
+    return made
+
+
+def batches() -> Iterator[Batch]:
+    """Batch 1 makes the queue, 2 to 5 store three messages each in one row, 6 removes those of row 2."""
+    yield Batch(1, [EntityStored(1, QueueDescription("orders"), 0, 0)])
+    for no in range(2, FRAMES):
+        changes: list[Change] = [
+            MessageStored(QUEUE_ID, message(10 * no + slot, no, slot)) for slot in range(3)
+        ]
+        changes.append(MessageStored(QUEUE_ID + 1, message(no, no, 0)))
+        yield Batch(no, changes, {no: [b"payload %d" % slot * 20 for slot in range(3)]})
+    gone: list[Change] = [MessageRemoved(QUEUE_ID, message(20 + slot, 2, slot)) for slot in range(3)]
+    yield Batch(FRAMES, [*gone, MessageRemoved(QUEUE_ID + 1, message(2, 2, 0))])
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sound")
+
+    async def make() -> None:
+        store = SqliteStore(folder)
+        await store.open()
+        for batch in batches():
+            await store.commit(batch)
+        await store.close()
+
+    asyncio.run(make())
+    return folder
+
+
+@pytest.fixture
+def path(sound: Path, tmp_path: Path) -> Path:
+    """Give a database to damage."""
+    shutil.copytree(sound, tmp_path / "data")
+    return tmp_path / "data" / "peeklock.db"
+
+
+@contextmanager
+def untouched(folder: Path) -> Iterator[None]:
+    """Make sure that no file in a folder changes, comes or goes."""
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    yield
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def checked(path: Path) -> Report:
+    with untouched(path.parent):
+        return check(path.parent)
+
+
+def test_a_sound_store_is_described(path: Path) -> None:
+    """Req: R-03."""
+    report = checked(path)
+    assert report.damages == []
+    assert report.exit_status == SOUND
+    assert report.lines[0] == f"store {path}, format 1"
+    assert report.lines[1:3] == ["entities: 1", f"journal: frames 1 to 6, {journal_bytes(path):,} bytes"]
+    assert report.lines[3:6] == ["messages: 12", "  'orders': 9", "  'orders' (dead letters): 3"]
+    assert report.lines[6].startswith("bodies: 4 rows, ")
+    assert report.lines[6].endswith(" bytes, 1 of the rows wait to be dropped")
+    assert report.lines[7:] == ["no damage found"]
+
+
+def journal_bytes(path: Path) -> int:
+    async def read() -> int:
+        store = SqliteStore(path.parent)
+        await store.open()
+        sizes = (await store.load_live()).frame_sizes
+        await store.close()
+        return sum(sizes)
+
+    return asyncio.run(read())
+
+
+def test_a_flipped_byte_in_a_frame_is_named(path: Path) -> None:
+    """What the messages need is not known then, and not guessed. Req: R-03."""
+    flip(path, "journal", 3, 40)
+    report = checked(path)
+    assert report.exit_status == DAMAGED
+    [damage] = report.damages
+    assert damage.startswith("frame 3 fails its checksum")
+    assert any(line.startswith("messages: not counted") for line in report.lines)
+    assert report.lines[-1] == "1 damage found; nothing was changed"
+
+
+def test_a_flipped_byte_in_a_body_is_named_with_who_needs_it(path: Path) -> None:
+    """Req: R-03."""
+    flip(path, "body", 3, 60)
+    flip(path, "body", 2, 60)
+    report = checked(path)
+    assert report.damages[0].startswith("body row 2 fails its checksum")
+    assert report.damages[1].startswith("body row 3 fails its checksum")
+    assert "need it" not in report.damages[0]
+    assert report.damages[1].endswith("; 4 messages of 'orders', 'orders' (dead letters) need it")
+    assert report.lines[-1] == "2 damages found; nothing was changed"
+
+
+def test_a_missing_frame_is_named(path: Path) -> None:
+    """Req: R-03."""
+    meddle(path, "DELETE FROM journal WHERE no IN (3, 4)")
+    report = checked(path)
+    assert report.damages == ["frames 3 to 4 are missing from the journal: frame 5 comes next"]
+    assert report.exit_status == DAMAGED
+
+
+def test_a_missing_body_row_is_named_with_who_needs_it(path: Path) -> None:
+    """Req: R-03."""
+    meddle(path, "DELETE FROM body WHERE no IN (2, 4)")
+    report = checked(path)
+    assert report.damages == [
+        "body row 4 is missing; 4 messages of 'orders', 'orders' (dead letters) need it"
+    ]
+
+
+def test_a_changed_definition_is_named(path: Path) -> None:
+    """Req: R-03."""
+    meddle(path, "UPDATE kv SET v = replace(v, 'orders', 'odders')")
+    report = checked(path)
+    [damage] = report.damages
+    assert damage.startswith("the entry entity/000000000001 fails its checksum")
+
+
+def test_damaged_pages_are_found(path: Path) -> None:
+    """Whatever 64 wrong bytes stand at the start of whichever page, it is said and nothing is raised. Req:
+    R-03."""
+    whole = path.read_bytes()
+    for page in range(len(whole) // 4096):
+        damaged = bytearray(whole)
+        damaged[page * 4096 : page * 4096 + 64] = b"\x5a" * 64
+        path.write_bytes(damaged)
+        report = checked(path)
+        assert report.exit_status == DAMAGED, f"page {page + 1}"
+        assert report.damages
+
+
+def test_a_store_that_a_kill_left_is_checked_through_its_wal(path: Path) -> None:
+    """The database, the WAL and the absence of an index of it stay as they are."""
+
+    async def leave(store: SqliteStore) -> None:
+        await store.open()
+        await store.commit(Batch(FRAMES + 1, [MessageStored(QUEUE_ID, message(99, 5, 1))]))
+        shutil.copytree(path.parent, path.parent / "left", ignore=shutil.ignore_patterns("*-shm", "left"))
+        await store.close()
+
+    asyncio.run(leave(SqliteStore(path.parent)))
+    left = path.parent / "left" / "peeklock.db"
+    assert left.with_name("peeklock.db-wal").stat().st_size > 0
+    report = checked(left)
+    assert report.damages == []
+    assert "  'orders': 10" in report.lines
+
+
+def test_a_running_store_is_checked_without_disturbing_it(path: Path) -> None:
+    async def test(store: SqliteStore) -> None:
+        await store.open()
+        await store.commit(Batch(FRAMES + 1, [MessageStored(QUEUE_ID, message(99, 5, 1))]))
+        report = check(path.parent)
+        assert report.damages == []
+        assert ", in use by process " in report.lines[0]
+        assert "  'orders': 10" in report.lines
+        await store.commit(Batch(FRAMES + 2, []))
+        await store.close()
+
+    asyncio.run(test(SqliteStore(path.parent)))
+
+
+def test_what_is_no_store_is_not_checked(path: Path, tmp_path: Path) -> None:
+    """Req: R-07 for the newer format."""
+    report = check(tmp_path / "nowhere")
+    assert (report.exit_status, report.damages) == (NOT_CHECKED, [])
+    assert "there is no store in" in report.lines[0]
+    meddle(path, "PRAGMA user_version = 2")
+    report = checked(path)
+    assert report.exit_status == NOT_CHECKED
+    assert "has format 2, written by a newer release; this one reads up to 1" in report.lines[0]
+    path.write_bytes(b"\0" * 5000)
+    report = checked(path)
+    assert report.exit_status == DAMAGED
+    assert "is no SQLite database" in report.lines[0]

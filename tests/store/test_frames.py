@@ -1,0 +1,261 @@
+"""Frames: what goes in comes out, and nothing else ever does."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peeklock.broker.changes import Change, MessageIdSeen, MessageRemoved, MessageStored, NumbersIssued
+from peeklock.broker.message import Message, MessageState
+from peeklock.engine import reclaim
+from peeklock.store import frames
+from peeklock.store.base import Batch, LiveFacts, StoreDamaged
+
+NUMBER = st.integers(0, 2**63 - 1)
+POSITION = st.integers(0, 2**64 - 1) | st.integers(0, 5)
+SMALL = st.integers(0, 2**32 - 1)
+QUEUE_ID = st.integers(4, 11)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    message = Message(
+        draw(SMALL),
+        bare_offset=draw(SMALL),
+        ttl_ms=draw(st.none() | NUMBER),
+        scheduled_at_ms=draw(st.none() | NUMBER),
+    )
+    message.position = draw(POSITION)
+    message.sequence_number = draw(NUMBER)
+    message.enqueued_sequence_number = draw(NUMBER)
+    message.enqueued_at_ms = draw(NUMBER)
+    message.expires_at_ms = draw(NUMBER)
+    message.state = draw(st.sampled_from(MessageState))
+    message.delivery_count = draw(SMALL)
+    message.overlay = draw(st.none() | st.binary(max_size=40))
+    message.body_row = draw(NUMBER)
+    message.body_slot = draw(SMALL)
+    return message
+
+
+CHANGE = st.one_of(
+    st.builds(MessageStored, QUEUE_ID, messages()),
+    st.builds(MessageRemoved, QUEUE_ID, messages()),
+    st.builds(NumbersIssued, QUEUE_ID, POSITION, NUMBER, NUMBER),
+    st.builds(MessageIdSeen, QUEUE_ID, st.binary(min_size=16, max_size=16), NUMBER, NUMBER),
+)
+
+
+def stored(changes: list[Change]) -> list[tuple[object, ...]]:
+    return [
+        (c.queue_id, *(getattr(c.message, name) for name in STORED_FIELDS))
+        for c in changes
+        if type(c) is MessageStored
+    ]
+
+
+STORED_FIELDS = tuple(
+    name for name in Message.__slots__ if name not in ("lock", "message_id", "journal_no", "queue_id")
+)
+
+
+@given(st.lists(CHANGE, max_size=30), st.integers(1, 2**60))
+def test_a_frame_gives_back_every_fact(changes: list[Change], no: int) -> None:
+    """All fields at the ends of their ranges; positions run on where sequence numbers roll over."""
+    frame = frames.decode(no, frames.encode(Batch(no, changes)))
+    # Records are grouped by queue, in their order; the order of different keys means nothing.
+    assert sorted(map(repr, stored(frame.changes))) == sorted(map(repr, stored(last_overlays(changes))))
+    for kind in (MessageStored, MessageRemoved):
+        for change in frame.changes:
+            if type(change) is kind:
+                assert change.message.queue_id == change.queue_id
+    assert sorted(
+        (c.queue_id, c.message.position) for c in frame.changes if type(c) is MessageRemoved
+    ) == sorted((c.queue_id, c.message.position) for c in changes if type(c) is MessageRemoved)
+    for kind in (NumbersIssued, MessageIdSeen):
+        assert sorted(map(repr, (c for c in frame.changes if type(c) is kind))) == sorted(
+            map(repr, (c for c in changes if type(c) is kind))
+        )
+    assert all(c.message.journal_no == no for c in frame.changes if type(c) is MessageStored)
+
+
+def last_overlays(changes: list[Change]) -> list[Change]:
+    """Let records of one key in one batch agree on the overlay, as records of one message do."""
+    overlays: dict[tuple[int, int], bytes] = {}
+    for c in changes:
+        if type(c) is MessageStored and c.message.overlay is not None:
+            overlays[c.queue_id, c.message.position] = c.message.overlay
+    for c in changes:
+        if type(c) is MessageStored and c.message.overlay is not None:
+            c.message.overlay = overlays[c.queue_id, c.message.position]
+    return changes
+
+
+def test_values_are_those_of_the_moment_of_encoding() -> None:
+    """The record of a message changes with the next command; a batch must not."""
+    message = Message(10)
+    message.position = 1
+    meta = frames.encode(Batch(1, [MessageStored(4, message)]))
+    message.delivery_count = 9
+    [change] = frames.decode(1, meta).changes
+    assert isinstance(change, MessageStored)
+    assert change.message.delivery_count == 0
+
+
+def test_a_removal_has_the_last_word_in_its_batch() -> None:
+    """Stored and removed in one batch, in either order of queues: it is gone."""
+    message = Message(10)
+    message.position = 7
+    fold = frames.Fold()
+    fold.add(1, frames.encode(Batch(1, [MessageStored(4, message), MessageRemoved(4, message)])))
+    assert list(fold.finish().messages) == []
+
+
+@given(st.lists(st.lists(CHANGE, max_size=12), max_size=8), st.integers(1, 2**60))
+def test_a_fold_is_a_replay_of_all_frames(batches: list[list[Change]], first_no: int) -> None:
+    """Last record wins, by key."""
+    fold = frames.Fold()
+    records: dict[tuple[int, int], tuple[object, ...]] = {}
+    numbers: dict[int, tuple[int, NumbersIssued]] = {}
+    ids: dict[tuple[int, bytes], MessageIdSeen] = {}
+    for no, changes in enumerate(batches, first_no):
+        meta = frames.encode(Batch(no, last_overlays(changes)))
+        fold.add(no, meta)
+        for change in frames.decode(no, meta).changes:
+            if isinstance(change, MessageStored):
+                records[change.queue_id, change.message.position] = (no, *stored([change])[0])
+            elif isinstance(change, MessageRemoved):
+                records.pop((change.queue_id, change.message.position), None)
+            elif isinstance(change, NumbersIssued):
+                numbers[change.queue_id] = (no, change)
+            elif isinstance(change, MessageIdSeen):
+                ids[change.queue_id, change.digest] = change
+    live: LiveFacts = fold.finish()
+    found = {
+        (queue_id, c.message.position): (c.message.journal_no, *stored([c])[0])
+        for queue_id, changes in live.messages
+        for c in changes
+    }
+    assert found == records
+    assert {n.queue_id: (no, n) for no, n in live.numbers} == numbers
+    assert {(seen.queue_id, seen.digest): seen for seen in live.ids} == ids
+    assert live.id_frames == {
+        no: count
+        for no, changes in enumerate(batches, first_no)
+        if (count := sum(type(c) is MessageIdSeen for c in changes))
+    }
+
+
+def some_frame() -> bytes:
+    changes: list[Change] = []
+    for position in range(1, 4):
+        message = Message(100)
+        message.position = position
+        message.overlay = b"overlay" if position == 2 else None
+        changes.append(MessageStored(4, message))
+    changes.append(MessageRemoved(5, message))
+    changes.append(NumbersIssued(4, 4, 4, 0))
+    changes.append(MessageIdSeen(4, bytes(16), 0, 1))
+    return frames.encode(Batch(3, changes))
+
+
+def test_every_flipped_bit_of_a_frame_is_found() -> None:
+    """Req: R-03."""
+    meta = some_frame()
+    for at in range(len(meta)):
+        for bit in range(8):
+            broken = bytearray(meta)
+            broken[at] ^= 1 << bit
+            with pytest.raises(StoreDamaged, match="frame 3 "):
+                frames.decode(3, bytes(broken))
+
+
+def test_every_cut_of_a_frame_is_found() -> None:
+    """Req: R-03."""
+    meta = some_frame()
+    for length in range(len(meta)):
+        with pytest.raises(StoreDamaged, match="frame 3 "):
+            frames.decode(3, meta[:length])
+
+
+def test_a_frame_in_the_place_of_another_is_found() -> None:
+    """Req: R-03."""
+    with pytest.raises(
+        StoreDamaged, match="frame 4 is another frame in its place: it says that it is frame 3"
+    ):
+        frames.decode(4, some_frame())
+
+
+def with_checksum(version: int, no: int, rest: bytes) -> bytes:
+    checked = no.to_bytes(8, "little") + rest
+    return bytes([version]) + zlib.crc32(checked, version).to_bytes(4, "little") + checked
+
+
+@given(st.binary(max_size=200))
+def test_garbage_gives_only_store_damaged(data: bytes) -> None:
+    """Req: R-03."""
+    with pytest.raises(StoreDamaged):
+        frames.decode(1, data)
+    with pytest.raises(StoreDamaged):
+        frames.unpack_body_row(1, data)
+
+
+@given(st.binary(max_size=300) | st.builds(lambda tail: some_frame()[13:30] + tail, st.binary(max_size=300)))
+def test_garbage_under_a_right_checksum_gives_facts_or_store_damaged(rest: bytes) -> None:
+    """Whatever a wrong writer left behind, nothing else is raised."""
+    meta = with_checksum(frames.FRAME_VERSION, 1, rest)
+    with suppress(StoreDamaged):
+        assert frames.decode(1, meta).size_bytes == len(meta)
+
+
+def test_a_frame_of_another_version_is_named() -> None:
+    """Req: R-07."""
+    with pytest.raises(StoreDamaged, match="frame 1 has version 9; this release knows version 1"):
+        frames.decode(1, with_checksum(9, 1, b""))
+
+
+def test_a_gap_between_frames_is_found() -> None:
+    """Req: R-03."""
+    fold = frames.Fold()
+    for no in (5, 6):
+        fold.add(no, frames.encode(Batch(no, [])))
+    with pytest.raises(StoreDamaged, match="frame 7 is missing from the journal: frame 8 comes next"):
+        fold.add(8, frames.encode(Batch(8, [])))
+    with pytest.raises(StoreDamaged, match="frames 7 to 9 are missing from the journal: frame 10 comes next"):
+        fold.add(10, frames.encode(Batch(10, [])))
+
+
+@given(st.integers(0, 2**63 - 1), st.lists(st.binary(max_size=50), max_size=10))
+def test_a_body_row_gives_back_every_payload(row: int, payloads: list[bytes]) -> None:
+    assert frames.unpack_body_row(row, frames.pack_body_row(row, payloads)) == payloads
+
+
+def test_every_flipped_bit_and_cut_of_a_body_row_is_found() -> None:
+    """Req: R-03."""
+    data = frames.pack_body_row(3, [b"one", b"", b"three"])
+    for at in range(len(data)):
+        with pytest.raises(StoreDamaged, match="body row 3 "):
+            frames.unpack_body_row(3, data[:at])
+        for bit in range(8):
+            broken = bytearray(data)
+            broken[at] ^= 1 << bit
+            with pytest.raises(StoreDamaged, match="body row 3 "):
+                frames.unpack_body_row(3, bytes(broken))
+    with pytest.raises(
+        StoreDamaged, match="body row 4 is another row in its place: it says that it is row 3"
+    ):
+        frames.unpack_body_row(4, data)
+
+
+def test_the_ledger_knows_the_width_of_the_records() -> None:
+    """The ledger may not look into frames; its constants are compared here."""
+
+    def grows_by(change: Change) -> int:
+        return len(frames.encode(Batch(1, [change, change]))) - len(frames.encode(Batch(1, [change])))
+
+    assert grows_by(MessageStored(4, Message(1))) == reclaim.STORED_RECORD_BYTES
+    assert grows_by(MessageIdSeen(4, bytes(16), 0, 0)) == reclaim.ID_RECORD_BYTES

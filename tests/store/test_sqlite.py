@@ -1,0 +1,421 @@
+"""What the SQLite store has beyond the contract: files, failures, space."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peeklock.broker.changes import EntityStored, MessageStored
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.message import Message
+from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreInUse, StoreTooNew
+from peeklock.store.sqlite import SqliteStore
+from tests.store.committer import RECORDS, payload
+from tests.store.damage import flip, meddle
+
+MB = 1_000_000
+
+
+def batch(no: int, size: int = 10) -> Batch:
+    message = Message(size)
+    message.position = no
+    message.body_row = no
+    return Batch(no, [MessageStored(4, message)], {no: [b"x" * size]})
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+async def frame_numbers(store: SqliteStore) -> list[int]:
+    return [frame.no async for frame in store.load()]
+
+
+class Spied:
+    """Makes connections and keeps them, so that a test can look at their settings or make them fail."""
+
+    def __init__(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> None:
+        self.kind = kind
+        self.made: list[sqlite3.Connection] = []
+
+    def __call__(self, *args: Any, **options: Any) -> sqlite3.Connection:
+        connection = sqlite3.connect(*args, factory=self.kind, **options)
+        self.made.append(connection)
+        return connection
+
+    def setting(self, name: str) -> object:
+        return self.made[0].execute(f"PRAGMA {name}").fetchall()[0][0]
+
+
+# Durability
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("fsync", 2), ("os", 1)])
+def test_durability_is_what_sqlite_is_told(tmp_path: Path, durability: Any, synchronous: int) -> None:
+    """2 = FULL: fsync at each commit; 1 = NORMAL: at checkpoints only. Req: R-01."""
+    spied = Spied()
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, durability=durability, connect=spied)
+        await store.open()
+        assert spied.setting("synchronous") == synchronous
+        assert spied.setting("journal_mode") == "wal"
+        assert spied.setting("auto_vacuum") == 2
+        assert spied.setting("page_size") == 4096
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_killed_process_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    """Batches are there whole or not at all, and without a gap. Req: R-02."""
+    folder = tmp_path / "data"
+    acknowledged = 0
+    for _ in range(4):
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.store.committer", str(folder)], stdout=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdout is not None
+            first = int(child.stdout.readline())
+            assert first in (acknowledged + 1, acknowledged + 2)  # one may have been durable and not yet told
+            for _ in range(25):
+                child.stdout.readline()
+            child.send_signal(signal.SIGKILL)
+            rest = child.stdout.read().split("\n")
+            acknowledged = max(first + 25, *(int(line) for line in rest[:-1]), 0)
+            assert child.wait() == -signal.SIGKILL
+        # A copy, so that the next process finds the folder as the kill left it.
+        copy = tmp_path / f"copy after {acknowledged}"
+        shutil.copytree(folder, copy)
+        asyncio.run(check_whole(copy, acknowledged))
+
+
+async def check_whole(folder: Path, acknowledged: int) -> None:
+    store = SqliteStore(folder)
+    await store.open()
+    numbers = [frame.no async for frame in store.load() if len(frame.changes) == RECORDS]
+    assert numbers in (list(range(1, acknowledged + 1)), list(range(1, acknowledged + 2)))
+    for no in numbers:
+        assert await store.read_body_rows([no]) == {no: [payload(no, slot) for slot in range(RECORDS)]}
+    await store.close()
+
+
+# Who may open it
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path: Path) -> None:
+    async def test() -> None:
+        first, second = SqliteStore(tmp_path), SqliteStore(tmp_path)
+        await first.open()
+        with pytest.raises(
+            StoreInUse, match=rf"in use by process {os.getpid()}, started 20\d\d-\d\d-\d\dT[\d:+]+;"
+        ):
+            await second.open()
+        await first.commit(batch(1))
+        await first.close()
+        await second.open()
+        assert await frame_numbers(second) == [1]
+        await second.close()
+
+    asyncio.run(test())
+
+
+def made(folder: Path, *batches: Batch) -> Path:
+    """Make a store with these batches and answer where its database is."""
+
+    async def make() -> None:
+        store = SqliteStore(folder)
+        await store.open()
+        for each in batches:
+            await store.commit(each)
+        await store.close()
+
+    asyncio.run(make())
+    return folder / "peeklock.db"
+
+
+def opening_fails(folder: Path, error: type[Exception], match: str) -> None:
+    store = SqliteStore(folder)
+    with pytest.raises(error, match=match):
+        asyncio.run(store.open())
+
+
+def test_a_newer_format_is_refused_naming_both(tmp_path: Path) -> None:
+    """The file is left as it was. Req: R-07."""
+    path = made(tmp_path, batch(1))
+    meddle(path, "PRAGMA user_version = 7")
+    before = path.read_bytes()
+    opening_fails(tmp_path, StoreTooNew, "has format 7, written by a newer release; this one reads up to 1")
+    assert path.read_bytes() == before
+
+
+def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "peeklock.db"
+    meddle(path, "PRAGMA application_id = 5", "CREATE TABLE t(x)")
+    opening_fails(tmp_path, StoreDamaged, "is no store of this broker: its application id is 0x00000005")
+    path.unlink()
+    meddle(path, "CREATE TABLE t(x)")
+    opening_fails(tmp_path, StoreDamaged, "is no store of this broker")
+    path.write_bytes(b"no database at all" * 100)
+    opening_fails(tmp_path, StoreDamaged, "is no SQLite database")
+
+
+def test_a_store_whose_making_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    """A process may die between the making of the file and of its tables."""
+    (tmp_path / "peeklock.db").touch()
+    made(tmp_path, batch(1))
+    other = tmp_path / "other"
+    other.mkdir()
+    meddle(other / "peeklock.db", "PRAGMA journal_mode = WAL")
+    made(other, batch(1))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    opening_fails(tmp_path / "file" / "data", StoreFailed, "cannot make the folder .*data: Not a directory")
+
+
+def test_a_clean_close_leaves_one_database_file(tmp_path: Path) -> None:
+    """The WAL is copied and removed: the file alone can be taken elsewhere."""
+    path = made(tmp_path / "data", batch(1), batch(2))
+    assert sorted(file.name for file in path.parent.iterdir()) == ["peeklock.db", "peeklock.lock"]
+    assert (path.parent / "peeklock.lock").read_bytes() == b""
+
+
+# Damage
+
+
+def test_a_damaged_frame_body_or_definition_is_found_when_read(tmp_path: Path) -> None:
+    """Req: R-03."""
+    entity = Batch(3, [EntityStored(1, QueueDescription("orders"), 0, 0)])
+    path = made(tmp_path, batch(1), batch(2), entity)
+    flip(path, "journal", 2, 30)
+    flip(path, "body", 1, 25)
+    meddle(path, "UPDATE kv SET v = replace(v, '60000', '60001')")
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path)
+        await store.open()
+        with pytest.raises(StoreDamaged, match="frame 2 fails its checksum"):
+            await store.load_live()
+        with pytest.raises(StoreDamaged, match="frame 2 fails its checksum"):
+            await frame_numbers(store)
+        with pytest.raises(StoreDamaged, match="frame 2 fails its checksum"):
+            await store.read_head(10_000)
+        with pytest.raises(StoreDamaged, match="body row 1 fails its checksum"):
+            await store.read_body_rows([2, 1])
+        with pytest.raises(StoreDamaged, match="entry entity/000000000001 fails its checksum"):
+            await store.load_entities()
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_gap_in_the_journal_is_found_when_read(tmp_path: Path) -> None:
+    """Req: R-03."""
+    path = made(tmp_path, *(batch(no) for no in range(1, 6)))
+    meddle(path, "DELETE FROM journal WHERE no = 3")
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path)
+        await store.open()
+        for read in (store.load_live(), frame_numbers(store)):
+            with pytest.raises(StoreDamaged, match="frame 3 is missing from the journal: frame 4 comes next"):
+                await read
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_damaged_pages_are_reported_as_damage(tmp_path: Path) -> None:
+    """Req: R-03."""
+    path = made(tmp_path, *(batch(no, 5000) for no in range(1, 50)))
+    damaged = bytearray(path.read_bytes())
+    for page in range(3, len(damaged) // 4096):
+        damaged[page * 4096 : page * 4096 + 16] = b"\xff" * 16
+    path.write_bytes(damaged)
+
+    async def read_all() -> None:
+        store = SqliteStore(tmp_path)
+        await store.open()
+        try:
+            await store.load_live()
+            await store.read_body_rows(range(1, 50))
+        finally:
+            await store.close()
+
+    with pytest.raises(
+        StoreDamaged, match=r"the file is damaged \(.*malformed\); `peeklock check` says where"
+    ):
+        asyncio.run(read_all())
+
+
+# Failures of the world
+
+
+def fails_plainly(store: SqliteStore, no: int, match: str) -> Callable[[], None]:
+    """Commit until it fails at batch `no`; nothing is written after it, and the store still closes."""
+
+    async def test() -> None:
+        await store.open()
+        for good in range(1, no):
+            await store.commit(batch(good, 20_000))
+        with pytest.raises(StoreFailed, match=match):
+            await store.commit(batch(no, 1_000_000))
+        with pytest.raises(StoreFailed, match=f"batch {no + 1} was not written: could not write batch {no}"):
+            await store.commit(batch(no + 1))
+        await store.close()
+
+    return lambda: asyncio.run(test())
+
+
+def test_a_full_disk_is_told_plainly_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    """Req: R-06, R-02."""
+
+    def connect(*args: Any, **options: Any) -> sqlite3.Connection:
+        db = sqlite3.connect(*args, **options)
+        db.execute("PRAGMA max_page_count = 60").fetchall()  # SQLite's own way to a full disk
+        return db
+
+    store = SqliteStore(tmp_path, connect=connect)
+    fails_plainly(store, 4, r"could not write batch 4 to .*peeklock.db: the disk is full; free some space")()
+    assert numbers_in(tmp_path) == [1, 2, 3]
+
+
+def test_a_failing_write_is_told_plainly_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    """The kernel refuses to let the WAL grow. Req: R-06, R-02."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
+    try:
+        fails_plainly(
+            SqliteStore(tmp_path), 4, r"could not write batch 4 to .*: a write to the disk failed"
+        )()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert numbers_in(tmp_path) == [1, 2, 3]
+
+
+def test_a_failing_fsync_ends_all_writing(tmp_path: Path) -> None:
+    """What is durable is not known then, so nothing may be acknowledged after it. Req: R-01, R-06."""
+
+    class Failing(sqlite3.Connection):
+        commits = 0
+
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                Failing.commits += 1
+                if Failing.commits == 4:  # the first makes the tables
+                    error = sqlite3.OperationalError("disk I/O error")
+                    error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+                    raise error
+            return super().execute(sql, *values)
+
+    fails_plainly(
+        SqliteStore(tmp_path, connect=Spied(Failing)), 3, "could not write batch 3 to .*: fsync failed"
+    )()
+    assert numbers_in(tmp_path) == [1, 2]
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """Open the folder anew and give the numbers of its frames."""
+
+    async def read() -> list[int]:
+        store = SqliteStore(folder)
+        await store.open()
+        numbers = await frame_numbers(store)
+        await store.commit(batch(numbers[-1] + 1))
+        await store.close()
+        return numbers
+
+    return asyncio.run(read())
+
+
+def test_a_body_is_read_while_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
+    disk_is_ready = threading.Event()
+    disk_is_ready.set()
+
+    class Slow(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                assert disk_is_ready.wait(20)
+            return super().execute(sql, *values)
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, connect=Spied(Slow))
+        await store.open()
+        await store.commit(batch(1))
+        disk_is_ready.clear()
+        committing = asyncio.ensure_future(store.commit(batch(2)))
+        assert await store.read_body_rows([1]) == {1: [b"x" * 10]}
+        assert [frame.no for frame in await store.read_head(1000)] == [1]
+        assert not committing.done()
+        disk_is_ready.set()
+        assert await committing > 0
+        await store.close()
+
+    asyncio.run(test())
+
+
+# Space
+
+
+async def shrinks_below(store: SqliteStore, folder: Path, size_bytes: int) -> None:
+    deadline = time.monotonic() + 30
+    while folder_bytes(folder) >= size_bytes:
+        assert time.monotonic() < deadline, f"still {folder_bytes(folder)} bytes"
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("kept", "limit"), [(0, 6 * MB), (10, 18 * MB)])
+def test_free_space_is_given_back_when_idle(tmp_path: Path, kept: int, limit: int) -> None:
+    """Few rows in use: the file is rewritten; many: it shrinks page by page. The WAL goes too. Req: R-06."""
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, idle_after_s=0.05)
+        await store.open()
+        for no in range(1, 41):
+            await store.commit(batch(no, MB))
+        assert folder_bytes(tmp_path) > 40 * MB
+        await store.commit(Batch(41, [], {}, list(range(1, 41 - kept))))
+        await shrinks_below(store, tmp_path, limit)
+        assert [row for row, _ in await store.list_body_rows(0, 100)] == list(range(41 - kept, 41))
+        assert await store.read_body_rows(range(41 - kept, 41)) == {
+            row: [b"x" * MB] for row in range(41 - kept, 41)
+        }
+        await store.commit(batch(42))
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_free_space_is_given_back_under_load_when_it_is_most_of_the_file(tmp_path: Path) -> None:
+    """Req: R-06."""
+    spied = Spied()
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, connect=spied, idle_after_s=3600)
+        await store.open()
+        for no in range(1, 31):
+            await store.commit(batch(no, MB))
+        await store.commit(Batch(31, [], {}, list(range(1, 31))))
+        no = 32
+        while spied.setting("page_count") > 4096 * 1.1:
+            assert no < 3000
+            await store.commit(batch(no))
+            no += 1
+        await store.close()
+
+    asyncio.run(test())
