@@ -224,12 +224,14 @@ class Desk:
         payload: bytes,
         *,
         number: int = 1,
-        token: uuid.UUID = TOKEN,
+        token: uuid.UUID | None = None,
         locked: bool = True,
     ) -> Deliver:
-        """Make the effect that delivers a message; its body is in memory."""
+        """Make the effect that delivers a message; its body is in memory, its token `TOKEN` for number 1."""
         message = stored(payload, number=number)
         self.payloads[message.body_row] = payload
+        if token is None:
+            token = uuid.UUID(int=TOKEN.int + number - 1)
         until = self.clock.now_ms + 60_000 if locked else 0
         return Deliver(message, token.bytes_le, until, 0, None, MessageState.ACTIVE, link)
 
