@@ -1,0 +1,243 @@
+"""A broker process as strangers, careless clients and its operator meet it."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import socket
+import struct
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peeklock.amqp.connection import Connection
+from peeklock.amqp.events import ConnectionClosed, ConnectionOpened
+from peeklock.demo.broker import BrokerProcess, _program
+
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), ["--durability=os"]) as process:
+        yield process
+        assert process.stop() == 0
+
+
+class Client:
+    """The AMQP engine in the client role on a blocking socket."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.amqp = Connection(
+            "client", container_id="stranger", now_ms=0, hostname="localhost", sasl_mechanisms=("ANONYMOUS",)
+        )
+        self.amqp.open()
+        self.events: list[Any] = []
+
+    def until(self, kind: type) -> Any:
+        """Exchange bytes until an event of this kind comes."""
+        while True:
+            for event in self.events:
+                if isinstance(event, kind):
+                    self.events.remove(event)
+                    return event
+            out = self.amqp.data_to_send()
+            if out:
+                self.socket.sendall(out)
+            data = self.socket.recv(65536)
+            self.events += self.amqp.receive(data, 0) if data else self.amqp.eof(0)
+
+
+def health(broker: BrokerProcess) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/health", timeout=10) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def read_to_end(sock: socket.socket) -> bytes:
+    data = b""
+    while True:
+        try:
+            more = sock.recv(65536)
+        except ConnectionResetError:
+            return data
+        if not more:
+            return data
+        data += more
+
+
+def test_health_says_what_runs(broker: BrokerProcess) -> None:
+    found = health(broker)
+    assert found["status"] == "ok"
+    assert found["durability"] == "os"
+    assert found["version"]
+
+
+@pytest.mark.parametrize(
+    ("first", "answer"),
+    [
+        (b"AMQP\x02\x01\x00\x00", SASL_HEADER),  # TLS by AMQP is not offered: the header that is
+        (b"AMQP\x00\x02\x00\x00", b"AMQP"),
+        (b"AMQPxxxx", b"AMQP"),
+        (b"GET\r\n\r\n", b"HTTP/1.1 400"),
+        (b"\x00\x01\x02\x03\r\n\r\n", b"HTTP/1.1 400"),
+    ],
+)
+def test_a_connection_that_starts_wrongly_is_told_so_and_closed(
+    broker: BrokerProcess, first: bytes, answer: bytes
+) -> None:
+    """Req: R-05"""
+    with socket.create_connection(("127.0.0.1", broker.amqp_port), timeout=10) as sock:
+        sock.sendall(first)
+        sock.shutdown(socket.SHUT_WR)
+        assert read_to_end(sock).startswith(answer)
+
+
+def test_every_port_serves_amqp_and_http(broker: BrokerProcess) -> None:
+    client = Client(broker.http_port)
+    assert client.until(ConnectionOpened).container_id
+    client.socket.close()
+    url = f"http://127.0.0.1:{broker.amqp_port}/health"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert answer.status == 200
+
+
+def test_garbage_at_the_socket_ends_that_connection_alone(broker: BrokerProcess) -> None:
+    """Req: R-05"""
+    bystander = Client(broker.amqp_port)
+    bystander.until(ConnectionOpened)
+    chance = random.Random(7)
+    resident_before = resident_kb(broker)
+    frames = [
+        struct.pack(">IBBH", 0xFFFFFFF0, 2, 0, 0),  # a frame larger than any agreed size
+        struct.pack(">IBBH", 4, 2, 0, 0),  # smaller than its own header
+        struct.pack(">IBBH", 16, 9, 0, 0) + bytes(8),  # a data offset outside the frame
+        struct.pack(">IBBH", 12, 2, 7, 0) + b"\x00\x53\x10\xc0",  # an unknown frame type, a truncated list
+    ]
+    for number in range(60):
+        with socket.create_connection(("127.0.0.1", broker.amqp_port), timeout=10) as sock:
+            garbage = frames[number % 8] if number % 8 < 4 else chance.randbytes(chance.randrange(1, 5000))
+            sock.sendall((SASL_HEADER if number % 2 else AMQP_HEADER) + garbage)
+            sock.shutdown(socket.SHUT_WR)
+            assert read_to_end(sock)[:4] == b"AMQP"  # answered, then closed
+    bystander.amqp.begin()
+    bystander.socket.sendall(bystander.amqp.data_to_send())
+    assert bystander.socket.recv(4096)  # still served
+    bystander.socket.close()
+    assert health(broker)["status"] == "ok"
+    assert resident_kb(broker) - resident_before < 20_000
+
+
+def test_a_frame_byte_by_byte_is_a_frame(broker: BrokerProcess) -> None:
+    client = Client(broker.amqp_port)
+    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    opened = False
+    while not opened:
+        for byte in client.amqp.data_to_send():
+            client.socket.sendall(bytes([byte]))
+        opened = any(
+            isinstance(event, ConnectionOpened) for event in client.amqp.receive(client.socket.recv(4096), 0)
+        )
+    client.socket.close()
+
+
+def test_a_clean_stop_tells_the_links_and_exits_0(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, ["--durability=os"]) as process:
+        client = Client(process.amqp_port)
+        client.until(ConnectionOpened)
+        child = process._process
+        assert child is not None
+        child.terminate()
+        closed = client.until(ConnectionClosed)
+        assert closed.error.condition == "amqp:connection:forced"
+        client.socket.sendall(client.amqp.data_to_send())
+        client.socket.close()
+        assert process.stop() == 0
+
+
+def test_a_port_in_use_is_named_with_what_to_do(broker: BrokerProcess, tmp_path: Path) -> None:
+    done = run_serve(f"--data={tmp_path / 'd'}", f"--amqp-port={broker.amqp_port}", "--http-port=0")
+    assert done.returncode == 1
+    assert f"127.0.0.1:{broker.amqp_port}" in done.stderr
+    assert "--amqp-port" in done.stderr
+
+
+def test_a_second_broker_on_the_folder_is_refused_naming_the_first(broker: BrokerProcess) -> None:
+    """Req: R-02"""
+    done = run_serve(f"--data={broker.data}", "--amqp-port=0", "--http-port=0")
+    assert done.returncode == 1
+    assert str(broker.pid) in done.stderr
+
+
+def test_a_bad_configuration_stops_the_start_and_names_the_path(tmp_path: Path) -> None:
+    """Req: A-02"""
+    config = tmp_path / "Config.json"
+    queue = {"Name": "q", "Properties": {"LockDuration": "P1X"}}
+    config.write_text(
+        json.dumps(
+            {
+                "UserConfig": {
+                    "Namespaces": [{"Name": "sbemulatorns", "Queues": [queue]}],
+                    "Logging": {"Type": "File"},
+                }
+            }
+        )
+    )
+    done = run_serve(f"--data={tmp_path / 'd'}", f"--config={config}", "--amqp-port=0", "--http-port=0")
+    assert done.returncode == 1
+    assert "UserConfig.Namespaces[0].Queues[0].Properties.LockDuration" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--data DIR"),
+        (("--durability=memory", "--data=/nowhere"), "leave --data out"),
+        (("--durability=memory", "--tls-cert=README.md"), "--tls-cert and --tls-key go together"),
+    ],
+)
+def test_options_that_contradict_are_explained(arguments: tuple[str, ...], said: str) -> None:
+    """Req: R-01"""
+    done = run_serve(*arguments)
+    assert done.returncode == 2
+    assert said in re.sub(r"\s+", " ", done.stderr)
+
+
+def test_the_log_holds_no_secret(broker: BrokerProcess) -> None:
+    """Req: R-04"""
+    assert "SAS_KEY_VALUE" not in broker.log.read_text()
+
+
+def test_an_idle_connection_costs_little(broker: BrokerProcess) -> None:
+    """Req: R-05. 2,000 connections are to cost at most 150 MB: 75 kB each."""
+    before = resident_kb(broker)
+    clients = [Client(broker.amqp_port) for _ in range(100)]
+    for client in clients:
+        client.until(ConnectionOpened)
+    assert (resident_kb(broker) - before) / 100 < 75
+    for client in clients:
+        client.socket.close()
+    deadline = time.monotonic() + 10
+    while health(broker)["connections"] and time.monotonic() < deadline:
+        pass
+    assert health(broker)["connections"] == 0
+
+
+def run_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [_program(), "serve", *arguments], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def resident_kb(broker: BrokerProcess) -> int:
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{broker.pid}/status").read_text())
+    assert found is not None
+    return int(found[1])
