@@ -1,0 +1,45 @@
+"""The broker under simulation: one thread, one heap of events, one seeded `Random`, and a checker apart.
+
+    python -m tests.simulation --seed 7              one seed
+    python -m tests.simulation --seeds 0:200         seeds 0 to 199
+    python -m tests.simulation --seconds 60          as many seeds as fit, from 0 (or from A with --seeds A:B)
+    python -m tests.simulation --replay 7 --trace    one seed, every event printed
+    python -m tests.simulation --seed 7 --bug NAME   with a planted bug (see bugs.py)
+
+What is real: `Gateway`, `Engine`, `Namespace`, `MemoryStore` with its codec, and on the client side
+`amqp.Connection` in the client role. What is simulated: time, the network (`peeklock.testing.wire`), the
+process and its death, the people at both ends.
+
+Modules
+    world    the heap, the clock, the random source, the running hash and the trace
+    node     the broker's process: it drives the real pieces as `server.shard` does, dies and recovers
+    peer     one client connection: SASL, CBS, links, requests, over a wire that may break
+    actors   what people do with it: senders, receivers, managers
+    facts    the durable facts as the committed batches tell them, and what must hold between them
+    checker  what clients saw, compared with the facts and with what the requirements promise
+    plan     a seed's choices: queues, actors, faults; then the phase without faults
+    bugs     planted bugs, each a subclass or wrapper of a real piece
+
+Fault model
+    Network   Bytes are delayed (0 to 40 ms), split and joined, never corrupted, reordered or duplicated: TCP
+              sees to that. A connection may break at any instant with a random part of what is under way
+              lost, both ends being told; or go half open, with nobody told until an idle time-out. Clients
+              also leave properly (detach, end, close) and vanish right after.
+    Process   Dies at any instant, also between any two steps of a commit, and loses all memory. Starts again
+              1 ms to seconds later, by recovery from the store into new objects. Every connection breaks
+              with it.
+    Store     A commit takes 0 to 20 ms, rarely 2 s. A process that dies in a commit finds it wholly stored or
+              wholly absent. A commit may fail (nothing stored, or stored and reported as failed): the process
+              then dies. What was stored stays as it was: bit rot and torn pages are the business of the
+              store's own tests.
+    Clock     The broker's clock runs with the world's; the world jumps by hours at times. Over a restart the
+              clock may also be set back, by up to an hour. Within the life of a process it never goes
+              backwards: the server's clock is made so.
+    Load      Free space runs low and the loop lags at times: sends are refused then, settlements are not.
+    Clients   Correct in protocol, careless in everything else: they settle late, twice, or never, forget
+              messages, ignore locks, send duplicates, and go away without a word. (Broken bytes: tests/fuzz.)
+
+After the phase with faults comes one without: connections stay, the store answers, and everything must drain
+within a bounded time: each request gets its answer, each message is received, and the store holds nothing at
+the end.
+"""

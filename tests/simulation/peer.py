@@ -1,0 +1,437 @@
+"""A client over one connection, sans-IO: SASL, CBS, links and requests, with the real engine in the client
+role.
+
+Owns: the protocol side of a client; who uses it gives callbacks. Must not know: simulation, sockets, what the
+messages mean. The kill loops use it over real sockets.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from peeklock.amqp.connection import Connection
+from peeklock.amqp.events import (
+    ConnectionClosed,
+    ConnectionOpened,
+    DeliveryReceived,
+    DispositionReceived,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    LinkDrained,
+    LinkFlow,
+    SessionEnded,
+)
+from peeklock.amqp.messaging import encode_message, scan
+from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, Source, Target
+from peeklock.amqp.types import Role, Symbol
+from peeklock.auth.sas import generate
+
+KEY_NAME = "RootManageSharedAccessKey"
+KEY = "SAS_KEY_VALUE"
+
+TOKEN_MS = 365 * 24 * 3_600_000
+"""Tokens outlive every simulation: their expiry is the gateway's own tests' business."""
+
+Answer = Callable[[int, str | None, Any], None]
+"""(status, error condition, body) of a request's answer."""
+
+
+class PeerLost(Exception):
+    """The connection of a link is gone."""
+
+
+class SendLink:
+    """We send. Callbacks: `on_attached()`, `on_credit()`, `on_lost(condition)`."""
+
+    def __init__(self, peer: Peer, channel: int, handle: int) -> None:
+        self.peer, self.channel, self.handle = peer, channel, handle
+        self.credit = 0
+        self.open = False
+        self._tags = 0
+        self.on_attached: Callable[[], None] = _nothing
+        self.on_credit: Callable[[], None] = _nothing
+        self.on_lost: Callable[[str | None], None] = _nothing
+
+    def send(
+        self,
+        payload: bytes,
+        on_outcome: Callable[[DeliveryState | None], None] | None,
+        *,
+        message_format: int = 0,
+    ) -> None:
+        """Transfer a message, pre-settled without `on_outcome`."""
+        self.credit -= 1
+        self._tags += 1
+        delivery_id = self.peer.connection.send(
+            self.channel,
+            self.handle,
+            self._tags.to_bytes(4, "big"),
+            payload,
+            settled=on_outcome is None,
+            message_format=message_format,
+        )
+        if on_outcome is not None:
+            self.peer.sends[self.channel, delivery_id] = self.handle, on_outcome
+        self.peer.flush()
+
+    def detach(self) -> None:
+        """Leave properly."""
+        self.peer.detach(self)
+
+
+class ReceiveLink:
+    """We receive. Callbacks: `on_attached()`, `on_delivery(event)`, `on_drained()`, `on_lost(condition)`."""
+
+    def __init__(self, peer: Peer, channel: int, handle: int) -> None:
+        self.peer, self.channel, self.handle = peer, channel, handle
+        self.open = False
+        self.on_attached: Callable[[], None] = _nothing
+        self.on_delivery: Callable[[DeliveryReceived], None] = _nothing
+        self.on_drained: Callable[[], None] = _nothing
+        self.on_lost: Callable[[str | None], None] = _nothing
+
+    def flow(self, credit: int, *, drain: bool = False) -> None:
+        """Allow `credit` deliveries from now on."""
+        self.peer.connection.flow(self.channel, self.handle, credit, drain=drain)
+        self.peer.flush()
+
+    def settle(
+        self,
+        delivery_id: int,
+        state: DeliveryState,
+        on_settled: Callable[[DeliveryState | None], None] | None,
+    ) -> None:
+        """Send an outcome; without `on_settled` it is sent settled, and nothing is answered."""
+        if on_settled is not None:
+            self.peer.settlements[self.channel, delivery_id] = self.handle, on_settled
+        self.peer.connection.disposition(
+            self.channel, Role.RECEIVER, delivery_id, delivery_id, state, settled=on_settled is None
+        )
+        self.peer.flush()
+
+    def detach(self) -> None:
+        """Leave properly."""
+        self.peer.detach(self)
+
+
+class RequestLinks:
+    """A pair of links to a request/response node: `<entity>/$management` or `$cbs`."""
+
+    def __init__(self, peer: Peer, node: str) -> None:
+        self.peer, self.node = peer, node
+        self._asked = 0
+        self._waiting: list[tuple[bytes, Any]] = []
+        self.answers: dict[str, Answer] = {}
+        channel = peer.begin()
+        self._receiver = peer.attach_receiver(node, channel=channel, name=f"{node}-answers", reply_to=node)
+        self._sender = peer.attach_sender(node, channel=channel, name=f"{node}-requests", reply_to=node)
+        self._receiver.on_delivery = self._answered
+        self._receiver.on_attached = lambda: self._receiver.flow(100)
+        self._sender.on_credit = self._go
+        self._sender.on_lost = self._receiver.on_lost = self._lost
+
+    def ask(self, properties: dict[str, Any], body: Any, answer: Answer) -> None:
+        """Send a request; it waits for the links and their credit."""
+        self._asked += 1
+        message_id = f"{self.node}-{self._asked}"
+        payload = encode_message(
+            properties=_properties(message_id, self.node), application_properties=properties, value=body
+        )
+        self.answers[message_id] = answer
+        self._waiting.append((payload, None))
+        self._go()
+
+    def _go(self) -> None:
+        while self._waiting and self._sender.open and self._sender.credit > 0:
+            self._sender.send(self._waiting.pop(0)[0], _ignore)
+
+    def _answered(self, event: DeliveryReceived) -> None:
+        sections = scan(event.payload)
+        found = sections.decode_application_properties()
+        status = found.get("statusCode", found.get("status-code"))
+        condition = found.get("errorCondition", found.get("error-condition"))
+        answer = self.answers.pop(sections.decode_properties().correlation_id)
+        if not event.settled:
+            self._receiver.settle(event.delivery_id, ACCEPTED, None)
+        self._receiver.flow(100)
+        answer(status, None if condition is None else str(condition), sections.decode_body()[0][1])
+
+    def _lost(self, condition: str | None) -> None:
+        self.peer.requests.pop(self.node, None)
+        answers, self.answers = self.answers, {}
+        for answer in answers.values():
+            answer(0, condition, None)
+
+
+class Peer:
+    """One connection. Callbacks: `on_ready()`, `on_lost(condition)`."""
+
+    def __init__(
+        self, name: str, write: Callable[[bytes], None], now_ms: Callable[[], int], *, cbs: bool = False
+    ) -> None:
+        """`cbs`: authorise by a token on `$cbs`, as the official clients do; else by SASL PLAIN, which is
+        cheaper."""
+        self.name = name
+        self._write = write
+        self._now_ms = now_ms
+        self._cbs = cbs
+        self.on_ready: Callable[[], None] = _nothing
+        self.on_lost: Callable[[str | None], None] = _nothing
+        self.lost = False
+        self.ready = False
+        self.links: dict[tuple[int, int], SendLink | ReceiveLink] = {}
+        self.sends: dict[tuple[int, int], tuple[int, Callable[[DeliveryState | None], None]]] = {}
+        self.settlements: dict[tuple[int, int], tuple[int, Callable[[DeliveryState | None], None]]] = {}
+        self.requests: dict[str, RequestLinks] = {}
+        self._names = 0
+        self.connection = Connection(
+            "client",
+            container_id=name,
+            now_ms=now_ms(),
+            hostname="localhost",
+            sasl_mechanisms=("ANONYMOUS",) if cbs else ("PLAIN",),
+            sasl_response=b"" if cbs else f"\0{KEY_NAME}\0{KEY}".encode(),
+        )
+
+    def start(self) -> None:
+        """Say hello."""
+        self.connection.open()
+        self.flush()
+
+    # From the transport
+
+    def received(self, data: bytes) -> None:
+        self._dispatch(self.connection.receive(data, self._now_ms()))
+
+    def ended(self) -> None:
+        if not self.lost:
+            self._dispatch(self.connection.eof(self._now_ms()))
+            self._over(None)
+
+    def tick(self) -> None:
+        if not self.lost:
+            self._dispatch(self.connection.tick(self._now_ms()))
+
+    def next_deadline_ms(self) -> int | None:
+        return None if self.lost else self.connection.next_deadline_ms()
+
+    def flush(self) -> None:
+        data = self.connection.data_to_send()
+        if data:
+            self._write(data)
+
+    # Asked by the user
+
+    def begin(self) -> int:
+        """Begin a session."""
+        return self.connection.begin()
+
+    def attach_sender(
+        self,
+        address: str,
+        *,
+        channel: int | None = None,
+        name: str | None = None,
+        reply_to: str | None = None,
+    ) -> SendLink:
+        if channel is None:
+            channel = self.begin()
+        self._names += 1
+        handle = self.connection.attach(
+            channel,
+            name or f"{self.name}-{self._names}",
+            Role.SENDER,
+            Source(address=reply_to or self.name),
+            Target(address=address),
+        )
+        link = SendLink(self, channel, handle)
+        self.links[channel, handle] = link
+        self.flush()
+        return link
+
+    def attach_receiver(
+        self,
+        address: str,
+        *,
+        channel: int | None = None,
+        name: str | None = None,
+        reply_to: str | None = None,
+        delete: bool | None = None,
+    ) -> ReceiveLink:
+        """Open a receiver; `delete`: receive-and-delete; False: peek-lock; None: neither
+        (request/response)."""
+        if channel is None:
+            channel = self.begin()
+        self._names += 1
+        handle = self.connection.attach(
+            channel,
+            name or f"{self.name}-{self._names}",
+            Role.RECEIVER,
+            Source(address=address),
+            Target(address=reply_to or self.name),
+            snd_settle_mode=1 if delete else 0,
+            rcv_settle_mode=1 if delete is False else 0,
+        )
+        link = ReceiveLink(self, channel, handle)
+        self.links[channel, handle] = link
+        self.flush()
+        return link
+
+    def ask(self, entity: str, operation: str, body: Any, answer: Answer) -> None:
+        """Send a management request; status 0 in the answer means that the links were lost."""
+        node = f"{entity}/$management"
+        links = self.requests.get(node)
+        if links is None:
+            links = self.requests[node] = RequestLinks(self, node)
+        links.ask({"operation": operation}, body, answer)
+
+    def detach(self, link: SendLink | ReceiveLink) -> None:
+        if self.links.pop((link.channel, link.handle), None) is not None:
+            link.open = False
+            self.connection.detach(link.channel, link.handle)
+            self._forget(link)
+            self.flush()
+
+    def end(self, channel: int) -> None:
+        """End a session properly, with all its links."""
+        gone = [link for key, link in self.links.items() if key[0] == channel]
+        self.connection.end(channel)
+        for link in gone:
+            del self.links[link.channel, link.handle]
+            link.open = False
+            self._forget(link)
+        self.flush()
+
+    def close(self) -> None:
+        """Close the connection properly."""
+        self.connection.close()
+        self.flush()
+
+    # Inside
+
+    def _dispatch(self, events: list[Event]) -> None:
+        for event in events:
+            kind = type(event)
+            if kind is DeliveryReceived:
+                link = self.links.get((event.channel, event.handle))
+                if isinstance(link, ReceiveLink):
+                    link.on_delivery(event)
+            elif kind is DispositionReceived:
+                self._disposed(event)
+            elif kind is LinkFlow:
+                link = self.links.get((event.channel, event.handle))
+                if isinstance(link, SendLink):
+                    link.credit = event.credit
+                    link.on_credit()
+            elif kind is LinkDrained:
+                link = self.links.get((event.channel, event.handle))
+                if isinstance(link, ReceiveLink):
+                    link.on_drained()
+            elif kind is LinkAttached:
+                self._attached(event)
+            elif kind is LinkDetached:
+                link = self.links.pop((event.channel, event.handle), None)
+                if link is not None:
+                    link.open = False
+                    self._forget(link)
+                    link.on_lost(None if event.error is None else str(event.error.condition))
+            elif kind is ConnectionOpened:
+                self._opened()
+            elif kind is ConnectionClosed:
+                self.flush()
+                self._over(None if event.error is None else str(event.error.condition))
+            else:
+                assert kind is SessionEnded or event is not None
+        if not self.lost:
+            self.flush()
+
+    def _attached(self, event: LinkAttached) -> None:
+        link = self.links.get((event.channel, event.handle))
+        refused = event.source is None if event.role is Role.SENDER else event.target is None
+        if link is not None and not refused:
+            link.open = True
+            link.on_attached()
+
+    def _disposed(self, event: DispositionReceived) -> None:
+        waiting = self.sends if event.role is Role.RECEIVER else self.settlements
+        last = event.first if event.last is None else event.last
+        for delivery_id in range(event.first, last + 1):
+            found = waiting.pop((event.channel, delivery_id), None)
+            if found is not None:
+                found[1](event.state)
+
+    def _forget(self, link: SendLink | ReceiveLink) -> None:
+        """Outcomes of a link that is gone will not come any more."""
+        waiting = self.sends if isinstance(link, SendLink) else self.settlements
+        for key in [
+            k for k, (handle, _) in waiting.items() if k[0] == link.channel and handle == link.handle
+        ]:
+            del waiting[key]
+
+    def _opened(self) -> None:
+        if not self._cbs:
+            self.ready = True
+            self.on_ready()
+            return
+        links = RequestLinks(self, "$cbs")
+        self.requests["$cbs"] = links
+        token = generate("sb://localhost/", KEY_NAME, KEY, self._now_ms() + TOKEN_MS)
+        links.ask(
+            {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": "sb://localhost/"},
+            token,
+            self._authorised,
+        )
+
+    def _authorised(self, status: int, condition: str | None, body: Any) -> None:
+        if 200 <= status < 300:
+            self.ready = True
+            self.on_ready()
+        elif status:
+            raise AssertionError(f"{self.name}: token refused with {status} {condition}")
+
+    def _over(self, condition: str | None) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        self.ready = False
+        links, self.links = self.links, {}
+        self.sends.clear()
+        self.settlements.clear()
+        for link in links.values():
+            link.open = False
+        for requests in list(self.requests.values()):
+            requests._lost(condition)
+        self.on_lost(condition)
+
+
+def error_condition(state: DeliveryState | None) -> str | None:
+    """Give the condition of a rejection that reports a failure; None = success."""
+    if isinstance(state, Rejected) and state.error is not None:
+        return str(state.error.condition)
+    return None
+
+
+def lock_uuid(tag: bytes) -> uuid.UUID:
+    """Turn a delivery tag into the lock token that management requests carry (wire contract 3.4)."""
+    return uuid.UUID(bytes_le=tag)
+
+
+def symbols(values: dict[str, Any]) -> dict[Symbol, Any]:
+    return {Symbol(key): value for key, value in values.items()}
+
+
+def _properties(message_id: str, reply_to: str) -> Any:
+    from peeklock.amqp.messaging import Properties
+
+    return Properties(message_id=message_id, reply_to=reply_to)
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _ignore(_: DeliveryState | None) -> None:
+    return None

@@ -1,0 +1,22 @@
+"""Each planted bug is found: a checker that finds nothing proves nothing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.simulation.bugs import BUGS
+from tests.simulation.plan import run_seed
+
+pytestmark = pytest.mark.simulation
+
+
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_a_planted_bug_is_found(name: str) -> None:
+    """Req: R-02"""
+    bug = BUGS[name]
+    failures = (run_seed(seed, bug=name).failure for seed in range(bug.seeds))
+    found = next((failure for failure in failures if failure is not None), None)
+    assert found is not None, f"{bug.what}: not found within {bug.seeds} seeds"
+    assert re.search(bug.shows, found.split("\n\nThe last events:")[0]), found

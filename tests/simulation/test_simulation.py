@@ -1,0 +1,74 @@
+"""The simulation itself: a seed is one story, however often and wherever it is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.plan import run_seed
+
+pytestmark = pytest.mark.simulation
+
+
+def hash_in_another_process(seed: int, hash_seed: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seed", str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"hash ([0-9a-f]+)", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    return found[1]
+
+
+def test_one_seed_is_one_hash_in_any_process() -> None:
+    here = run_seed(3).digest
+    assert hash_in_another_process(3, "1") == here
+    assert hash_in_another_process(3, "4711") == here
+
+
+def test_two_seeds_are_two_hashes() -> None:
+    assert run_seed(3).digest != run_seed(5).digest
+
+
+def test_a_seed_sees_some_of_everything() -> None:
+    """A simulation in which nothing happens would pass for ever."""
+    totals: dict[str, int] = {}
+    deaths = 0
+    for seed in range(6):
+        result = run_seed(seed)
+        assert result.failure is None, result.failure
+        deaths += result.deaths
+        for name, count in result.counts.items():
+            totals[name] = totals.get(name, 0) + count
+    assert deaths > 3
+    for name, least in (
+        ("accepted", 200), ("rejected", 50), ("delivered", 200), ("settled", 100), ("lock lost", 10),
+    ):  # fmt: skip
+        assert totals[name] > least, totals
+
+
+def test_a_failing_seed_tells_how_to_see_it_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "replay: python -m tests.simulation --replay 4 --trace" in done.stdout
+    assert "The last events:" in done.stdout
+
+
+FAILING = """
+from tests.simulation.__main__ import report
+from tests.simulation.plan import run_seed
+result = run_seed(4, bug="early-effects")
+assert result.failure is not None
+report(result)
+"""
