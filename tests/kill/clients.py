@@ -1,0 +1,193 @@
+"""Senders and receivers over real sockets, many in flight, that tell the ledger what they did and saw.
+
+Owns: the clients' side of the kill loops. Must not know: when the broker dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from peeklock.amqp.events import DeliveryReceived
+from peeklock.amqp.messaging import BATCH_FORMAT, encode_message, scan
+from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Modified
+from tests.kill.ledger import Ledger
+from tests.simulation.facts import uid_of
+from tests.simulation.peer import Peer, ReceiveLink, SendLink, error_condition
+
+IN_FLIGHT_MAX = 64
+
+
+def now_ms() -> int:
+    """UTC ms; what the engine in the client role needs of a clock."""
+    return time.time_ns() // 1_000_000
+
+
+class Client(asyncio.Protocol):
+    """One connection that is not made again when it breaks."""
+
+    def __init__(self, name: str, ledger: Ledger, random: Random) -> None:
+        self.ledger = ledger
+        self.random = random
+        self.peer = Peer(name, self._write, now_ms)
+        self.peer.on_ready = self.ready
+        self.peer.on_lost = self._lost
+        self.condition: str | None = None
+        self.failure: BaseException | None = None
+        self.over = asyncio.Event()
+        self._transport: asyncio.Transport | None = None
+
+    async def connect(self, port: int) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", port)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.peer.start()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.peer.received(data)
+        except BaseException as failure:  # a broken promise: the round's judge raises it again
+            self.failure = failure
+            self.over.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.peer.ended()
+        self.over.set()
+
+    def close(self) -> None:
+        if not self.peer.lost:
+            self.peer.close()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _lost(self, condition: str | None) -> None:
+        self.condition = condition
+        if self._transport is not None:
+            self._transport.close()
+        self.over.set()
+
+    def ready(self) -> None:
+        """The connection is open."""
+
+
+class Sender(Client):
+    """Keeps `IN_FLIGHT_MAX` sends under way, single ones and batches, until told to stop."""
+
+    def __init__(
+        self, name: str, ledger: Ledger, random: Random, queue: str, *, sends_max: int = 1 << 30
+    ) -> None:
+        super().__init__(name, ledger, random)
+        self._queue = queue
+        self._link: SendLink | None = None
+        self._left = sends_max
+        self.in_flight = 0
+        self.stopped = False
+        self.outcomes = 0
+
+    def ready(self) -> None:
+        self._link = self.peer.attach_sender(self._queue)
+        self._link.on_credit = self._go
+
+    def _go(self) -> None:
+        link = self._link
+        assert link is not None
+        while not self.stopped and self.in_flight < IN_FLIGHT_MAX and link.credit > 0 and self._left > 0:
+            self._left -= 1
+            self.in_flight += 1
+            if self.random.random() < 0.1:
+                group = self.ledger.sending()  # the first member's uid names the group
+                self.ledger.fates[group].group = group
+                uids = [group, *(self.ledger.sending(group) for _ in range(self.random.randint(1, 6)))]
+                payload = encode_message(data=[self._message(uid) for uid in uids])
+                link.send(payload, self._outcome(uids), message_format=BATCH_FORMAT)
+            else:
+                uid = self.ledger.sending()
+                link.send(self._message(uid), self._outcome([uid]))
+
+    def _message(self, uid: int) -> bytes:
+        return encode_message(data=b"uid=%08d;" % uid + b"." * self.random.choice((0, 100, 1000, 4000)))
+
+    def _outcome(self, uids: list[int]) -> Callable[[DeliveryState | None], None]:
+        def outcome(state: DeliveryState | None) -> None:
+            self.in_flight -= 1
+            self.outcomes += 1
+            for uid in uids:
+                self.ledger.answered(uid, error_condition(state))
+            self._go()
+
+        return outcome
+
+
+class Receiver(Client):
+    """Peek-locks with much credit; completes most, abandons some, leaves some alone."""
+
+    def __init__(
+        self,
+        name: str,
+        ledger: Ledger,
+        random: Random,
+        queue: str,
+        *,
+        careless: bool = True,
+        credit: int = 50,
+    ) -> None:
+        super().__init__(name, ledger, random)
+        self._queue = queue
+        self._careless = careless
+        self._credit = credit
+        self._since_flow = 0
+        self.deliveries = 0
+        self.settling = 0
+
+    def ready(self) -> None:
+        link = self.peer.attach_receiver(self._queue, delete=False)
+        link.on_attached = lambda: link.flow(self._credit)
+        link.on_delivery = lambda event: self._delivered(link, event)
+
+    def _delivered(self, link: ReceiveLink, event: DeliveryReceived) -> None:
+        uid = uid_of(event.payload)
+        number = scan(event.payload).decode_message_annotations()["x-opt-sequence-number"]
+        self.ledger.delivered(uid, number)
+        self.deliveries += 1
+        self._since_flow += 1
+        roll = self.random.random() if self._careless else 0.0
+        if roll < 0.8:
+            self.ledger.completing(uid)
+            self.settling += 1
+            link.settle(event.delivery_id, ACCEPTED, lambda state: self._settled(uid, state))
+        elif roll < 0.9:
+            link.settle(event.delivery_id, Modified(True, False, None), None)
+        if self._since_flow >= self._credit // 2:
+            self._since_flow = 0
+            link.flow(self._credit)
+
+    def _settled(self, uid: int, state: DeliveryState | None) -> None:
+        self.settling -= 1
+        if error_condition(state) is None:
+            self.ledger.completed(uid)
+
+
+class Browser(Client):
+    """Tells how many messages a queue holds, by peeking."""
+
+    def __init__(self, name: str, ledger: Ledger, random: Random, queue: str) -> None:
+        super().__init__(name, ledger, random)
+        self._queue = queue
+        self.found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def ready(self) -> None:
+        from peeklock.amqp.types import Int, Long
+
+        body = {"from-sequence-number": Long(0), "message-count": Int(100)}
+        self.peer.ask(self._queue, "com.microsoft:peek-message", body, self._answered)
+
+    def _answered(self, status: int, condition: str | None, body: Any) -> None:
+        if not self.found.done():
+            self.found.set_result(len(body["messages"]) if status == 200 else 0)

@@ -1,0 +1,214 @@
+"""The real broker process, killed, stopped, doubled and starved of disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.kill.broker import BrokerProcess
+from tests.kill.clients import Client, Receiver, Sender
+from tests.kill.ledger import Broken, Ledger
+from tests.kill.loop import QUEUE, QUEUES, KillLoop
+
+pytestmark = pytest.mark.kill
+
+LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+
+
+def run(folder: Path, story: Callable[[BrokerProcess], Awaitable[None]], **settings: object) -> None:
+    """Run a story with a broker that is cleaned up in any case."""
+
+    async def whole() -> None:
+        broker = BrokerProcess(folder, queues=QUEUES, **settings)  # type: ignore[arg-type]
+        try:
+            await story(broker)
+        finally:
+            await broker.clean_up()
+
+    asyncio.run(whole())
+
+
+async def until(true: Callable[[], bool], *clients: Client, what: str) -> None:
+    """Wait, at most 20 s, until something is true; raise what went wrong for a client meanwhile."""
+    deadline = asyncio.get_running_loop().time() + 20
+    while not true():
+        for client in clients:
+            if client.failure is not None:
+                raise client.failure
+        assert asyncio.get_running_loop().time() < deadline, f"not within 20 s: {what}"
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("durability", "rounds"), [("fsync", 6), ("os", 4)])
+def test_nothing_acknowledged_is_lost_or_returns_however_often_it_is_killed(
+    tmp_path: Path, durability: str, rounds: int
+) -> None:
+    """Req: R-01, R-02, L-05, T-01, T-07, S-01"""
+    loop = KillLoop(tmp_path, seed=7, options=("--durability", durability))
+    figures = asyncio.run(loop.run(rounds))
+    assert figures["accepted"] > 200
+    assert figures["completed"] > 100
+
+
+def test_sigterm_tells_every_client_and_ends_with_status_0(tmp_path: Path) -> None:
+    """Clients are told amqp:connection:forced; what was accepted is there after the next start. Req: R-01"""
+
+    async def story(broker: BrokerProcess) -> None:
+        ledger = Ledger()
+        await broker.start()
+        sender = Sender("sender", ledger, Random(1), QUEUE)
+        receiver = Receiver("receiver", ledger, Random(2), QUEUE, careless=False)
+        await sender.connect(broker.port)
+        await until(lambda: sender.outcomes > 50, sender, what="50 outcomes")
+        await receiver.connect(broker.port)
+        await until(lambda: receiver.deliveries > 20, receiver, what="20 deliveries")
+        assert await broker.terminate() == 0, broker.log()
+        await asyncio.wait_for(sender.over.wait(), 5)
+        await asyncio.wait_for(receiver.over.wait(), 5)
+        assert sender.condition == "amqp:connection:forced"
+        assert receiver.condition == "amqp:connection:forced"
+        await broker.start()
+        again = Receiver("again", ledger, Random(3), QUEUE, careless=False)
+        await again.connect(broker.port)
+        await until(
+            lambda: (
+                not any(f.accepted and not f.completed and not f.completing for f in ledger.fates.values())
+            ),
+            again,
+            what="all accepted messages are completed",
+        )
+        ledger.finish()
+
+    run(tmp_path, story)
+
+
+def test_a_second_broker_on_the_folder_is_refused_and_names_the_first(tmp_path: Path) -> None:
+    """Req: R-02"""
+
+    async def story(broker: BrokerProcess) -> None:
+        await broker.start()
+        second = BrokerProcess(tmp_path, queues=QUEUES)
+        status, said = await second.refuse_to_start()
+        assert status != 0
+        assert f"{broker.pid}" in said, said
+        assert broker.running
+        await broker.kill()
+        await broker.start()  # the lock of a killed process is no obstacle
+
+    run(tmp_path, story)
+
+
+def test_below_min_free_sends_are_refused_and_completions_go_on(tmp_path: Path) -> None:
+    """Req: R-06"""
+
+    async def story(broker: BrokerProcess) -> None:
+        ledger = Ledger()
+        await broker.start()
+        sender = Sender("sender", ledger, Random(1), QUEUE, sends_max=50)
+        await sender.connect(broker.port)
+        await until(lambda: sender.outcomes == 50, sender, what="50 outcomes")
+        stored = len(ledger.fates)
+        assert await broker.terminate() == 0
+
+        starved = BrokerProcess(tmp_path, queues=QUEUES, options=("--min-free", str(1 << 60)))
+        try:
+            await starved.start()
+            refused: set[str | None] = set()
+            for number in range(100):
+                # Free space is looked at from time to time: the first sends may still pass.
+                late = Sender(f"late-{number}", ledger, Random(number), QUEUE, sends_max=1)
+                await late.connect(starved.port)
+                await until(lambda late=late: late.outcomes == 1, late, what="an outcome")
+                late.close()
+                refused = {fate.rejected for fate in ledger.fates.values()}
+                if len(refused) > 1:
+                    break
+                await asyncio.sleep(0.1)
+            assert refused == {None, LIMIT_EXCEEDED}
+            receiver = Receiver("receiver", ledger, Random(2), QUEUE, careless=False)
+            await receiver.connect(starved.port)
+            await until(
+                lambda: all(f.completed for f in ledger.fates.values() if f.accepted),
+                receiver,
+                what="all accepted messages are completed",
+            )
+            assert receiver.deliveries >= stored
+            ledger.finish()
+        finally:
+            await starved.clean_up()
+
+    run(tmp_path, story)
+
+
+def test_a_failing_write_ends_the_process_with_a_clear_log_line_and_loses_nothing(tmp_path: Path) -> None:
+    """No file may grow beyond 600 kB: the write-ahead log fails as on a full disk. Req: R-06, R-02"""
+
+    async def story(broker: BrokerProcess) -> None:
+        ledger = Ledger()
+        await broker.start()
+        senders = [Sender(f"sender-{n}", ledger, Random(n), QUEUE) for n in range(2)]
+        for sender in senders:
+            await sender.connect(broker.port)
+        status = await broker.wait()
+        assert status != 0
+        for sender in senders:
+            await asyncio.wait_for(sender.over.wait(), 5)
+        last = [line for line in broker.log().splitlines() if '"error"' in line or "critical" in line]
+        assert last, broker.log()[-3000:]
+        assert any("fail" in line and "batch" in line for line in last), last
+        accepted = sum(fate.accepted for fate in ledger.fates.values())
+        assert accepted > 10
+
+        healed = BrokerProcess(tmp_path, queues=QUEUES)
+        try:
+            await healed.start()
+            receiver = Receiver("receiver", ledger, Random(9), QUEUE, careless=False)
+            await receiver.connect(healed.port)
+            await until(
+                lambda: all(f.completed for f in ledger.fates.values() if f.accepted),
+                receiver,
+                what="all accepted messages are completed",
+            )
+            assert await healed.terminate() == 0
+            ledger.finish()
+        finally:
+            await healed.clean_up()
+
+    run(tmp_path, story, file_bytes_max=600_000)
+
+
+class TestLedger:
+    """The judge itself."""
+
+    def test_a_lost_message_is_found(self) -> None:
+        ledger = Ledger()
+        ledger.answered(ledger.sending(), None)
+        with pytest.raises(Broken, match="lost"):
+            ledger.finish()
+
+    def test_a_message_that_comes_back_is_found(self) -> None:
+        ledger = Ledger()
+        uid = ledger.sending()
+        ledger.delivered(uid, 1)
+        ledger.completing(uid)
+        ledger.completed(uid)
+        with pytest.raises(Broken, match="came back"):
+            ledger.delivered(uid, 1)
+
+    def test_a_number_used_twice_is_found(self) -> None:
+        ledger = Ledger()
+        ledger.delivered(ledger.sending(), 1)
+        with pytest.raises(Broken, match="number 1"):
+            ledger.delivered(ledger.sending(), 1)
+
+    def test_half_a_batch_is_found(self) -> None:
+        ledger = Ledger()
+        first = ledger.sending(group=1)
+        ledger.sending(group=1)
+        ledger.delivered(first, 1)
+        with pytest.raises(Broken, match="in part"):
+            ledger.finish()
