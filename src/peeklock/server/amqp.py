@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 UNCOMMITTED_BYTES_MAX = 8 * 1024 * 1024
 """Reading from a connection pauses above this. Source: architecture, back-pressure."""
 
+LINGER_S = 2.0
+"""How long we read on after our end of the stream. Our choice: a round trip or two on any path."""
+
 WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
 """Above this much unsent output the transport asks to pause, and the gateway gives no further credit. Our
 choice."""
@@ -41,6 +44,7 @@ class AmqpConnection(asyncio.Protocol):
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
         self._reading_paused = False
+        self._ending = False
 
     # From the transport
 
@@ -97,6 +101,8 @@ class AmqpConnection(asyncio.Protocol):
             return
         gateway = self._gateway
         data = gateway.data_to_send()
+        if self._ending:
+            return
         if data:
             transport.write(data)
         # Also without data: a delivery that came too late for its link is given back, for one.
@@ -104,10 +110,26 @@ class AmqpConnection(asyncio.Protocol):
         if commands:
             self._shard.offer(commands)
         if gateway.closing:
-            transport.close()  # sends what is buffered first
+            self._end(transport)
         elif self._reading_paused and gateway.uncommitted_bytes < UNCOMMITTED_BYTES_MAX // 2:
             self._reading_paused = False
             transport.resume_reading()
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """End our half of the stream, and read on until the peer has ended its own.
+
+        A socket that is closed with bytes unread resets the connection, and the peer loses what it has not
+        read yet: the `close` that tells it why.
+        """
+        self._ending = True
+        if not transport.can_write_eof():  # TLS: has no half-close
+            transport.close()
+            return
+        transport.write_eof()  # after what is buffered
+        if self._reading_paused:
+            self._reading_paused = False
+            transport.resume_reading()
+        asyncio.get_running_loop().call_later(LINGER_S, transport.close)
 
     def _unsent(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
