@@ -20,8 +20,9 @@ from peeklock.broker.commands import Command, LookUp, OpenReceiver, OpenSender
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Deliver, Effect, EntityFound, QueueView, ReceiverOpened, SenderOpened
 from peeklock.broker.message import Message, MessageState, MessageView
-from peeklock.gateway.connection import Gateway, OneNamespace
+from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
+from peeklock.gateway.namespaces import OneNamespace
 from peeklock.testing.clock import ManualClock
 from peeklock.testing.inprocess import InProcessBroker
 
@@ -285,10 +286,16 @@ class Desk:
 
     def refusal(self) -> Any:
         """Take the null terminus and the detach that refuse a link, and give the error."""
-        attached = self.take_event(LinkAttached)
-        assert (attached.source if attached.role is Role.SENDER else attached.target) is None
         detached = self.take_event(LinkDetached)
         assert detached.closed
+        [attached] = [
+            event
+            for event in self.events
+            if isinstance(event, LinkAttached)
+            and (event.channel, event.handle) == (detached.channel, detached.handle)
+            and (event.source if event.role is Role.SENDER else event.target) is None
+        ]
+        self.events.remove(attached)
         assert detached.error is not None
         return detached.error
 

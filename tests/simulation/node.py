@@ -36,7 +36,8 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.gateway.connection import Gateway, OneNamespace
+from peeklock.gateway.connection import Gateway
+from peeklock.gateway.namespaces import OneNamespace
 from peeklock.store.base import Batch, Store, StoreFailed
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.faults import Fault, FaultyStore

@@ -31,7 +31,8 @@ class Claims:
     def allow(self, path: str, right: Right | None, now_ms: int) -> bool:
         """Tell whether a right (None: any right at all) is held for a path."""
         for grant in self._grants.values():
-            if grant.covers(path) and grant.valid_at(now_ms) and (right is None or right in grant.rights):
+            held = bool(grant.rights) if right is None else right in grant.rights
+            if held and grant.covers(path) and grant.valid_at(now_ms):
                 return True
         return False
 

@@ -11,8 +11,7 @@ Source: wire contract 1.3-1.7, 2.9; requirement L-13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.errors import CONNECTION_FORCED, NOT_FOUND, AmqpError
@@ -30,12 +29,11 @@ from peeklock.amqp.events import (
     SessionEnded,
 )
 from peeklock.amqp.types import Role
-from peeklock.auth import Authority, AuthorizationError, KeyRefused, Right, TokenExpired
+from peeklock.auth import AuthorizationError, KeyRefused, Right, TokenExpired
 from peeklock.broker.commands import (
     CloseLink,
     Command,
     DropConnection,
-    LookUp,
     OpenReceiver,
     OpenSender,
 )
@@ -61,13 +59,14 @@ from peeklock.broker.effects import (
     SettlementFailed,
 )
 from peeklock.broker.errors import ServiceBusError
-from peeklock.broker.message import Message
 from peeklock.gateway.address import NodeKind, shown
+from peeklock.gateway.answers import Answers
 from peeklock.gateway.attach import LinkKind, Wish, read_attach
 from peeklock.gateway.cbs import TokenNode
 from peeklock.gateway.context import Context, GatewayLimits, Payloads
 from peeklock.gateway.errors import GatewayError, Log, Reporter
-from peeklock.gateway.management import ManagementNode
+from peeklock.gateway.namespaces import Namespaces
+from peeklock.gateway.nodes import RequestNodes
 from peeklock.gateway.receiver_link import ReceiverLink, settle
 from peeklock.gateway.requests import ReplyLink, RequestLink
 from peeklock.gateway.sender_link import SenderLink
@@ -77,32 +76,6 @@ SASL_MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 1.3)."""
 
 _PLAIN_BYTES_MAX = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class NamespaceEntry:
-    """What a connection needs to know of the namespace it is for."""
-
-    authority: Authority
-
-
-class Namespaces(Protocol):
-    """Where the namespace of a connection is looked up: by host name at `open`, and for PLAIN already at
-    SASL."""
-
-    def find(self, host_name: str | None) -> NamespaceEntry | None:
-        """Give the namespace that answers to a host name, None if there is none."""
-
-
-class OneNamespace:
-    """The only namespace of a broker: it answers to every name."""
-
-    def __init__(self, authority: Authority) -> None:
-        self._entry = NamespaceEntry(authority)
-
-    def find(self, host_name: str | None) -> NamespaceEntry | None:
-        """Give it."""
-        return self._entry
 
 
 AnyLink = SenderLink | ReceiverLink | RequestLink | ReplyLink
@@ -141,22 +114,19 @@ class Gateway:
             connection_id, self._connection, Reporter(connection_id, tracking, log), limits
         )
         self._namespaces = namespaces
-        self._tokens: TokenNode | None = None
-        self._management = ManagementNode(self._context)
+        self._answers = Answers(self._context)
         self._links: dict[tuple[int, int], AnyLink] = {}
         """By channel and handle: only links that the client was told of, or that it may send on already."""
         self._by_number: dict[int, SenderLink | ReceiverLink] = {}
         self._pending: dict[int, tuple[LinkAttached, SenderLink | ReceiverLink]] = {}
         """By number: links whose attach waits for the broker's answer."""
-        self._management_pending: dict[tuple[int, int], int] = {}
-        """By channel and handle: halves of management nodes that wait for the look-up of their entity."""
         self._unsettled: dict[int, dict[int, tuple[ReceiverLink, bytes]]] = {}
         """Unsettled deliveries by channel and delivery id."""
         self._starved: set[int] = set()
         """Numbers of receivers that may need a further allowance of bytes."""
         self._closed_receivers: dict[int, ReceiverLink] = {}
         """Receivers that are gone, by number, for deliveries that were under way."""
-        self._waiting: list[_WaitingAnswer] = []
+        self._nodes = RequestNodes(self._context, self._links.__setitem__, self._refuse)
         self._last_number = 0
         self._over = False
         self._stopping = False
@@ -184,14 +154,14 @@ class Gateway:
             ReceiverOpened: self._receiver_opened,
             LinkRefused: self._link_refused,
             DetachLink: self._detach_link,
-            LocksRenewed: self._request_answered,
-            MessagesFound: self._request_answered,
-            MessagesScheduled: self._request_answered,
-            MessagesDeleted: self._request_answered,
-            Done: self._request_answered,
-            Failed: self._request_answered,
-            EntityFound: self._request_answered,
-            EntitiesFound: self._request_answered,
+            LocksRenewed: self._answers.take,
+            MessagesFound: self._answers.take,
+            MessagesScheduled: self._answers.take,
+            MessagesDeleted: self._answers.take,
+            Done: self._answers.take,
+            Failed: self._answers.take,
+            EntityFound: self._answers.take,
+            EntitiesFound: self._answers.take,
         }
 
     # From and to the socket
@@ -280,8 +250,7 @@ class Gateway:
         for link in self._by_number.values():
             if isinstance(link, ReceiverLink):
                 rows.update(link.body_rows_wanted())
-        for waiting in self._waiting:
-            rows |= waiting.rows_missing
+        rows |= self._answers.body_rows_wanted()
         return rows
 
     def bodies_arrived(self, payloads: Payloads, now_ms: int) -> None:
@@ -290,10 +259,7 @@ class Gateway:
         for link in self._by_number.values():
             if isinstance(link, ReceiverLink):
                 link.bodies_arrived(now_ms)
-        waiting, self._waiting = self._waiting, []
-        for answer in waiting:
-            answer.keep(payloads)
-            self._answer(answer.number, answer.effect, now_ms, answer)
+        self._answers.retry(now_ms)
 
     def _handle_events(self, events: list[Any], now_ms: int) -> list[Command]:
         for event in events:
@@ -344,7 +310,7 @@ class Gateway:
             return
         if event.hostname:
             self._context.reporter.host_name = event.hostname.lower()
-        self._tokens = TokenNode(self._context, entry.authority)
+        self._nodes.tokens = TokenNode(self._context, entry.authority)
 
     def _on_closed(self, event: ConnectionClosed, now_ms: int) -> None:
         if event.error is not None:
@@ -360,8 +326,7 @@ class Gateway:
         self._pending.clear()
         self._unsettled.clear()
         self._closed_receivers.clear()
-        self._waiting.clear()
-        self._context.requests.clear()
+        self._answers.clear()
         self._context.reply_links.clear()
         self._over = True
         broken = not event.clean and not self._stopping
@@ -384,10 +349,8 @@ class Gateway:
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
             self._refuse(event, entity, error, now_ms)
             return
-        if wish.node.kind is NodeKind.CBS:
-            self._accept_half(event, wish)
-        elif wish.kind in (LinkKind.REQUEST, LinkKind.REPLY):
-            self._look_up_for(event, wish)
+        if wish.kind in (LinkKind.REQUEST, LinkKind.REPLY):
+            self._nodes.attach(event, wish)
         else:
             self._open(event, wish)
 
@@ -411,54 +374,13 @@ class Gateway:
         self._pending[number] = (event, link)
         self._links[event.channel, event.handle] = link
 
-    def _look_up_for(self, event: LinkAttached, wish: Wish) -> None:
-        """Ask whether the entity of a management node is there before half of the node is accepted."""
-        key = (event.channel, event.handle)
-        self._last_number += 1
-        number = self._last_number
-        self._management_pending[key] = number
-
-        def answered(effect: Effect, now_ms: int) -> bool:
-            if self._management_pending.get(key) != number:
-                return True  # the client has detached meanwhile
-            del self._management_pending[key]
-            if isinstance(effect, EntityFound):
-                self._accept_half(event, wish)
-            elif isinstance(effect, Failed):
-                self._refuse(event, shown(wish.node.address), effect.error, now_ms)
-            return True
-
-        self._context.commands.append(LookUp(wish.node.address, self._context.ask(answered)))
-
-    def _accept_half(self, event: LinkAttached, wish: Wish) -> None:
-        context = self._context
-        channel, handle = event.channel, event.handle
-        self._connection.accept_link(channel, handle, max_message_size=context.limits.request_bytes_max)
-        if wish.kind is LinkKind.REPLY:
-            target = event.target
-            address = getattr(target, "address", None)
-            reply = ReplyLink(
-                context, channel, handle, wish.node, event.name, address if isinstance(address, str) else None
-            )
-            context.reply_links.append(reply)
-            self._links[channel, handle] = reply
-            return
-        if wish.node.kind is NodeKind.CBS:
-            assert self._tokens is not None
-            serve = self._tokens.serve
-        else:
-            serve = self._management.serve
-        request = RequestLink(context, channel, handle, wish.node, serve)
-        self._links[channel, handle] = request
-        request.grant_credit()
-
     def _refuse(self, event: LinkAttached, entity: str, error: Exception, now_ms: int) -> None:
         refusal = self._context.reporter.report(error, entity, now_ms)
         self._connection.refuse_link(event.channel, event.handle, refusal)
 
     def _on_detached(self, event: LinkDetached, now_ms: int) -> None:
         key = (event.channel, event.handle)
-        self._management_pending.pop(key, None)
+        self._nodes.forget(key)
         link = self._links.pop(key, None)
         if link is None:
             return
@@ -502,6 +424,8 @@ class Gateway:
         link = self._links.get((event.channel, event.handle))
         if link is not None:
             link.received(event, now_ms)  # type: ignore[union-attr]  # the engine lets no client send on our half
+            return
+        self._nodes.early(event)
 
     def _on_oversized(self, event: DeliveryOversized, now_ms: int) -> None:
         link = self._links.get((event.channel, event.handle))
@@ -512,6 +436,8 @@ class Gateway:
         link = self._links.get((event.channel, event.handle))
         if isinstance(link, (ReceiverLink, ReplyLink)):
             link.flow(event, now_ms)
+        elif link is None:
+            self._nodes.early(event)
 
     def _on_disposition(self, event: DispositionReceived, now_ms: int) -> None:
         if event.role is Role.RECEIVER:
@@ -592,59 +518,6 @@ class Gateway:
         link.forget()
         refusal = self._context.reporter.report(effect.error, shown(link.node.address), now_ms)
         self._connection.detach(link.channel, link.handle, refusal)
-
-    def _request_answered(self, effect: Any, now_ms: int) -> None:
-        self._answer(effect.reply_to[3], effect, now_ms)
-
-    def _answer(
-        self, number: int, effect: Effect, now_ms: int, waiting: _WaitingAnswer | None = None
-    ) -> None:
-        answered = self._context.requests.get(number)
-        if answered is None:
-            return
-        context = self._context
-        payloads = context.payloads
-        if waiting is not None:
-            context.payloads = waiting.payload
-        done = answered(effect, now_ms)
-        context.payloads = payloads
-        if done:
-            del context.requests[number]
-        else:
-            if waiting is None:
-                assert isinstance(effect, MessagesFound), "only messages have bodies to wait for"
-                waiting = _WaitingAnswer(number, effect)
-                waiting.keep(payloads)
-            self._waiting.append(waiting)
-
-
-@dataclass(slots=True)
-class _WaitingAnswer:
-    """An answer of which some bodies are not in memory.
-
-    Those that are stay with it: a message that is removed while the others are read can be read nowhere else.
-    """
-
-    number: int
-    effect: MessagesFound
-    kept: dict[int, bytes] = field(default_factory=dict)
-    """Payloads by position: all messages of an answer are of one queue."""
-    rows_missing: set[int] = field(default_factory=set)
-    """As they were when last looked for: a body that is moved meanwhile is found when the old row arrives."""
-
-    def keep(self, payloads: Payloads | None) -> None:
-        self.rows_missing.clear()
-        for view in self.effect.messages:
-            message = view.message
-            if message.position not in self.kept:
-                payload = None if payloads is None else payloads(message)
-                if payload is None:
-                    self.rows_missing.add(message.body_row)
-                else:
-                    self.kept[message.position] = payload
-
-    def payload(self, message: Message) -> bytes | None:
-        return self.kept.get(message.position)
 
 
 _RIGHTS = {

@@ -30,7 +30,8 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.gateway.connection import Gateway, OneNamespace
+from peeklock.gateway.connection import Gateway
+from peeklock.gateway.namespaces import OneNamespace
 from peeklock.server import log
 from peeklock.server.amqp import AmqpConnection
 from peeklock.server.clock import SlewedClock

@@ -22,8 +22,9 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.gateway.connection import Gateway, Namespaces, OneNamespace
+from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
+from peeklock.gateway.namespaces import Namespaces, OneNamespace
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.clock import ManualClock
 

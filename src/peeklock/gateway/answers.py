@@ -1,0 +1,95 @@
+"""Answers of the broker to requests of `$management` and `$cbs`, and those that wait for bodies.
+
+Owns: which answer belongs to which request, and the payloads of an answer that is not complete. Must not
+know: what an answer says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from peeklock.broker.effects import Effect, MessagesFound
+from peeklock.broker.message import Message
+from peeklock.gateway.context import Context, Payloads
+
+
+class Answers:
+    """The answers of one connection; the requests under way are in its `Context`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: list[_WaitingAnswer] = []
+
+    def take(self, effect: Any, now_ms: int) -> None:
+        """Hand an effect to whoever asked; it waits here while a body of it is not in memory."""
+        self._answer(effect.reply_to[3], effect, now_ms)
+
+    def body_rows_wanted(self) -> set[int]:
+        """Name the body rows that answers wait for."""
+        rows: set[int] = set()
+        for waiting in self._waiting:
+            rows |= waiting.rows_missing
+        return rows
+
+    def retry(self, now_ms: int) -> None:
+        """Look again for the bodies that were missing."""
+        waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer.keep(self._context.payloads)
+            self._answer(answer.number, answer.effect, now_ms, answer)
+
+    def clear(self) -> None:
+        """Forget all: the connection is over."""
+        self._waiting.clear()
+        self._context.requests.clear()
+
+    def _answer(
+        self, number: int, effect: Effect, now_ms: int, waiting: _WaitingAnswer | None = None
+    ) -> None:
+        context = self._context
+        answered = context.requests.get(number)
+        if answered is None:
+            return
+        payloads = context.payloads
+        if waiting is not None:
+            context.payloads = waiting.payload
+        done = answered(effect, now_ms)
+        context.payloads = payloads
+        if done:
+            del context.requests[number]
+        else:
+            if waiting is None:
+                assert isinstance(effect, MessagesFound), "only messages have bodies to wait for"
+                waiting = _WaitingAnswer(number, effect)
+                waiting.keep(payloads)
+            self._waiting.append(waiting)
+
+
+@dataclass(slots=True)
+class _WaitingAnswer:
+    """An answer of which some bodies are not in memory.
+
+    Those that are stay with it: a message that is removed while the others are read can be read nowhere else.
+    """
+
+    number: int
+    effect: MessagesFound
+    kept: dict[int, bytes] = field(default_factory=dict)
+    """Payloads by position: all messages of an answer are of one queue."""
+    rows_missing: set[int] = field(default_factory=set)
+    """As they were when last looked for: a body that is moved meanwhile is found when the old row arrives."""
+
+    def keep(self, payloads: Payloads | None) -> None:
+        self.rows_missing.clear()
+        for view in self.effect.messages:
+            message = view.message
+            if message.position not in self.kept:
+                payload = None if payloads is None else payloads(message)
+                if payload is None:
+                    self.rows_missing.add(message.body_row)
+                else:
+                    self.kept[message.position] = payload
+
+    def payload(self, message: Message) -> bytes | None:
+        return self.kept.get(message.position)

@@ -1,0 +1,264 @@
+"""What an attach asks for, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peeklock.amqp.events import LinkAttached, LinkDetached
+from peeklock.amqp.performatives import Coordinator, Source
+from peeklock.amqp.types import Described, Role, Symbol
+from peeklock.auth import Authority, Right, SasRule
+from peeklock.broker.commands import (
+    Address,
+    CloseLink,
+    LookUp,
+    OpenReceiver,
+    OpenSender,
+    ReceiveMode,
+    SubQueue,
+)
+from peeklock.broker.effects import EntityFound, Failed, LinkRefused, ReceiverOpened, SenderOpened
+from peeklock.broker.errors import EntityDisabled, EntityNotFound
+from tests.gateway.playbook import CONNECTION_ID, KEY, KEY_NAME, QUEUE_ID, SIZE_MAX, Desk, view_of_queue
+
+SESSION_FILTER = Symbol("com.microsoft:session-filter")
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["amqps://localhost:5672/Orders", "/Orders", "Orders", "amqps://ns.servicebus.windows.net/Orders"],
+)
+def test_a_sender_is_opened_and_its_attach_echoed_byte_for_byte(desk: Desk, address: str) -> None:
+    """Req: T-11. Source: wire contract 0.1, 0.5, 2.3: max-message-size is the entity's."""
+    desk.attach(Role.SENDER, address, name="my sender", snd_settle_mode=0)
+    command = desk.take(OpenSender)
+    assert command.address == Address("Orders")
+    assert command.link[0] == CONNECTION_ID
+    assert not any(isinstance(event, LinkAttached) for event in desk.events)
+    desk.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, False))
+    attached = desk.take_event(LinkAttached)
+    assert (attached.name, attached.role, attached.max_message_size) == ("my sender", Role.RECEIVER, SIZE_MAX)
+    assert attached.target is not None
+    assert attached.source is not None
+    assert attached.target.address == address  # type: ignore[union-attr]
+    assert attached.source.address == "client"  # type: ignore[union-attr]
+    assert (attached.snd_settle_mode, attached.rcv_settle_mode) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("address", "sub_queue"),
+    [
+        ("amqps://localhost/orders", SubQueue.MAIN),
+        ("orders/$DeadLetterQueue", SubQueue.DEAD_LETTER),
+        ("/orders/$deadletterqueue", SubQueue.DEAD_LETTER),
+        ("orders/$Transfer/$DeadLetterQueue", SubQueue.TRANSFER_DEAD_LETTER),
+    ],
+)
+@pytest.mark.parametrize(
+    ("modes", "mode"),
+    [
+        ({"snd_settle_mode": 0, "rcv_settle_mode": 1}, ReceiveMode.PEEK_LOCK),
+        ({"snd_settle_mode": 2, "rcv_settle_mode": 1}, ReceiveMode.PEEK_LOCK),
+        ({"snd_settle_mode": 1, "rcv_settle_mode": 0}, ReceiveMode.RECEIVE_AND_DELETE),
+    ],
+)
+def test_a_receiver_of_any_queue_of_an_entity_is_opened(
+    desk: Desk, address: str, sub_queue: SubQueue, modes: dict[str, int], mode: ReceiveMode
+) -> None:
+    """Req: L-17, L-01, L-02. Source: wire contract 2.1, 2.3, 2.4."""
+    desk.attach(Role.RECEIVER, address, **modes)
+    command = desk.take(OpenReceiver)
+    assert (command.address, command.mode) == (Address("orders", sub_queue), mode)
+    desk.effect(ReceiverOpened(command.link, QUEUE_ID, SIZE_MAX))
+    attached = desk.take_event(LinkAttached)
+    assert isinstance(attached.source, Source)
+    assert attached.source.address == address
+    assert {"snd_settle_mode": attached.snd_settle_mode, "rcv_settle_mode": attached.rcv_settle_mode} == modes
+    assert attached.initial_delivery_count == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "address", "options", "condition"),
+    [
+        (Role.SENDER, Coordinator(), {}, "amqp:not-implemented"),
+        (Role.SENDER, "orders/$DeadLetterQueue", {}, "amqp:not-allowed"),
+        (Role.SENDER, "orders/$Transfer/$DeadLetterQueue", {}, "amqp:not-allowed"),
+        (Role.SENDER, None, {}, "amqp:invalid-field"),
+        (Role.SENDER, "", {}, "amqp:invalid-field"),
+        (Role.RECEIVER, "amqps://localhost/", {}, "amqp:invalid-field"),
+        (Role.RECEIVER, "orders", {"filter": {SESSION_FILTER: "s"}}, "amqp:not-allowed"),
+        (Role.RECEIVER, "orders", {"filter": {SESSION_FILTER: None}}, "amqp:not-allowed"),
+        (Role.RECEIVER, "orders", {"filter": {SESSION_FILTER: 7}}, "amqp:not-allowed"),
+        (
+            Role.RECEIVER,
+            "orders",
+            {"filter": {SESSION_FILTER: Described(0x137000000C, "s")}},
+            "amqp:not-allowed",
+        ),
+        (Role.RECEIVER, "orders/$DeadLetterQueue", {"filter": {SESSION_FILTER: None}}, "amqp:not-allowed"),
+        (
+            Role.SENDER,
+            "orders",
+            {"properties": {Symbol("com.microsoft:transfer-destination-address"): "b"}},
+            "amqp:not-implemented",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_without_asking_the_broker(
+    desk: Desk, role: Role, address: Any, options: dict[str, Any], condition: str
+) -> None:
+    """Req: G-01, F-03, R-05. Source: wire contract 2.1, 2.2, 2.6, 6."""
+    desk.attach(role, address, **options)
+    error = desk.refusal()
+    assert str(error.condition) == condition
+    assert "TrackingId:" in error.description
+    assert desk.commands == []
+
+
+@pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
+def test_a_refusal_of_the_broker_is_a_null_terminus_and_a_detach(desk: Desk, role: Role) -> None:
+    """Req: T-03, A-04. Source: wire contract 2.2: the handle is free at once."""
+    for error, condition in (
+        (EntityNotFound("x"), "amqp:not-found"),
+        (EntityDisabled("x"), "com.microsoft:entity-disabled"),
+    ):
+        desk.attach(role, "orders", name="again")
+        command = desk.take(OpenSender if role is Role.SENDER else OpenReceiver)
+        desk.effect(LinkRefused(command.link, error))
+        assert str(desk.refusal().condition) == condition
+    assert desk.commands == []
+    desk.attach(role, "orders", name="again")
+    assert desk.take(OpenSender if role is Role.SENDER else OpenReceiver)
+
+
+def test_a_client_that_detaches_before_the_answer_gets_no_link(desk: Desk) -> None:
+    """Req: L-16."""
+    handle = desk.attach(Role.RECEIVER, "orders")
+    command = desk.take(OpenReceiver)
+    desk.client.detach(desk.channel, handle)
+    desk.pump()
+    assert desk.take(CloseLink).link == command.link
+    before = len(desk.sent)
+    desk.effect(
+        ReceiverOpened(command.link, QUEUE_ID, SIZE_MAX), LinkRefused(command.link, EntityNotFound("x"))
+    )
+    assert len(desk.sent) == before
+
+
+# Rights
+
+
+@pytest.mark.parametrize(
+    ("rights", "allowed"),
+    [
+        ({Right.SEND}, {"send", "management"}),
+        ({Right.LISTEN}, {"receive", "dead", "management"}),
+        ({Right.MANAGE}, {"send", "receive", "dead", "management"}),
+        (set(), set()),
+    ],
+)
+def test_each_link_needs_its_right(rights: set[Right], allowed: set[str]) -> None:
+    """Req: R-04. Source: wire contract 1.7."""
+    for wanted, role, address in (
+        ("send", Role.SENDER, "orders"),
+        ("receive", Role.RECEIVER, "orders"),
+        ("dead", Role.RECEIVER, "orders/$DeadLetterQueue"),
+        ("management", Role.SENDER, "orders/$management"),
+    ):
+        desk = Desk(authority=Authority([SasRule(KEY_NAME, KEY, rights=frozenset(rights))]))
+        desk.attach(role, address)
+        if wanted in allowed:
+            assert len(desk.commands) == 1
+        else:
+            error = desk.refusal()
+            assert str(error.condition) == "amqp:unauthorized-access"
+            assert error.description.startswith("Unauthorized access. ")
+            assert desk.commands == []
+
+
+def test_a_rule_of_another_entity_gives_no_right() -> None:
+    """Req: R-04. Nor does one of an entity whose name begins the same."""
+    desk = Desk(authority=Authority([SasRule(KEY_NAME, KEY, path="orders")]))
+    for address in ("order", "orders2", "invoices", "orders2/$management"):
+        desk.attach(Role.SENDER, address)
+        assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+    desk.attach(Role.RECEIVER, "Orders/$DeadLetterQueue")
+    assert desk.take(OpenReceiver)
+
+
+def test_without_any_token_only_cbs_may_be_attached() -> None:
+    """Req: R-04."""
+    for mechanism in ("ANONYMOUS", "MSSBCBS", "EXTERNAL"):
+        desk = Desk(mechanism=mechanism)
+        for role, address in (
+            (Role.SENDER, "orders"),
+            (Role.RECEIVER, "orders"),
+            (Role.SENDER, "orders/$management"),
+        ):
+            desk.attach(role, address)
+            assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+        assert desk.commands == []
+        desk.pair("$cbs")
+        assert not any(isinstance(event, LinkDetached) for event in desk.events)
+
+
+# Management nodes
+
+
+@pytest.mark.parametrize(
+    "address", ["orders/$management", "/Orders/$Management", "orders/$DeadLetterQueue/$management"]
+)
+def test_a_management_node_is_accepted_when_its_entity_is_there(desk: Desk, address: str) -> None:
+    """Source: wire contract 2.1, 5.1."""
+    sub_queue = SubQueue.DEAD_LETTER if "DeadLetter" in address else SubQueue.MAIN
+    for role in (Role.SENDER, Role.RECEIVER):
+        desk.attach(role, address)
+        command = desk.take(LookUp)
+        assert command.address.path.lower() == "orders"
+        assert command.address.sub_queue is sub_queue
+        desk.effect(EntityFound(command.reply_to, view_of_queue()))
+        attached = desk.take_event(LinkAttached)
+        terminus = attached.target if role is Role.SENDER else attached.source
+        assert terminus is not None
+        assert terminus.address == address  # type: ignore[union-attr]
+
+
+def test_a_management_node_of_a_missing_entity_is_refused(desk: Desk) -> None:
+    """Req: T-03."""
+    desk.attach(Role.SENDER, "nowhere/$management")
+    desk.effect(Failed(desk.take(LookUp).reply_to, EntityNotFound("no")))
+    error = desk.refusal()
+    assert str(error.condition) == "amqp:not-found"
+    assert "The messaging entity 'sb://localhost/nowhere' could not be found." in error.description
+
+
+def test_a_management_half_that_went_before_the_answer_is_not_accepted(desk: Desk) -> None:
+    handle = desk.attach(Role.SENDER, "orders/$management")
+    command = desk.take(LookUp)
+    desk.client.detach(desk.channel, handle)
+    desk.pump()
+    desk.events.clear()
+    desk.effect(EntityFound(command.reply_to, view_of_queue()))
+    assert desk.events == []
+
+
+def test_requests_before_the_management_node_is_accepted_are_not_lost(desk: Desk) -> None:
+    """A request may come with its attach."""
+    handle = desk.attach(Role.SENDER, "orders/$management")
+    command = desk.take(LookUp)
+    body = b"\x00\x53\x14\xc0\x0b\x05\x52" + bytes([handle]) + b"\x43\xa0\x01t\x43\x42"
+    body = body[:4] + bytes([len(body) - 5]) + body[5:]
+    payload = b"no message"
+    frame = (8 + len(body) + len(payload)).to_bytes(4, "big") + b"\x02\x00" + desk.channel.to_bytes(2, "big")
+    desk.commands += desk.gateway.receive(frame + body + payload, desk.clock.now_ms)
+    assert desk.gateway.uncommitted_bytes == len(payload)
+    desk.effect(EntityFound(command.reply_to, view_of_queue()))
+    assert b"\x00\x53\x25\xc0" in desk.sent or b"\x00\x53\x25\xd0" in desk.sent  # no message, but answered
+    assert desk.gateway.uncommitted_bytes == 0
