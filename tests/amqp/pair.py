@@ -181,6 +181,11 @@ def attach(
     )
 
 
+def flow(handle: int, *, credit: int, channel: int = 0) -> bytes:
+    fields = [UInt(0), UInt(65536), UInt(0), UInt(65536), UInt(handle), UInt(0), UInt(credit)]
+    return frame(channel, composite(composites.FLOW, fields))
+
+
 def closed_with(events: list[Event]) -> str:
     """Give the condition the connection was closed with."""
     event = only(events, ConnectionClosed)

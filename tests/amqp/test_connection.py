@@ -19,9 +19,20 @@ from peeklock.amqp.events import (
     SessionBegun,
 )
 from peeklock.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, Limits, frame
-from peeklock.amqp.performatives import Source, Target, encode_close, encode_open
+from peeklock.amqp.performatives import ACCEPTED, Source, Target, encode_close, encode_open
 from peeklock.amqp.types import Array, Role, Symbol, UInt, UShort
-from tests.amqp.pair import Pair, attach, bare_server, begin, closed_with, frames_of, only, opened_pair
+from tests.amqp.pair import (
+    Pair,
+    attach,
+    bare_server,
+    begin,
+    closed_with,
+    flow,
+    frames_of,
+    only,
+    opened_pair,
+    transfer,
+)
 
 SASL = {"server": {"sasl_mechanisms": sasl.MECHANISMS}}
 
@@ -296,6 +307,8 @@ def test_a_server_may_close_instead_of_opening() -> None:
 def test_nothing_is_sent_after_our_close_and_frames_that_cross_it_are_read_over() -> None:
     pair = opened_pair()
     channel, handle = pair.attach(Role.RECEIVER, credit=5)
+    pair.to_client = b""
+    pair.server.disposition(channel, Role.RECEIVER, 0, 0, None)
     pair.server.close()
     pair.server.send(channel, handle, b"tag", b"late")
     pair.server.disposition(channel, Role.RECEIVER, 0, 0, None)
@@ -304,6 +317,27 @@ def test_nothing_is_sent_after_our_close_and_frames_that_cross_it_are_read_over(
     at_client, at_server = pair.take()
     assert at_client == [ConnectionClosed(None, clean=True)]
     assert at_server == [ConnectionClosed(None, clean=True)]
+    codes = [code for _, code, _, _ in frames_of(pair.to_client)]
+    assert codes == [composites.DISPOSITION, composites.CLOSE]
+
+
+def test_deliveries_and_settlements_wait_for_our_open_too() -> None:
+    server = unopened_server()
+    pipelined = open_frame() + begin() + attach(0, Role.RECEIVER) + attach(1, Role.SENDER)
+    server.receive(pipelined + flow(0, credit=5) + transfer(1, 0, b"x"), 0)
+    server.accept_link(0, 0)
+    server.accept_link(0, 1)
+    server.send(0, 0, b"t", b"x")
+    server.disposition(0, Role.RECEIVER, 0, 0, ACCEPTED)
+    assert server.data_to_send() == b""
+    assert server.pending_bytes > 0
+    server.open()
+    codes = [code for _, code, _, _ in frames_of(server.data_to_send())]
+    assert codes[0] == composites.OPEN
+    assert sorted(codes[1:]) == sorted(
+        [composites.BEGIN, composites.ATTACH, composites.ATTACH, composites.TRANSFER, composites.DISPOSITION]
+    )
+    assert server.pending_bytes == 0
 
 
 def test_a_close_before_the_headers_just_ends() -> None:

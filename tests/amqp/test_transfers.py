@@ -23,6 +23,7 @@ from tests.amqp.pair import (
     begin,
     closed_with,
     every,
+    flow,
     frames_of,
     only,
     opened_pair,
@@ -77,11 +78,6 @@ def test_an_outgoing_transfer_is_encoded_as_the_contract_asks() -> None:
     data = server.data_to_send()
     assert data[8:12] == b"\x00\x53\x14\xc0"
     assert frames_of(data) == [(1, composites.TRANSFER, [1, 0, bytes(range(16)), 0, False], b"payload")]
-
-
-def flow(handle: int, *, credit: int, channel: int = 0) -> bytes:
-    fields = [UInt(0), UInt(65536), UInt(0), UInt(65536), UInt(handle), UInt(0), UInt(credit)]
-    return frame(channel, composite(composites.FLOW, fields))
 
 
 @pytest.mark.parametrize("max_frame_size", [512, 1000, 65536])

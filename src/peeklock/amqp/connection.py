@@ -168,16 +168,17 @@ class Connection:
         if data:
             self._idle.received_ms = now_ms
         if self._partial:
-            self._partial += data
+            waiting = len(self._partial) + len(data)
+            if waiting < self._needed and not self._stalled:
+                self._partial += data
+                return events
             if self._awaits_outcome():
-                if len(self._partial) > self._max_frame_size:
-                    self._fail(
-                        AmqpError(RESOURCE_LIMIT_EXCEEDED, "too many bytes before the SASL outcome"), events
-                    )
+                self._partial += data
+                if waiting > self._max_frame_size:
+                    reason = "too many bytes before the SASL outcome"
+                    self._fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, reason), events)
                 return events
-            if len(self._partial) < self._needed and not self._stalled:
-                return events
-            buf = bytes(self._partial)
+            buf = b"".join((self._partial, data))
             self._partial = bytearray()
         else:
             buf = data if type(data) is bytes else bytes(data)
@@ -399,7 +400,7 @@ class Connection:
         )
         self._open_sent = True
         self._output.raw(frame(0, body))
-        self._output.open_gate()
+        self._output.gate_open = True
 
     def _on_open(self, performative: Performative, events: list[Event]) -> None:
         if self._state is not ConnectionState.AWAIT_OPEN:
@@ -441,7 +442,7 @@ class Connection:
             self._finish()  # there is no frame to say it with before the headers are exchanged
             return
         self._send_close(error)
-        self._sessions.receiving.clear()
+        self._sessions.clear()
         self._state = ConnectionState.CLOSE_SENT
 
     def _send_close(self, error: AmqpError | None) -> None:
@@ -450,7 +451,8 @@ class Connection:
         if output.closed:
             return
         if not self._open_sent:
-            output.gated = None
+            self._flush_dispositions()
+            output.drop_gated()
             self._send_open()
         self._flush_dispositions()
         body = encode_close(error)

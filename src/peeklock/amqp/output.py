@@ -26,14 +26,26 @@ _FRAME_BYTES_CAP: Final = 1024 * 1024
 class Output:
     """Queued pieces of one connection; sizes in bytes."""
 
-    __slots__ = ("closed", "failure", "frame_size_max", "gated", "held_size", "payload_max", "pieces", "size")
+    __slots__ = (
+        "closed",
+        "failure",
+        "frame_size_max",
+        "front",
+        "gate_open",
+        "held_size",
+        "payload_max",
+        "pieces",
+        "size",
+    )
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
+        self.front: list[bytes] = []
+        """What does not wait for the gate."""
+        self.gate_open = False
         self.size = 0
         self.held_size = 0
         """Bytes of payload that wait for the window of their session."""
-        self.gated: list[bytes] | None = []
         self.closed = False
         self.frame_size_max = UINT_MAX
         """The peer's max-frame-size; unknown, hence unlimited, before its `open`."""
@@ -51,38 +63,33 @@ class Output:
         """Queue one AMQP frame."""
         if self.closed:
             return
-        if len(body) + 8 > self.frame_size_max:
-            self.failure = AmqpError(
-                FRAME_SIZE_TOO_SMALL,
-                f"frame of {len(body) + 8} bytes, the peer's max-frame-size is {self.frame_size_max}",
-            )
+        size = len(body) + 8
+        if size > self.frame_size_max:
+            reason = f"frame of {size} bytes, the peer's max-frame-size is {self.frame_size_max}"
+            self.failure = AmqpError(FRAME_SIZE_TOO_SMALL, reason)
             return
-        data = frame(channel, body)
-        if self.gated is not None:
-            self.gated.append(data)
-            return
-        self.pieces.append(data)
-        self.size += len(data)
+        self.pieces.append(frame(channel, body))
+        self.size += size
 
     def raw(self, data: bytes) -> None:
         """Queue bytes before everything that is gated: headers, SASL frames, `open`, empty frames."""
         if not self.closed and data:
-            self.pieces.append(data)
+            (self.pieces if self.gate_open else self.front).append(data)
             self.size += len(data)
 
-    def open_gate(self) -> None:
-        """Let the gated frames go, now that `open` is queued."""
-        gated, self.gated = self.gated, None
-        for data in gated or ():
-            self.pieces.append(data)
-            self.size += len(data)
+    def drop_gated(self) -> None:
+        """Forget the frames behind the gate: `close` goes in their place."""
+        self.size -= sum(map(len, self.pieces))
+        self.pieces.clear()
 
     def take(self) -> bytes:
-        """Give everything queued as one string and forget it."""
-        pieces = self.pieces
-        if not pieces:
-            return b""
-        data = b"".join(pieces)
-        pieces.clear()
-        self.size = 0
+        """Give everything that may go as one string and forget it."""
+        data = b""
+        if self.front:
+            data = b"".join(self.front)
+            self.front.clear()
+        if self.pieces and self.gate_open:
+            data = b"".join([data, *self.pieces]) if data else b"".join(self.pieces)
+            self.pieces.clear()
+        self.size -= len(data)
         return data
