@@ -101,6 +101,10 @@ def _ratio(row: Row) -> str:
 
 def _aim(row: Row) -> str:
     ours = row.median("peeklock")
+    theirs = row.median("RabbitMQ quorum")
+    if row.aim_ratio is not None and ours and theirs:
+        verdict = "reached" if ours / theirs >= row.aim_ratio else "MISSED"
+        return f">= {row.aim_ratio} x quorum: {verdict}"
     if row.aim is None or ours is None:
         return ""
     reached = ours >= row.aim if row.better == "higher" else ours <= row.aim
@@ -173,5 +177,5 @@ def plot(rows: list[Row], systems: list[str], path: Path) -> None:
         axis.set_xticks([n + 0.4 - width / 2 for n in range(len(shown))], labels, fontsize=8)
         axis.set_title(title, fontsize=10)
         axis.margins(y=0.25)
-    axes[0][0].legend(fontsize=8, loc="upper left")
+    figure.legend(systems, loc="outside lower center", ncols=len(systems), fontsize=9)
     figure.savefig(path, dpi=110)

@@ -37,6 +37,7 @@ class Row:
     unit: str
     better: str
     aim: float | None = None
+    aim_ratio: float | None = None  # at least so many times RabbitMQ's quorum queue
     samples: dict[str, list[float]] = field(default_factory=dict)
 
     def median(self, system: str) -> float | None:
@@ -62,9 +63,10 @@ class Results:
         *,
         better: str = "lower",
         aim: float | None = None,
+        aim_ratio: float | None = None,
     ) -> None:
         """Add a sample and show it."""
-        row = self.rows.setdefault((scenario, measure), Row(scenario, measure, unit, better, aim))
+        row = self.rows.setdefault((scenario, measure), Row(scenario, measure, unit, better, aim, aim_ratio))
         row.samples.setdefault(system, []).append(value)
         print(f"  {scenario}: {system}: {measure} {value:,.4g} {unit}", flush=True)
 
@@ -144,7 +146,15 @@ def end_to_end(run: Run) -> None:
         name, add = "end to end", run.results.add
         add(name, "rate", "msg/s", system.name, load.receive_rate, better="higher")
         add(name, "broker CPU", "us/msg", system.name, load.broker_us, aim=85)
-        add(name, "messages per broker CPU-second", "msg", system.name, 1e6 / load.broker_us, better="higher")
+        add(
+            name,
+            "messages per broker CPU-second",
+            "msg",
+            system.name,
+            1e6 / load.broker_us,
+            better="higher",
+            aim_ratio=1.2,
+        )
         add(name, "broker cores in use", "cores", system.name, load.broker_cores)
 
     run.each("end to end", step)

@@ -49,3 +49,11 @@ def test_what_was_left_out_is_named() -> None:
     page = markdown(list(results.rows.values()), ["peeklock"], results.left_out, ABOUT, quick=True)
     assert "- backlog: not done after 200 s" in page
     assert "A quick run" in page
+
+
+def test_an_aim_beside_the_quorum_queue_is_judged_by_the_ratio() -> None:
+    for ours, verdict in ((120.0, "reached"), (119.0, "MISSED")):
+        results = Results()
+        results.add("send", "figure", "msg", "peeklock", ours, better="higher", aim_ratio=1.2)
+        results.add("send", "figure", "msg", "RabbitMQ quorum", 100.0, better="higher", aim_ratio=1.2)
+        assert _table(results, ["peeklock", "RabbitMQ quorum"])[0].endswith(f">= 1.2 x quorum: {verdict} |")
