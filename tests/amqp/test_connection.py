@@ -205,7 +205,7 @@ def test_the_open_says_what_the_contract_asks() -> None:
     server.open()
     ((channel, code, fields, _),) = frames_of(server.data_to_send())
     assert (channel, code) == (0, composites.OPEN)
-    assert fields == ["server", None, 65536, 4999, 240_000]
+    assert fields == ["server", None, 65536, 4999, 240_000, None, None, None, None, None]
 
 
 def test_sparse_opens_get_the_defaults_of_the_specification() -> None:

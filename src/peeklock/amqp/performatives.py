@@ -2,8 +2,8 @@
 
 Must not know in which state a performative may come: that is `connection`, `session` and `link`. The usual
 transfers and dispositions do not pass here: `incoming` and `outgoing` read and write them inline.
-Errors always go out as a list of three, and a disposition with five fields: the official Python client reads
-both by position (wire contract 0.2).
+Performatives and errors go out with their nulls: older official Python clients index the fields without
+counting them first (wire contract 0.2).
 Source: OASIS AMQP 1.0 sections 2.7, 2.8.14, 3.4, 3.5 and 4.5.
 """
 
@@ -332,13 +332,16 @@ def encode_open(
             None,
             properties,
         ],
+        trim=False,
     )
 
 
 def encode_begin(remote_channel: int | None, next_outgoing_id: int, window: int, handle_max: int) -> bytes:
     """Encode `begin` with the same window both ways (AMQP 2.7.2)."""
     remote = None if remote_channel is None else UShort(remote_channel)
-    return composite(BEGIN, [remote, UInt(next_outgoing_id), UInt(window), UInt(window), UInt(handle_max)])
+    return composite(
+        BEGIN, [remote, UInt(next_outgoing_id), UInt(window), UInt(window), UInt(handle_max)], trim=False
+    )
 
 
 def encode_attach(
@@ -373,6 +376,7 @@ def encode_attach(
             None,
             properties,
         ],
+        trim=False,
     )
 
 
@@ -397,7 +401,7 @@ def encode_flow(
     if handle is not None:
         fields += [UInt(handle), UInt(delivery_count), UInt(link_credit), None, drain, echo]
     elif echo:
-        fields += [None, None, None, None, False, True]
+        fields += [None, None, None, None, False, True]  # drain and echo stand behind four link fields
     return composite(FLOW, fields)
 
 
@@ -414,14 +418,16 @@ def encode_disposition(
 
 def encode_detach(handle: int, closed: bool, error: AmqpError | None) -> bytes:
     """Encode `detach` (AMQP 2.7.7)."""
-    return composite(DETACH, [UInt(handle), closed, None if error is None else Encoded(encode_error(error))])
+    return composite(
+        DETACH, [UInt(handle), closed, None if error is None else Encoded(encode_error(error))], trim=False
+    )
 
 
 def encode_end(error: AmqpError | None) -> bytes:
     """Encode `end` (AMQP 2.7.8)."""
-    return composite(END, [None if error is None else Encoded(encode_error(error))])
+    return composite(END, [None if error is None else Encoded(encode_error(error))], trim=False)
 
 
 def encode_close(error: AmqpError | None) -> bytes:
     """Encode `close` (AMQP 2.7.9)."""
-    return composite(CLOSE, [None if error is None else Encoded(encode_error(error))])
+    return composite(CLOSE, [None if error is None else Encoded(encode_error(error))], trim=False)
