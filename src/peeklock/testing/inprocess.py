@@ -93,7 +93,7 @@ class InProcessBroker:
             tier: limits and features.
             gateway_limits: bounds of each connection.
             body_cache_bytes: of bodies kept in memory; a small one makes deliveries wait for the store.
-            seed: of the lock tokens.
+            seed: of the lock tokens; another one after a restart, or old tokens are given again.
             log: takes structured events.
         """
         self.clock = clock if clock is not None else ManualClock()

@@ -1,0 +1,318 @@
+"""The connection itself: SASL, open, its end and its deadlines."""
+
+from __future__ import annotations
+
+import pytest
+
+from peeklock.amqp.connection import Connection
+from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkDetached
+from peeklock.amqp.types import Role
+from peeklock.auth import Authority, Right, SasRule
+from peeklock.broker.commands import CloseLink, Complete, DropConnection, OpenSender, Send
+from peeklock.broker.effects import Accepted
+from peeklock.gateway.connection import SASL_MECHANISMS, Gateway
+from peeklock.gateway.context import GatewayLimits
+from peeklock.gateway.namespaces import NamespaceEntry
+from tests.gateway.playbook import CONNECTION_ID, KEY, KEY_NAME, Desk, message_bytes
+
+NOW_MS = 1_700_000_000_000
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+
+
+class ByName:
+    """Namespaces by host name."""
+
+    def __init__(self, **entries: Authority) -> None:
+        self.entries = entries
+        self.asked: list[str | None] = []
+
+    def find(self, host_name: str | None) -> NamespaceEntry | None:
+        self.asked.append(host_name)
+        authority = self.entries.get((host_name or "").partition(".")[0])
+        return None if authority is None else NamespaceEntry(authority)
+
+
+def gateway_for(namespaces: ByName) -> Gateway:
+    return Gateway(
+        CONNECTION_ID,
+        namespaces=namespaces,
+        tracking=lambda: "id",
+        log=lambda event, fields: None,
+        now_ms=NOW_MS,
+    )
+
+
+def talk(gateway: Gateway, client: Connection) -> list[object]:
+    """Carry bytes until both ends are silent, and give the client's events."""
+    events: list[object] = []
+    while True:
+        up = client.data_to_send()
+        gateway.receive(up, NOW_MS)
+        down = gateway.data_to_send()
+        if not up and not down:
+            return events
+        events += client.receive(down, NOW_MS)
+
+
+def client_with(
+    mechanism: str = "ANONYMOUS", response: bytes = b"", hostname: str | None = "localhost"
+) -> Connection:
+    client = Connection(
+        "client",
+        container_id="test",
+        hostname=hostname,
+        now_ms=NOW_MS,
+        sasl_mechanisms=(mechanism,),
+        sasl_response=response,
+        idle_timeout_ms=None,
+    )
+    client.open()
+    return client
+
+
+# SASL and open
+
+
+def test_the_mechanisms_are_an_array_of_symbols_with_anonymous_in_it() -> None:
+    """Req: T-11. Python refuses to go on without ANONYMOUS. Source: wire contract 1.3."""
+    gateway = gateway_for(ByName())
+    gateway.receive(SASL_HEADER, NOW_MS)
+    sent = gateway.data_to_send()
+    assert sent.startswith(SASL_HEADER)
+    assert b"\x00\x53\x40" in sent
+    names = b"".join(bytes([len(name)]) + name.encode() for name in SASL_MECHANISMS)
+    assert b"\xa3" + names in sent
+    assert SASL_MECHANISMS == ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+
+
+@pytest.mark.parametrize("mechanism", ["ANONYMOUS", "MSSBCBS", "EXTERNAL"])
+@pytest.mark.parametrize("response", [b"", b"trace"])
+def test_anyone_may_connect_and_authorise_by_cbs(mechanism: str, response: bytes) -> None:
+    """Req: T-11. Source: wire contract 1.3."""
+    desk = Desk(mechanism=mechanism, response=response)
+    opened = desk.take_event(ConnectionOpened)
+    assert (opened.max_frame_size, opened.channel_max, opened.idle_timeout_ms) == (65536, 4999, 240_000)
+    assert b"\x00\x53\x44\xc0\x03\x01\x50\x00" in desk.sent  # sasl-outcome, code 0 as ubyte
+    assert not desk.gateway.closing
+
+
+def test_plain_authorises_the_connection_without_cbs() -> None:
+    """Req: R-04. Source: wire contract 1.3."""
+    desk = Desk(mechanism="PLAIN")
+    desk.attach(Role.SENDER, "orders")
+    assert desk.take(OpenSender)
+    desk = Desk(
+        mechanism="PLAIN",
+        response=b"\0sender\0second",
+        authority=Authority([SasRule("sender", "first", "second", frozenset({Right.SEND}), "orders")]),
+    )
+    desk.attach(Role.SENDER, "orders")
+    assert desk.take(OpenSender)
+    for role, address in ((Role.RECEIVER, "orders"), (Role.SENDER, "invoices")):
+        desk.attach(role, address)
+        assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"",
+        b"\0",
+        f"\0{KEY_NAME}\0wrong".encode(),
+        f"\0nobody\0{KEY}".encode(),
+        f"\0{KEY_NAME}\0{KEY}\0more".encode(),
+        f"{KEY_NAME}\0{KEY}".encode(),
+        b"\0\xff\0\xff",
+        b"\0" + b"n" * 2000 + b"\0k",
+    ],
+)
+def test_a_wrong_plain_ends_the_connection_with_outcome_1(response: bytes) -> None:
+    """Req: R-04. The key appears in no log line. Source: wire contract 1.3."""
+    desk = Desk(mechanism="PLAIN", response=response, opened=False)
+    assert desk.sent.endswith(b"\x00\x53\x44\xc0\x03\x01\x50\x01")
+    assert desk.gateway.closing
+    [(event, fields)] = desk.logged
+    assert event == "refused"
+    assert KEY not in repr(fields)
+    assert "wrong" not in repr(fields)
+
+
+def test_an_unknown_mechanism_is_refused() -> None:
+    """Req: R-04."""
+    desk = Desk(mechanism="SCRAM-SHA-256", opened=False)
+    assert not any(isinstance(event, ConnectionOpened) for event in desk.events)
+    assert desk.gateway.closing or desk.commands == []
+
+
+def test_the_namespace_is_chosen_by_the_host_name_at_open() -> None:
+    """Source: architecture, listeners."""
+    rule = SasRule(KEY_NAME, "key-a")
+    namespaces = ByName(a=Authority([rule]), b=Authority([SasRule(KEY_NAME, "key-b")]))
+    gateway = gateway_for(namespaces)
+    events = talk(gateway, client_with(hostname="a.example.org"))
+    assert namespaces.asked == ["a.example.org"]
+    assert [type(event) for event in events] == [ConnectionOpened]
+    events = talk(
+        gateway_for(namespaces), client_with("PLAIN", f"\0{KEY_NAME}\0key-b".encode(), "b.example.org")
+    )
+    assert [type(event) for event in events] == [ConnectionOpened]
+
+
+def test_an_unknown_host_name_is_answered_not_found() -> None:
+    gateway = gateway_for(ByName())
+    events = talk(gateway, client_with(hostname="nowhere"))
+    closed = [event for event in events if isinstance(event, ConnectionClosed)]
+    assert closed[0].error is not None
+    assert str(closed[0].error.condition) == "amqp:not-found"
+    assert gateway.closing
+    refused = gateway_for(ByName())
+    talk(refused, client_with("PLAIN", f"\0{KEY_NAME}\0{KEY}".encode(), "nowhere"))
+    assert refused.closing
+
+
+# The end of a connection
+
+
+def test_a_connection_that_is_closed_leaves_its_locks_alone() -> None:
+    """Req: L-13."""
+    desk = Desk()
+    desk.sender()
+    desk.client.close()
+    desk.pump()
+    [command] = desk.commands
+    assert isinstance(command, DropConnection)
+    assert (command.connection_id, command.broken) == (CONNECTION_ID, False)
+    assert desk.gateway.closing
+    assert desk.gateway.eof(desk.clock.now_ms) == []
+    assert desk.gateway.receive(b"more", desk.clock.now_ms) == []
+
+
+def test_a_connection_that_breaks_drops_its_locks() -> None:
+    """Req: L-13. End of stream without close."""
+    desk = Desk()
+    desk.sender()
+    [command] = desk.gateway.eof(desk.clock.now_ms)
+    assert isinstance(command, DropConnection)
+    assert (command.connection_id, command.broken) == (CONNECTION_ID, True)
+    assert desk.gateway.closing
+    assert desk.gateway.eof(desk.clock.now_ms) == []
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x03\x02\x00\x00\x00"]
+)
+def test_a_peer_that_breaks_the_protocol_loses_its_locks(garbage: bytes) -> None:
+    """Req: L-13, R-05."""
+    desk = Desk()
+    desk.sender()
+    [command] = desk.gateway.receive(garbage, desk.clock.now_ms)
+    assert isinstance(command, DropConnection)
+    assert command.broken
+    assert b"\x00\x53\x18" in desk.gateway.data_to_send()  # close, with the reason
+    assert desk.gateway.closing
+    assert desk.logged[-1][0] == "connection closed"
+
+
+def test_a_peer_that_is_silent_too_long_loses_its_locks() -> None:
+    """Req: L-13. Source: wire contract 1.4, 1.6."""
+    desk = Desk()
+    desk.sender()
+    start = desk.clock.now_ms
+    commands = []
+    for _ in range(100):
+        due = desk.gateway.next_deadline_ms()
+        assert due is not None
+        desk.clock.now_ms = max(desk.clock.now_ms, due)
+        commands = desk.gateway.tick(desk.clock.now_ms)
+        if commands:
+            break
+    assert 240_000 <= desk.clock.now_ms - start <= 500_000
+    [command] = commands
+    assert isinstance(command, DropConnection)
+    assert command.broken
+    assert desk.gateway.closing
+
+
+def test_links_closed_before_the_connection_broke_were_closed_properly() -> None:
+    """Req: L-13. Even if the peer then vanishes."""
+    desk = Desk()
+    handle, opened = desk.receiver(credit=1)
+    desk.commands.clear()
+    desk.client.detach(desk.channel, handle)
+    desk.pump()
+    assert desk.take(CloseLink).link == opened.link
+    desk.client.end(desk.channel)
+    desk.pump()
+    [command] = desk.gateway.eof(desk.clock.now_ms)
+    assert isinstance(command, DropConnection)
+
+
+def test_a_detach_after_the_end_of_its_session_is_read_over() -> None:
+    """The Python client ends its session, detaches the session's links, then closes: all of it properly.
+
+    Req: L-13.
+    """
+    desk = Desk()
+    desk.sender()
+    desk.client.end(desk.channel)
+    desk.pump()
+    detach = bytes.fromhex("00000011 02000000 005316 c0 04 03 43 41 40")  # handle 0, closed, no error
+    commands = desk.gateway.receive(detach, desk.clock.now_ms)
+    assert commands == []
+    assert not desk.gateway.closing
+    desk.client.close()
+    desk.pump()
+    assert not desk.take(DropConnection).broken
+
+
+def test_shutting_down_tells_the_client_and_leaves_locks_alone() -> None:
+    """Req: L-13. Clients come back with a back-off. Source: wire contract 2.9."""
+    desk = Desk()
+    desk.sender()
+    desk.gateway.shutdown(desk.clock.now_ms)
+    assert desk.gateway.closing
+    desk.pump()
+    closed = desk.take_event(ConnectionClosed)
+    assert closed.error is not None
+    assert str(closed.error.condition) == "amqp:connection:forced"
+    desk.commands += desk.gateway.eof(desk.clock.now_ms)
+    assert not desk.take(DropConnection).broken
+    desk.gateway.shutdown(desk.clock.now_ms)
+    assert desk.gateway.data_to_send() == b""
+
+
+def test_effects_after_the_end_are_dropped() -> None:
+    """Req: R-05."""
+    desk = Desk()
+    desk.transfer(desk.sender(), message_bytes())
+    send = desk.take(Send)
+    desk.gateway.eof(desk.clock.now_ms)
+    assert send.reply_to is not None
+    desk.gateway.handle(Accepted(send.reply_to), lambda message: None, desk.clock.now_ms)
+    assert desk.gateway.data_to_send() == b""
+    assert desk.gateway.uncommitted_bytes == 0
+    assert desk.gateway.bodies_wanted() == set()
+
+
+def test_a_session_that_ends_closes_its_links_one_by_one() -> None:
+    """Req: L-13."""
+    desk = Desk()
+    desk.sender()
+    _, opened = desk.receiver(credit=1)
+    desk.effect(desk.deliver(opened.link, message_bytes()))
+    desk.commands.clear()
+    desk.client.end(desk.channel)
+    desk.pump()
+    assert [type(command) for command in desk.commands] == [CloseLink, CloseLink]
+    assert not any(isinstance(event, LinkDetached) and event.error for event in desk.events)
+    desk.channel = desk.client.begin()
+    desk.pump()
+    desk.commands.clear()
+    desk.settle(0, 0, None, settled=True)
+    assert not any(isinstance(command, Complete) for command in desk.commands)
+
+
+def test_limits_have_sensible_defaults() -> None:
+    """Req: R-05. Source: wire contract 1.7, 2.7; architecture, back-pressure."""
+    limits = GatewayLimits()
+    assert (limits.link_credit, limits.request_credit, limits.output_bytes_max) == (1000, 100, 1 << 20)

@@ -1,0 +1,403 @@
+"""Gateway, engine, namespace and store together, driven as a client drives them: over AMQP, in one thread."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from peeklock.amqp.errors import AmqpError
+from peeklock.amqp.events import DeliveryReceived, DispositionReceived, LinkDetached, LinkDrained
+from peeklock.amqp.messaging import BATCH_FORMAT, scan
+from peeklock.amqp.performatives import ACCEPTED, RELEASED, Modified, Rejected
+from peeklock.amqp.types import Array, Int, Long, Role, Symbol, Timestamp, UInt
+from peeklock.auth import generate
+from peeklock.broker.commands import DeleteEntity
+from peeklock.gateway.context import GatewayLimits
+from peeklock.testing.inprocess import InProcessBroker
+from tests.gateway.playbook import KEY, KEY_NAME, LiveDesk, message_bytes, section
+
+LOCK_MS = 30_000
+
+
+@pytest.fixture
+def broker() -> InProcessBroker:
+    broker = InProcessBroker()
+    broker.create_queue("orders", lock_duration_ms=LOCK_MS, max_delivery_count=3)
+    return broker
+
+
+@pytest.fixture
+def desk(broker: InProcessBroker) -> LiveDesk:
+    return LiveDesk(broker)
+
+
+def send(desk: LiveDesk, *bodies: bytes) -> None:
+    sender = desk.sender()
+    for body in bodies:
+        desk.transfer(sender, message_bytes(body))
+    outcomes = [event for event in desk.events if isinstance(event, DispositionReceived)]
+    assert sum(event.last - event.first + 1 for event in outcomes) == len(bodies)
+    assert all(event.state == ACCEPTED for event in outcomes)
+    desk.events.clear()
+
+
+def bodies(deliveries: list[DeliveryReceived]) -> list[bytes]:
+    return [scan(event.payload).decode_body()[0][1] for event in deliveries]
+
+
+def delivery_count(event: DeliveryReceived) -> int:
+    return scan(event.payload).decode_header().delivery_count
+
+
+def test_sent_received_and_completed(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: T-01, L-02, L-05, S-01."""
+    send(desk, b"1", b"2", b"3")
+    desk.listen(credit=10)
+    got = desk.deliveries()
+    assert bodies(got) == [b"1", b"2", b"3"]
+    numbers = [scan(event.payload).decode_message_annotations()["x-opt-sequence-number"] for event in got]
+    assert numbers == [1, 2, 3]
+    desk.settle(got[0].delivery_id, got[2].delivery_id, ACCEPTED)
+    answer = desk.take_event(DispositionReceived)
+    assert (answer.first, answer.last, answer.settled, answer.state) == (0, 2, True, ACCEPTED)
+    assert broker.queue("orders").active_count == 0
+    broker.advance(LOCK_MS * 2)
+    desk.pump()
+    assert desk.deliveries() == []
+
+
+def test_what_was_accepted_survives_a_restart(broker: InProcessBroker) -> None:
+    """Req: R-01, L-12. Locks do not survive, counts do."""
+    desk = LiveDesk(broker)
+    send(desk, b"kept", b"done")
+    desk.listen(credit=2)
+    first, second = desk.deliveries()
+    desk.settle(second.delivery_id, second.delivery_id, ACCEPTED)
+    again = LiveDesk(InProcessBroker(clock=broker.clock, store=broker.store, seed=1))
+    again.listen(credit=5)
+    [kept] = again.deliveries()
+    assert bodies([kept]) == [b"kept"]
+    assert delivery_count(kept) == 0
+    assert kept.delivery_tag != first.delivery_tag
+
+
+def test_a_batch_is_stored_as_its_members(desk: LiveDesk) -> None:
+    """Req: T-07."""
+    members = [message_bytes(b"a"), message_bytes(b"b", header=[True, None, UInt(60_000)])]
+    batch = b"".join(section(0x75, member) for member in members)
+    desk.transfer(desk.sender(), batch, message_format=BATCH_FORMAT)
+    assert desk.take_event(DispositionReceived).state == ACCEPTED
+    desk.listen(credit=5)
+    got = desk.deliveries()
+    assert bodies(got) == [b"a", b"b"]
+    assert [scan(event.payload).decode_header().ttl for event in got] == [None, 60_000]
+    assert scan(got[1].payload).decode_header().durable is True
+
+
+def test_abandoned_at_its_place_with_changed_properties_until_dead_lettered(desk: LiveDesk) -> None:
+    """Req: L-06, L-07, L-08. Delivered exactly MaxDeliveryCount times."""
+    send(desk, b"1", b"2")
+    desk.listen(credit=1)
+    for attempt in range(3):
+        [got] = desk.deliveries()
+        assert (bodies([got]), delivery_count(got)) == ([b"1"], attempt)
+        properties = scan(got.payload).decode_application_properties()
+        assert properties == ({} if attempt == 0 else {"attempt": attempt - 1})
+        desk.settle(got.delivery_id, got.delivery_id, Modified(True, False, {Symbol("attempt"): attempt}))
+        assert isinstance(desk.take_event(DispositionReceived).state, Modified)
+        desk.client.flow(desk.channel, 1, 1)
+        desk.pump()
+    assert bodies(desk.deliveries()) == [b"2"]
+    desk.listen("orders/$DeadLetterQueue", credit=5)
+    [dead] = desk.deliveries()
+    properties = scan(dead.payload).decode_application_properties()
+    assert properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+    assert properties["attempt"] == 2
+
+
+def test_released_leaves_the_count_alone(desk: LiveDesk) -> None:
+    """Req: L-08, L-07."""
+    send(desk, b"1")
+    desk.listen(credit=1)
+    [got] = desk.deliveries()
+    desk.settle(got.delivery_id, got.delivery_id, RELEASED, settled=True)
+    desk.client.flow(desk.channel, 1, 1)
+    desk.pump()
+    [again] = desk.deliveries()
+    assert delivery_count(again) == 0
+    assert again.delivery_tag != got.delivery_tag
+
+
+def test_dead_lettered_with_reason_and_read_from_its_queue(desk: LiveDesk) -> None:
+    """Req: L-09, L-17."""
+    send(desk, b"bad")
+    desk.listen(credit=1)
+    [got] = desk.deliveries()
+    info = {
+        Symbol("DeadLetterReason"): "why",
+        Symbol("DeadLetterErrorDescription"): "because",
+        Symbol("more"): 1,
+    }
+    desk.settle(got.delivery_id, got.delivery_id, Rejected(AmqpError("com.microsoft:dead-letter", "", info)))
+    outcome = desk.take_event(DispositionReceived)
+    assert outcome.state == Rejected(None)
+    handle = desk.listen("orders/$DeadLetterQueue", credit=1)
+    [dead] = desk.deliveries()
+    assert scan(dead.payload).decode_application_properties() == {
+        "DeadLetterReason": "why",
+        "DeadLetterErrorDescription": "because",
+        "more": 1,
+    }
+    # Its queue of dead letters has none of its own: an honest refusal, and the lock is still held.
+    desk.settle(dead.delivery_id, dead.delivery_id, Rejected())
+    assert str(desk.rejection(dead.delivery_id).condition) == "amqp:not-allowed"
+    assert desk.client.credit(desk.channel, handle) == 0
+
+
+def test_settlement_after_the_lock_lapsed_is_lock_lost(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: L-11, L-08."""
+    send(desk, b"1")
+    desk.listen(credit=1)
+    [got] = desk.deliveries()
+    broker.advance(LOCK_MS)
+    desk.settle(got.delivery_id, got.delivery_id, ACCEPTED)
+    error = desk.rejection(got.delivery_id)
+    assert str(error.condition) == "com.microsoft:message-lock-lost"
+    assert "TrackingId:" in error.description
+    desk.client.flow(desk.channel, 1, 1)
+    desk.pump()
+    [again] = desk.deliveries()
+    assert delivery_count(again) == 1
+
+
+def test_a_broken_connection_drops_its_locks_and_a_closed_one_keeps_them(broker: InProcessBroker) -> None:
+    """Req: L-13, L-14."""
+    for close, expected in ((False, 1), (True, None)):
+        desk = LiveDesk(broker)
+        if not close:
+            send(desk, b"1")
+        desk.listen(credit=1)
+        [got] = desk.deliveries()
+        if close:
+            desk.client.close()
+            desk.pump()
+        desk.cut()
+        other = LiveDesk(broker)
+        other.listen(credit=1)
+        again = other.deliveries()
+        assert [delivery_count(event) for event in again] == ([] if expected is None else [expected])
+        if expected is None:
+            # Still held: settled by its token from another connection.
+            sender, _ = other.pair("orders/$management")
+            token = uuid.UUID(bytes_le=got.delivery_tag)
+            body = {"disposition-status": "completed", "lock-tokens": [token]}
+            for status in (200, 410):
+                other.request(sender, "com.microsoft:update-disposition", body)
+                assert other.response().status == status
+        other.cut()
+    assert broker.queue("orders").active_count == 0
+
+
+def test_receive_and_delete_leaves_nothing_behind(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: L-01."""
+    send(desk, b"1", b"2")
+    desk.listen(credit=5, snd_settle_mode=1, rcv_settle_mode=0)
+    got = desk.deliveries()
+    assert bodies(got) == [b"1", b"2"]
+    assert all(event.settled for event in got)
+    assert broker.queue("orders").active_count == 0
+
+
+def test_a_drain_gives_what_is_there_and_the_credit_back(desk: LiveDesk) -> None:
+    """Req: L-16."""
+    send(desk, b"1")
+    handle = desk.listen()
+    desk.client.flow(desk.channel, handle, 10, drain=True)
+    desk.pump()
+    assert bodies(desk.deliveries()) == [b"1"]
+    assert desk.take_event(LinkDrained)
+    desk.client.flow(desk.channel, handle, 0, drain=True)
+    desk.pump()
+    assert desk.take_event(LinkDrained)
+    send(desk, b"2")
+    assert desk.deliveries() == []
+    desk.client.flow(desk.channel, handle, 1)
+    desk.pump()
+    assert bodies(desk.deliveries()) == [b"2"]
+
+
+def test_credit_bounds_what_is_locked(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: L-02."""
+    send(desk, b"1", b"2", b"3")
+    handle = desk.listen(credit=2)
+    other = LiveDesk(broker)
+    other.listen(credit=5)
+    assert bodies(desk.deliveries()) == [b"1", b"2"]
+    assert bodies(other.deliveries()) == [b"3"]
+    desk.client.detach(desk.channel, handle)
+    desk.pump()
+    broker.advance(LOCK_MS)
+    other.pump()
+    assert bodies(other.deliveries()) == [b"1", b"2", b"3"]
+
+
+def test_bodies_that_left_memory_are_read_back_in_order() -> None:
+    """Req: L-16. A backlog beyond the body cache."""
+    broker = InProcessBroker(body_cache_bytes=2000, gateway_limits=GatewayLimits(output_bytes_max=1_000_000))
+    broker.create_queue("orders")
+    desk = LiveDesk(broker)
+    sent = [str(number).encode() * 300 for number in range(10)]
+    send(desk, *sent)
+    desk.listen(credit=50)
+    assert bodies(desk.deliveries()) == sent
+    sender, _ = desk.pair("orders/$management")
+    desk.request(
+        sender, "com.microsoft:peek-message", {"from-sequence-number": Long(0), "message-count": Int(50)}
+    )
+    messages = desk.response().body["messages"]
+    assert [scan(item["message"]).decode_body()[0][1] for item in messages] == sent
+
+
+def test_the_output_budget_never_stalls_a_link() -> None:
+    """Req: T-08. Far more bytes than the budget pass through it."""
+    broker = InProcessBroker(gateway_limits=GatewayLimits(output_bytes_max=5_000))
+    broker.create_queue("orders")
+    desk = LiveDesk(broker)
+    sent = [bytes([65 + number]) * 1000 for number in range(26)]
+    send(desk, *sent)
+    desk.listen(credit=100)
+    got = desk.deliveries()
+    assert bodies(got) == sent
+    desk.settle(got[0].delivery_id, got[-1].delivery_id, Modified(True))
+    assert bodies(desk.deliveries()) == sent
+
+
+def test_the_management_node_end_to_end(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: L-03, L-10, L-14, S-06, S-11, A-06."""
+    sender, _ = desk.pair("orders/$management")
+
+    def ask(operation: str, body: object) -> tuple[int, dict[str, object]]:
+        desk.request(sender, f"com.microsoft:{operation}", body)
+        assert desk.take_event(DispositionReceived).state == ACCEPTED
+        response = desk.response()
+        return response.status, response.body
+
+    send(desk, b"1", b"2")
+    desk.listen(credit=1)
+    [got] = desk.deliveries()
+    token = uuid.UUID(bytes_le=got.delivery_tag)
+    broker.advance(LOCK_MS - 1)
+    assert ask("renew-lock", {"lock-tokens": Array.of(uuid.UUID, [token])}) == (
+        200,
+        {"expirations": [broker.clock.now_ms + LOCK_MS]},
+    )
+    broker.advance(LOCK_MS - 1)
+    desk.settle(got.delivery_id, got.delivery_id, Modified(True, True))
+    assert isinstance(desk.take_event(DispositionReceived).state, Modified)
+    assert ask("renew-lock", {"lock-tokens": [token]})[0] == 410
+    status, body = ask(
+        "receive-by-sequence-number", {"sequence-numbers": [1], "receiver-settle-mode": UInt(1)}
+    )
+    assert status == 200
+    [item] = body["messages"]  # type: ignore[misc]
+    assert isinstance(item, dict)
+    assert scan(item["message"]).decode_message_annotations()["x-opt-message-state"] == 1
+    done = {"disposition-status": "completed", "lock-tokens": [item["lock-token"]]}
+    assert ask("update-disposition", done) == (200, {})
+    assert ask("receive-by-sequence-number", {"sequence-numbers": [1]})[0] == 404
+
+    due = broker.clock.now_ms + 5_000
+    later = message_bytes(b"later", annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(due)})
+    assert ask("schedule-message", {"messages": [{"message": later}, {"message": later}]}) == (
+        200,
+        {"sequence-numbers": [3, 4]},
+    )
+    assert ask("cancel-scheduled-message", {"sequence-numbers": [3]}) == (200, {})
+    assert ask("cancel-scheduled-message", {"sequence-numbers": [3]})[0] == 404
+    status, body = ask("peek-message", {"from-sequence-number": 0, "message-count": 10})
+    found = [scan(item["message"]).decode_message_annotations() for item in body["messages"]]  # type: ignore[attr-defined]
+    assert [(each["x-opt-sequence-number"], each["x-opt-message-state"]) for each in found] == [
+        (2, 0),
+        (4, 2),
+    ]
+    broker.advance(5_000)
+    status, body = ask("peek-message", {"from-sequence-number": 3, "message-count": 10})
+    [item] = body["messages"]  # type: ignore[misc]
+    annotations = scan(item["message"]).decode_message_annotations()  # type: ignore[index]
+    assert annotations["x-opt-enqueued-time"] == due
+    assert annotations["x-opt-message-state"] == 0
+    assert ask("batch-delete-messages", {"message-count": 10, "enqueued-time-utc": Timestamp(due)}) == (
+        200,
+        {"message-count": 2},
+    )
+    assert ask("peek-message", {"from-sequence-number": 0, "message-count": 10}) == (204, {})
+    assert broker.queue("orders").active_count == 0
+
+
+def test_cbs_end_to_end(broker: InProcessBroker) -> None:
+    """Req: R-04, T-03."""
+    desk = LiveDesk(broker, mechanism="ANONYMOUS")
+    sender, _ = desk.pair("$cbs")
+    token = generate("sb://localhost/orders", KEY_NAME, KEY, broker.clock.now_ms + 60_000)
+    desk.put_token(sender, "sb://localhost/orders", token)
+    assert desk.response().status == 202
+    desk.put_token(sender, "sb://localhost/nowhere")
+    response = desk.response()
+    assert response.status == 404
+    assert "could not be found" in response.description
+    desk.events.clear()
+    send(desk, b"1")
+    desk.attach(Role.SENDER, "nowhere")
+    assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+    broker.advance(60_000)
+    desk.pump()
+    detached = desk.take_event(LinkDetached)
+    assert detached.error is not None
+    assert detached.error.description.startswith("ExpiredToken:")
+
+
+def test_links_of_a_deleted_queue_are_detached_and_nothing_lives_on(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: L-11."""
+    send(desk, b"1")
+    desk.listen(credit=1)
+    [got] = desk.deliveries()
+    broker.ask(lambda reply_to: DeleteEntity("orders", reply_to))
+    desk.pump()
+    detached = [event for event in desk.events if isinstance(event, LinkDetached)]
+    assert {str(event.error.condition) for event in detached if event.error} == {"amqp:resource-deleted"}
+    assert len(detached) == 2
+    desk.settle(got.delivery_id, got.delivery_id, ACCEPTED)
+    assert str(desk.rejection(got.delivery_id).condition) == "com.microsoft:message-lock-lost"
+    desk.events.clear()
+    desk.attach(Role.SENDER, "orders")
+    assert str(desk.refusal().condition) == "amqp:not-found"
+
+
+def test_duplicates_are_accepted_and_dropped(broker: InProcessBroker) -> None:
+    """Req: D-01."""
+    broker.create_queue("once", requires_duplicate_detection=True)
+    desk = LiveDesk(broker)
+    sender = desk.sender("once")
+    for message_id in ("a", "a", uuid.UUID(int=1), uuid.UUID(int=1), "b"):
+        desk.transfer(sender, message_bytes(properties=[message_id]))
+        assert desk.take_event(DispositionReceived).state == ACCEPTED
+    assert broker.queue("once").active_count == 3
+
+
+def test_a_stop_tells_clients_and_keeps_what_was_accepted(broker: InProcessBroker) -> None:
+    """Req: R-01."""
+    desk = LiveDesk(broker)
+    send(desk, b"1")
+    broker.close()
+    desk.pump()
+    assert "amqp:connection:forced" in repr(desk.events)
+    restarted = InProcessBroker(clock=broker.clock, store=broker.store)
+    assert restarted.queue("orders").active_count == 1
+
+
+def test_the_playbook_s_key_is_the_development_key() -> None:
+    desk = LiveDesk(InProcessBroker(), response=f"\0{KEY_NAME}\0{KEY}".encode())
+    assert not desk.gateway.closing

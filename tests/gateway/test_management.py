@@ -1,0 +1,692 @@
+"""The `$management` node: each operation, each error, the envelope."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from peeklock.amqp.codec import decode_typed
+from peeklock.amqp.encoding import encode
+from peeklock.amqp.events import DeliveryReceived, DispositionReceived, LinkDetached, LinkDrained
+from peeklock.amqp.messaging import scan
+from peeklock.amqp.performatives import ACCEPTED, Rejected
+from peeklock.amqp.types import Array, Int, Long, Role, Symbol, Timestamp, UByte, UInt, ULong
+from peeklock.auth import Authority, Right, SasRule
+from peeklock.broker.commands import (
+    Address,
+    CancelScheduled,
+    DeleteMessages,
+    Disposition,
+    Peek,
+    ReceiveDeferred,
+    ReceiveMode,
+    RenewLocks,
+    Schedule,
+    SubQueue,
+    UpdateDisposition,
+)
+from peeklock.broker.effects import (
+    Done,
+    EntityFound,
+    Failed,
+    LocksRenewed,
+    MessagesDeleted,
+    MessagesFound,
+    MessagesScheduled,
+)
+from peeklock.broker.errors import (
+    ArgumentInvalid,
+    EntityDisabled,
+    EntityNotFound,
+    MessageLockLost,
+    MessageNotFound,
+    QuotaExceeded,
+)
+from peeklock.broker.message import MessageState, MessageView
+from peeklock.gateway.context import GatewayLimits
+from peeklock.gateway.management import OPERATIONS
+from tests.gateway.playbook import (
+    KEY,
+    KEY_NAME,
+    TOKEN,
+    Desk,
+    Response,
+    message_bytes,
+    section,
+    stored,
+    view_of_queue,
+)
+
+NODE = "orders/$management"
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def sender(desk: Desk) -> int:
+    return desk.pair(NODE)[0]
+
+
+def ask(desk: Desk, sender: int, operation: str, body: Any, **options: Any) -> None:
+    desk.request(sender, f"com.microsoft:{operation}", body, **options)
+
+
+def refused(desk: Desk, status: int, condition: str) -> Response:
+    """Take a response that refuses."""
+    response = desk.response()
+    assert (response.status, response.condition, response.body) == (status, condition, {})
+    assert "TrackingId:" in response.description
+    return response
+
+
+# Operations
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        Array.of(uuid.UUID, [TOKEN, uuid.UUID(int=2)]),
+        [TOKEN, uuid.UUID(int=2)],
+        [str(TOKEN), str(uuid.UUID(int=2))],
+    ],
+)
+def test_renew_lock_answers_an_array_of_timestamps(desk: Desk, sender: int, tokens: Any) -> None:
+    """Req: L-03. Tokens as uuids or strings, in an array or a list. Source: wire contract 5.1, 5.2, 0.4."""
+    ask(desk, sender, "renew-lock", {"lock-tokens": tokens})
+    command = desk.take(RenewLocks)
+    assert (command.address, command.lock_tokens) == (
+        Address("orders"),
+        [TOKEN.bytes_le, uuid.UUID(int=2).bytes_le],
+    )
+    desk.effect(LocksRenewed(command.reply_to, [5, 6]))
+    response = desk.response()
+    assert (response.status, response.condition) == (200, None)
+    assert response.body == {"expirations": [5, 6]}
+    assert b"\xa1\x0bexpirations" + encode(Array.of(Timestamp, [5, 6])) in response.raw
+
+
+def test_a_single_renewal_is_an_array_too(desk: Desk, sender: int) -> None:
+    """Source: wire contract 5.2."""
+    ask(desk, sender, "renew-lock", {"lock-tokens": Array.of(uuid.UUID, [TOKEN])})
+    desk.effect(LocksRenewed(desk.take(RenewLocks).reply_to, [1_700_000_000_000]))
+    expected = b"\xe0\x0a\x01\x83" + (1_700_000_000_000).to_bytes(8, "big")
+    assert desk.response().raw.endswith(b"\xa1\x0bexpirations" + expected)
+
+
+@pytest.mark.parametrize("error", [MessageLockLost("gone")])
+def test_a_lost_lock_is_410(desk: Desk, sender: int, error: MessageLockLost) -> None:
+    """Req: L-11."""
+    ask(desk, sender, "renew-lock", {"lock-tokens": [TOKEN]})
+    desk.effect(Failed(desk.take(RenewLocks).reply_to, error))
+    refused(desk, 410, "com.microsoft:message-lock-lost")
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "expected"),
+    [
+        (Long(0), Int(1), (0, 1)),
+        (5, ULong(7), (5, 7)),
+        (Long(-3), UByte(1), (0, 1)),
+        (Int(2), 10**9, (2, 4096)),
+    ],
+)
+def test_peek_asks_from_a_number(
+    desk: Desk, sender: int, start: Any, count: Any, expected: tuple[int, int]
+) -> None:
+    """Req: S-11, R-05. Source: wire contract 5.2: a negative number is the start."""
+    ask(desk, sender, "peek-message", {"from-sequence-number": start, "message-count": count})
+    command = desk.take(Peek)
+    assert (command.address, command.from_sequence_number, command.count_max) == (
+        Address("orders"),
+        *expected,
+    )
+    assert command.bytes_max == GatewayLimits().reply_bytes_max
+
+
+def view(payload: bytes, number: int, **fields: Any) -> MessageView:
+    defaults: dict[str, Any] = {
+        "lock_token": None,
+        "locked_until_ms": 0,
+        "delivery_count": 0,
+        "ttl_ms": None,
+        "state": MessageState.ACTIVE,
+    }
+    return MessageView(stored(payload, number=number), **{**defaults, **fields})
+
+
+def test_peeked_messages_are_whole_messages_without_a_lock(desk: Desk, sender: int) -> None:
+    """Req: S-11, S-08. Each shows its state. Source: wire contract 5.2, 3.2."""
+    ask(desk, sender, "peek-message", {"from-sequence-number": Long(0), "message-count": Int(9)})
+    states = [MessageState.ACTIVE, MessageState.DEFERRED, MessageState.SCHEDULED]
+    views = []
+    for number, state in enumerate(states, 1):
+        desk.payloads[number] = message_bytes(str(number).encode())
+        views.append(view(desk.payloads[number], number, state=state, delivery_count=number))
+    desk.effect(MessagesFound(desk.take(Peek).reply_to, views))
+    response = desk.response()
+    assert response.status == 200
+    assert isinstance(response.body["messages"], list)
+    assert not isinstance(response.body["messages"], Array)
+    for number, item in enumerate(response.body["messages"], 1):
+        assert set(item) == {"message"}
+        sections = scan(item["message"])
+        annotations = sections.decode_message_annotations()
+        assert annotations["x-opt-sequence-number"] == number
+        assert annotations["x-opt-message-state"] == number - 1
+        assert "x-opt-locked-until" not in annotations
+        assert sections.delivery_annotations is None
+        assert sections.decode_header().delivery_count == number
+        assert item["message"].endswith(section(0x75, str(number).encode()))
+
+
+@pytest.mark.parametrize("operation", ["peek-message", "receive-by-sequence-number"])
+def test_nothing_found_is_204_with_an_empty_body(desk: Desk, sender: int, operation: str) -> None:
+    """Source: wire contract 5.2."""
+    body = {"from-sequence-number": 1, "message-count": 1, "sequence-numbers": [1]}
+    ask(desk, sender, operation, body)
+    [command] = desk.commands
+    desk.effect(MessagesFound(command.reply_to, []))  # type: ignore[union-attr]
+    response = desk.response()
+    assert (response.status, response.body) == (204, {})
+
+
+@pytest.mark.parametrize(
+    ("setting", "mode"),
+    [
+        (UInt(1), ReceiveMode.PEEK_LOCK),
+        (UByte(0), ReceiveMode.RECEIVE_AND_DELETE),
+        (None, ReceiveMode.PEEK_LOCK),
+    ],
+)
+def test_deferred_messages_are_received_by_number_in_either_mode(
+    desk: Desk, sender: int, setting: Any, mode: ReceiveMode
+) -> None:
+    """Req: L-10. The lock token is a uuid in RFC order. Source: wire contract 5.2, 3.4."""
+    numbers = Array.of(Long, [3, 4])
+    ask(
+        desk,
+        sender,
+        "receive-by-sequence-number",
+        {"sequence-numbers": numbers, "receiver-settle-mode": setting},
+    )
+    command = desk.take(ReceiveDeferred)
+    assert (command.address, command.sequence_numbers, command.mode) == (Address("orders"), [3, 4], mode)
+    payload = desk.payloads[3] = message_bytes()
+    locks = mode is ReceiveMode.PEEK_LOCK
+    found = view(
+        payload,
+        3,
+        lock_token=TOKEN.bytes_le if locks else None,
+        locked_until_ms=desk.clock.now_ms + 60_000 if locks else 0,
+        state=MessageState.DEFERRED,
+    )
+    desk.effect(MessagesFound(command.reply_to, [found]))
+    response = desk.response()
+    [item] = response.body["messages"]
+    annotations = scan(item["message"]).decode_message_annotations()
+    assert annotations["x-opt-message-state"] == 1
+    if locks:
+        assert item["lock-token"] == TOKEN
+        assert b"\xa1\x0alock-token\x98" + TOKEN.bytes in response.raw
+        assert annotations["x-opt-locked-until"] == desk.clock.now_ms + 60_000
+    else:
+        assert "lock-token" not in item
+        assert "x-opt-locked-until" not in annotations
+
+
+def test_a_number_that_is_not_deferred_is_404(desk: Desk, sender: int) -> None:
+    """Req: L-10, T-03."""
+    ask(
+        desk,
+        sender,
+        "receive-by-sequence-number",
+        {"sequence-numbers": [Long(9)], "receiver-settle-mode": UInt(1)},
+    )
+    desk.effect(Failed(desk.take(ReceiveDeferred).reply_to, MessageNotFound("no 9")))
+    refused(desk, 404, "com.microsoft:message-not-found")
+
+
+def test_an_answer_whose_bodies_are_not_in_memory_waits_and_others_pass(desk: Desk, sender: int) -> None:
+    """Req: S-11."""
+    for number in (1, 2):
+        ask(
+            desk,
+            sender,
+            "peek-message",
+            {"from-sequence-number": number, "message-count": 1},
+            message_id=f"m{number}",
+        )
+    slow, fast = desk.take(Peek), desk.take(Peek)
+    desk.payloads[2] = message_bytes(b"2")
+    desk.effect(
+        MessagesFound(slow.reply_to, [view(message_bytes(b"1"), 1), view(message_bytes(b"2"), 2)]),
+        MessagesFound(fast.reply_to, [view(message_bytes(b"2"), 2)]),
+    )
+    assert desk.response().correlation_id == "m2"
+    assert desk.gateway.bodies_wanted() == {1}
+    arrived = {1: message_bytes(b"1")}  # the other one is in memory no longer
+    desk.gateway.bodies_arrived(lambda message: arrived.get(message.body_row), desk.clock.now_ms)
+    desk.pump()
+    response = desk.response()
+    assert response.correlation_id == "m1"
+    assert [item["message"][-1:] for item in response.body["messages"]] == [b"1", b"2"]
+    assert desk.gateway.bodies_wanted() == set()
+
+
+@pytest.mark.parametrize("message_id", ["text", uuid.UUID(int=7), None])
+def test_schedule_reads_messages_and_answers_an_array_of_longs(
+    desk: Desk, sender: int, message_id: Any
+) -> None:
+    """Req: S-05, S-06. Source: wire contract 5.2; JavaScript reads the elements as 8 bytes each."""
+    payload = message_bytes(
+        properties=[message_id],
+        annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(1_700_000_099_000)},
+    )
+    item = {"message-id": message_id, "message": payload, "session-id": "s", "partition-key": None}
+    ask(desk, sender, "schedule-message", {"messages": [item, {"message": message_bytes()}]})
+    command = desk.take(Schedule)
+    assert command.address == Address("orders")
+    [(first, first_payload), (second, _)] = command.messages
+    assert (first.scheduled_at_ms, first.size_bytes, first_payload) == (
+        1_700_000_099_000,
+        len(payload),
+        payload,
+    )
+    assert first.message_id == (None if message_id is None else encode(message_id))
+    assert second.scheduled_at_ms == desk.clock.now_ms  # no time given: now
+    desk.effect(MessagesScheduled(command.reply_to, [7, 8]))
+    response = desk.response()
+    assert (response.status, response.body) == (200, {"sequence-numbers": [7, 8]})
+    golden = b"\xa1\x10sequence-numbers\xe0\x12\x02\x81" + (7).to_bytes(8, "big") + (8).to_bytes(8, "big")
+    assert response.raw.endswith(golden)
+
+
+def test_one_bad_message_refuses_the_whole_schedule(desk: Desk, sender: int) -> None:
+    """Req: S-05."""
+    bad = message_bytes(properties=["m" * 129])
+    ask(desk, sender, "schedule-message", {"messages": [{"message": message_bytes()}, {"message": bad}]})
+    refused(desk, 400, "com.microsoft:argument-error")
+    ask(desk, sender, "schedule-message", {"messages": [{"message": b"nonsense"}]})
+    refused(desk, 400, "amqp:decode-error")
+    assert desk.commands == []
+
+
+@pytest.mark.parametrize("numbers", [Array.of(Long, [1, 2]), [Int(1), ULong(2)]])
+def test_cancel_answers_200_or_404(desk: Desk, sender: int, numbers: Any) -> None:
+    """Req: S-06. Source: wire contract 5.2."""
+    ask(desk, sender, "cancel-scheduled-message", {"sequence-numbers": numbers})
+    command = desk.take(CancelScheduled)
+    assert (command.address, command.sequence_numbers) == (Address("orders"), [1, 2])
+    desk.effect(Done(command.reply_to))
+    response = desk.response()
+    assert (response.status, response.body) == (200, {})
+    ask(desk, sender, "cancel-scheduled-message", {"sequence-numbers": numbers})
+    desk.effect(Failed(desk.take(CancelScheduled).reply_to, MessageNotFound("fired")))
+    refused(desk, 404, "com.microsoft:message-not-found")
+
+
+@pytest.mark.parametrize(
+    ("status", "disposition"),
+    [
+        ("completed", Disposition.COMPLETED),
+        ("abandoned", Disposition.ABANDONED),
+        ("suspended", Disposition.SUSPENDED),
+        ("defered", Disposition.DEFERRED),
+        ("deferred", Disposition.DEFERRED),
+        ("Completed", Disposition.COMPLETED),
+    ],
+)
+def test_update_disposition_settles_by_token(
+    desk: Desk, sender: int, status: str, disposition: Disposition
+) -> None:
+    """Req: L-14. Source: wire contract 4.4, 5.2."""
+    body = {"disposition-status": status, "lock-tokens": Array.of(uuid.UUID, [TOKEN])}
+    ask(desk, sender, "update-disposition", body)
+    command = desk.take(UpdateDisposition)
+    assert (command.address, command.lock_tokens, command.disposition) == (
+        Address("orders"),
+        [TOKEN.bytes_le],
+        disposition,
+    )
+    assert (command.reason, command.description, command.properties) == (None, None, None)
+    desk.effect(Done(command.reply_to))
+    assert (desk.response().status, desk.commands) == (200, [])
+
+
+def test_reason_description_and_properties_come_along(desk: Desk, sender: int) -> None:
+    """Req: L-14, L-09. Values keep their types."""
+    body = {
+        "disposition-status": "suspended",
+        "lock-tokens": [TOKEN],
+        "deadletter-reason": "why",
+        "deadletter-description": "because",
+        "properties-to-modify": {"tries": UInt(3), "gone": None},
+        "session-id": None,
+    }
+    ask(desk, sender, "update-disposition", body)
+    command = desk.take(UpdateDisposition)
+    assert (command.reason, command.description) == ("why", "because")
+    assert command.properties == {"tries": 3, "gone": None}
+    assert command.properties is not None
+    assert type(command.properties["tries"]) is UInt
+    desk.effect(Failed(command.reply_to, MessageLockLost("gone")))
+    refused(desk, 410, "com.microsoft:message-lock-lost")
+
+
+@pytest.mark.parametrize(("asked", "passed"), [(1, 1), (4000, 4000), (4001, 4000)])
+def test_batch_delete_answers_how_many(desk: Desk, sender: int, asked: int, passed: int) -> None:
+    """Req: A-06. Source: wire contract 5.2."""
+    ask(
+        desk,
+        sender,
+        "batch-delete-messages",
+        {"message-count": Int(asked), "enqueued-time-utc": Timestamp(99)},
+    )
+    command = desk.take(DeleteMessages)
+    assert (command.address, command.count_max, command.enqueued_before_ms) == (Address("orders"), passed, 99)
+    desk.effect(MessagesDeleted(command.reply_to, 1))
+    response = desk.response()
+    assert (response.status, response.body) == (200, {"message-count": 1})
+    value = decode_typed(response.raw, scan(response.raw).body[0] + 3)[0]["message-count"]  # type: ignore[index]
+    assert type(value) is Int
+    ask(
+        desk,
+        sender,
+        "batch-delete-messages",
+        {"message-count": Int(asked), "enqueued-time-utc": Timestamp(99)},
+    )
+    desk.effect(MessagesDeleted(desk.take(DeleteMessages).reply_to, 0))
+    assert desk.response().status == 204
+
+
+def test_the_dead_letter_queue_has_a_node_of_its_own(desk: Desk) -> None:
+    """Req: L-17. Source: wire contract 5.1."""
+    sender, _ = desk.pair("orders/$DeadLetterQueue/$management")
+    ask(desk, sender, "peek-message", {"from-sequence-number": 0, "message-count": 1})
+    assert desk.take(Peek).address == Address("orders", SubQueue.DEAD_LETTER)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "renew-session-lock",
+        "get-session-state",
+        "set-session-state",
+        "get-message-sessions",
+        "add-rule",
+        "remove-rule",
+        "enumerate-rules",
+        "no-such-thing",
+        "",
+    ],
+)
+def test_operations_that_are_not_offered_are_501(desk: Desk, sender: int, operation: str) -> None:
+    """Req: T-03. Source: wire contract 5.1."""
+    ask(desk, sender, operation, {"session-id": "s"})
+    refused(desk, 501, "amqp:not-implemented")
+    desk.request(sender, None, {})
+    refused(desk, 501, "amqp:not-implemented")
+    assert desk.commands == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("renew-lock", None),
+        ("renew-lock", "text"),
+        ("renew-lock", {}),
+        ("renew-lock", {"lock-tokens": []}),
+        ("renew-lock", {"lock-tokens": TOKEN}),
+        ("renew-lock", {"lock-tokens": ["no guid"]}),
+        ("renew-lock", {"lock-tokens": [7]}),
+        ("peek-message", {"message-count": 1}),
+        ("peek-message", {"from-sequence-number": "1", "message-count": 1}),
+        ("peek-message", {"from-sequence-number": True, "message-count": 1}),
+        ("schedule-message", {}),
+        ("schedule-message", {"messages": []}),
+        ("schedule-message", {"messages": [b"not a map"]}),
+        ("schedule-message", {"messages": [{"message": "text"}]}),
+        ("cancel-scheduled-message", {"sequence-numbers": ["1"]}),
+        ("cancel-scheduled-message", {"sequence-numbers": 1}),
+        ("receive-by-sequence-number", {"sequence-numbers": [1], "receiver-settle-mode": "x"}),
+        ("update-disposition", {"lock-tokens": [TOKEN]}),
+        ("update-disposition", {"lock-tokens": [TOKEN], "disposition-status": "renewed"}),
+        ("update-disposition", {"lock-tokens": [TOKEN], "disposition-status": 7}),
+        ("update-disposition", {"disposition-status": "completed"}),
+        (
+            "update-disposition",
+            {"lock-tokens": [TOKEN], "disposition-status": "completed", "properties-to-modify": 1},
+        ),
+        (
+            "update-disposition",
+            {"lock-tokens": [TOKEN], "disposition-status": "suspended", "deadletter-reason": 1},
+        ),
+        ("batch-delete-messages", {"message-count": 1}),
+    ],
+)
+def test_a_malformed_request_is_400(desk: Desk, sender: int, operation: str, body: Any) -> None:
+    """Req: R-05, T-03. Source: wire contract 5.1. The link lives on."""
+    ask(desk, sender, operation, body)
+    refused(desk, 400, "com.microsoft:argument-error")
+    assert desk.commands == []
+    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+
+
+@pytest.mark.parametrize("operation", ["peek-message", "batch-delete-messages"])
+def test_a_count_of_nothing_is_out_of_range(desk: Desk, sender: int, operation: str) -> None:
+    for count in (0, -1):
+        ask(
+            desk,
+            sender,
+            operation,
+            {"from-sequence-number": 1, "message-count": count, "enqueued-time-utc": 1},
+        )
+        refused(desk, 400, "com.microsoft:argument-out-of-range")
+
+
+def test_a_session_id_is_refused_where_there_are_no_sessions(desk: Desk, sender: int) -> None:
+    """Req: G-01. Not offered yet, and said so."""
+    ask(desk, sender, "peek-message", {"from-sequence-number": 1, "message-count": 1, "session-id": "s"})
+    refused(desk, 501, "amqp:not-implemented")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "condition"),
+    [
+        (EntityNotFound("gone"), 404, "amqp:not-found"),
+        (EntityDisabled("off"), 403, "com.microsoft:entity-disabled"),
+        (QuotaExceeded("full"), 403, "amqp:resource-limit-exceeded"),
+        (ArgumentInvalid("bad"), 400, "com.microsoft:argument-error"),
+    ],
+)
+def test_a_refusal_of_the_broker_has_its_status_and_condition(
+    desk: Desk, sender: int, error: EntityNotFound, status: int, condition: str
+) -> None:
+    """Req: L-11, T-02. errorCondition is a symbol: .NET casts it. Source: wire contract 0.3, 5.1."""
+    ask(desk, sender, "peek-message", {"from-sequence-number": 1, "message-count": 1})
+    desk.effect(Failed(desk.take(Peek).reply_to, error))
+    response = refused(desk, status, condition)
+    assert b"\xa1\x0eerrorCondition\xa3" in response.raw
+    [(_, fields)] = desk.logged
+    assert str(fields["tracking_id"]) in response.description
+
+
+READING = {
+    "renew-lock",
+    "peek-message",
+    "receive-by-sequence-number",
+    "update-disposition",
+    "batch-delete-messages",
+}
+WRITING = {"schedule-message", "cancel-scheduled-message"}
+BODY = {
+    "lock-tokens": [TOKEN],
+    "from-sequence-number": 1,
+    "message-count": 1,
+    "sequence-numbers": [1],
+    "disposition-status": "completed",
+    "enqueued-time-utc": 1,
+    "messages": [{"message": message_bytes()}],
+}
+
+
+@pytest.mark.parametrize(
+    ("right", "allowed"), [(Right.SEND, WRITING), (Right.LISTEN, READING), (Right.MANAGE, READING | WRITING)]
+)
+def test_each_operation_needs_its_right(right: Right, allowed: set[str]) -> None:
+    """Req: R-04. Source: wire contract 1.7."""
+    assert {name.removeprefix("com.microsoft:") for name in OPERATIONS} == READING | WRITING
+    desk = Desk(authority=Authority([SasRule(KEY_NAME, KEY, rights=frozenset({right}))]))
+    sender, _ = desk.pair(NODE)
+    for operation in sorted(READING | WRITING):
+        ask(desk, sender, operation, BODY)
+        if operation in allowed:
+            assert len(desk.commands) == 1
+            desk.commands.clear()
+        else:
+            refused(desk, 401, "amqp:unauthorized-access")
+            assert desk.commands == []
+
+
+# The envelope
+
+
+def test_the_response_s_bytes_are_what_clients_read(desk: Desk, sender: int) -> None:
+    """Golden bytes: statusCode is an int, keys are strings, the body is an empty map. Source: wire contract
+    0.4, 5.1."""
+    ask(desk, sender, "cancel-scheduled-message", {"sequence-numbers": [1]})
+    desk.effect(Done(desk.take(CancelScheduled).reply_to))
+    assert desk.response().raw == (
+        b"\x00\x53\x73\xc0\x17\x06\x40\x40\x40\x40\x40\x98"
+        + uuid.UUID(int=1).bytes
+        + b"\x00\x53\x74\xc1\x29\x04\xa1\x0astatusCode\x71\x00\x00\x00\xc8\xa1\x11statusDescription\xa1\x02OK"
+        + b"\x00\x53\x77\xc1\x01\x00"
+    )
+
+
+@pytest.mark.parametrize("message_id", [uuid.UUID(int=77), "text-id", ULong(9), ULong(2**40), b"binary"])
+def test_the_correlation_id_echoes_type_and_value(desk: Desk, sender: int, message_id: Any) -> None:
+    """Source: wire contract 5.1."""
+    ask(desk, sender, "bogus", {}, message_id=message_id)
+    response = desk.response()
+    raw = scan(response.raw).property_raw(5)
+    assert raw == encode(message_id)
+
+
+def test_a_tracking_id_of_the_client_is_echoed(desk: Desk, sender: int) -> None:
+    """Source: wire contract 5.1."""
+    ask(desk, sender, "bogus", {})
+    assert "com.microsoft:tracking-id" not in desk.response().properties
+    fields = section(0x74, {"operation": "bogus", "com.microsoft:tracking-id": "abc"})
+    desk.transfer(sender, section(0x73, ["id"]) + fields + section(0x77, {}))
+    assert desk.response().properties["com.microsoft:tracking-id"] == "abc"
+
+
+def test_answers_go_by_correlation_in_any_order(desk: Desk, sender: int) -> None:
+    """Source: wire contract 5.1: long operations must not block others."""
+    for number in range(3):
+        ask(
+            desk,
+            sender,
+            "cancel-scheduled-message",
+            {"sequence-numbers": [number + 1]},
+            message_id=f"m{number}",
+        )
+    commands = [desk.take(CancelScheduled) for _ in range(3)]
+    for number in (2, 0, 1):
+        desk.effect(Done(commands[number].reply_to))
+        assert desk.response().correlation_id == f"m{number}"
+
+
+def test_a_request_is_settled_at_once(desk: Desk, sender: int) -> None:
+    """Python's sender link does not look at the role of dispositions. Source: wire contract 0.6."""
+    ask(desk, sender, "peek-message", {"from-sequence-number": 1, "message-count": 1})
+    outcome = desk.take_event(DispositionReceived)
+    assert (outcome.settled, outcome.state) == (True, ACCEPTED)
+    assert not any(isinstance(event, DeliveryReceived) for event in desk.events)
+
+
+def test_what_is_no_message_or_too_large_is_rejected_and_the_link_lives_on(desk: Desk) -> None:
+    """Req: R-05."""
+    desk = Desk(limits=GatewayLimits(request_bytes_max=2000))
+    sender, _ = desk.pair(NODE)
+    for payload, condition in (
+        (b"nonsense", "amqp:decode-error"),
+        (b"x" * 2001, "amqp:link:message-size-exceeded"),
+    ):
+        delivery_id = desk.transfer(sender, payload)
+        outcome = desk.take_event(DispositionReceived)
+        assert (outcome.first, outcome.settled) == (delivery_id, True)
+        assert isinstance(outcome.state, Rejected)
+        assert outcome.state.error is not None
+        assert str(outcome.state.error.condition) == condition
+    ask(desk, sender, "bogus", {})
+    assert desk.response().status == 501
+
+
+def test_requests_have_credit_topped_up(desk: Desk) -> None:
+    """Source: wire contract 5.1."""
+    desk = Desk(limits=GatewayLimits(request_credit=4))
+    sender, _ = desk.pair(NODE)
+    for _ in range(9):
+        assert desk.client.credit(desk.channel, sender) >= 2
+        ask(desk, sender, "bogus", {})
+
+
+# Which receiver a response takes (wire contract 5.1)
+
+
+def test_the_receiver_named_by_reply_to_may_be_on_another_session(desk: Desk) -> None:
+    """JavaScript has each link on a session of its own."""
+    sender, _ = desk.pair(NODE)
+    first = desk.channel
+    desk.channel = desk.client.begin()
+    name = str(uuid.uuid4())
+    desk.attach(Role.RECEIVER, NODE, name=name, near=name)
+    look_up = desk.commands.pop()
+    desk.effect(EntityFound(look_up.reply_to, view_of_queue()))  # type: ignore[union-attr]
+    desk.client.flow(desk.channel, 0, 10)
+    desk.pump()
+    second, desk.channel = desk.channel, first
+    ask(desk, sender, "bogus", {}, reply_to=name)
+    assert desk.response().event.channel == second
+    ask(desk, sender, "bogus", {}, reply_to=NODE)
+    assert desk.response().event.channel == first
+
+
+def test_an_answer_never_takes_another_node_s_receiver(desk: Desk) -> None:
+    sender = desk.attach(Role.SENDER, "$cbs")
+    desk.pair(NODE)
+    desk.request(sender, "bogus", {}, reply_to=NODE)
+    assert not any(isinstance(event, DeliveryReceived) for event in desk.events)
+    assert desk.logged[-1][0] == "reply without a link"
+
+
+def test_replies_wait_for_the_client_s_credit_within_bounds(desk: Desk) -> None:
+    """Req: R-05, T-08."""
+    desk = Desk(limits=GatewayLimits(unsent_replies_bytes_max=2000))
+    sender, receiver = desk.pair(NODE)
+    desk.client.flow(desk.channel, receiver, 0)
+    for number in range(20):
+        ask(desk, sender, "bogus", {}, message_id=f"m{number}")
+    assert not any(isinstance(event, DeliveryReceived) for event in desk.events)
+    dropped = sum(event == "reply dropped" for event, _ in desk.logged)
+    assert 0 < dropped < 20
+    desk.client.flow(desk.channel, receiver, 3)
+    desk.pump()
+    assert [desk.response().correlation_id for _ in range(3)] == ["m0", "m1", "m2"]
+    desk.client.flow(desk.channel, receiver, 100, drain=True)
+    desk.pump()
+    rest = [event for event in desk.events if isinstance(event, DeliveryReceived)]
+    assert len(rest) == 20 - dropped - 3
+    assert desk.take_event(LinkDrained)
+    ask(desk, sender, "bogus", {})
+    assert len([event for event in desk.events if isinstance(event, DeliveryReceived)]) == len(rest)
