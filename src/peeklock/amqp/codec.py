@@ -75,12 +75,15 @@ _DESCRIBED: Final = 0x00
 _LIST0: Final = 0x45
 _ZERO_WIDTH: Final = frozenset((0x40, 0x41, 0x42, 0x43, 0x44, 0x45))
 
+Buffer = bytes | bytearray | memoryview
+"""What `decode` reads; anything but `bytes` is copied first."""
+
 Scalar = Callable[[bytes, int], tuple[Any, int]]
 """A reader of one primitive: (buffer, offset behind the constructor) to (value, offset behind the value)."""
 
 
 def decode(
-    buf: bytes, offset: int = 0, *, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX
+    buf: Buffer, offset: int = 0, *, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX
 ) -> tuple[Any, int]:
     """Decode the value at `offset` into plain Python values; give it and the offset behind it.
 
@@ -92,7 +95,7 @@ def decode(
 
 
 def decode_typed(
-    buf: bytes, offset: int = 0, *, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX
+    buf: Buffer, offset: int = 0, *, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX
 ) -> tuple[Any, int]:
     """Decode like `decode`, but into the wrapper types, so that the AMQP type of every value is kept."""
     return _decode(buf, offset, _TYPED, depth_max, elements_max)
@@ -192,10 +195,9 @@ def _skip_descriptor(buf: bytes, offset: int) -> int:
 
 
 def _decode(
-    buf: bytes, offset: int, table: list[Scalar | None], depth_max: int, elements_max: int
+    data: Buffer, offset: int, table: list[Scalar | None], depth_max: int, elements_max: int
 ) -> tuple[Any, int]:
-    if type(buf) is not bytes:
-        buf = bytes(buf)
+    buf = data if isinstance(data, bytes) else bytes(data)
     try:
         scalar = table[buf[offset]]
         if scalar is not None:
