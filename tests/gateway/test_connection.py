@@ -8,8 +8,8 @@ from peeklock.amqp.connection import Connection
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkDetached
 from peeklock.amqp.types import Role
 from peeklock.auth import Authority, Right, SasRule
-from peeklock.broker.commands import CloseLink, Complete, DropConnection, OpenSender, Send
-from peeklock.broker.effects import Accepted
+from peeklock.broker.commands import CloseLink, Complete, DropConnection, OpenSender, Peek, Send
+from peeklock.broker.effects import Accepted, Drained, MessagesFound
 from peeklock.gateway.connection import SASL_MECHANISMS, Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import NamespaceEntry
@@ -292,6 +292,25 @@ def test_effects_after_the_end_are_dropped() -> None:
     assert desk.gateway.data_to_send() == b""
     assert desk.gateway.uncommitted_bytes == 0
     assert desk.gateway.bodies_wanted() == set()
+
+
+def test_effects_after_our_close_do_no_harm() -> None:
+    """Req: R-05. What was under way when the broker stopped still comes; nothing follows a close on the
+    wire."""
+    desk = Desk()
+    desk.transfer(desk.sender(), message_bytes())
+    send = desk.take(Send)
+    _, opened = desk.receiver(credit=5)
+    sender, _ = desk.pair("orders/$management")
+    desk.request(sender, "com.microsoft:peek-message", {"from-sequence-number": 0, "message-count": 1})
+    peek = desk.take(Peek)
+    desk.gateway.shutdown(desk.clock.now_ms)
+    desk.gateway.data_to_send()
+    assert send.reply_to is not None
+    late = desk.deliver(opened.link, message_bytes())
+    for effect in (Accepted(send.reply_to), late, Drained(opened.link), MessagesFound(peek.reply_to, [])):
+        desk.gateway.handle(effect, lambda message: desk.payloads.get(message.body_row), desk.clock.now_ms)
+    assert desk.gateway.data_to_send() == b""
 
 
 def test_a_session_that_ends_closes_its_links_one_by_one() -> None:

@@ -13,6 +13,7 @@ from peeklock.amqp.performatives import ACCEPTED, RELEASED, Modified, Rejected
 from peeklock.amqp.types import Array, Int, Long, Role, Symbol, Timestamp, UInt
 from peeklock.auth import generate
 from peeklock.broker.commands import DeleteEntity
+from peeklock.broker.quotas import PREMIUM
 from peeklock.gateway.context import GatewayLimits
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.playbook import KEY, KEY_NAME, LiveDesk, message_bytes, section
@@ -374,6 +375,33 @@ def test_links_of_a_deleted_queue_are_detached_and_nothing_lives_on(
     desk.events.clear()
     desk.attach(Role.SENDER, "orders")
     assert str(desk.refusal().condition) == "amqp:not-found"
+
+
+def test_a_large_message_passes_in_many_frames_both_ways() -> None:
+    """Req: T-10. Premium tier: far beyond the frame size of 64 KiB, at the limit, and one past it."""
+    broker = InProcessBroker(tier=PREMIUM)
+    broker.create_queue("large", max_message_size_kb=2048)
+    desk = LiveDesk(broker)
+    sender = desk.sender("large")
+    overhead = len(message_bytes(b"x" * 1000)) - 1000
+    body = bytes(range(256)) * ((2 << 20) // 256)
+    desk.transfer(sender, message_bytes(body[overhead:]))
+    assert desk.take_event(DispositionReceived).state == ACCEPTED
+    delivery_id = desk.transfer(sender, message_bytes(body[overhead - 1 :]))
+    assert str(desk.rejection(delivery_id).condition) == "amqp:link:message-size-exceeded"
+    desk.listen("large", credit=1)
+    [got] = desk.deliveries()
+    assert bodies([got]) == [body[overhead:]]
+    desk.settle(got.delivery_id, got.delivery_id, ACCEPTED)
+    assert broker.queue("large").size_bytes == 0
+
+
+def test_nothing_is_scheduled_into_a_dead_letter_queue(desk: LiveDesk) -> None:
+    """Req: L-17."""
+    sender, _ = desk.pair("orders/$DeadLetterQueue/$management")
+    body = {"messages": [{"message": message_bytes()}]}
+    desk.request(sender, "com.microsoft:schedule-message", body)
+    assert desk.response().condition == "amqp:not-allowed"
 
 
 def test_duplicates_are_accepted_and_dropped(broker: InProcessBroker) -> None:
