@@ -138,3 +138,28 @@ def check(folder: Path) -> None:
     for line in report.lines:
         click.echo(line)
     sys.exit(report.exit_status)
+
+
+@main.command()
+@click.option(
+    "--jobs",
+    type=click.IntRange(20, 100_000),
+    default=2_000,
+    show_default=True,
+    help="How many jobs to send.",
+)
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Which jobs, and which trouble they have."
+)
+def demo(jobs: int, seed: int) -> None:
+    """Show the main job on real input: jobs, workers, a killed broker, nothing lost.
+
+    Starts a broker on a temporary folder, sends jobs through the official client, lets workers complete,
+    abandon, defer and dead-letter them, kills the broker in the middle, starts it again, and counts.
+    Exit status: 0 when every job ended exactly once where it should, else 1.
+    """
+    from rich.console import Console
+
+    from peeklock.demo.story import run
+
+    sys.exit(run(jobs, seed, Console()))

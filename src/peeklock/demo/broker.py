@@ -1,6 +1,6 @@
-"""A broker in a process of its own: `peeklock serve` started, killed, started again on the same folder and port.
+"""A broker in a process of its own, `peeklock serve`, that is killed and started again on folder and port.
 
-Owns: the child process, its ready line, and the end of it by its own pid. Must not know: what is done with it.
+Owns: the child process, its ready line, and its end by its own pid. Must not know: what is done with it.
 """
 
 from __future__ import annotations
@@ -89,6 +89,11 @@ class BrokerProcess:
         self.connection_string = found[1]
         self.amqp_port, self.http_port = int(found[2]), int(found[3])
         return took_s
+
+    def check(self) -> None:
+        """Find out whether it still runs. Raises: BrokerFailed when it ended by itself."""
+        if self._process is not None and (status := self._process.poll()) is not None:
+            raise BrokerFailed(f"the broker ended by itself with status {status}; {self._last_words()}")
 
     def kill(self) -> None:
         """End it as a power cut would (SIGKILL); nothing if it does not run."""

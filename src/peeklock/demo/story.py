@@ -1,0 +1,184 @@
+"""The story of the demo, from start to verdict.
+
+Owns: the order of events, the moment of the kill, the time limit. Must not know: how jobs are sent or shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from peeklock.demo.broker import BrokerFailed, BrokerProcess
+from peeklock.demo.client import (
+    IN_FLIGHT_MAX,
+    WORKERS,
+    ClientMissing,
+    Site,
+    check_client,
+    count_left,
+    create_queue,
+)
+from peeklock.demo.display import Display, show_result, show_verdict
+from peeklock.demo.jobs import Job, Trouble, make_jobs, work
+from peeklock.demo.ledger import Ledger
+from peeklock.server.tls import make_pair
+
+KILL_AT = 0.4
+"""The share of jobs that are over when the broker is killed."""
+
+AWAY_S = 0.5
+"""How long it stays away, so that clients notice."""
+
+BACKLOG = 0.2
+"""The share of jobs that may be in the queue at once: there is still something to be sent at the kill."""
+
+LOOK_S = 0.05
+QUIET_S = 2.0
+"""Without progress for so long, the queue is looked into."""
+
+STORY_S_MAX = 120.0
+"""When something hangs. Our choice: several times what a small machine takes."""
+
+
+def run(job_count: int, seed: int, console: Console) -> int:
+    """Tell the whole story; 0 when every job ended exactly once where it should, else 1."""
+    try:
+        check_client()
+        jobs = make_jobs(job_count, seed)
+        with tempfile.TemporaryDirectory(prefix="peeklock-demo-") as folder:
+            return _run(jobs, Path(folder), console)
+    except (ClientMissing, BrokerFailed, ValueError) as failure:
+        console.print(f"peeklock demo: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    except TimeoutError:
+        console.print(f"peeklock demo: not over after {STORY_S_MAX:.0f} s; giving up", style="red")
+        return 1
+
+
+def _run(jobs: list[Job], folder: Path, console: Console) -> int:
+    ledger = Ledger.of(jobs)
+    certificate, key = _make_tls_files(folder)
+    started = time.monotonic()
+    with BrokerProcess(folder, (f"--tls-cert={certificate}", f"--tls-key={key}")) as broker:
+        with Display(console, len(jobs)) as display:
+            display.say(
+                f"[bold]peeklock serve[/] is ready on port {broker.amqp_port} and keeps all in {broker.data}"
+            )
+            create_queue(broker.connection_string, certificate)
+            display.say(
+                f"{len(jobs)} jobs for the queue 'jobs': count the words of a piece of Python's standard "
+                f"library, and compress it; at most {IN_FLIGHT_MAX} sends in flight, {WORKERS} workers"
+            )
+            asyncio.run(asyncio.wait_for(_tell(broker, ledger, display), STORY_S_MAX))
+        left = count_left(broker.connection_string, certificate)
+        broker.stop()
+    faults = ledger.faults() + _check_results(ledger)
+    if left:
+        faults.append(f"{left} messages are left over in the queue")
+    show_result(console, ledger, time.monotonic() - started)
+    show_verdict(console, faults)
+    return int(bool(faults))
+
+
+async def _tell(broker: BrokerProcess, ledger: Ledger, display: Display) -> None:
+    site = Site(broker.connection_string, ledger)
+    sending = asyncio.create_task(_send_all(site))
+    working = asyncio.create_task(site.work())
+    killing = asyncio.create_task(_kill_and_restart(broker, ledger, display))
+    try:
+        await _wait_until_drained(broker, site, sending, killing, display)
+    finally:
+        site.stopping.set()
+        for task in (sending, killing):
+            task.cancel()
+    await working
+    fetched = await site.fetch_deferred()
+    display.say(f"{fetched} deferred jobs fetched by their sequence numbers")
+    display.progress(ledger.over_count())
+    dead = await site.read_dead_letters()
+    display.say(f"{dead} jobs read from the dead-letter queue")
+    await site.close()
+
+
+async def _send_all(site: Site) -> None:
+    by_trouble: dict[Trouble, list[Job]] = {trouble: [] for trouble in Trouble}
+    for job in site.ledger.jobs.values():
+        by_trouble[job.trouble].append(job)
+    scheduled, withdrawn = by_trouble[Trouble.SCHEDULED], by_trouble[Trouble.WITHDRAWN]
+    at_once = [
+        job for job in site.ledger.jobs.values() if job.trouble not in (Trouble.SCHEDULED, Trouble.WITHDRAWN)
+    ]
+    await asyncio.gather(site.schedule(scheduled), site.withdraw(withdrawn), site.send(at_once))
+
+
+async def _kill_and_restart(broker: BrokerProcess, ledger: Ledger, display: Display) -> None:
+    over = 0
+    for _ in itertools.count():
+        over = ledger.over_count()
+        if over >= KILL_AT * len(ledger.jobs):
+            break
+        await asyncio.sleep(LOOK_S)
+    broker.kill()
+    display.say(
+        f"[bold red]killed[/] the broker (SIGKILL) with {over} jobs over, "
+        f"{len(ledger.sent) - over} inside and {len(ledger.jobs) - len(ledger.sent)} still to be sent"
+    )
+    await asyncio.sleep(AWAY_S)
+    took_s = await asyncio.to_thread(broker.start)
+    display.say(f"[bold green]started[/] it again on the same folder and port: ready after {took_s:.2f} s")
+
+
+async def _wait_until_drained(
+    broker: BrokerProcess,
+    site: Site,
+    sending: asyncio.Task[None],
+    killing: asyncio.Task[None],
+    display: Display,
+) -> None:
+    """Wait until all is sent, the broker was killed and is back, and only deferred messages are left."""
+    ledger = site.ledger
+    last, changed = -1, time.monotonic()
+    while True:
+        await asyncio.sleep(LOOK_S)
+        broker.check()
+        for task in (sending, killing):
+            if task.done():
+                task.result()  # raises what went wrong there
+        over = ledger.over_count()
+        display.progress(over)
+        if len(ledger.sent) - over < BACKLOG * len(ledger.jobs):
+            site.has_room.set()
+        else:
+            site.has_room.clear()
+        if over != last:
+            last, changed = over, time.monotonic()
+        if not (sending.done() and killing.done()):
+            continue
+        if over == len(ledger.jobs) or time.monotonic() - changed > QUIET_S:
+            if await site.count_waiting() == 0:
+                return
+            changed = time.monotonic()
+
+
+def _check_results(ledger: Ledger) -> list[str]:
+    """Do the same work once more without a queue, and compare."""
+    return [
+        f"{job_id}: the worker's result is {found}, not {right}"
+        for job_id, found in ledger.results.items()
+        if found != (right := work(ledger.jobs[job_id].text, ledger.jobs[job_id].digest))
+    ]
+
+
+def _make_tls_files(folder: Path) -> tuple[Path, Path]:
+    # The administration client speaks HTTPS only; it is told to trust this certificate.
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate_pem, key_pem = make_pair(["localhost"], datetime.now(UTC))
+    certificate.write_bytes(certificate_pem)
+    key.write_bytes(key_pem)
+    return certificate, key
