@@ -120,6 +120,36 @@ def test_a_message_given_back_before_its_time_expires_later(broker: Broker, own:
     assert broker.peek() == []
 
 
+def test_a_message_locked_while_its_neighbour_expires_still_expires_later(broker: Broker) -> None:
+    """Req: E-02, E-03"""
+    broker.send(ttl_ms=5_000)
+    broker.send(ttl_ms=1_000)
+    (delivery,) = broker.receive()
+    broker.advance(1_000)  # looks through both, and passes over the locked one
+    broker.release(delivery)
+    broker.advance(3_999)
+    assert numbers(broker.peek()) == [1]
+    broker.advance(1)
+    assert broker.peek() == []
+
+
+def test_the_same_with_the_entitys_time_to_live(broker: Broker) -> None:
+    """Req: E-03, E-04"""
+    broker.update(default_ttl_ms=5_000)
+    broker.send()
+    broker.advance(1_000)
+    broker.send()
+    first, second = broker.receive(2)
+    broker.release(first)
+    broker.advance(4_000)
+    assert numbers(broker.peek()) == [2]
+    broker.release(second)
+    broker.advance(999)
+    assert numbers(broker.peek()) == [2]
+    broker.advance(1)
+    assert broker.peek() == []
+
+
 def test_a_rejected_expired_message_goes_where_the_receiver_says(broker: Broker) -> None:
     """Req: E-03"""
     broker.send(ttl_ms=1_000)

@@ -193,12 +193,24 @@ class QueueMachine(RuleBasedStateMachine):
         if not self.links:
             return
         link = data.draw(st.sampled_from(sorted(self.links)))
-        receiver: Any = self.broker.namespace._links[link]
+        receiver: Any = self.broker.namespace._attachments.links[link]
         self.credit[link] = more
         effects = self.broker.do(SetCredit(link, receiver.deliveries + more, LOTS, drain))
         self.take(effects)
         if drain:
             self.credit[link] = 0
+
+    @rule(count=st.integers(1, 3))
+    def receive(self, count: int) -> None:
+        link = self.broker.receiver()
+        self.links[link] = False
+        self.credit[link] = count
+        self.take(self.broker.do(SetCredit(link, count, LOTS)))
+        self.broker.do(CloseLink(link))
+        del self.links[link]
+        for found in self.locked():
+            if found.holder == link:
+                found.holder = ()
 
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
