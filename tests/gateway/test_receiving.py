@@ -148,6 +148,31 @@ def test_a_drain_without_credit_is_passed_on_too(desk: Desk) -> None:
     assert desk.take_event(LinkDrained)
 
 
+def test_a_late_answer_to_a_drain_does_not_take_newer_credit(desk: Desk) -> None:
+    """Req: L-16. The client has given credit anew while the broker's answer was under way."""
+    handle, opened = desk.receiver()
+    desk.client.flow(desk.channel, handle, 5, drain=True)
+    desk.pump()
+    desk.client.flow(desk.channel, handle, 7)
+    desk.pump()
+    desk.effect(Drained(opened.link))
+    assert not any(isinstance(event, LinkDrained) for event in desk.events)
+    assert desk.client.credit(desk.channel, handle) == 7
+    desk.effect(desk.deliver(opened.link, message_bytes()))
+    assert desk.take_event(DeliveryReceived)
+
+
+def test_a_further_allowance_of_bytes_does_not_drain_again() -> None:
+    """Req: L-16."""
+    desk = Desk(limits=GatewayLimits(output_bytes_max=10_000))
+    handle, opened = desk.receiver()
+    desk.client.flow(desk.channel, handle, 5, drain=True)
+    desk.pump()
+    assert desk.take(SetCredit).drain
+    desk.effect(desk.deliver(opened.link, message_bytes(b"x" * 6_000)))
+    assert not desk.take(SetCredit).drain
+
+
 def test_a_delivery_after_the_credit_was_taken_back_is_released(desk: Desk) -> None:
     """Req: L-16."""
     handle, opened = desk.receiver(credit=2)

@@ -1,5 +1,4 @@
-"""A stored message as its receiver gets it: fresh header and annotations, then the sender's bytes as they
-are.
+"""A stored message as its receiver gets it: fresh header and annotations, then the sender's own bytes.
 
 Owns: the encoding of deliveries, peeked and deferred messages. Must not know: links, locks, where bodies are
 kept.
@@ -23,8 +22,7 @@ from peeklock.amqp.messaging import Span, scan
 from peeklock.broker.message import MessageView
 
 TTL_MS_MAX = 0xFFFFFFFF
-"""The most that header.ttl can say, 49.7 days; longer ones are told by absolute-expiry-time (wire contract
-3.2)."""
+"""The most that header.ttl can say, 49.7 days; absolute-expiry-time says more (wire contract 3.2)."""
 
 BROKER_OWNED = frozenset(
     {
@@ -45,8 +43,7 @@ _PREFIX_BYTES_MAX = 256
 """Longer prefixes are unlikely to repeat, and are not kept."""
 
 _MICROSOFT_GUID = struct.Struct("<IHH8s").unpack
-"""A delivery tag is a GUID in .NET's byte order; unpacking it little-endian and packing it big-endian gives
-RFC order."""
+"""A delivery tag is a GUID in .NET's order: unpacked little-endian, packed big-endian it is RFC order."""
 
 _TTL = struct.Struct(">I").pack
 
@@ -142,8 +139,7 @@ class _Layout:
         else:
             self.head = fixed + b"\x70"
             head_bytes = len(self.head) + 4 + len(self.first_acquirer)
-        # The lock token stands last of the delivery-annotations, the sender's own message-annotations after
-        # ours.
+        # The lock token stands behind the sender's delivery-annotations, his message-annotations behind ours.
         delivery = _map_start(
             0x71,
             delivery_pairs,
@@ -183,8 +179,7 @@ def _keep(key: tuple[bytes, bool, bool], layout: _Layout) -> _Layout:
 
 
 def _map_start(section: int, pairs: list[bytes], *, extra_pairs: int, extra_bytes: int) -> bytes:
-    """Give section constructor, size and count of a map that holds `pairs` and some more; nothing if it is
-    empty."""
+    """Give constructor, size and count of a map section of `pairs` and some more; nothing if it is empty."""
     count = 2 * (len(pairs) + extra_pairs)
     if not count:
         return b""

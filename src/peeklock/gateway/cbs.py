@@ -15,8 +15,7 @@ from peeklock.gateway.errors import TABLE, TooManyGrants
 from peeklock.gateway.requests import Request, respond_cbs
 
 AUDIENCE_LENGTH_MAX = 1024
-"""Characters. Our choice: a host name (253) and the longest entity path (260 + 50 and suffixes) stay far
-below."""
+"""Characters. Our choice: a host name (253) and the longest path (260 + 50 and suffixes) stay far below."""
 
 
 class TokenNode:

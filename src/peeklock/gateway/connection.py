@@ -72,8 +72,7 @@ from peeklock.gateway.requests import ReplyLink, RequestLink
 from peeklock.gateway.sender_link import SenderLink
 
 SASL_MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
-"""The service's set. ANONYMOUS must be in it: the Python client refuses to go on without (wire contract
-1.3)."""
+"""The service's set. The Python client refuses to go on without ANONYMOUS. Source: wire contract 1.3."""
 
 _PLAIN_BYTES_MAX = 1024
 

@@ -44,8 +44,7 @@ class GatewayLimits:
     unsent_replies_bytes_max: int = 4_194_304
     """Replies that wait for a client's credit; beyond it they are dropped and logged."""
     output_bytes_max: int = 1_048_576
-    """Unsent output above which no receiver link is given further bytes. Source: architecture,
-    back-pressure."""
+    """Unsent output above which no receiver is given more bytes. Source: architecture, back-pressure."""
 
 
 @dataclass(slots=True)

@@ -91,8 +91,7 @@ TABLE: dict[type[Exception], Answer] = {
 
 
 class Reporter:
-    """Makes the error that a client sees and the log line that belongs to it, with one tracking id in
-    both."""
+    """Makes the error that a client sees and its line in the log, with one tracking id in both."""
 
     def __init__(self, connection_id: int, tracking: Callable[[], str], log: Log) -> None:
         """`tracking` gives a fresh GUID text a call."""

@@ -91,8 +91,7 @@ _DESCRIPTIONS = {200: "OK", 204: "No Content"}
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation: its right, its reading (a command but for the reply-to), its answer (None = body
-    missing)."""
+    """One operation: its right; its reading, a command but for reply-to; its answer (None: body missing)."""
 
     right: Right
     read: Callable[[Request, Context, int], Callable[[ReplyTo], Command]]

@@ -34,8 +34,7 @@ class RequestNodes:
         accepted: Callable[[Key, Half], None],
         refused: Callable[[LinkAttached, str, Exception, int], None],
     ) -> None:
-        """`accepted` is told of each half that opens, `refused` (attach, entity, error, now_ms) of each that
-        does not."""
+        """`accepted` is told of each half that opens, `refused` (attach, entity, error, now_ms) of others."""
         self._context = context
         self._accepted = accepted
         self._refused = refused

@@ -51,8 +51,7 @@ DESCRIPTION = "DeadLetterErrorDescription"
 
 
 class ReceiverLink:
-    """One attached receiver. `number` names it towards the broker and is never used again on this
-    connection."""
+    """One attached receiver. `number` names it towards the broker, once and for all of the connection."""
 
     __slots__ = (
         "_bytes_max",
@@ -114,7 +113,7 @@ class ReceiverLink:
         """Pass on the credit that came before the link was open."""
         self.queue_id = effect.queue_id
         if self._wanted or self._drain_asked:
-            self._set_credit()
+            self._set_credit(drain=self._drain_asked)
 
     def flow(self, event: LinkFlow, now_ms: int) -> None:
         """Take the client's credit: what it may be sent now, so in all that much more than it was given.
@@ -124,7 +123,7 @@ class ReceiverLink:
         self._wanted = self._given + self.context.connection.credit(self.channel, self.handle)
         self._drain_asked = event.drain
         if self.queue_id is not None:
-            self._set_credit()
+            self._set_credit(drain=event.drain)
             self.retry(now_ms)  # deliveries that waited for credit
 
     def allow_bytes(self) -> bool:
@@ -139,16 +138,16 @@ class ReceiverLink:
             return True
         if self._free_bytes_max() <= max(self._bytes_max, self._given_bytes):
             return False
-        self._set_credit()
+        self._set_credit(drain=False)
         return True
 
     def _free_bytes_max(self) -> int:
         free = self.context.limits.output_bytes_max - self.context.output_bytes
         return self._given_bytes + max(0, free)
 
-    def _set_credit(self) -> None:
+    def _set_credit(self, *, drain: bool) -> None:
         self._bytes_max = max(self._bytes_max, self._free_bytes_max())
-        self.context.commands.append(SetCredit(self.link, self._wanted, self._bytes_max, self._drain_asked))
+        self.context.commands.append(SetCredit(self.link, self._wanted, self._bytes_max, drain))
 
     # Deliveries
 
@@ -246,6 +245,8 @@ class ReceiverLink:
         self.context.commands.append(Release(self.queue_id, effect.lock_token, None))
 
     def _give_back_credit(self) -> None:
+        if not self._drain_asked:
+            return  # the client has given credit anew while this was under way
         self._wanted = self._given
         self._drain_asked = False
         self.context.connection.drained(self.channel, self.handle)
@@ -286,8 +287,7 @@ class ReceiverLink:
         )
 
     def forget(self) -> None:
-        """Drop what belongs to this link: it is gone. Locks stay with the broker (L-13), undelivered ones do
-        not."""
+        """Drop what belongs to this link. Locks stay with the broker (L-13), those not delivered do not."""
         for effect in self._outbox:
             if type(effect) is Deliver:
                 self.release_undelivered(effect)
