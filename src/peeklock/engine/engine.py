@@ -96,6 +96,7 @@ class Engine:
         self._flying_bytes = 0
         self._numbers: dict[int, tuple[int, NumbersIssued]] = {}  # queue -> (frame, counters), oldest first
         self._reading = False
+        self._reading_rows: set[int] = set()  # must not be dropped before they are read
 
     @property
     def in_flight(self) -> bool:
@@ -198,7 +199,7 @@ class Engine:
             ledger.release_doomed()
         changes = self._changes
         no = self._no
-        dropped = ledger.take_dropped(self.bodies.wanted, alone=not changes)
+        dropped = ledger.take_dropped(self.bodies.wanted | self._reading_rows, alone=not changes)
         truncate_before = ledger.take_truncation()
         if not changes and not dropped and not truncate_before and not ledger.has_doomed:
             return None
@@ -275,11 +276,13 @@ class Engine:
         first_pinned = self.bodies.first_pinned
         wanted = self.ledger.wanted(self._next_row if first_pinned is None else first_pinned)
         self._reading = wanted is not None
+        self._reading_rows = set() if wanted is None else set(wanted.rows)
         return wanted
 
     def reclaim_offer(self, found: ReclaimFound) -> None:
         """Take what was read: records made anew and bodies copied forward join the open batch."""
         self._reading = False
+        self._reading_rows = set()
         ledger = self.ledger
         for frame in found.head:
             self._record(self._still_true(frame))

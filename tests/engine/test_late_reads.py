@@ -1,0 +1,31 @@
+"""A read for reclaim may come late: what it names must still be there."""
+
+from __future__ import annotations
+
+import pytest
+
+from peeklock.engine import reclaim
+from tests.engine.rig import Rig, at_once
+from tests.engine.tiny import Create, Put, Take
+
+
+def test_a_row_is_not_dropped_while_it_waits_to_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last message went after the read was asked for. Found by simulation. Req: R-06"""
+    monkeypatch.setattr(reclaim, "DROP_ALONE_BYTES", 1)
+    rig = Rig()
+    rig.commit(Create())
+    rig.commit(*(Put(b"%d" % n * 100) for n in range(4)))
+    rig.settle()  # the rows of before the start are listed
+    rig.commit(*(Take(position) for position in (1, 2, 3)))
+    rig.now_ms += reclaim.SETTLE_MS + 1
+    rig.engine.advance(rig.now_ms)
+    wanted = rig.engine.reclaim_wanted()
+    assert wanted is not None
+    assert len(wanted.rows) == 1
+    rig.commit(Take(4))
+    rig.commit(Put(b"next"))
+    rig.commit(Put(b"and next"))
+    found = at_once(wanted.read_from(rig.store))
+    rig.engine.reclaim_offer(found)
+    rig.settle()
+    assert wanted.rows[0] not in rig.store._bodies
