@@ -214,18 +214,22 @@ class Sender(Actor):
         self._link: SendLink | None = None
 
     def ready(self) -> None:
-        assert self.peer is not None
-        link = self.peer.attach_sender(self._queue)
-        self._link = link
-        link.on_lost = lambda condition: self._link_lost(condition)
+        self._attach()
         self.later(self.random.randint(0, self._pace_ms), self._act)
+
+    def _attach(self) -> None:
+        assert self.peer is not None
+        self._link = link = self.peer.attach_sender(self._queue)
+        link.on_lost = lambda condition: self._link_lost(condition)
 
     def left(self) -> None:
         self._link = None
 
     def _link_lost(self, condition: str | None) -> None:
         self._link = None
-        if self.peer is not None and not self.peer.lost and not self.checker.excused(self.connection):
+        if self.peer is None or self.peer.lost or self.checker.may_be_disabled(condition):
+            return
+        if not self.checker.excused(self.connection):
             raise Violation(f"{self.name}: the broker detached the sender link: {condition}")
 
     def _act(self) -> None:
@@ -233,7 +237,10 @@ class Sender(Actor):
             return
         self.later(self.random.randint(1, 2 * self._pace_ms), self._act)
         link = self._link
-        if link is None or not link.open or link.credit <= 0:
+        if link is None:
+            self._attach()
+            return
+        if not link.open or link.credit <= 0:
             return
         roll = self.random.random()
         if roll < 0.5:
@@ -254,7 +261,7 @@ class Sender(Actor):
             self.leave()
         else:
             link.detach()
-            self.ready()
+            self._attach()
 
     def _message(self, *, scheduled: bool = False, group: int = 0, wrong: bool = False) -> tuple[Sent, bytes]:
         """Make a message, and its encoding."""
@@ -274,10 +281,13 @@ class Sender(Actor):
             shared.recent_ids.append((self._queue, message_id))
         ttl_ms = random.choice((None, None, None, 50, 3_000, 20_000, 60_000))
         at_ms = shared.node.now_ms + random.choice((-1_000, 0, 20, 700, 4_000, 15_000)) if scheduled else None
-        sent = Sent(uid, self._queue, message_id, ttl_ms, at_ms, group, self.world.now_ms)
+        sent = Sent(uid, self._queue, message_id, ttl_ms, at_ms, group, self.world.now_ms, wrong)
         data = b"uid=%08d;" % uid + b"." * random.choice((0, 3, 40, 300))
-        if random.random() < 0.01:
+        roll = random.random()
+        if roll < 0.01:
             data += b"." * 3_000
+        elif roll < 0.011:
+            data += b"." * 150_000  # several frames
         payload = encode_message(
             header=None if ttl_ms is None else Header(ttl=ttl_ms),
             message_annotations=None
@@ -410,7 +420,9 @@ class Receiver(Actor):
     def _link_lost(self, link: ReceiveLink, condition: str | None) -> None:
         if self._link is link:
             self._link = None
-        if self.peer is not None and not self.peer.lost and not self.checker.excused(self.connection):
+        if self.peer is None or self.peer.lost or self.checker.may_be_disabled(condition):
+            return
+        if not self.checker.excused(self.connection):
             raise Violation(f"{self.name}: the broker detached the receiver link: {condition}")
 
     def _flow(self, link: ReceiveLink) -> None:
@@ -618,6 +630,8 @@ def renew(actor: Actor, address: str, lock: Lock) -> None:
         if status == 0:
             return  # never known: the lock may be longer than told
         actor.world.note(f"{actor.name}: renewal of uid {lock.uid} {status} {condition} {body}")
+        if actor.checker.may_be_disabled(condition):
+            return
         if status not in (200, 410):
             raise Violation(f"a renewal was answered with {status} {condition}")
         actor.checker.renew_answered(lock, asked_ms, int(body["expirations"][0]) if status == 200 else None)
@@ -638,7 +652,7 @@ def update_disposition(actor: Actor, address: str, lock: Lock, kind: str) -> Non
         if status == 0:
             return
         actor.world.note(f"{actor.name}: uid {lock.uid} {kind} {status} {condition}")
-        if status not in (200, 410):
+        if status not in (200, 410) and not actor.checker.may_be_disabled(condition):
             raise Violation(f"update-disposition was answered with {status} {condition}")
         actor.checker.settle_answered(lock, kind, asked_ms, None if status == 200 else str(condition))
 
@@ -666,7 +680,7 @@ def receive_deferred(
         if status == 0:
             return
         actor.world.note(f"{actor.name}: deferred {numbers} {status} {condition}")
-        if status not in (200, 204, 404):
+        if status not in (200, 204, 404) and not actor.checker.may_be_disabled(condition):
             raise Violation(f"receive-by-sequence-number was answered with {status} {condition}")
         if status == 200 and len(body["messages"]) != len(set(numbers)):
             raise Violation(f"{len(body['messages'])} messages for the numbers {numbers}")
@@ -697,7 +711,7 @@ def peek(
     def answered(status: int, condition: str | None, body: Any) -> None:
         if status == 0:
             return
-        if status not in (200, 204):
+        if status not in (200, 204) and not actor.checker.may_be_disabled(condition):
             raise Violation(f"peek was answered with {status} {condition}")
         found = []
         for entry in body["messages"] if status == 200 else ():
@@ -754,7 +768,7 @@ class Manager(Actor):
             if status == 0:
                 return
             self.world.note(f"{self.name}: cancel of uid {uid} {status} {condition}")
-            if status not in (200, 404):
+            if status not in (200, 404) and not self.checker.may_be_disabled(condition):
                 raise Violation(f"cancel was answered with {status} {condition}")
             if status == 200:
                 self.checker.cancelled(uid)
@@ -782,7 +796,7 @@ class Manager(Actor):
         self.checker.may_delete(self.shared.queue_id(address), count)
 
         def answered(status: int, condition: str | None, body: Any) -> None:
-            if status not in (0, 200, 204):
+            if status not in (0, 200, 204) and not self.checker.may_be_disabled(condition):
                 raise Violation(f"batch deletion was answered with {status} {condition}")
             if status == 200 and not 0 <= body["message-count"] <= count:
                 raise Violation(f"batch deletion of {count} answered {body}")

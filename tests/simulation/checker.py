@@ -28,6 +28,10 @@ own."""
 
 FOREVER = 1 << 62
 
+DISABLED = "com.microsoft:entity-disabled"
+LIMITED = ("amqp:resource-limit-exceeded", "com.microsoft:server-busy")
+"""How sends are refused while space is low or the broker lags (R-06)."""
+
 
 @dataclass(slots=True)
 class Sent:
@@ -41,6 +45,8 @@ class Sent:
     group: int
     """Members of a batch share it; 0 = sent alone."""
     sent_ms: int
+    wrong: bool = False
+    """It breaks a rule: it must be refused, with all its batch."""
     outcome: str | None = None
     """None = never told; else `accepted`, `dropped` (accepted as a duplicate), or the condition of the
     rejection."""
@@ -64,6 +70,7 @@ class Lock:
     """When and by what it may have ended before: `settle complete`, `crash`, `cut`, `update`..."""
     renewals_open: int = 0
     """Renewals asked for and not answered: `until_ms` may be later than known."""
+    renewed: bool = False
     settled: str | None = None
     """The settlement that was answered with success."""
     settled_ms: int = 0
@@ -92,6 +99,8 @@ class Checker:
         self.queue_ids: dict[str, int] = {}
         self.crashes: list[int] = []
         self.jumps: list[int] = []
+        self.was_disabled = False
+        """An entity's status was not active at some time: links may be refused or detached for it."""
         self._connections: dict[int, tuple[int, int]] = {}
         """When each was made, and the broker's clock then relative to the world's."""
         self._lost: dict[int, tuple[int, str]] = {}
@@ -148,6 +157,10 @@ class Checker:
         """The world's clock jumps: connections may time out, locks lapse at once."""
         self.jumps.append(self._now_ms())
 
+    def may_be_disabled(self, condition: str | None) -> bool:
+        """Tell whether a refusal is due to an entity's status."""
+        return condition == DISABLED and self.was_disabled
+
     def connected(self, connection: int) -> None:
         """A connection was made."""
         self._connections[connection] = self._now_ms(), self.offset_ms
@@ -185,6 +198,8 @@ class Checker:
     def send_answered(self, uids: list[int], outcome: str) -> None:
         """The outcome has arrived: `accepted` or the condition of the rejection."""
         accepted = outcome == "accepted"
+        if any(self.sent[uid].wrong for uid in uids) if accepted else not self._may_refuse(uids, outcome):
+            raise Violation(f"a send was answered with {outcome}: {[self.sent[uid] for uid in uids]}")
         self.counts["accepted" if accepted else "rejected"] += len(uids)
         for uid in uids:
             sent = self.sent[uid]
@@ -198,6 +213,11 @@ class Checker:
                     raise Violation(f"uid {uid} was accepted, yet is not on stable storage")
                 outcome = "dropped"
             sent.outcome = outcome
+
+    def _may_refuse(self, uids: list[int], condition: str) -> bool:
+        if condition == "com.microsoft:argument-error":
+            return any(self.sent[uid].wrong for uid in uids)
+        return condition in LIMITED or (condition == DISABLED and self.was_disabled)
 
     def scheduled(self, uids: list[int], numbers: list[int]) -> None:
         """The schedule operation answered with sequence numbers."""
@@ -293,6 +313,8 @@ class Checker:
         now = self._now_ms()
         if condition is not None:
             self.counts["lock lost"] += condition.endswith("lock-lost")
+            if condition != "com.microsoft:message-lock-lost" and not self.may_be_disabled(condition):
+                raise Violation(f"{kind} was refused with {condition}: {lock}")
             if condition.endswith("lock-lost") and lock.surely_live(now, but=1):
                 raise Violation(f"{kind} was refused with {condition}, yet the lock is live: {lock}")
             return
@@ -344,6 +366,10 @@ class Checker:
                 raise Violation(f"renewal was refused, yet the lock is live: {lock}")
         else:
             self._check_held(lock, "renewal", asked_ms)
+            renewed_ms = until_broker_ms - self.offset_ms - (lock.until_ms - lock.taken_ms)
+            if not lock.renewed and not asked_ms <= renewed_ms <= self._now_ms():
+                raise Violation(f"a renewal between {asked_ms} and now gave {until_broker_ms}: {lock}")
+            lock.renewed = True
             lock.until_ms = max(lock.until_ms, until_broker_ms - self.offset_ms)
         lock.renewals_open -= 1
 
@@ -443,6 +469,8 @@ class Checker:
         if f"dead-letter {reason}" in sent.reasons:
             return
         history = self.facts.history(record.queue_id)
+        if reason == "TTLExpiredException":
+            self._check_unlocked(main[-1], commit)
         if reason == "MaxDeliveryCountExceeded":
             if record.delivery_count < min(d.max_delivery_count for d in history):
                 raise Violation(f"dead-lettered for MaxDeliveryCount too early: {record}")
@@ -471,6 +499,7 @@ class Checker:
                 return "cancelled" if "cancel" in sent.reasons else None
         if "complete" in sent.reasons:
             return "completed"
+        self._check_unlocked(record, commit)
         if record.state is MessageState.ACTIVE and not record.in_dead_letter_queue:
             if self.expires_broker_ms(record, min) <= commit.taken_broker_ms:
                 return "expired"
@@ -479,6 +508,14 @@ class Checker:
             self.delete_budget[record.queue_id] = budget - 1
             return "received and deleted"
         return None
+
+    def _check_unlocked(self, record: Record, commit: Commit) -> None:
+        """Check that a message which nobody settled was not taken away under a live lock (E-03, A-06)."""
+        for lock in self.locks_of.get(record.uid, ()):
+            if lock.queue_id != record.queue_id or lock.ends or lock.settled is not None:
+                continue
+            if lock.taken_ms < commit.opened_ms and commit.taken_ms < lock.until_ms:
+                raise Violation(f"a message is gone while it was locked: {record}, {lock}")
 
     def expires_broker_ms(self, record: Record, choose: Callable[[list[int]], int]) -> int:
         """When a message expires: the earliest (`min`) or latest (`max`) instant that the entity's settings

@@ -11,16 +11,18 @@ or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 from zlib import crc32
 
 from peeklock.auth.authority import Authority
 from peeklock.broker.changes import Change, MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.commands import Command, CreateQueue, LimitSending, UpdateQueue
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.effects import (
     Deliver,
     DetachLink,
@@ -34,6 +36,8 @@ from peeklock.broker.effects import (
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
+from peeklock.engine import engine as engine_module
+from peeklock.engine import reclaim
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.connection import Gateway
@@ -181,6 +185,8 @@ class Node:
         if self.process is not None:
             self._world.note(f"update: {description}")
             self.checker.updated(description.name)
+            if description.status is not EntityStatus.ACTIVE:
+                self.checker.was_disabled = True
             self.process.offer([UpdateQueue(description, self.process.own_reply())])
 
     def queue(self, name: str) -> QueueDescription:
@@ -240,12 +246,15 @@ class Process:
         self._requests = 0
         self._tracking = 0
         self._rows_under_way: set[int] = set()
-        namespace = pieces.namespace(limits=TIERS["standard"], tokens=self._token, digest_key=b"simulation")
-        self.engine = pieces.engine(namespace, BodyCache(BODIES_BYTES_MAX))
+        self.namespace = pieces.namespace(
+            limits=TIERS["standard"], tokens=self._token, digest_key=b"simulation"
+        )
+        self.engine = pieces.engine(self.namespace, BodyCache(BODIES_BYTES_MAX))
         self.namespaces = OneNamespace(Authority.development())
 
     def recover(self, queues: list[QueueDescription]) -> None:
         drive(self.engine.recover(self._node.store, self._node.now_ms))
+        self.namespace.check(self._node.now_ms)
         known = {
             entity.description.name: entity.description
             for entity in self._node.checker.facts.entities.values()
@@ -358,6 +367,8 @@ class Process:
 
     def _commit(self, batch: Batch) -> None:
         world, weather = self._world, self._node.weather
+        if batch.no % CHECK_EVERY == 0:
+            self.namespace.check(self._node.now_ms)
         taken = snapshot(batch, self._opened_ms, world.now_ms)
         self._opened_ms = world.now_ms
         world.note(f"batch {batch.no}: {len(batch.changes)} changes, {len(batch.body_rows)} rows")
@@ -481,6 +492,33 @@ class Process:
 
 BODIES_BYTES_MAX = 4_000
 """So small that bodies are read back from the store all the time."""
+
+SMALL_SIZES: tuple[tuple[ModuleType, str, int], ...] = (
+    (engine_module, "ROW_BYTES_MAX", 2_000),
+    (reclaim, "JOURNAL_BYTES_MIN", 6_000),
+    (reclaim, "HEAD_READ_BYTES", 1_500),
+    (reclaim, "COPY_READ_BYTES", 4_000),
+    (reclaim, "TRUNCATE_BYTES_MAX", 3_000),
+    (reclaim, "DROP_ALONE_BYTES", 2_000),
+    (reclaim, "LIST_ROWS_MAX", 7),
+)
+"""Sizes at which the engine begins to reclaim space, brought down to what a simulation writes."""
+
+CHECK_EVERY = 50
+"""Batches between two looks at the broker's own indexes."""
+
+
+@contextmanager
+def small_sizes() -> Iterator[None]:
+    """Let the engine reclaim space as early as a simulation needs it."""
+    before = [getattr(module, name) for module, name, _ in SMALL_SIZES]
+    for module, name, value in SMALL_SIZES:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(SMALL_SIZES, before, strict=True):
+            setattr(module, name, value)
 
 
 def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -307,6 +307,7 @@ class Peer:
 
     def close(self) -> None:
         """Close the connection properly."""
+        self.ready = False
         self.connection.close()
         self.flush()
 

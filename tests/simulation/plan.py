@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from peeklock.broker.commands import LimitSending
-from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
+from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
 from tests.simulation.actors import ANSWER_MS_MAX, Actor, Drainer, Manager, Receiver, Sender, Shared
 from tests.simulation.bugs import BUGS
 from tests.simulation.checker import Checker
 from tests.simulation.facts import Violation
-from tests.simulation.node import Node, Pieces, Weather
+from tests.simulation.node import Node, Pieces, Weather, small_sizes
 from tests.simulation.world import Livelock, World
 
 FAULTS_MS = 45_000
@@ -42,6 +42,11 @@ class Result:
 
 def run_seed(seed: int, *, bug: str | None = None, trace: Callable[[str], None] | None = None) -> Result:
     """Run one seed to its end or to its first violation."""
+    with small_sizes():
+        return _run_seed(seed, bug, trace)
+
+
+def _run_seed(seed: int, bug: str | None, trace: Callable[[str], None] | None) -> Result:
     world = World(seed, trace=trace)
     simulation = Simulation(world, Pieces() if bug is None else BUGS[bug].pieces())
     failure: str | None = None
@@ -169,19 +174,26 @@ class Simulation:
                     max_delivery_count=random.choice((queue.max_delivery_count, 4, 10)),
                     default_ttl_ms=random.choice((queue.default_ttl_ms, 25_000, UNLIMITED_MS)),
                     dead_lettering_on_expiration=random.random() < 0.5,
+                    status=EntityStatus.ACTIVE,
                 )
             )
+        elif roll < 0.44:
+            queue = node.queue(random.choice(self.queues).name)
+            node.update(replace(queue, status=random.choice(list(EntityStatus))))
+            self.world.after(random.randint(100, 4_000), self._activate, queue.name)
         elif roll < 0.48:
             node.limit(LimitSending(low_space=random.random() < 0.5, lagging=random.random() < 0.5))
-        elif roll < 0.54:
-            node.limit(LimitSending())
-        elif roll < 0.57:
+            self.world.after(random.randint(100, 6_000), node.limit, LimitSending())
+        elif roll < 0.51:
             jump_ms = random.choice((30_000, 3_600_000, 5 * 3_600_000))
             self.checker.jumped()
             self.world.jump(jump_ms)
             self.checker.jumped()
             return jump_ms
         return 0
+
+    def _activate(self, name: str) -> None:
+        self.node.update(replace(self.node.queue(name), status=EntityStatus.ACTIVE))
 
     # Without faults
 
@@ -196,6 +208,8 @@ class Simulation:
             self.node.offset_ms = 0
         self.node.start()
         self.node.limit(LimitSending())
+        for queue in self.queues:
+            self._activate(queue.name)
         self.node.find_half_open()
         for actor in self.actors:
             actor.stop()

@@ -9,7 +9,7 @@ from tests.simulation.plan import run_seed
 pytestmark = pytest.mark.simulation
 
 FOUND = {
-    0: "a delivery waited in the outbox, its message was removed meanwhile: its body was gone, the broker died",
+    0: "a delivery waited in the outbox, its message was removed meanwhile: its body was gone",
     115: "a peek waited for a body that was moved to a row not yet durable: read too early, the broker died",
     119: "two flows in one read: a delivery was sent with the first's credit, which the second took back",
 }
