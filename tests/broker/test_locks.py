@@ -313,6 +313,24 @@ def test_a_disposition_in_the_dead_letter_queue(broker: Broker) -> None:
     assert broker.view().dead_letter_count == 0
 
 
+def test_a_disposition_refused_for_one_settles_none(broker: Broker) -> None:
+    """Req: L-14, L-17"""
+    for _ in range(2):
+        broker.send()
+    for index, delivery in enumerate(broker.receive(2)):
+        broker.dead_letter(delivery, properties={"note": "x" * 60_000 * index})
+    first, second = broker.receive_dead(2)
+    address = Address("orders", SubQueue.DEAD_LETTER)
+    tokens = [token(first), token(second)]
+    properties = {"more": "x" * 10_000}
+    command = UpdateDisposition(
+        address, tokens, Disposition.ABANDONED, broker.reply_to(), properties=properties
+    )
+    assert isinstance(broker.refused(command), InvalidOperation)
+    broker.complete(first, 5)
+    broker.complete(second, 5)
+
+
 @pytest.mark.parametrize("status", [EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED])
 def test_while_receiving_is_disabled_that_is_the_answer(broker: Broker, status: EntityStatus) -> None:
     """Req: L-11, A-04"""

@@ -232,6 +232,15 @@ def test_a_burst_is_activated_in_slices_and_in_order(broker: Broker) -> None:
     assert all(a.sequence_number + 1 == b.sequence_number for a, b in pairwise(found))
 
 
+def test_ever_earlier_times_leave_no_timers_behind(broker: Broker) -> None:
+    """Req: T-08"""
+    for number in range(1_000):
+        broker.checks = False
+        broker.schedule(1_000_000 - number)
+    assert len(broker.namespace._shared.timers._heap) <= 66
+    broker.namespace.check(broker.now_ms)
+
+
 def test_times_all_over_the_place_are_met_to_the_millisecond(broker: Broker) -> None:
     """Req: S-07"""
     broker.checks = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from peeklock.broker.changes import MessageStored
@@ -103,7 +105,7 @@ def test_a_batch_at_the_limit_is_stored(broker: Broker) -> None:
     ],
 )
 def test_a_message_of_the_size_limit_passes_and_one_byte_more_does_not(
-    tier: TierLimits, settings: dict[str, int], limit: int
+    tier: TierLimits, settings: dict[str, Any], limit: int
 ) -> None:
     """Req: T-10, A-05"""
     broker = Broker(tier)

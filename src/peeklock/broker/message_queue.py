@@ -481,6 +481,11 @@ class MessageQueue:
         else:
             self.remove(message, changes)
 
+    def require_settleable(self, lock: Lock, properties: Mapping[str, Any] | None) -> None:
+        """Raise now what `abandon` or `defer` would raise, before the first of several locks is settled."""
+        if self.dead_letters is None:
+            self._overlay_for(lock, properties)
+
     def _overlay_for(self, lock: Lock, properties: Mapping[str, Any] | None) -> bytes | None:
         if not properties:
             return None

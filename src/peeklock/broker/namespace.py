@@ -232,8 +232,7 @@ class Namespace:
         return None if queue is None else queue.find(position)
 
     def still_holds(self, change: NumbersIssued | MessageIdSeen, now_ms: int) -> Change | None:
-        """Give what has to be written again when the frame with this fact goes; None when it holds no
-        more."""
+        """Give what has to be written again when this fact's frame goes, None when it holds no more."""
         queue = self._queues.get(change.queue_id)
         if queue is None:
             return None

@@ -277,6 +277,9 @@ class Operations:
         disposition = command.disposition
         if disposition is Disposition.DEFERRED:
             self._require_deferral(queue)
+        if disposition in (Disposition.ABANDONED, Disposition.DEFERRED):
+            for lock in locks:
+                queue.require_settleable(lock, command.properties)
         for lock in locks:
             if disposition is Disposition.COMPLETED:
                 queue.complete(lock, changes)

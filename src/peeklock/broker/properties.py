@@ -49,7 +49,7 @@ def _reasons(reason: str | None, description: str | None) -> dict[str, str]:
     return {name: value for name, value in pairs if value is not None}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _reason_only(reason: str | None, description: str | None) -> bytes | None:
     """Encode a reason alone. Many messages share theirs, and then they share these bytes."""
     reasons = _reasons(reason, description)

@@ -126,6 +126,8 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
         queue.last_enqueued_at_ms = counters.last_enqueued_at_ms
     if entries:
         queue.next_position = max(queue.next_position, entries[-1][0] + 1)
+    if active:
+        queue.last_enqueued_at_ms = max(queue.last_enqueued_at_ms, active[-1][1].enqueued_at_ms)
     for _, message in scheduled:
         queue.activation.note(message)
     if queue.expiry is not None:

@@ -32,15 +32,20 @@ class Timers:
     A queue has at most one entry that counts, the one equal to its `timer_ms`; others are passed over.
     """
 
-    __slots__ = ("_heap",)
+    __slots__ = ("_heap", "_size_max")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, MessageQueue]] = []
+        self._size_max = 64
 
     def set(self, queue: MessageQueue, due_ms: int) -> None:
         """Have a queue called at an instant, instead of at the one set before."""
         queue.timer_ms = due_ms
         heappush(self._heap, (due_ms, queue.queue_id, queue))
+        if len(self._heap) > self._size_max:
+            self._heap = [entry for entry in self._heap if entry[2].timer_ms == entry[0]]
+            heapify(self._heap)
+            self._size_max = 2 * len(self._heap) + 64
 
     def next_ms(self) -> int | None:
         heap = self._heap
