@@ -114,11 +114,13 @@ def test_a_receiver_of_any_queue_of_an_entity_is_opened(
 def test_what_cannot_be_is_refused_without_asking_the_broker(
     desk: Desk, role: Role, address: Any, options: dict[str, Any], condition: str
 ) -> None:
-    """Req: G-01, F-03, R-05. Source: wire contract 2.1, 2.2, 2.6, 6."""
+    """Req: R-05. Source: wire contract 2.1, 2.2, 2.6, 6."""
     desk.attach(role, address, **options)
     error = desk.refusal()
     assert str(error.condition) == condition
     assert "TrackingId:" in error.description
+    if isinstance(address, str) and "orders" in address:
+        assert f"systemtracker:localhost:{address.lower()}," in error.description.lower()
     assert desk.commands == []
 
 

@@ -493,7 +493,7 @@ def test_a_count_of_nothing_is_out_of_range(desk: Desk, sender: int, operation: 
 
 
 def test_a_session_id_is_refused_where_there_are_no_sessions(desk: Desk, sender: int) -> None:
-    """Req: G-01. Not offered yet, and said so."""
+    """Sessions are not offered yet, and said so."""
     ask(desk, sender, "peek-message", {"from-sequence-number": 1, "message-count": 1, "session-id": "s"})
     refused(desk, 501, "amqp:not-implemented")
 

@@ -393,7 +393,7 @@ def test_what_is_no_outcome_settles_nothing(desk: Desk, state: Any) -> None:
 
 
 def test_a_settlement_inside_a_transaction_is_refused(desk: Desk) -> None:
-    """Req: F-03. Not offered yet, and said so."""
+    """Transactions are not offered yet, and said so."""
     [delivery_id] = delivered(desk)
     desk.settle(delivery_id, delivery_id, TransactionalState(b"t", ACCEPTED))
     assert str(desk.rejection(delivery_id).condition) == "amqp:not-implemented"

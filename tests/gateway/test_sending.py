@@ -258,7 +258,7 @@ def test_a_message_id_is_read_where_the_entity_detects_duplicates(desk: Desk) ->
 
 
 def test_a_transfer_inside_a_transaction_is_refused(desk: Desk) -> None:
-    """Req: F-03. Not offered yet: said so, instead of storing it outside any transaction."""
+    """Transactions are not offered yet: said so, instead of storing it outside any."""
     handle = desk.sender()
     delivery_id = desk.transfer(handle, message_bytes(), state=TransactionalState(b"txn"))
     assert str(desk.rejection(delivery_id).condition) == "amqp:not-implemented"

@@ -20,6 +20,9 @@ from peeklock.gateway.errors import AddressInvalid
 SESSION_FILTER = "com.microsoft:session-filter"
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 
+NAME_LENGTH_MAX = 512
+"""Characters of an address that a refusal quotes. Our choice: host, path (260) and suffixes fit."""
+
 _SETTLED = 1
 """`snd-settle-mode` settled: receive and delete (wire contract 2.4)."""
 
@@ -53,8 +56,7 @@ def read_attach(event: LinkAttached) -> Wish:
     if isinstance(event.target, Coordinator):
         raise NotSupported("Transactions are not supported.")
     sends = event.role is Role.SENDER
-    terminus = event.target if sends else event.source
-    address = None if terminus is None or isinstance(terminus, Coordinator) else terminus.address
+    address = _address(event)
     if not isinstance(address, str) or not address:
         raise AddressInvalid(f"The link '{event.name[:64]}' names no address.")
     node = parse_node(address)
@@ -70,7 +72,19 @@ def read_attach(event: LinkAttached) -> Wish:
         return Wish(LinkKind.SEND, node)
     if isinstance(event.source, Source) and event.source.filter and SESSION_FILTER in event.source.filter:
         raise InvalidOperation(
-            "It is not possible to create a session receiver for an entity that does not require sessions."
+            f"It is not possible to create a session receiver for '{shown(node.address)}': "
+            "it is an entity that does not require sessions."
         )
     settled = event.snd_settle_mode == _SETTLED
     return Wish(LinkKind.RECEIVE, node, ReceiveMode.RECEIVE_AND_DELETE if settled else ReceiveMode.PEEK_LOCK)
+
+
+def asked_for(event: LinkAttached) -> str:
+    """Name the entity of an attach for the text of a refusal, as far as there is one."""
+    address = _address(event)
+    return shown(parse_node(address[:NAME_LENGTH_MAX]).address) if isinstance(address, str) else ""
+
+
+def _address(event: LinkAttached) -> object:
+    terminus = event.target if event.role is Role.SENDER else event.source
+    return None if terminus is None or isinstance(terminus, Coordinator) else terminus.address

@@ -61,7 +61,7 @@ from peeklock.broker.effects import (
 from peeklock.broker.errors import ServiceBusError
 from peeklock.gateway.address import NodeKind, shown
 from peeklock.gateway.answers import Answers
-from peeklock.gateway.attach import LinkKind, Wish, read_attach
+from peeklock.gateway.attach import LinkKind, Wish, asked_for, read_attach
 from peeklock.gateway.cbs import TokenNode
 from peeklock.gateway.context import Context, GatewayLimits, Payloads
 from peeklock.gateway.errors import GatewayError, Log, Reporter
@@ -340,13 +340,11 @@ class Gateway:
         self._unsettled.pop(event.channel, None)
 
     def _on_attached(self, event: LinkAttached, now_ms: int) -> None:
-        entity = ""
         try:
             wish = read_attach(event)
-            entity = shown(wish.node.address)
             self._check_rights(wish, now_ms)
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
-            self._refuse(event, entity, error, now_ms)
+            self._refuse(event, asked_for(event), error, now_ms)
             return
         if wish.kind in (LinkKind.REQUEST, LinkKind.REPLY):
             self._nodes.attach(event, wish)
