@@ -114,6 +114,12 @@ class _Row:
         self.total_bytes = _UNKNOWN
 
 
+def _sharers(owner: Message | list[Message] | None) -> list[Message]:
+    if owner is None:
+        return []
+    return owner if isinstance(owner, list) else [owner]
+
+
 def _row_of(alone: Message) -> _Row:
     row = _Row()
     row.owners = [*repeat(None, alone.body_slot), alone]
@@ -128,7 +134,7 @@ class SpaceLedger:
 
     def __init__(self) -> None:
         self._rows: dict[int, Message | _Row | None] = {}
-        self._emptied: dict[int, int] = {}  # row -> bytes, died in the open batch
+        self._emptied: dict[int, int] = {}  # row -> bytes, lost its last owner in the open batch
         self._droppable: dict[int, int] = {}  # row -> bytes, died before
         self._droppable_bytes = 0
         self._sparse: dict[int, int] = {}  # row -> since when, oldest first
@@ -177,7 +183,6 @@ class SpaceLedger:
         entry = self._rows[row]
         if entry is None:  # its one message was released just now
             self._rows[row] = message
-            self._emptied.pop(row, None)
             return
         if type(entry) is not _Row:
             alone = entry
@@ -191,7 +196,6 @@ class SpaceLedger:
         if there is None:
             owners[slot] = message
             entry.live_bytes += message.size_bytes
-            self._emptied.pop(row, None)
         elif isinstance(there, list):
             there.append(message)
         else:
@@ -232,11 +236,7 @@ class SpaceLedger:
         entry = self._rows.get(row)
         if type(entry) is not _Row:
             return []
-        return [
-            (slot, list(there) if isinstance(there, list) else [there])
-            for slot, there in enumerate(entry.owners)
-            if there is not None
-        ]
+        return [(slot, list(_sharers(owner))) for slot, owner in enumerate(entry.owners) if owner is not None]
 
     def release_bodies(self, messages: Iterable[Message]) -> None:
         """Count messages out of their slot before they are given another place."""
@@ -266,7 +266,7 @@ class SpaceLedger:
         if not self._emptied:
             return
         for row, size_bytes in self._emptied.items():
-            entry = self._rows[row]
+            entry = self._rows[row]  # it may have a new owner by now
             if entry is None or (type(entry) is _Row and not entry.live):
                 del self._rows[row]
                 self._sparse.pop(row, None)
@@ -438,3 +438,33 @@ class SpaceLedger:
         lives."""
         self._list_after = 0
         self._list_before = row
+
+    def check(self, messages: Iterable[Message]) -> None:
+        """Compare the counts with all messages there are; an assertion fails when they do not agree.
+
+        Right after `take_batch` only, and not while messages of deleted entities wait.
+        """
+        frame_live = [0] * len(self.frame_live)
+        slots: dict[int, dict[int, list[Message]]] = {}
+        count = 0
+        for message in messages:
+            count += 1
+            frame_live[message.journal_no - self.first_no] += 1
+            slots.setdefault(message.body_row, {}).setdefault(message.body_slot, []).append(message)
+        assert count == self.live_messages
+        assert frame_live == self.frame_live
+        assert sum(self.frame_sizes) == self.journal_bytes
+        assert sum(self.id_frames.values()) == self.ids_recorded
+        assert sum(self._droppable.values()) == self._droppable_bytes
+        for row, entry in self._rows.items():
+            there = slots.pop(row, {})
+            if type(entry) is _Row:
+                assert entry.live == sum(map(len, there.values()))
+                owned = {
+                    slot: set(map(id, _sharers(owner))) for slot, owner in enumerate(entry.owners) if owner
+                }
+                assert owned == {slot: set(map(id, sharers)) for slot, sharers in there.items()}
+            else:
+                assert list(there.values()) == ([] if entry is None else [[entry]])
+            assert there or row in self._emptied
+        assert not slots, f"rows {sorted(slots)} are not counted"

@@ -1,0 +1,215 @@
+"""The three rules of the engine, and recovery."""
+
+from __future__ import annotations
+
+import pytest
+
+from peeklock.broker.changes import MessageStored, NumbersIssued
+from peeklock.broker.effects import Deliver, Done, Effect
+from peeklock.engine import engine as engine_module
+from tests.engine.rig import Rig
+from tests.engine.tiny import DEAD_LETTER_QUEUE_ID, QUEUE_ID, Create, Delete, Look, Move, Put, Take, Touch
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.commit(Create())
+    return rig
+
+
+def numbers(effects: list[Effect]) -> list[int]:
+    return [effect.reply_to[3] for effect in effects if isinstance(effect, Done)]
+
+
+def test_effects_leave_in_order_and_only_with_their_batch(rig: Rig) -> None:
+    """Req: R-01."""
+    rig.offer(Put(b"a"), Look(), Put(b"b"))
+    assert rig.engine.release() == []
+    assert rig.begin() is not None
+    assert rig.engine.release() == []
+    rig.offer(Look(), Put(b"c"))
+    assert rig.engine.release() == []
+    assert numbers(rig.finish()) == [2, 3, 4]
+    assert rig.engine.release() == []  # the second batch has a change
+    assert numbers(rig.commit()) == [5, 6]
+
+
+def test_an_effect_without_changes_waits_for_the_batch_in_flight(rig: Rig) -> None:
+    """It may tell of what that batch makes true. Req: R-01."""
+    rig.offer(Put(b"a"))
+    rig.begin()
+    rig.offer(Look())
+    assert rig.engine.release() == []
+    assert rig.engine.take_batch(0) is None
+    assert numbers(rig.finish()) == [2]
+    assert rig.engine.take_batch(0) is None
+    assert numbers(rig.engine.release()) == [3]
+    assert rig.engine.release() == []
+
+
+def test_one_batch_flies_while_the_next_one_fills(rig: Rig) -> None:
+    rig.offer(Put(b"a"))
+    first = rig.begin()
+    rig.offer(Put(b"b"), Put(b"c"))
+    assert rig.engine.in_flight
+    assert rig.engine.take_batch(0) is None
+    rig.finish()
+    second = rig.begin()
+    assert first is not None
+    assert second is not None
+    assert (first.no, second.no) == (2, 3)
+    assert [type(change) for change in first.changes] == [MessageStored, NumbersIssued]
+    assert [type(change) for change in second.changes] == [MessageStored, MessageStored, NumbersIssued]
+    with pytest.raises(AssertionError, match="batch 2 is not in flight, 3 is"):
+        rig.engine.committed(2, 0, 0)
+
+
+def test_nothing_is_committed_when_nothing_changed(rig: Rig) -> None:
+    assert rig.engine.idle
+    assert rig.engine.take_batch(0) is None
+    rig.offer(Look())
+    assert not rig.engine.idle
+    assert rig.engine.take_batch(0) is None
+
+
+def test_a_failed_commit_releases_nothing_ever(rig: Rig) -> None:
+    """The owner ends the process: no call gives effects before `committed`. Req: R-01, R-06."""
+    rig.offer(Put(b"a"))
+    rig.begin()
+    rig.offer(Look(), Put(b"b"), Look())
+    assert rig.engine.release() == []
+    assert rig.engine.take_batch(1000) is None
+    assert rig.engine.in_flight
+
+
+def test_uncommitted_payload_bytes_are_counted(rig: Rig) -> None:
+    """Reading from connections pauses on this figure."""
+    rig.offer(Put(b"12345"))
+    rig.begin()
+    rig.offer(Put(b"123"), Touch(1))
+    assert rig.engine.open_bytes == 8
+    rig.finish()
+    assert rig.engine.open_bytes == 3
+    rig.commit()
+    assert rig.engine.open_bytes == 0
+
+
+def test_a_new_message_is_given_its_queue_its_frame_and_its_place(rig: Rig) -> None:
+    rig.commit(Put(b"a"), Put(b"b"))
+    rig.commit(Put(b"c"))
+    first, second, third = rig.messages()
+    assert [(m.queue_id, m.journal_no, m.body_row, m.body_slot) for m in (first, second, third)] == [
+        (QUEUE_ID, 2, 1, 0),
+        (QUEUE_ID, 2, 1, 1),
+        (QUEUE_ID, 3, 2, 0),
+    ]
+    rig.commit(Touch(1))
+    assert (first.journal_no, first.body_row) == (4, 1)
+
+
+def test_rows_are_closed_at_their_size(rig: Rig) -> None:
+    """At the limit they are whole; one byte past it a new row begins."""
+    limit = engine_module.ROW_BYTES_MAX
+    rig.offer(Put(bytes(limit - 10)), Put(bytes(10)), Put(bytes(1)), Put(bytes(limit + 1)), Put(b""))
+    batch = rig.begin()
+    assert batch is not None
+    assert {row: list(map(len, payloads)) for row, payloads in batch.body_rows.items()} == {
+        1: [limit - 10, 10],
+        2: [1],
+        3: [limit + 1],
+        4: [0],
+    }
+
+
+def test_a_copy_shares_the_body(rig: Rig) -> None:
+    rig.commit(Put(b"a"), Put(b"b"))
+    rig.commit(Move(2))
+    [copy] = rig.namespace.queues[DEAD_LETTER_QUEUE_ID].values()
+    assert (copy.queue_id, copy.body_row, copy.body_slot, copy.journal_no) == (DEAD_LETTER_QUEUE_ID, 1, 1, 3)
+    assert rig.body(copy) == b"b"
+
+
+def test_a_body_delivered_by_its_removal_can_still_be_read_back(rig: Rig) -> None:
+    """The row dies in the batch that delivers it; it is dropped with a later one. Req: R-02."""
+    rig.engine.bodies._budget_bytes = 1
+    rig.commit(Put(b"a"))
+    rig.commit(Put(b"b"))
+    [deliver] = rig.commit(Take(1))
+    assert isinstance(deliver, Deliver)
+    assert rig.body(deliver.message) == b"a"
+
+
+def test_a_row_that_is_waited_for_is_not_dropped(rig: Rig) -> None:
+    rig.commit(Put(b"a"))
+    rig.engine.bodies.want(1)
+    rig.commit(Take(1))
+    for _ in range(3):
+        rig.commit(Put(b"x"))
+    assert at_rows(rig)[0] == 1
+    rig.engine.bodies.put(1, [b"a"])
+    rig.commit(Put(b"x"))
+    assert at_rows(rig)[0] == 2
+    assert rig.engine.bodies.get(1, 0) is None
+
+
+def at_rows(rig: Rig) -> list[int]:
+    return sorted(rig.store._bodies)
+
+
+def test_a_single_dead_row_does_not_cause_a_commit_of_its_own(rig: Rig) -> None:
+    """It would delay the next client's commit by a whole fsync."""
+    rig.commit(Put(b"a"))
+    rig.commit(Take(1))
+    assert rig.engine.take_batch(0) is None
+    batch = None
+    rig.offer(Put(b"b"))
+    batch = rig.begin()
+    assert batch is not None
+    assert batch.dropped_rows == [1]
+
+
+def test_a_deleted_entity_gives_its_space_back_in_slices(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch releases more than a slice, however many messages go. Req: R-06."""
+    monkeypatch.setattr("peeklock.engine.reclaim.RELEASE_MAX", 10)
+    monkeypatch.setattr("peeklock.engine.reclaim.DROP_ALONE_BYTES", 0)
+    for n in range(45):
+        rig.commit(Put(b"%d" % n))
+    assert numbers(rig.commit(Delete()))
+    left = []
+    while rig.begin() is not None:
+        rig.finish()
+        left.append(rig.engine.ledger.live_messages)
+    assert left == [25, 15, 5, 0, 0]
+    assert at_rows(rig) == []
+
+
+def test_what_was_committed_is_recovered_and_nothing_else(rig: Rig) -> None:
+    """Req: R-02."""
+    rig.commit(Put(b"a"), Put(b"b"), Put(b"c"), Put(b"d"))
+    rig.commit(Touch(1, b"overlay"), Take(2), Move(3))
+    committed = rig.state()
+    rig.offer(Put(b"lost"), Take(1))
+    rig.begin()
+    rig.store.crash()
+    again = Rig(rig.store)
+    assert again.state() == committed
+    assert [again.body(message) for message in again.messages()] == [b"a", b"d", b"c"]
+    again.commit(Put(b"e"))
+    assert max(again.namespace.queues[QUEUE_ID]) == 5
+
+
+def test_a_deleted_entity_stays_deleted_and_its_id_is_not_reused(rig: Rig) -> None:
+    """Its records are still in the journal and mean nothing. Req: R-02."""
+    rig.commit(Put(b"a"))
+    rig.commit(Create(2))
+    rig.commit(Delete())
+    again = Rig(rig.store)
+    assert list(again.namespace.entities) == [2]
+    assert again.messages() == []
+    assert again.namespace.next_entity_id == 3
+    assert again.engine.ledger.live_messages == 0
+    again.settle()
+    again.commit(Put(b"x", queue_id=8))
+    again.commit(Put(b"x", queue_id=8))
+    assert 1 not in at_rows(again) or again.engine.holds_row(1)

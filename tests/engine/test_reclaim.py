@@ -1,0 +1,373 @@
+"""Space: whatever the workload, live bodies stay readable, what is dead goes, and a restart finds the same
+state."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from peeklock.broker.changes import MessageStored
+from peeklock.broker.message import Message
+from peeklock.engine import engine as engine_module
+from peeklock.engine import reclaim
+from peeklock.engine.reclaim import ReclaimRead
+from tests.engine.rig import Rig, at_once
+from tests.engine.tiny import QUEUE_ID, Create, Delete, Move, Put, Take, Touch
+
+LIMITS = {
+    "JOURNAL_BYTES_MIN": 700,
+    "HEAD_READ_BYTES": 600,
+    "COPY_READ_BYTES": 300,
+    "TRUNCATE_BYTES_MAX": 1500,
+    "DROP_BYTES_MAX": 400,
+    "DROP_ROWS_MAX": 3,
+    "DROP_ALONE_BYTES": 1,
+    "RELEASE_MAX": 5,
+    "LIST_ROWS_MAX": 4,
+}
+ROW_BYTES_MAX = 200
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scale all limits down, so that few messages reach them."""
+    for name, value in LIMITS.items():
+        monkeypatch.setattr(reclaim, name, value)
+    monkeypatch.setattr(engine_module, "ROW_BYTES_MAX", ROW_BYTES_MAX)
+
+
+class Workload(RuleBasedStateMachine):
+    """Random commands, commits that take their time, reclaim reads answered late, crashes, restarts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = Rig(cache_bytes=300)
+        self.rig.commit(Create())
+        self.payloads: dict[
+            int, bytes
+        ] = {}  # by the first position of a message, which its payload begins with
+        self.committed = self.rig.state()
+        self.flying: object = None
+        self.wanted: ReclaimRead | None = None
+        self.made = 0
+
+    # What clients do
+
+    @rule(size=st.integers(0, 120), with_id=st.booleans(), count=st.integers(1, 6))
+    def put(self, size: int, with_id: bool, count: int) -> None:
+        if QUEUE_ID in self.rig.namespace.queues:
+            for _ in range(count):
+                self.made += 1
+                payload = b"%d " % self.made + b"x" * size
+                self.rig.offer(Put(payload, b"%d" % self.made if with_id else None))
+                self.payloads[id(self.newest())] = payload
+
+    def newest(self) -> Message:
+        return next(reversed(self.rig.namespace.queues[QUEUE_ID].values()))
+
+    def pick(self, n: int, queue_id: int) -> int | None:
+        positions = list(self.rig.namespace.queues.get(queue_id, ()))
+        return positions[n % len(positions)] if positions else None
+
+    @rule(n=st.integers(0, 50), count=st.integers(1, 8), dead_letters=st.booleans())
+    def take(self, n: int, count: int, dead_letters: bool) -> None:
+        for _ in range(count):
+            queue_id = QUEUE_ID + dead_letters
+            position = self.pick(n, queue_id)
+            if position is not None:
+                self.rig.offer(Take(position, queue_id))
+
+    @rule(n=st.integers(0, 50), overlay=st.none() | st.binary(max_size=5), count=st.integers(1, 12))
+    def touch(self, n: int, overlay: bytes | None, count: int) -> None:
+        position = self.pick(n, QUEUE_ID)
+        if position is not None:
+            for _ in range(count):
+                self.rig.offer(Touch(position, overlay))
+
+    @rule(n=st.integers(0, 50), removed_first=st.booleans())
+    def move(self, n: int, removed_first: bool) -> None:
+        position = self.pick(n, QUEUE_ID)
+        if position is not None:
+            payload = self.payloads[id(self.rig.namespace.queues[QUEUE_ID][position])]
+            self.rig.offer(Move(position, removed_first))
+            self.payloads[id(next(reversed(self.rig.namespace.queues[QUEUE_ID + 1].values())))] = payload
+
+    @rule()
+    def delete_and_create(self) -> None:
+        """The queue goes, with all that is in it; no test needs another one under a new id."""
+        if self.made > 30 and QUEUE_ID in self.rig.namespace.queues:
+            self.rig.offer(Delete())
+
+    # What the server does
+
+    @precondition(lambda self: self.rig.flying is None)
+    @rule()
+    def begin(self) -> None:
+        if self.rig.begin() is not None:
+            self.flying = self.rig.state()
+
+    @precondition(lambda self: self.rig.flying is not None)
+    @rule()
+    def finish(self) -> None:
+        self.rig.finish()
+        self.committed = self.flying
+
+    @precondition(lambda self: self.wanted is None)
+    @rule(ms=st.integers(0, 1500))
+    def want(self, ms: int) -> None:
+        self.rig.now_ms += ms
+        self.rig.engine.advance(self.rig.now_ms)
+        self.wanted = self.rig.engine.reclaim_wanted()
+        self.found = None if self.wanted is None else at_once(self.wanted.read_from(self.rig.store))
+
+    @precondition(lambda self: self.wanted is not None)
+    @rule()
+    def answer(self) -> None:
+        assert self.found is not None
+        self.rig.engine.reclaim_offer(self.found)
+        self.wanted = None
+
+    @rule(flushed=st.booleans())
+    def crash(self, flushed: bool) -> None:
+        """The batch in flight is whole on the disk, or not there at all. Req: R-02."""
+        if self.rig.flying is not None and flushed:
+            self.rig.store.flush()
+            self.committed = self.flying
+        self.restart()
+        assert self.rig.state() == self.committed
+
+    def restart(self) -> None:
+        before = {(m.queue_id, m.position): self.payloads.get(id(m)) for m in self.rig.messages()}
+        gone = {(m.queue_id, m.position): self.payloads[id(m)] for m in self.kept_alive}
+        self.rig.store.crash()
+        self.rig = Rig(self.rig.store, cache_bytes=300)
+        self.wanted = None
+        self.payloads = {
+            id(m): before.get((m.queue_id, m.position)) or gone[m.queue_id, m.position]
+            for m in self.rig.messages()
+        }
+        self.kept_alive = self.rig.messages()
+
+    @initialize()
+    def begin_anew(self) -> None:
+        self.kept_alive: list[Message] = []
+
+    @invariant()
+    def every_live_body_is_readable(self) -> None:
+        for message in self.rig.messages():
+            if all(message is not known for known in self.kept_alive):
+                self.kept_alive.append(message)  # ids of objects stay unique
+            assert self.rig.body(message) == self.payloads[id(message)]
+
+    def teardown(self) -> None:
+        """At rest nothing is wasted beyond the bounds, and a restart gives the same state."""
+        if self.wanted is not None:
+            self.answer()
+        self.rig.settle()
+        self.bounded()
+        state = self.rig.state()
+        self.every_live_body_is_readable()
+        self.restart()
+        assert self.rig.state() == state
+        self.rig.settle()
+        self.every_live_body_is_readable()
+        self.bounded()
+
+    def bounded(self) -> None:
+        rig = self.rig
+        ledger = rig.engine.ledger
+        ledger.check(rig.messages())
+        assert ledger.journal_bytes == sum(map(len, rig.store._journal.values()))
+        live = len(rig.messages())
+        ids = sum(ledger.id_frames.values())
+        assert ledger.journal_bytes <= max(
+            LIMITS["JOURNAL_BYTES_MIN"],
+            3 * (live * reclaim.STORED_RECORD_BYTES + ids * reclaim.ID_RECORD_BYTES),
+        )
+        rows = rig.store._bodies
+        assert set(rows) == {message.body_row for message in rig.messages()}
+        for row in rows:
+            total = sum(map(len, at_once(rig.store.read_body_rows([row]))[row]))
+            alive = {m.body_slot: m.size_bytes for m in rig.messages() if m.body_row == row}
+            assert 2 * sum(alive.values()) >= total - reclaim.BODY_ROW_OVERHEAD_BYTES
+
+
+@pytest.mark.usefixtures("small")
+def test_space_is_bounded_and_nothing_live_is_lost() -> None:
+    """Req: R-02, R-06."""
+    run_state_machine_as_test(
+        Workload, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )
+
+
+def rig_with(count: int, payload: bytes = b"x" * 40) -> Rig:
+    """Give a rig with so many messages, each its own batch when they are large, five to a row when small."""
+    rig = Rig(cache_bytes=1)
+    rig.commit(Create())
+    for first in range(0, count, 5):
+        rig.commit(*(Put(payload + b"%d" % n) for n in range(first, first + 5)))
+    return rig
+
+
+def frame_numbers(rig: Rig) -> list[int]:
+    return list(rig.store._journal)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_head_of_the_journal_goes_when_what_lives_in_it_was_recorded_anew() -> None:
+    """Old messages that nobody touches hold the head; others make the journal long. Req: R-06."""
+    rig = rig_with(10)
+    for _ in range(40):
+        rig.commit(*[Touch(9)] * 5)
+    assert rig.engine.ledger.journal_is_long
+    assert frame_numbers(rig)[0] == 2  # in the first one nothing lived
+    rig.settle()
+    assert not rig.engine.ledger.journal_is_long
+    assert frame_numbers(rig)[0] > 10
+    assert {m.position: m.delivery_count for m in rig.messages()} == {n: 200 * (n == 9) for n in range(1, 11)}
+    again = Rig(rig.store)
+    assert again.state() == rig.state()
+
+
+@pytest.mark.usefixtures("small")
+def test_records_made_anew_and_the_truncation_are_one_batch() -> None:
+    """A crash between the two would lose messages. Req: R-02."""
+    rig = rig_with(10)
+    for _ in range(40):
+        rig.commit(*[Touch(9)] * 5)
+    while not rig.reclaim():
+        rig.commit(Touch(9))
+    assert rig.begin() is not None
+    rig.store.crash()
+    assert [m.position for m in Rig(rig.store).messages()] == list(range(1, 11))
+    assert frame_numbers(rig)[0] == 2
+
+
+@pytest.mark.usefixtures("small")
+def test_a_message_that_went_while_its_frame_was_read_is_not_recorded_anew() -> None:
+    """Req: R-02."""
+    rig = rig_with(10)
+    for _ in range(40):
+        rig.commit(*[Touch(9)] * 5)
+    wanted = None
+    while wanted is None or not wanted.head_bytes:
+        rig.commit(Touch(9))
+        wanted = rig.engine.reclaim_wanted()
+    found = at_once(wanted.read_from(rig.store))
+    rig.commit(Take(1), Touch(2), Move(3))
+    rig.engine.reclaim_offer(found)
+    rig.settle()
+    assert Rig(rig.store).state() == rig.state()
+    assert sorted(rig.namespace.queues[QUEUE_ID]) == [2, *range(4, 11)]
+
+
+@pytest.mark.usefixtures("small")
+def test_counters_outlive_the_frames_they_were_recorded_in() -> None:
+    """A number is never issued twice. Req: R-02."""
+    rig = rig_with(10)
+    rig.commit(*(Take(n) for n in range(1, 11)))
+    for n in range(60):
+        rig.commit(Create(10 + n), Put(b"y", queue_id=4 * (10 + n)))
+        rig.commit(Take(1, 4 * (10 + n)), Delete(10 + n))
+    rig.settle()
+    assert frame_numbers(rig)[0] > 20
+    assert Rig(rig.store).namespace.next[QUEUE_ID] == 11
+
+
+@pytest.mark.usefixtures("small")
+def test_message_ids_outlive_the_frames_they_were_recorded_in_until_their_window_ends() -> None:
+    rig = Rig()
+    rig.namespace.id_window_ms = 10**6
+    rig.commit(Create())
+    for n in range(20):
+        rig.commit(Put(b"x", b"%d" % n))
+        rig.commit(Take(n + 1))
+    rig.commit(Put(b"x"))
+    for _ in range(60):
+        rig.commit(*[Touch(21)] * 5)
+    rig.settle()
+    assert frame_numbers(rig)[0] > 40
+    assert len(Rig(rig.store).namespace.ids) == 20
+    rig.now_ms += 10**6
+    for _ in range(60):
+        rig.commit(*[Touch(21)] * 5)
+    rig.settle()
+    assert len(Rig(rig.store).namespace.ids) == 0
+    assert rig.engine.ledger.ids_recorded == 0
+
+
+@pytest.mark.usefixtures("small")
+def test_a_row_under_half_alive_is_copied_forward_after_a_second() -> None:
+    """Not before: a queue that is drained takes every row through that state. Req: R-06."""
+    rig = rig_with(5, b"x" * 30)
+    rig.settle()
+    rig.commit(Take(1), Take(3))
+    assert rig.engine.reclaim_wanted() is None
+    rig.commit(Take(5), Move(4))
+    for ms in (0, 999):
+        rig.now_ms += ms
+        rig.engine.advance(rig.now_ms)
+        assert rig.engine.reclaim_wanted() is None
+    rig.now_ms += 1
+    rig.engine.advance(rig.now_ms)
+    wanted = rig.engine.reclaim_wanted()
+    assert wanted == ReclaimRead([1], 0, None)
+    assert rig.engine.reclaim_wanted() is None  # one answer is awaited
+    rig.engine.reclaim_offer(at_once(wanted.read_from(rig.store)))
+    rig.settle()
+    assert rows(rig) == [2]
+    assert {m.position: rig.body(m) for m in rig.namespace.queues[QUEUE_ID].values()} == {2: b"x" * 30 + b"1"}
+    [copy] = rig.namespace.queues[QUEUE_ID + 1].values()
+    assert rig.body(copy) == b"x" * 30 + b"3"
+    assert Rig(rig.store).state() == rig.state()
+
+
+def rows(rig: Rig) -> list[int]:
+    return sorted(rig.store._bodies)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_body_that_several_share_is_copied_once() -> None:
+    """Req: R-06."""
+    rig = rig_with(5, b"x" * 30)
+    rig.settle()
+    original = rig.namespace.queues[QUEUE_ID][2]
+    shared = Message(original.size_bytes)
+    shared.body_row, shared.body_slot = original.body_row, original.body_slot
+    shared.position = 1
+    rig.namespace.queues[QUEUE_ID + 1][1] = shared
+    rig.engine._record([MessageStored(QUEUE_ID + 1, shared)])
+    rig.commit(Take(1), Take(3), Take(4), Take(5))
+    rig.settle()
+    assert rows(rig) == [2]
+    assert (shared.body_row, shared.body_slot) == (original.body_row, original.body_slot) == (2, 0)
+    rig.commit(Take(2))
+    assert rig.body(shared) == b"x" * 30 + b"1"
+    rig.commit(Take(1, QUEUE_ID + 1))
+    rig.settle()
+    assert rows(rig) == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_start_finds_what_the_last_process_left_behind() -> None:
+    """Dead rows go, sparse ones are copied forward, though nothing in the journal says how large they were.
+    Req: R-06."""
+    rig = rig_with(40, b"x" * 30)
+    rig.commit(*(Take(n) for n in range(1, 31)), *(Take(n) for n in range(32, 36)))
+    assert rows(rig) == list(range(1, 9))
+    again = Rig(rig.store)
+    assert again.engine.ledger.live_messages == 6
+    again.settle()
+    assert rows(again) == [8, 9]
+    assert [again.body(m) for m in again.messages()] == [
+        b"x" * 30 + b"%d" % n for n in (30, 35, 36, 37, 38, 39)
+    ]
