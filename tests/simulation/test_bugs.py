@@ -17,6 +17,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     """Req: R-02"""
     bug = BUGS[name]
     failures = (run_seed(seed, bug=name).failure for seed in range(bug.seeds))
-    found = next((failure for failure in failures if failure is not None), None)
-    assert found is not None, f"{bug.what}: not found within {bug.seeds} seeds"
-    assert re.search(bug.shows, found.split("\n\nThe last events:")[0]), found
+    reasons = (failure.split("\n\nThe last events:")[0] for failure in failures if failure is not None)
+    assert any(re.search(bug.shows, reason) for reason in reasons), (
+        f"{bug.what}: not found within {bug.seeds} seeds"
+    )
