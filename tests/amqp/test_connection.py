@@ -445,7 +445,7 @@ def test_a_close_is_shortened_to_fit_the_peer() -> None:
 
 def test_limits_can_be_set() -> None:
     """Req: R-05"""
-    server = Connection("server", container_id="s", now_ms=0, limits=Limits(name_bytes=3))
+    server = Connection("server", container_id="s", now_ms=0, limits=Limits(name_length=3))
     server.receive(AMQP_HEADER, 0)
     data = frame(0, encode_open("abcd", None, 512, 1, None, None))
     assert closed_with(server.receive(data, 0)) == "amqp:resource-limit-exceeded"

@@ -6,7 +6,8 @@ Leaves
 Machines
     frames, composites       frame layout and limits; tables of fields and their checks
     performatives, errors    performatives, termini, states; conditions and scopes
-    sasl, idle, serial       negotiation; time-outs; arithmetic of ids that wrap
+    handshake, sasl, idle    states and open; negotiation; time-outs
+    serial                   arithmetic of ids that wrap
     output, events           what is queued for the peer; what is reported to the owner
     link, session, sessions  credit and reassembly; links and windows; channels
     incoming, outgoing       the hot paths in and out

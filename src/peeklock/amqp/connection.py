@@ -7,7 +7,7 @@ give events; `data_to_send` gives the bytes to write.
     SASL_HEADER -> SASL -> AMQP_HEADER -> AWAIT_OPEN -> OPEN -> CLOSE_SENT -> CLOSED
     (a connection without SASL mechanisms begins at AMQP_HEADER; any state may go to CLOSED)
 
-`_LEGAL` says which performatives each state takes. Wrong ones, and bytes that do not parse, end the
+`handshake.LEGAL` says which performatives each state takes. Wrong ones, and bytes that do not parse, end the
 connection with the condition of the specification; what concerns one session or link ends that alone
 (`errors.Scope`).
 
@@ -19,24 +19,14 @@ Source: OASIS AMQP 1.0 sections 2.2-2.4, 2.7.1, 2.8.16 and 5.3; wire contract 1.
 
 from __future__ import annotations
 
-import enum
 import struct
 from typing import Any, Final, Literal
 
 from .codec import DecodeError
 from .composites import (
-    ATTACH,
-    BEGIN,
     CLOSE,
-    DETACH,
-    DISPOSITION,
-    END,
-    FLOW,
     NAMES,
     OPEN,
-    SASL_INIT,
-    SASL_MECHANISMS,
-    SASL_OUTCOME,
     TRANSFER,
     Performative,
     decode_performative,
@@ -45,14 +35,12 @@ from .errors import (
     DECODE_ERROR,
     FRAMING_ERROR,
     ILLEGAL_STATE,
-    INVALID_FIELD,
-    NOT_ALLOWED,
     RESOURCE_LIMIT_EXCEEDED,
     AmqpError,
     LocalProtocolError,
     RemoteProtocolError,
 )
-from .events import ConnectionClosed, ConnectionOpened, Event, SaslInit
+from .events import ConnectionClosed, Event, SaslInit
 from .frames import (
     AMQP_FRAME,
     AMQP_HEADER,
@@ -60,10 +48,10 @@ from .frames import (
     FRAME_SIZE_MIN,
     SASL_FRAME,
     SASL_HEADER,
-    UINT_MAX,
     Limits,
     frame,
 )
+from .handshake import LEGAL, WAITING_FOR_HEADER, ConnectionState, read_open
 from .idle import Idle
 from .output import Output
 from .performatives import DeliveryState, Terminus, decode_error, encode_close, encode_open
@@ -80,31 +68,6 @@ _FRAME_HEADER = struct.Struct(">IBBH").unpack_from
 _AMQP_FRAME_HEAD: Final = 0x0200
 _TRANSFER_LIST8: Final = 0x005314C0
 _DISPOSITION_LIST8: Final = 0x005315C0
-
-
-class ConnectionState(enum.Enum):
-    """What the connection expects from its peer."""
-
-    SASL_HEADER = 1
-    SASL = 2
-    AMQP_HEADER = 3
-    AWAIT_OPEN = 4
-    OPEN = 5
-    CLOSE_SENT = 6
-    CLOSED = 7
-
-
-_SESSION_FRAMES: Final = frozenset((BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END))
-
-_LEGAL: Final[dict[ConnectionState, frozenset[int]]] = {
-    ConnectionState.SASL: frozenset((SASL_MECHANISMS, SASL_INIT, SASL_OUTCOME)),
-    ConnectionState.AWAIT_OPEN: frozenset((OPEN, CLOSE)),
-    ConnectionState.OPEN: _SESSION_FRAMES | {CLOSE},
-    # Frames that crossed our close are read over (AMQP 2.4.6, CLOSE SENT).
-    ConnectionState.CLOSE_SENT: _SESSION_FRAMES | {OPEN, CLOSE},
-}
-
-_WAITING_FOR_HEADER: Final = frozenset((ConnectionState.SASL_HEADER, ConnectionState.AMQP_HEADER))
 
 
 class Connection:
@@ -270,7 +233,7 @@ class Connection:
                         except (IndexError, struct.error):
                             # Cut short inside the last frame of the buffer: the general decoder will say how.
                             pass
-            if self._state in _WAITING_FOR_HEADER:
+            if self._state in WAITING_FOR_HEADER:
                 self._on_header(buf[position : position + 8])
                 position += 8
             else:
@@ -305,7 +268,7 @@ class Connection:
             return end
         performative = decode_performative(body, self._limits.depth)
         code = performative.code
-        if code not in _LEGAL[self._state]:
+        if code not in LEGAL[self._state]:
             raise RemoteProtocolError(ILLEGAL_STATE, f"{NAMES[code]} in state {self._state.name}")
         if performative.payload_start < len(body) and code != TRANSFER:
             raise DecodeError(f"{len(body) - performative.payload_start} bytes behind a {NAMES[code]}")
@@ -405,28 +368,12 @@ class Connection:
     def _on_open(self, performative: Performative, events: list[Event]) -> None:
         if self._state is not ConnectionState.AWAIT_OPEN:
             return  # it crossed our close
-        container_id, hostname, size, channel_max, idle_ms, _, _, _, _, properties = performative.fields
-        limits = self._limits
-        if max(len(container_id), len(hostname or "")) > limits.name_bytes:
-            reason = f"a container-id or host name has more than {limits.name_bytes} characters"
-            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
-        if performative.size_of(9) > limits.properties_bytes:
-            reason = f"the connection's properties have more than {limits.properties_bytes} bytes"
-            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
-        size = UINT_MAX if size is None else size
-        if size < FRAME_SIZE_MIN:
-            raise RemoteProtocolError(INVALID_FIELD, f"max-frame-size {size} is below {FRAME_SIZE_MIN}")
-        if idle_ms and idle_ms < limits.idle_timeout_ms_min:
-            reason = f"idle-time-out of {idle_ms} ms, the least served is {limits.idle_timeout_ms_min}"
-            raise RemoteProtocolError(NOT_ALLOWED, reason)
-        self._output.peer_opened(size)
-        self._idle.peer_opened(idle_ms)
-        channel_max = 65535 if channel_max is None else channel_max
-        self._sessions.peer_channel_max = channel_max
+        opened = read_open(performative, self._limits)
+        self._output.peer_opened(opened.max_frame_size)
+        self._idle.peer_opened(opened.idle_timeout_ms)
+        self._sessions.peer_channel_max = opened.channel_max
         self._state = ConnectionState.OPEN
-        events.append(
-            ConnectionOpened(container_id, hostname, size, channel_max, idle_ms or None, properties or {})
-        )
+        events.append(opened)
 
     def _on_close(self, performative: Performative, events: list[Event]) -> None:
         error = decode_error(performative.fields[0])

@@ -39,8 +39,8 @@ class Limits:
     """Links of a connection. Our choice: as many as sessions (4999 + 1), each client using one link a
     session."""
 
-    name_bytes: int = 4096
-    """UTF-8 bytes of a container-id, host name, link name or address. Our choice: entity names have at most
+    name_length: int = 4096
+    """Characters of a container-id, host name, link name or address. Our choice: entity names have at most
     260."""
 
     properties_bytes: int = 16384

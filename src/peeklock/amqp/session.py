@@ -204,8 +204,8 @@ class Session:
         """Say which limit an attach exceeds (R-05): the link is refused, its session lives on."""
         limits = self.shared.limits
         texts = [name, *(getattr(terminus, "address", None) for terminus in (source, target))]
-        if any(isinstance(text, (str, bytes)) and len(text) > limits.name_bytes for text in texts):
-            reason = f"a link name or address has more than {limits.name_bytes} bytes"
+        if any(isinstance(text, (str, bytes)) and len(text) > limits.name_length for text in texts):
+            reason = f"a link name or address has more than {limits.name_length} characters"
         elif performative.size_of(13) > limits.properties_bytes:
             reason = f"the link's properties have more than {limits.properties_bytes} bytes"
         elif self.shared.link_count > limits.links:
