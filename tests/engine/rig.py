@@ -32,11 +32,13 @@ def at_once(awaitable: Awaitable[T]) -> T:
 class Rig:
     """`offer`, then `begin` and `finish` a commit, or `commit` for both."""
 
-    def __init__(self, store: MemoryStore | None = None, *, cache_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self, store: MemoryStore | None = None, *, cache_bytes: int = 1 << 20, now_ms: int = 0
+    ) -> None:
         self.store = store or MemoryStore()
         self.namespace = TinyNamespace()
         self.engine = Engine(self.namespace, BodyCache(cache_bytes))
-        self.now_ms = 0
+        self.now_ms = now_ms
         self.flying: tuple[Batch, int] | None = None
         at_once(self.engine.recover(self.store, self.now_ms))
 

@@ -57,6 +57,7 @@ class Move:
 
     position: int
     removed_first: bool = False
+    queue_id: int = QUEUE_ID
 
 
 @dataclass
@@ -113,12 +114,12 @@ class TinyNamespace:
                 message.delivery_count += 1
                 message.overlay = overlay
                 return [MessageStored(queue_id, message)], [self._done()]
-            case Move(position, removed_first):
-                message = self.queues[QUEUE_ID].pop(position)
+            case Move(position, removed_first, queue_id):
+                message = self.queues[queue_id].pop(position)
                 copy = Message(message.size_bytes)
                 copy.body_row, copy.body_slot = message.body_row, message.body_slot
-                self._number(DEAD_LETTER_QUEUE_ID, copy, now_ms)
-                changes = [MessageStored(DEAD_LETTER_QUEUE_ID, copy), MessageRemoved(QUEUE_ID, message)]
+                self._number(queue_id + 1, copy, now_ms)
+                changes = [MessageStored(queue_id + 1, copy), MessageRemoved(queue_id, message)]
                 return changes[::-1] if removed_first else changes, [self._done()]
             case Look():
                 return [], [self._done()]
