@@ -17,7 +17,11 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.connection import Connection
-from peeklock.amqp.events import ConnectionClosed, ConnectionOpened
+from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkAttached, LinkFlow
+from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.performatives import Source, Target
+from peeklock.amqp.types import Role
+from peeklock.auth import generate
 from peeklock.demo.broker import BrokerProcess, _program
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -34,10 +38,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 class Client:
     """The AMQP engine in the client role on a blocking socket."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, user: bool = False) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self.amqp = Connection(
-            "client", container_id="stranger", now_ms=0, hostname="localhost", sasl_mechanisms=("ANONYMOUS",)
+            "client",
+            container_id="stranger",
+            now_ms=0,
+            hostname="localhost",
+            sasl_mechanisms=("PLAIN" if user else "ANONYMOUS",),
+            sasl_response=b"\0RootManageSharedAccessKey\0SAS_KEY_VALUE" if user else b"",
         )
         self.amqp.open()
         self.events: list[Any] = []
@@ -229,6 +238,43 @@ def test_an_idle_connection_costs_little(broker: BrokerProcess) -> None:
     while health(broker)["connections"] and time.monotonic() < deadline:
         pass
     assert health(broker)["connections"] == 0
+
+
+def test_a_flood_of_pre_settled_transfers_is_held_back_not_kept_in_memory(broker: BrokerProcess) -> None:
+    """Req: T-06, T-08"""
+    create_queue(broker, "flood")
+    client = Client(broker.amqp_port, user=True)
+    client.until(ConnectionOpened)
+    channel = client.amqp.begin()
+    handle = client.amqp.attach(channel, "flood", Role.SENDER, Source(address="x"), Target(address="flood"))
+    client.until(LinkAttached)
+    client.until(LinkFlow)
+    before = resident_kb(broker)
+    payload = encode_message(data=[bytes(200_000)])
+    highest = 0
+    for number in range(600):  # 120 MB
+        if not client.amqp.credit(channel, handle):
+            client.until(LinkFlow)
+        client.amqp.send(channel, handle, struct.pack(">I", number), payload, settled=True)
+        client.socket.sendall(client.amqp.data_to_send())
+        if number % 20 == 0:
+            highest = max(highest, resident_kb(broker) - before)
+    assert highest < 330_000  # the body cache's 128 MiB, and 64 MiB not yet committed in up to two forms
+    client.socket.close()
+
+
+def create_queue(broker: BrokerProcess, name: str) -> None:
+    """Create a queue through the administration, over plain HTTP."""
+    resource = f"http://127.0.0.1:{broker.http_port}/{name}"
+    token = generate(resource, "RootManageSharedAccessKey", "SAS_KEY_VALUE", 4_000_000_000_000)
+    body = (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '
+        'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/></content></entry>'
+    )
+    headers = {"Authorization": token, "Content-Type": "application/atom+xml"}
+    request = urllib.request.Request(resource, body.encode(), headers, method="PUT")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 201
 
 
 def run_serve(*arguments: str) -> subprocess.CompletedProcess[str]:

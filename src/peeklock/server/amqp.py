@@ -22,6 +22,10 @@ UNCOMMITTED_BYTES_MAX = 8 * 1024 * 1024
 LINGER_S = 2.0
 """How long we read on after our end of the stream. Our choice: a round trip or two on any path."""
 
+ALL_UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
+"""Reading from the connections that send pauses above this over all of them. Our choice: eight that each fill
+theirs; pre-settled transfers (T-06) are counted only here, since nothing is ever answered for them."""
+
 WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
 """Above this much unsent output the transport asks to pause, and the gateway gives no further credit. Our
 choice."""
@@ -44,6 +48,7 @@ class AmqpConnection(asyncio.Protocol):
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
         self._reading_paused = False
+        self._output_full = False
         self._ending = False
 
     # From the transport
@@ -59,10 +64,6 @@ class AmqpConnection(asyncio.Protocol):
         commands = self._gateway.receive(data, now)
         if commands:
             self._shard.offer(commands)
-            if self._gateway.uncommitted_bytes > UNCOMMITTED_BYTES_MAX and not self._reading_paused:
-                assert self._transport is not None
-                self._reading_paused = True
-                self._transport.pause_reading()
         self.flush(now)
 
     def eof_received(self) -> bool:
@@ -79,7 +80,11 @@ class AmqpConnection(asyncio.Protocol):
         self._transport = None
         self._on_closed(self.connection_id)
 
+    def pause_writing(self) -> None:
+        self._output_full = True
+
     def resume_writing(self) -> None:
+        self._output_full = False
         now = self._shard.now_ms()
         self._shard.offer(self._gateway.written(self._unsent(), now))
         self.flush(now)
@@ -111,9 +116,34 @@ class AmqpConnection(asyncio.Protocol):
             self._shard.offer(commands)
         if gateway.closing:
             self._end(transport)
-        elif self._reading_paused and gateway.uncommitted_bytes < UNCOMMITTED_BYTES_MAX // 2:
+        else:
+            self._pause_or_resume_reading(transport)
+
+    def _pause_or_resume_reading(self, transport: asyncio.Transport) -> None:
+        """Read only while there is room for what reading leads to: bodies to commit, answers to send.
+
+        Credit cannot bound a peer: the official Python client transfers before it has any, and requests and
+        pre-settled transfers come without. What is not read waits in the peer.
+        """
+        uncommitted = self._gateway.uncommitted_bytes
+        if not self._reading_paused:
+            if (
+                uncommitted > UNCOMMITTED_BYTES_MAX
+                or self._output_full
+                or self._shard.uncommitted_bytes > ALL_UNCOMMITTED_BYTES_MAX
+            ):
+                self._reading_paused = True
+                transport.pause_reading()
+                self._shard.wait_for_room(self)
+        elif (
+            uncommitted < UNCOMMITTED_BYTES_MAX // 2
+            and not self._output_full
+            and self._shard.uncommitted_bytes < ALL_UNCOMMITTED_BYTES_MAX // 2
+        ):
             self._reading_paused = False
             transport.resume_reading()
+        else:
+            self._shard.wait_for_room(self)
 
     def _end(self, transport: asyncio.Transport) -> None:
         """End our half of the stream, and read on until the peer has ended its own.

@@ -95,6 +95,7 @@ class Shard:
         self._timer_at_ms: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows_under_way: set[int] = set()
+        self._waiting_for_room: set[Connection] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._failed = False
@@ -102,6 +103,15 @@ class Shard:
         self._ticked_at = self._loop.time()
         self.lag_ms = 0
         self._housekeeping = self._loop.create_task(self._keep_house())
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Payload bytes offered and not yet durable, over all connections."""
+        return self._engine.open_bytes
+
+    def wait_for_room(self, connection: Connection) -> None:
+        """Flush a connection that does not read now once more after the next commit."""
+        self._waiting_for_room.add(connection)
 
     # Commands in
 
@@ -159,6 +169,10 @@ class Shard:
             return
         now = self.now_ms()
         self._dispatch(self._engine.committed(no, frame_bytes, now), now)
+        if self._waiting_for_room:
+            waiting, self._waiting_for_room = self._waiting_for_room, set()
+            for connection in waiting:
+                connection.flush(now)
         self._win_space()
         self._idle.set()
         self._pump()
@@ -303,7 +317,7 @@ class Shard:
         return {
             "status": status,
             "lag_ms": self.lag_ms,
-            "uncommitted_bytes": self._engine.open_bytes,
+            "uncommitted_bytes": self.uncommitted_bytes,
             **asdict(self._namespace.totals()),
         }
 
