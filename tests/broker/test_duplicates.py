@@ -134,6 +134,19 @@ def test_ids_are_forgotten_in_time(broker: Broker) -> None:
     assert broker.namespace.next_deadline_ms() is None
 
 
+def test_an_id_seen_again_after_its_window_is_forgotten_last(broker: Broker) -> None:
+    """Req: D-01, T-08"""
+    broker.send(message_id=b"a")
+    broker.advance(MINUTE_MS)
+    broker.send(message_id=b"b")
+    broker.advance(WINDOW_MS - MINUTE_MS)
+    broker.send(message_id=b"a")
+    broker.advance(MINUTE_MS + PURGE_EVERY_MS)
+    assert seen(broker) == 1
+    broker.send(message_id=b"a")
+    assert len(broker.peek()) == 3
+
+
 def test_another_window_applies_to_ids_seen_before(broker: Broker) -> None:
     """Req: D-01, A-07"""
     broker.send(message_id=b"a")

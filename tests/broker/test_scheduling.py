@@ -232,6 +232,21 @@ def test_a_burst_is_activated_in_slices_and_in_order(broker: Broker) -> None:
     assert all(a.sequence_number + 1 == b.sequence_number for a, b in pairwise(found))
 
 
+def test_what_falls_due_between_two_slices_is_activated_once(broker: Broker) -> None:
+    """Req: S-07, S-10"""
+    broker.checks = False
+    broker.schedule(*(1_000 + number % 2 for number in range(4_000)))
+    broker.jump(1_000)
+    broker._keep(broker.namespace.advance(broker.now_ms)[0])
+    broker.jump(1)
+    broker.settle_time()
+    broker.namespace.check(broker.now_ms)
+    found = broker.peek(count=5_000)
+    first = [view.message.enqueued_sequence_number for view in found]
+    assert first == [*range(1, 4_001, 2), *range(2, 4_001, 2)]
+    assert numbers(found) == list(range(4_001, 8_001))
+
+
 def test_ever_earlier_times_leave_no_timers_behind(broker: Broker) -> None:
     """Req: T-08"""
     for number in range(1_000):

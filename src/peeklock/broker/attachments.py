@@ -131,5 +131,7 @@ class Attachments:
         for link, opened in self.links.items():
             assert opened.link == link
             assert self.connections[link[0]].links[link] is opened
+            if isinstance(opened, ReceiverLink):
+                assert opened.waiting == opened.has_credit()
         assert sum(len(entity.links) for entity in self._entities) == len(self.links)
         assert sum(len(connection.links) for connection in self.connections.values()) == len(self.links)

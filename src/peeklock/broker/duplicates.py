@@ -78,8 +78,9 @@ class Duplicates:
             change.seen_at_ms + self.window_ms > now_ms
         )
 
-    def restore(self, changes: list[MessageIdSeen]) -> None:
-        """Load what the journal said, in any order."""
-        for change in sorted(changes, key=lambda change: change.seen_at_ms):
+    def restore(self, changes: list[MessageIdSeen], now_ms: int) -> None:
+        """Load what the journal said, in any order, and is still within the window."""
+        within = [change for change in changes if change.seen_at_ms + self.window_ms > now_ms]
+        for change in sorted(within, key=lambda change: change.seen_at_ms):
             self._seen.pop(change.digest, None)
             self._seen[change.digest] = change.seen_at_ms << _NUMBER_BITS | change.sequence_number

@@ -71,7 +71,6 @@ class MessageQueue:
         "_cursor",
         "_returned",
         "_shared",
-        "_stopped_short",
         "accepts_sends",
         "accessed_at_ms",
         "activation",
@@ -150,7 +149,6 @@ class MessageQueue:
         self.receivers = Receivers()
         self._cursor = 0
         self._returned: list[int] = []
-        self._stopped_short = False  # a delivery gave others a turn and wants another one
 
     # Settings
 
@@ -272,12 +270,12 @@ class MessageQueue:
                 break
             expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + self.default_ttl_ms
             if expires_at_ms <= now_ms and self.expiry is not None:
-                # Left to the sweep, which this instant wakes: its body may not have been placed yet.
+                # Left to the sweep, which is woken for this instant and delivers again: the message may have
+                # arrived just now, and then its body has no place yet that a dead letter could share.
                 passed_over += 1
                 self.wake(now_ms)
                 if passed_over < PASS_OVER_MAX:
                     continue
-                self._stopped_short = True
                 return
             receiver = turns[0]
             token = self._shared.tokens()
@@ -544,16 +542,15 @@ class MessageQueue:
             if next_ms is not None and next_ms <= now_ms:
                 work += self.duplicates.purge(now_ms, count_max)
         self.serve(now_ms, changes, effects)
-        self.set_timer(now_ms)
+        self.set_timer()
         return work
 
-    def set_timer(self, now_ms: int) -> None:
+    def set_timer(self) -> None:
         """Have `advance` called when the next thing is due."""
-        self.wake(self._next_ms(now_ms))
+        self.wake(self._next_ms())
 
     def serve(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
         """Deliver what became available here and in the dead-letter queue."""
-        self._stopped_short = False
         if self.receivers.turns or self.receivers.draining:
             self.deliver(now_ms, changes, effects)
         dead_letters = self.dead_letters
@@ -570,9 +567,7 @@ class MessageQueue:
             self.give_back(lock, now_ms, changes, counted=True)
         return len(lapsed)
 
-    def _next_ms(self, now_ms: int) -> int:
-        if self._stopped_short:
-            return now_ms
+    def _next_ms(self) -> int:
         next_ms = self.activation.next_ms()
         for lock in self.locks.values():
             next_ms = min(next_ms, lock.locked_until_ms)

@@ -81,9 +81,9 @@ class Recovery:
             _index_numbers(entity.dead_letters)
             duplicates = entity.main.duplicates
             if duplicates is not None:
-                duplicates.restore(self._ids.pop(duplicates.queue_id, []))
-            entity.main.set_timer(now_ms)
-            entity.dead_letters.set_timer(now_ms)
+                duplicates.restore(self._ids.pop(duplicates.queue_id, []), now_ms)
+            entity.main.set_timer()
+            entity.dead_letters.set_timer()
 
 
 def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIssued | None) -> None:
