@@ -15,9 +15,10 @@ from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.duplicates import Duplicates
 from peeklock.broker.effects import QueueView
 from peeklock.broker.errors import EntityAlreadyExists, EntityDisabled, EntityNotFound, QuotaExceeded
-from peeklock.broker.message_queue import MessageQueue, Shared
+from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.quotas import TierLimits
 from peeklock.broker.receivers import ReceiverLink, SenderLink
+from peeklock.broker.shared import Shared
 from peeklock.broker.validation import checked_queue, checked_update
 
 _SENDING = (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)

@@ -7,8 +7,8 @@ other entities, the wire, the store. Everything happens at the `now_ms` given; w
 Theory of operation. A message stands in exactly one table, by its durable state: `active`, `deferred` or
 `scheduled`. An active one is also in one of these situations:
 
-    fresh      at or after `_cursor`, never handed out since start
-    returned   its position is in the heap `_returned`, always before the cursor
+    fresh      at or after `cursor`, never handed out since start
+    returned   its position is in the heap `returned`, always before the cursor
     locked     `message.lock` is set and `locks` knows the token
     expired    passed over by a delivery, until the sweep of the same instant takes it away
 
@@ -22,7 +22,7 @@ number; nothing expires there and nothing is dead-lettered from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
@@ -37,7 +37,8 @@ from peeklock.broker.message_table import MessageTable
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.receivers import Receivers
 from peeklock.broker.sequence_numbers import number_of, order_of
-from peeklock.broker.timers import FAR_MS, Activation, Expiry, Timers
+from peeklock.broker.shared import Shared
+from peeklock.broker.timers import FAR_MS, Activation, Expiry
 
 PASS_OVER_MAX = 10_000
 """Expired or vanished messages one delivery passes over before it lets others have a turn: about 5 ms."""
@@ -53,28 +54,16 @@ DEFERRED = MessageState.DEFERRED
 SCHEDULED = MessageState.SCHEDULED
 
 
-class Shared:
-    """What the queues of a namespace have in common."""
-
-    __slots__ = ("issued", "timers", "tokens")
-
-    def __init__(self, tokens: Callable[[], bytes]) -> None:
-        self.tokens = tokens
-        self.timers = Timers()
-        self.issued: list[MessageQueue] = []  # queues that issued numbers since somebody asked
-
-
 class MessageQueue:
     """The messages of one queue or sub-queue."""
 
     __slots__ = (
-        "_cursor",
-        "_returned",
         "_shared",
         "accepts_sends",
         "accessed_at_ms",
         "activation",
         "active",
+        "cursor",
         "dead_letter_on_expiry",
         "dead_letters",
         "default_ttl_ms",
@@ -93,6 +82,7 @@ class MessageQueue:
         "numbers_dirty",
         "queue_id",
         "receivers",
+        "returned",
         "scheduled",
         "size_bytes",
         "timer_ms",
@@ -147,8 +137,8 @@ class MessageQueue:
         self.activation = Activation(self.scheduled)
         self.locks: dict[bytes, Lock] = {}  # in the order in which they lapse, since all last equally long
         self.receivers = Receivers()
-        self._cursor = 0
-        self._returned: list[int] = []
+        self.cursor = 0
+        self.returned: list[int] = []
 
     # Settings
 
@@ -164,8 +154,8 @@ class MessageQueue:
             self.expiry.change_default(description.default_ttl_ms)
             # A message passed over as expired may have become receivable: look at all again from the start.
             assert not self.locks, "locks are dropped before settings change (L-12)"
-            self._returned = []
-            self._cursor = 0
+            self.returned = []
+            self.cursor = 0
             self.wake(self.expiry.next_ms())
         if self.duplicates is not None:
             self.duplicates.window_ms = description.duplicate_window_ms
@@ -313,14 +303,14 @@ class MessageQueue:
     def _take_available(self) -> Message | None:
         """Give the available message with the lowest position, which is no longer available then."""
         active = self.active
-        while self._returned:
-            message = active.get(heappop(self._returned))
+        while self.returned:
+            message = active.get(heappop(self.returned))
             if message is not None:
                 return message
-        if self._cursor >= self.next_position:
+        if self.cursor >= self.next_position:
             return None
-        message = active.first_from(self._cursor)
-        self._cursor = self.next_position if message is None else message.position + 1
+        message = active.first_from(self.cursor)
+        self.cursor = self.next_position if message is None else message.position + 1
         return message
 
     def _ttl_ms(self, message: Message) -> int | None:
@@ -427,7 +417,7 @@ class MessageQueue:
             if counted or overlay is not None:
                 changes.append(MessageStored(self.queue_id, message))
             if message.state is ACTIVE:
-                heappush(self._returned, message.position)
+                heappush(self.returned, message.position)
                 self._note_expiry(message)
 
     def drop_locks(self) -> None:
@@ -436,7 +426,7 @@ class MessageQueue:
         for lock in list(self.locks.values()):
             self._end(lock)
             if lock.message.state is ACTIVE:
-                heappush(self._returned, lock.message.position)
+                heappush(self.returned, lock.message.position)
                 self._note_expiry(lock.message)
 
     def renew(self, lock: Lock, now_ms: int) -> int:
@@ -531,7 +521,7 @@ class MessageQueue:
                 self._expire(message, changes)
             work += steps
             if not len(self.active):
-                self._returned = []  # nothing it names is left
+                self.returned = []  # nothing it names is left
         if self.activation.next_ms() <= now_ms:
             due, steps = self.activation.take_due(now_ms, count_max)
             for message in due:
@@ -604,7 +594,7 @@ class MessageQueue:
         for message in messages:
             self.remove(message, changes)
         if not len(self.active):
-            self._returned = []  # nothing it names is left
+            self.returned = []  # nothing it names is left
 
     def find(self, position: int) -> Message | None:
         """Give the message at a position, whatever its state."""
@@ -628,41 +618,3 @@ class MessageQueue:
     def order_of(self, message: Message) -> int:
         """Give the order behind a message's number; in a dead-letter queue that is not its position."""
         return order_of(message.sequence_number, self.main.next_position)
-
-    def check(self, now_ms: int) -> None:
-        """Compare all indexes with each other; an assertion fails when they do not agree."""
-        returned = set(self._returned)
-        assert len(returned) == len(self._returned)
-        for table, state in ((self.active, ACTIVE), (self.deferred, DEFERRED), (self.scheduled, SCHEDULED)):
-            table.check()
-            for message in table:
-                assert message.state is state
-                assert message.position < self.next_position
-                if self.numbers is None:
-                    assert message.sequence_number == number_of(message.position)
-                else:
-                    assert self.numbers.get(self.order_of(message)) is message
-                if message.lock is not None:
-                    assert self.locks[message.lock.token] is message.lock
-                    assert message.position not in returned
-        for message in self.active:
-            if message.lock is None and not self.has_expired(message, now_ms):
-                assert message.position >= self._cursor or message.position in returned
-        for token, lock in self.locks.items():
-            assert lock.token == token
-            assert lock.message.lock is lock
-            assert lock.queue is self
-            assert lock.holder[token] is lock
-            assert self.timer_ms <= lock.locked_until_ms
-        until = [lock.locked_until_ms for lock in self.locks.values()]
-        assert until == sorted(until)
-        assert self.size_bytes == sum(message.size_bytes for message in self.all_messages())
-        if self.numbers is not None:
-            self.numbers.check()
-            assert len(self.numbers) == len(self.active) + len(self.deferred)
-        self.receivers.check()
-        if self.expiry is not None:
-            self.expiry.check()
-            assert self.timer_ms <= self.expiry.next_ms()
-        self.activation.check()
-        assert self.timer_ms <= self.activation.next_ms()

@@ -25,12 +25,13 @@ from peeklock.broker.errors import (
     EntityDisabled,
     ServiceBusError,
 )
+from peeklock.broker.integrity import check_queue
 from peeklock.broker.message import Message
-from peeklock.broker.message_queue import Shared
 from peeklock.broker.operations import Operations
 from peeklock.broker.quotas import TierLimits
 from peeklock.broker.receivers import ReceiverLink
 from peeklock.broker.recovery import Recovery
+from peeklock.broker.shared import Shared
 from peeklock.broker.validation import drops_locks
 
 SLICE = 1_000
@@ -275,7 +276,7 @@ class Namespace:
     def check(self, now_ms: int) -> None:
         """Compare all indexes with each other; an assertion fails when they do not agree."""
         for queue in self._queues.values():
-            queue.check(now_ms)
+            check_queue(queue, now_ms)
         self._attachments.check()
 
 

@@ -1,0 +1,48 @@
+"""What must always be true between the indexes of a queue.
+
+Owns: the comparison, for tests and simulation. Must not know: how a queue got there.
+"""
+
+from __future__ import annotations
+
+from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
+from peeklock.broker.sequence_numbers import number_of
+
+
+def check_queue(queue: MessageQueue, now_ms: int) -> None:
+    """Compare all indexes of a queue with each other; an assertion fails when they do not agree."""
+    returned = set(queue.returned)
+    assert len(returned) == len(queue.returned)
+    for table, state in ((queue.active, ACTIVE), (queue.deferred, DEFERRED), (queue.scheduled, SCHEDULED)):
+        table.check()
+        for message in table:
+            assert message.state is state
+            assert message.position < queue.next_position
+            if queue.numbers is None:
+                assert message.sequence_number == number_of(message.position)
+            else:
+                assert queue.numbers.get(queue.order_of(message)) is message
+            if message.lock is not None:
+                assert queue.locks[message.lock.token] is message.lock
+                assert message.position not in returned
+    for message in queue.active:
+        if message.lock is None and not queue.has_expired(message, now_ms):
+            assert message.position >= queue.cursor or message.position in returned
+    for token, lock in queue.locks.items():
+        assert lock.token == token
+        assert lock.message.lock is lock
+        assert lock.queue is queue
+        assert lock.holder[token] is lock
+        assert queue.timer_ms <= lock.locked_until_ms
+    until = [lock.locked_until_ms for lock in queue.locks.values()]
+    assert until == sorted(until)
+    assert queue.size_bytes == sum(message.size_bytes for message in queue.all_messages())
+    if queue.numbers is not None:
+        queue.numbers.check()
+        assert len(queue.numbers) == len(queue.active) + len(queue.deferred)
+    queue.receivers.check()
+    if queue.expiry is not None:
+        queue.expiry.check()
+        assert queue.timer_ms <= queue.expiry.next_ms()
+    queue.activation.check()
+    assert queue.timer_ms <= queue.activation.next_ms()
