@@ -9,15 +9,22 @@ import socket
 import struct
 import subprocess
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peeklock.amqp.connection import Connection
-from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkAttached, LinkFlow
+from peeklock.amqp.events import (
+    ConnectionClosed,
+    ConnectionOpened,
+    DispositionReceived,
+    LinkAttached,
+    LinkFlow,
+)
 from peeklock.amqp.messaging import encode_message
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
@@ -234,10 +241,7 @@ def test_an_idle_connection_costs_little(broker: BrokerProcess) -> None:
     assert (resident_kb(broker) - before) / 100 < 75
     for client in clients:
         client.socket.close()
-    deadline = time.monotonic() + 10
-    while health(broker)["connections"] and time.monotonic() < deadline:
-        pass
-    assert health(broker)["connections"] == 0
+    until(lambda: health(broker)["connections"] == 0)
 
 
 def test_a_flood_of_pre_settled_transfers_is_held_back_not_kept_in_memory(broker: BrokerProcess) -> None:
@@ -261,6 +265,40 @@ def test_a_flood_of_pre_settled_transfers_is_held_back_not_kept_in_memory(broker
             highest = max(highest, resident_kb(broker) - before)
     assert highest < 330_000  # the body cache's 128 MiB, and 64 MiB not yet committed in up to two forms
     client.socket.close()
+
+
+def test_low_space_refuses_sends_and_says_so(tmp_path: Path) -> None:
+    """Req: R-06, T-06. A volume that never has enough free space stands for one that runs full."""
+    with BrokerProcess(tmp_path, ["--durability=os", f"--min-free={1 << 60}"]) as broker:
+        create_queue(broker, "q")
+        until(lambda: "sending is limited" in broker.log.read_text())
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            health(broker)
+        assert refused.value.code == 503
+        assert "low space" in json.load(refused.value)["status"]
+
+        client = Client(broker.amqp_port, user=True)
+        client.until(ConnectionOpened)
+        channel = client.amqp.begin()
+        handle = client.amqp.attach(channel, "q", Role.SENDER, Source(address="x"), Target(address="q"))
+        client.until(LinkAttached)
+        client.until(LinkFlow)
+        payload = encode_message(data=[b"x"])
+        client.amqp.send(channel, handle, b"1", payload)
+        outcome = client.until(DispositionReceived).state
+        assert outcome.error.condition == "amqp:resource-limit-exceeded"
+        client.amqp.send(channel, handle, b"2", payload, settled=True)
+        client.socket.sendall(client.amqp.data_to_send())
+        until(lambda: "pre-settled sends were refused" in broker.log.read_text())
+        client.socket.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for another process to get so far; 10 s at most."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def create_queue(broker: BrokerProcess, name: str) -> None:

@@ -256,13 +256,18 @@ class Namespace:
         """Show all queues, sorted by name."""
         return [entity.view() for entity in self._entities.page(0, len(self._entities))[0]]
 
+    @property
+    def dropped_sends(self) -> int:
+        """Pre-settled sends that were refused since start: their sender learns nothing (T-06)."""
+        return self._operations.dropped_sends
+
     def totals(self) -> Totals:
         """Add up the figures of all queues; costs about 2 us an entity."""
         totals = Totals(
             entities=len(self._entities),
             connections=len(self._attachments.connections),
             links=len(self._attachments.links),
-            dropped_sends=self._operations.dropped_sends,
+            dropped_sends=self.dropped_sends,
         )
         for entity in self._entities:
             totals.active_messages += len(entity.main.active)

@@ -100,6 +100,7 @@ class Shard:
         self._idle.set()
         self._failed = False
         self._limits = LimitSending()
+        self._dropped_sends_told = 0
         self._ticked_at = self._loop.time()
         self.lag_ms = 0
         self._housekeeping = self._loop.create_task(self._keep_house())
@@ -303,6 +304,13 @@ class Shard:
                 self.offer((limits,))
 
             self._win_space()
+            dropped_sends = self._namespace.dropped_sends
+            if dropped_sends > self._dropped_sends_told:
+                log.warning(
+                    "pre-settled sends were refused and dropped; their senders cannot learn it",
+                    {"dropped": dropped_sends - self._dropped_sends_told, "since_start": dropped_sends},
+                )
+                self._dropped_sends_told = dropped_sends
 
     def health(self) -> dict[str, Any]:
         """Give figures for `GET /health`; `status` is `ok` or says what is wrong."""
