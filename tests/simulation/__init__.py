@@ -21,7 +21,7 @@ Modules
     bugs     planted bugs, each a subclass or wrapper of a real piece
 
 Fault model
-    Network   Bytes are delayed (0 to 40 ms), split and joined, never corrupted, reordered or duplicated: TCP
+    Network   Bytes are delayed (0 to 1.2 s), split and joined, never corrupted, reordered or duplicated: TCP
               sees to that. A connection may break at any instant with a random part of what is under way
               lost, both ends being told; or go half open, with nobody told until an idle time-out. Clients
               also leave properly (detach, end, close) and vanish right after.

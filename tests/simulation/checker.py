@@ -253,9 +253,9 @@ class Checker:
             )
         if queue_id % 4 == 0 and count >= max(d.max_delivery_count for d in self.facts.history(queue_id)):
             raise Violation(f"uid {uid} was delivered {count + 1} times, past MaxDeliveryCount")
-        if uid in self.taken:
-            raise Violation(f"uid {uid} was received and deleted, and is delivered again")
         if until_broker_ms is None:
+            if uid in self.taken:
+                raise Violation(f"uid {uid} was received and deleted twice")
             self.taken[uid] = now
             if life.removed is None:
                 raise Violation(

@@ -81,9 +81,11 @@ class Simulation:
 
     def run(self) -> None:
         """Both phases, then the verdict. Raises: Violation."""
-        self.node.weather = self._weather()
         self.node.start()
-        self.world.run_to(self.world.now_ms + 50)
+        self.world.run_until(
+            lambda: len(self.checker.queue_ids) == len(self.queues), self.world.now_ms + 1_000
+        )
+        self.node.weather = self._weather()
         for actor in self.actors:
             self.world.after(self.random.randint(0, 500), actor.connect)
         end_ms = self.world.now_ms + FAULTS_MS
@@ -142,7 +144,7 @@ class Simulation:
     def _weather(self) -> Weather:
         random = self.random
         return Weather(
-            wire_ms_max=random.choice((0, 3, 40)),
+            wire_ms_max=random.choice((0, 3, 3, 40, 1_200)),
             commit_ms_max=random.choice((0, 8, 20)),
             slow_commits=random.choice((0.0, 0.0, 0.02)),
             failing_commits=random.choice((0.0, 0.0, 0.003)),
