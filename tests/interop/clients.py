@@ -1,9 +1,9 @@
 """The official client in both its forms behind one face, so that each test is written once.
 
-Owns: `Api`, which makes clients; `Blocking`, which drives the asynchronous ones from a test's thread; and `Links`,
-which opens and closes senders and receivers beside the test. Nothing of the client is replaced: `Blocking` only
-awaits, and `Links` only waits elsewhere: the client sleeps through most of the half second that it takes to open a
-link, and again to close it.
+Owns: `Api`, which makes clients; `Blocking`, which drives the asynchronous ones from a test's thread; and
+`Links`, which opens and closes senders and receivers beside the test. Nothing of the client is replaced:
+`Blocking` only awaits, and `Links` only waits elsewhere, since the client sleeps through most of the half
+second that it takes to open a link, and again to close it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Api:
 
 
 class Link:
-    """A sender or receiver that is opened in the background from `with` on, and closed in the background after it."""
+    """A sender or receiver that opens in the background from `with` on, and closes there after it."""
 
     def __init__(self, inner: Any, background: Background) -> None:
         self._inner = inner
@@ -149,12 +149,16 @@ class Link:
         self._background.submit(self.close)
 
     def __getattr__(self, name: str) -> Any:
-        if self._opening is not None:
-            self._opening.result(CALL_S_MAX)  # raises what opening raised
-        return getattr(self._inner, name)
+        return getattr(self.opened(), name)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._inner)
+        return iter(self.opened())
+
+    def opened(self) -> Any:
+        """Wait until it is open, and give the client's own object."""
+        if self._opening is not None:
+            self._opening.result(CALL_S_MAX)  # raises what opening raised
+        return self._inner
 
     def close(self) -> None:
         """Close at once; for tests in which the close matters."""

@@ -10,7 +10,7 @@ WAIT_S = 10
 """For messages that are there: how long a loaded machine may take to hand them over."""
 
 NOTHING_S = 0.3
-"""For messages that must not be there. They are available at once or never, so longer waiting finds no more."""
+"""For messages that must not be there: they are available at once or never."""
 
 
 def send(client: Any, queue: str, *bodies: str, **settings: Any) -> None:

@@ -62,7 +62,7 @@ def lapsed(client: Links, make_queue: Callable[..., str]) -> Iterator[Lapsed]:
 
 
 def _as_if_unaware(message: Any) -> Any:
-    # The client looks at its own clock first and asks nobody; without the annotation the broker has to say it.
+    # The client looks at its own clock first and asks nobody; without the annotation the broker has to say.
     message._raw_amqp_message.annotations.pop(b"x-opt-locked-until", None)
     return message
 

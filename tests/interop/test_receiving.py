@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime as dt
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -102,9 +104,10 @@ def test_a_deferred_message_is_fetched_by_number_only(client: Any, queue: str) -
     Req: L-10
     """
     send(client, queue, "1", "2", "3")
-    with client.get_queue_receiver(queue) as receiver, client.get_queue_receiver(
-        queue, receive_mode=DELETE
-    ) as deleting:
+    with (
+        client.get_queue_receiver(queue) as receiver,
+        client.get_queue_receiver(queue, receive_mode=DELETE) as deleting,
+    ):
         for message in take(receiver, 2):
             receiver.defer_message(message)
         waiting = take_one(receiver)
@@ -268,17 +271,17 @@ def test_an_unknown_lock_token_is_a_lost_lock(client: Any, queue: str) -> None:
 def test_competing_receivers_get_each_message_once(client: Any, queue: str) -> None:
     """Req: L-02"""
     send(client, queue, *map(str, range(60)))
-    receivers = [client.get_queue_receiver(queue) for _ in range(4)]
     seen: list[str] = []
-    while len(seen) < 60:
-        before = len(seen)
-        for receiver in receivers:
-            for message in receiver.receive_messages(max_message_count=7, max_wait_time=2):
+    with contextlib.ExitStack() as stack:
+        receivers = [stack.enter_context(client.get_queue_receiver(queue)) for _ in range(4)]
+        for receiver in itertools.cycle(receivers):
+            for message in take(receiver, 3):
                 seen.append(str(message))
                 receiver.complete_message(message)
-        assert len(seen) > before
-    for receiver in receivers:
-        receiver.close()
+            if len(seen) == 60:
+                break
+        for receiver in receivers:
+            assert_empty(receiver)
     assert sorted(seen, key=int) == [str(n) for n in range(60)]
 
 
@@ -340,22 +343,20 @@ def test_a_waiting_receiver_gets_a_message_as_soon_as_it_is_sent(client: Any, qu
         assert str(message) == "at last"
 
 
-def test_auto_renewal_keeps_a_short_lock(
-    api: Api, client: Any, make_queue: Callable[..., str]
-) -> None:
+def test_auto_renewal_keeps_a_short_lock(api: Api, client: Any, make_queue: Callable[..., str]) -> None:
     """A lock of 5 s is held for 7 by the client's AutoLockRenewer.
 
     Req: L-18, L-03
     """
     queue = make_queue(lock_duration=dt.timedelta(seconds=5))
     send(client, queue, "1")
-    with api.auto_lock_renewer(max_lock_renewal_duration=60) as renewer:
-        with client.get_queue_receiver(queue, auto_lock_renewer=renewer) as receiver:
-            message = take_one(receiver)
-            threading.Event().wait(7)
-            assert message.auto_renew_error is None
-            receiver.complete_message(message)
-            assert receiver.peek_messages(sequence_number=1) == []
+    renewing = api.auto_lock_renewer(max_lock_renewal_duration=60)
+    with renewing as renewer, client.get_queue_receiver(queue, auto_lock_renewer=renewer) as receiver:
+        message = take_one(receiver)
+        threading.Event().wait(7)
+        assert message.auto_renew_error is None
+        receiver.complete_message(message)
+        assert receiver.peek_messages(sequence_number=1) == []
 
 
 def test_browsing_starts_where_asked_and_takes_nothing(client: Any, queue: str) -> None:

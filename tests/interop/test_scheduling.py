@@ -17,7 +17,7 @@ def _in(seconds: float) -> dt.datetime:
 
 
 def test_scheduled_messages_come_when_they_are_due_and_not_before(client: Any, queue: str) -> None:
-    """One, many, and by the property of a normal send; on activation a new number and the time that was asked for.
+    """One, many, and by the property of a normal send; on activation a new number and the time asked for.
 
     Req: S-05, S-06, S-07, S-01
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -102,12 +103,11 @@ def test_an_empty_list_and_an_empty_body_are_fine(client: Any, queue: str) -> No
 
 def test_many_senders_at_once_lose_nothing(client: Any, queue: str) -> None:
     """Req: T-04"""
-    senders = [client.get_queue_sender(queue) for _ in range(4)]
-    for turn in range(5):
-        for number, sender in enumerate(senders):
-            sender.send_messages(ServiceBusMessage(f"{turn}.{number}"))
-    for sender in senders:
-        sender.close()
+    with contextlib.ExitStack() as stack:
+        senders = [stack.enter_context(client.get_queue_sender(queue)) for _ in range(4)]
+        for turn in range(5):
+            for number, sender in enumerate(senders):
+                sender.send_messages(ServiceBusMessage(f"{turn}.{number}"))
     with client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
         messages = take(receiver, 20)
     assert bodies(messages) == [f"{turn}.{number}" for turn in range(5) for number in range(4)]

@@ -95,7 +95,8 @@ def show_result(console: Console, ledger: Ledger, seconds: float) -> None:
     without = sum(len(job.text.split()) for job in jobs if job.id in ledger.results)
     again = deliveries - len(ledger.deliveries)
     for line in (
-        f"{len(jobs)} jobs in {seconds:.1f} s; the workers counted {words} words, a count without queue {without}",
+        f"{len(jobs)} jobs in {seconds:.1f} s; the workers counted {words} words, "
+        f"a count without any queue {without}",
         f"{deliveries} deliveries, {again} of them again (at least once is the promise): "
         f"{figures['abandoned']} abandoned, {figures['left to lapse']} locks left to lapse, "
         "the rest by the kill",

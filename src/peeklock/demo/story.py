@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +27,6 @@ from peeklock.demo.client import (
 from peeklock.demo.display import Display, show_result, show_verdict
 from peeklock.demo.jobs import Job, Trouble, make_jobs, work
 from peeklock.demo.ledger import Ledger
-from peeklock.server.tls import make_pair
 
 KILL_AT = 0.4
 """The share of jobs that are over when the broker is killed."""
@@ -63,9 +62,9 @@ def run(job_count: int, seed: int, console: Console) -> int:
 
 def _run(jobs: list[Job], folder: Path, console: Console) -> int:
     ledger = Ledger.of(jobs)
-    certificate, key = _make_tls_files(folder)
     started = time.monotonic()
-    with BrokerProcess(folder, (f"--tls-cert={certificate}", f"--tls-key={key}")) as broker:
+    with BrokerProcess(folder) as broker:
+        certificate = _fetch_certificate(broker, folder)
         with Display(console, len(jobs)) as display:
             display.say(
                 f"[bold]peeklock serve[/] is ready on port {broker.amqp_port} and keeps all in {broker.data}"
@@ -175,10 +174,9 @@ def _check_results(ledger: Ledger) -> list[str]:
     ]
 
 
-def _make_tls_files(folder: Path) -> tuple[Path, Path]:
-    # The administration client speaks HTTPS only; it is told to trust this certificate.
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    certificate_pem, key_pem = make_pair(["localhost"], datetime.now(UTC))
-    certificate.write_bytes(certificate_pem)
-    key.write_bytes(key_pem)
-    return certificate, key
+def _fetch_certificate(broker: BrokerProcess, folder: Path) -> Path:
+    # The administration client speaks HTTPS only. The broker made the pair by itself; to take the certificate
+    # from the connection itself is safe here, since nobody stands between us and our child.
+    certificate = folder / "certificate.pem"
+    certificate.write_text(ssl.get_server_certificate(("localhost", broker.http_port)))
+    return certificate

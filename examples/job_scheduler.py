@@ -1,0 +1,86 @@
+"""A job scheduler whose message ids are job ids, and a worker that survives a completion that failed.
+
+    python examples/job_scheduler.py QUEUE [--second-delivery ignore|redo] [--slow-s SECONDS]
+
+Peek-lock delivers at least once. When the worker is slower than the queue's lock lasts, its completion fails
+with "lock lost", and the job comes a second time, under the same message id. Two answers are right:
+
+- ignore: the work is kept by job id (here in a dictionary, elsewhere beside the work's result, in the same
+  transaction). A job that is done already is only completed.
+- redo: the work is such that doing it twice does no harm, so that nothing has to be remembered.
+
+The first job is slow on purpose. Use a queue with a short lock (5 s is the shortest).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import MessageLockLostError
+
+JOBS = {"invoice-1": "slow", "invoice-2": "quick", "invoice-3": "quick"}
+
+
+def schedule(client: ServiceBusClient, queue: str) -> None:
+    """Send each job under its own id, so that a scheduler that runs twice can be recognised as well."""
+    with client.get_queue_sender(queue) as sender:
+        for job_id, effort in JOBS.items():
+            sender.send_messages(ServiceBusMessage(effort, message_id=job_id))
+
+
+class Worker:
+    """Does jobs, and knows which it has done."""
+
+    def __init__(self, ignore_second: bool, slow_s: float) -> None:
+        self.ignore_second = ignore_second
+        self.slow_s = slow_s
+        self.times_done = dict.fromkeys(JOBS, 0)
+
+    def handle(self, receiver: Any, message: Any) -> bool:
+        """Do one job and complete it; answer whether the broker took the completion."""
+        job_id = message.message_id
+        if self.times_done[job_id] and self.ignore_second:
+            print(f"{job_id}: done already, only completed (delivery {message.delivery_count + 1})")
+        else:
+            if str(message) == "slow" and not self.times_done[job_id]:
+                time.sleep(self.slow_s)
+            self.times_done[job_id] += 1
+            print(f"{job_id}: done (delivery {message.delivery_count + 1})")
+        try:
+            receiver.complete_message(message)
+        except MessageLockLostError:
+            print(f"{job_id}: the lock was lost, it will come again")
+            return False
+        return True
+
+    def run(self, client: ServiceBusClient, queue: str) -> None:
+        """Work until every job was completed."""
+        left = set(JOBS)
+        with client.get_queue_receiver(queue) as receiver:
+            while left:
+                for message in receiver.receive_messages(max_message_count=1, max_wait_time=10):
+                    if self.handle(receiver, message):
+                        left.remove(message.message_id)
+
+
+def main() -> None:
+    """Schedule the jobs, do them, and say how often each was done."""
+    parser = argparse.ArgumentParser(description="Jobs whose message ids are job ids.")
+    parser.add_argument("queue")
+    parser.add_argument("--second-delivery", choices=("ignore", "redo"), default="ignore")
+    parser.add_argument("--slow-s", type=float, default=6.0, help="how long the slow job takes")
+    options = parser.parse_args()
+    worker = Worker(options.second_delivery == "ignore", options.slow_s)
+    with ServiceBusClient.from_connection_string(os.environ["SERVICEBUS_CONNECTION_STRING"]) as client:
+        schedule(client, options.queue)
+        worker.run(client, options.queue)
+    for job_id, times in worker.times_done.items():
+        print(f"{job_id}: done {times} times")
+
+
+if __name__ == "__main__":
+    main()
