@@ -104,7 +104,7 @@ class Rig:
     def state(self) -> object:
         """Give all that must survive a restart."""
         return (
-            self.namespace.entities,
+            dict(self.namespace.entities),
             {
                 (queue_id, position): tuple(getattr(message, name) for name in RECORD)
                 for queue_id, queue in self.namespace.queues.items()

@@ -258,4 +258,9 @@ def test_the_ledger_knows_the_width_of_the_records() -> None:
         return len(frames.encode(Batch(1, [change, change]))) - len(frames.encode(Batch(1, [change])))
 
     assert grows_by(MessageStored(4, Message(1))) == reclaim.STORED_RECORD_BYTES
+    with_overlay = Message(1)
+    with_overlay.overlay = b"12345"
+    more = grows_by(MessageStored(4, with_overlay)) - reclaim.STORED_RECORD_BYTES
+    assert more == reclaim.OVERLAY_RECORD_BYTES + 5
+    assert grows_by(NumbersIssued(4, 1, 1, 0)) == reclaim.NUMBERS_RECORD_BYTES
     assert grows_by(MessageIdSeen(4, bytes(16), 0, 0)) == reclaim.ID_RECORD_BYTES

@@ -37,7 +37,13 @@ from peeklock.broker.commands import Command
 from peeklock.broker.effects import Effect
 from peeklock.broker.message import Message
 from peeklock.engine.bodies import BodyCache
-from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger
+from peeklock.engine.reclaim import (
+    NUMBERS_RECORD_BYTES,
+    OVERLAY_RECORD_BYTES,
+    ReclaimFound,
+    ReclaimRead,
+    SpaceLedger,
+)
 from peeklock.store.base import Batch, Frame, Store
 
 if TYPE_CHECKING:
@@ -262,6 +268,7 @@ class Engine:
             if again is not None:
                 assert isinstance(again, NumbersIssued)
                 self._add_numbers(again)
+                self.ledger.add_extra(NUMBERS_RECORD_BYTES)
 
     # Space
 
@@ -303,11 +310,16 @@ class Engine:
         """Give the facts of a frame that nothing replaced since, as they are now."""
         find = self.namespace.find
         changes: list[Change] = []
+        taken: set[int] = set()  # a message may have several records in one frame
         for change in frame.changes:
             if isinstance(change, MessageStored):
                 message = find(change.queue_id, change.message.position)
-                if message is not None and message.journal_no == frame.no:
-                    changes.append(MessageStored(change.queue_id, message))
+                if message is None or message.journal_no != frame.no or id(message) in taken:
+                    continue
+                taken.add(id(message))
+                changes.append(MessageStored(change.queue_id, message))
+                if message.overlay is not None:
+                    self.ledger.add_extra(OVERLAY_RECORD_BYTES + len(message.overlay))
             elif isinstance(change, MessageIdSeen):
                 again = self.namespace.still_holds(change, self.ledger.now_ms)
                 if again is not None:

@@ -34,6 +34,8 @@ Source: architecture, reclaim.
 """
 
 STORED_RECORD_BYTES = 89
+OVERLAY_RECORD_BYTES = 12  # and the overlay itself
+NUMBERS_RECORD_BYTES = 32
 ID_RECORD_BYTES = 32
 """Bytes of records in a frame, for the estimate of what lives; `store.frames` has the layout, a test
 compares."""
@@ -146,6 +148,10 @@ class SpaceLedger:
         self.journal_bytes = 0
         self.id_frames: dict[int, int] = {}  # frame -> message ids recorded in it
         self.ids_recorded = 0
+        self._extra_bytes = 0
+        self._extra_messages = 0  # how many there were when that was found
+        self._pass_until: int | None = None
+        self._pass_extra_bytes = 0
         self.now_ms = 0
         self._list_after: int | None = None
         self._list_before = 0
@@ -278,8 +284,16 @@ class SpaceLedger:
 
     @property
     def live_bytes(self) -> int:
-        """Estimate of what lives in the journal; message ids count until their frame is forgotten."""
-        return self.live_messages * STORED_RECORD_BYTES + self.ids_recorded * ID_RECORD_BYTES
+        """Estimate of what lives in the journal; message ids count until their frame is forgotten.
+
+        Overlays and counters are not counted one by one. How much they come to is seen whenever all that
+        lives has been recorded anew, and shrinks with the number of messages until the next time. Without it,
+        a journal of many large overlays would be rewritten for ever.
+        """
+        extra_bytes = self._extra_bytes
+        if self.live_messages < self._extra_messages:
+            extra_bytes = extra_bytes * self.live_messages // self._extra_messages
+        return self.live_messages * STORED_RECORD_BYTES + self.ids_recorded * ID_RECORD_BYTES + extra_bytes
 
     @property
     def journal_is_long(self) -> bool:
@@ -287,10 +301,18 @@ class SpaceLedger:
         size_bytes = self.journal_bytes
         return size_bytes > JOURNAL_BYTES_MIN and size_bytes > JOURNAL_FACTOR * self.live_bytes
 
+    def add_extra(self, size_bytes: int) -> None:
+        """Count what was recorded anew beyond the records of messages and their ids."""
+        self._pass_extra_bytes += size_bytes
+
     def add_frame(self, size_bytes: int) -> None:
         """Count a committed frame."""
         self.frame_sizes.append(size_bytes)
         self.journal_bytes += size_bytes
+        if self._pass_until is not None and self.first_no >= self._pass_until:
+            self._pass_until = None
+            self._extra_bytes = self._pass_extra_bytes
+            self._extra_messages = self.live_messages
 
     def add_id(self) -> None:
         """Count a message id recorded in the open batch."""
@@ -306,6 +328,9 @@ class SpaceLedger:
         """Give the number before which frames are forgotten with the open batch, 0 for none."""
         if not self.journal_is_long:
             return 0
+        if self._pass_until is None:
+            self._pass_until = self.first_no + len(self.frame_live) - 1
+            self._pass_extra_bytes = 0
         size_bytes = count = 0
         for live, frame_bytes in zip(self.frame_live, self.frame_sizes, strict=False):
             if live or size_bytes > TRUNCATE_BYTES_MAX or self.first_no + count in self.id_frames:
@@ -321,9 +346,10 @@ class SpaceLedger:
         return self.first_no
 
     def check_head(self, no: int) -> None:
-        """Make sure that all which lived in frame `no` was recorded anew."""
+        """Make sure that all which lived in frame `no` was recorded anew, but for what a deleted entity
+        left."""
         index = no - self.first_no
-        assert index < 0 or not self.frame_live[index], (
+        assert index < 0 or self._doomed or not self.frame_live[index], (
             f"frame {no} still counts {self.frame_live[index]} records"
         )
 
@@ -371,7 +397,8 @@ class SpaceLedger:
         head_bytes = 0
         if self.journal_is_long and not self._doomed and self.frame_sizes:
             if self.frame_live[0] or self.first_no in self.id_frames:
-                head_bytes = HEAD_READ_BYTES
+                # At least as much as a commit under load adds, or the head would never be caught up with.
+                head_bytes = max(HEAD_READ_BYTES, 2 * self.frame_sizes[-1])
         if rows or head_bytes or self._list_after is not None:
             return ReclaimRead(rows, head_bytes, self._list_after)
         return None
@@ -420,6 +447,8 @@ class SpaceLedger:
         for message in messages:
             count += 1
             frame_live[message.journal_no - first_no] += 1
+            if message.overlay is not None:
+                self._extra_bytes += OVERLAY_RECORD_BYTES + len(message.overlay)
             row = message.body_row
             entry = rows.get(row)
             if entry is None:
@@ -432,6 +461,7 @@ class SpaceLedger:
             else:
                 self.share(message)
         self.live_messages += count
+        self._extra_messages = self.live_messages
 
     def list_rows_before(self, row: int) -> None:
         """Begin to list the rows of earlier processes, all below `row`, to drop those in which nothing
