@@ -14,7 +14,7 @@ Modules
     world    the heap, the clock, the random source, the running hash and the trace
     node     the broker's process: it drives the real pieces as `server.shard` does, dies and recovers
     peer     one client connection: SASL, CBS, links, requests, over a wire that may break
-    actors   what people do with it: senders, receivers, managers
+    actors   somebody with one connection at a time; senders, receivers and managing say what he does
     facts    the durable facts as the committed batches tell them, and what must hold between them
     checker  what clients saw, compared with the facts and with what the requirements promise
     plan     a seed's choices: queues, actors, faults; then the phase without faults

@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 
 from peeklock.broker.commands import LimitSending
 from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
-from tests.simulation.actors import ANSWER_MS_MAX, Actor, Drainer, Manager, Receiver, Sender, Shared
+from tests.simulation.actors import ANSWER_MS_MAX, Actor, Shared
 from tests.simulation.bugs import BUGS
 from tests.simulation.checker import Checker
 from tests.simulation.facts import Violation
+from tests.simulation.managing import Manager
 from tests.simulation.node import Node, Pieces, Weather, small_sizes
+from tests.simulation.receivers import Drainer, Receiver
+from tests.simulation.senders import Sender
 from tests.simulation.world import Livelock, World
 
 FAULTS_MS = 45_000
