@@ -51,6 +51,7 @@ class Workload:
         self.rig.commit()
         self.committed = self.rig.state()
         self.flying: object = None
+        self.wanted: ReclaimRead | None = None
         self.found: ReclaimFound | None = None
         self.made = 0
         self.seen: Counter[str] = Counter()
@@ -125,17 +126,19 @@ class Workload:
                 self.seen["dropped"] += len(batch.dropped_rows)
 
     def read(self) -> None:
-        """Answer what was read before, else read what is wanted."""
+        """Take one of three steps: ask what is wanted, read it, answer it."""
         self.rig.now_ms += self.random.randint(0, 700)
         self.rig.engine.advance(self.rig.now_ms)
         if self.found is not None:
             self.rig.engine.reclaim_offer(self.found)
             self.found = None
             return
-        wanted = self.rig.engine.reclaim_wanted()
-        if wanted is not None:
-            self.found = at_once(wanted.read_from(self.rig.store))
-            self.seen["copied"] += len(wanted.rows)
+        if self.wanted is None:
+            self.wanted = self.rig.engine.reclaim_wanted()
+        else:
+            self.seen["copied"] += len(self.wanted.rows)
+            self.found = at_once(self.wanted.read_from(self.rig.store))
+            self.wanted = None
             self.seen["heads"] += len(self.found.head)
             self.seen["listed"] += len(self.found.listed or ())
 
@@ -155,7 +158,7 @@ class Workload:
         self.rig.store.crash()
         now_ms = self.rig.now_ms
         self.rig = Rig(self.rig.store, cache_bytes=300, now_ms=now_ms)
-        self.found = None
+        self.wanted = self.found = None
         self.payloads = {m: by_key[m.queue_id, m.position] for m in self.rig.messages()}
 
     # What must hold
@@ -166,7 +169,7 @@ class Workload:
 
     def finish(self) -> None:
         """At rest nothing is wasted beyond the bounds, and a restart gives the same state."""
-        if self.found is not None:
+        while self.wanted is not None or self.found is not None:
             self.read()
         self.rig.settle()
         self.bounded()
