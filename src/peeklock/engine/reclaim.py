@@ -228,7 +228,7 @@ class SpaceLedger:
             entry.owners[slot] = None
             entry.live_bytes -= message.size_bytes
             if not entry.live:
-                self._emptied[row] = max(entry.total_bytes, 0)
+                self._emptied[row] = max(entry.total_bytes, message.size_bytes)
             elif 2 * entry.live_bytes < entry.total_bytes and row not in self._sparse:
                 self._sparse[row] = self.now_ms
         else:
