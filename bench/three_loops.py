@@ -51,9 +51,8 @@ def main() -> int:
             for form in ("sync", "aio"):
                 for loop, sends, seconds, most in measure(broker, form):
                     best = ROUND_TRIP_S * -(-sends // most)
-                    print(
-                        f"| {form} | {loop}, at most {most} in flight | {sends} | {seconds:.2f} | {best:.2f} |"
-                    )
+                    way = f"{loop}, at most {most} in flight"
+                    print(f"| {form} | {way} | {sends} | {seconds:.2f} | {best:.2f} |")
         finally:
             broker.stop()
     return 0

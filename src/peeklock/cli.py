@@ -144,7 +144,7 @@ def check(folder: Path) -> None:
 @click.option(
     "--jobs",
     type=click.IntRange(20, 100_000),
-    default=2_000,
+    default=3_000,
     show_default=True,
     help="How many jobs to send.",
 )

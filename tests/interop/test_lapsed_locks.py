@@ -15,6 +15,8 @@ from azure.servicebus.exceptions import MessageLockLostError
 from tests.interop.clients import Links
 from tests.interop.helpers import send, take, take_one
 
+pytestmark = pytest.mark.xdist_group("lapsed locks")  # one process, so that the wait is paid once
+
 LOCK_S = 5
 """The shortest lock that a queue may have."""
 

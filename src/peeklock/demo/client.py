@@ -92,9 +92,11 @@ class Site:
         self.has_room = asyncio.Event()
         """Cleared while the queue holds enough: whoever sends waits, so that a backlog stays bounded."""
         self._client = ServiceBusClient.from_connection_string(connection_string, retry_total=0)
+        self._looking = _Link(self._receiver)
 
     async def close(self) -> None:
         """Close what is open."""
+        await self._looking.drop()
         await self._client.close()
 
     # Sending
@@ -239,11 +241,11 @@ class Site:
     async def fetch_deferred(self) -> int:
         """Fetch the deferred jobs by their sequence numbers and do them; answer how many there were."""
         numbers = [message.sequence_number for message in await self._browse()]
-        async with self._receiver() as receiver:
-            for at in range(0, len(numbers), BATCH):
-                for message in await receiver.receive_deferred_messages(numbers[at : at + BATCH]):
-                    self.ledger.deliveries[message.message_id] += 1
-                    await self._do(receiver, message)
+        receiver = await self._looking.get()
+        for at in range(0, len(numbers), BATCH):
+            for message in await receiver.receive_deferred_messages(numbers[at : at + BATCH]):
+                self.ledger.deliveries[message.message_id] += 1
+                await self._do(receiver, message)
         return len(numbers)
 
     async def read_dead_letters(self) -> int:
@@ -265,11 +267,11 @@ class Site:
 
     async def _browse(self) -> list[Any]:
         found: list[Any] = []
-        async with self._receiver() as receiver:
-            number = 1
-            while messages := await receiver.peek_messages(BROWSED, sequence_number=number):
-                found += messages
-                number = messages[-1].sequence_number + 1
+        receiver = await self._looking.get()
+        number = 1
+        while messages := await receiver.peek_messages(BROWSED, sequence_number=number):
+            found += messages
+            number = messages[-1].sequence_number + 1
         return found
 
     def _sender(self) -> Any:

@@ -96,12 +96,9 @@ async def _tell(broker: BrokerProcess, ledger: Ledger, display: Display) -> None
         site.stopping.set()
         for task in (sending, killing):
             task.cancel()
-    await working
-    fetched = await site.fetch_deferred()
-    display.say(f"{fetched} deferred jobs fetched by their sequence numbers")
-    display.progress(ledger.over_count())
-    dead = await site.read_dead_letters()
-    display.say(f"{dead} jobs read from the dead-letter queue")
+    _, fetched, dead = await asyncio.gather(working, site.fetch_deferred(), site.read_dead_letters())
+    display.say(f"fetched {fetched} deferred jobs by their sequence numbers")
+    display.say(f"read {dead} jobs from the dead-letter queue")
     await site.close()
 
 

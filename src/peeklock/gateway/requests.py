@@ -233,13 +233,14 @@ def refuse_management(context: Context, request: Request, error: Exception, now_
     )
 
 
-def respond_cbs(
-    context: Context, request: Request, status: int, description: str, condition: Symbol | None
-) -> None:
-    """Answer a put-token."""
+def respond_cbs(context: Context, request: Request, status: int, description: str) -> None:
+    """Answer a put-token.
+
+    Without an error condition, which may be left out: the official Python client drops status and text when
+    there is one (azure-servicebus 7.15), and the others derive the same condition from the status (wire
+    contract 4.6).
+    """
     properties: dict[str, Any] = {"status-code": Int(status), "status-description": description}
-    if condition is not None:
-        properties["error-condition"] = condition
     _reply(context, request, properties, None)
 
 
