@@ -63,7 +63,7 @@ class AmqpConnection(asyncio.Protocol):
         now = self._shard.now_ms()
         commands = self._gateway.receive(data, now)
         if commands:
-            self._shard.offer(commands)
+            self._shard.offer_from_socket(commands)
         self.flush(now)
 
     def eof_received(self) -> bool:

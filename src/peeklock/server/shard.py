@@ -9,8 +9,9 @@ threads of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peeklock.broker.commands import Command, LimitSending
@@ -126,13 +127,27 @@ class Shard:
 
     def offer(self, commands: Iterable[Command]) -> None:
         """Apply commands now; their effects follow when durable."""
+        self._apply(commands)
+        # While a batch is in flight, its end closes the next one.
+        if not self._scheduled and not self._engine.in_flight:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def offer_from_socket(self, commands: Iterable[Command]) -> None:
+        """Apply commands and close a batch at once if none is in flight: saves a lone message a turn of the
+        loop.
+
+        Never to be called while effects are handed out, since later ones would overtake.
+        """
+        self._apply(commands)
+        if not self._engine.in_flight:
+            self._pump()
+
+    def _apply(self, commands: Iterable[Command]) -> None:
         now = self.now_ms()
         offer = self._engine.offer
         for command in commands:
             offer(command, now)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._pump)
 
     def submit(self, make: Callable[[tuple[int, int, int, int]], Command]) -> asyncio.Future[Effect]:
         """Ask something for this process itself; `make` is given the reply-to. The future gives the answering
@@ -158,13 +173,14 @@ class Shard:
                 self._dispatch(engine.release(), now)
             else:
                 self._idle.clear()
-                # Encoded by this call, not when awaited: the next command changes the records.
-                self._spawn(self._commit(batch.no, self._store.commit(batch)))
+                # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
+                committing = asyncio.ensure_future(self._store.commit(batch))
+                committing.add_done_callback(partial(self._committed, batch.no))
         self._set_timer(now)
 
-    async def _commit(self, no: int, committing: Awaitable[int]) -> None:
+    def _committed(self, no: int, committing: asyncio.Future[int]) -> None:
         try:
-            frame_bytes = await committing
+            frame_bytes = committing.result()
         except BaseException as failure:  # also cancellation: the batch's fate is unknown then
             self._fail(failure)
             return
