@@ -78,6 +78,16 @@ class Ledger:
             raise Broken(f"two completions were acknowledged: {fate}")
         fate.completed = True
 
+    def is_drained(self) -> bool:
+        """Whether nothing more has to come: all that was accepted, and the rest of each batch that was
+        stored though its outcome was never heard."""
+        begun = {fate.group for fate in self.fates.values() if fate.group and fate.seen}
+        return all(
+            fate.completed or fate.completing
+            for fate in self.fates.values()
+            if fate.accepted or fate.group in begun
+        )
+
     def finish(self) -> dict[str, int]:
         """Judge, once everything that was left has been received and completed. Raises: Broken."""
         lost = [f for f in self.fates.values() if f.accepted and not f.completed and not f.completing]
