@@ -23,7 +23,9 @@ from azure.servicebus.exceptions import (
     MessageNotFoundError,
 )
 
-from tests.interop.clients import Api
+from bench.delay import delayed_path
+from peeklock.demo.broker import BrokerProcess
+from tests.interop.clients import Api, Background, Links
 from tests.interop.helpers import assert_empty, bodies, send, take, take_one
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
@@ -395,3 +397,25 @@ def test_messages_of_any_size_come_whole_and_in_order(client: Any, queue: str) -
         for message in messages:
             receiver.complete_message(message)
         assert receiver.peek_messages(sequence_number=1) == []
+
+
+def test_a_broken_connection_gives_its_messages_back_at_once(
+    api: Api, client: Any, broker: BrokerProcess, queue: str, background: Background
+) -> None:
+    """The path to the client is cut without a word of AMQP; the lock would have lasted a minute.
+
+    Req: L-13, L-08
+    """
+    send(client, queue, "1", "2")
+    path = contextlib.ExitStack()
+    port = path.enter_context(delayed_path(broker.amqp_port, 0.001))
+    far_string = broker.connection_string.replace(f":{broker.amqp_port};", f":{port};")
+    far_client = Links(api.client(far_string, retry_total=0), background)
+    with far_client.get_queue_receiver(queue) as far, client.get_queue_receiver(queue) as receiver:
+        held = take_one(far)
+        path.close()
+        again = take(receiver, 2)
+        assert bodies(again) == ["1", "2"]
+        assert [message.delivery_count for message in again] == [1, 0]
+        with pytest.raises(MessageLockLostError):
+            receiver.complete_message(held)

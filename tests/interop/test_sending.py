@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus._pyamqp.constants import LinkState, SenderSettleMode
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
+from peeklock.demo.broker import BrokerProcess
 from tests.interop.helpers import assert_empty, bodies, send, take, take_one
 
 
@@ -163,3 +168,28 @@ def test_ids_of_another_type_are_other_ids(client: Any, make_queue: Callable[...
         received = take_one(receiver)
         assert received.raw_amqp_message.properties.message_id == id_
         assert_empty(receiver)
+
+
+def test_a_sender_that_wants_no_outcome_gets_none(
+    queue: str, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fire and forget. What is too large is dropped, without an outcome or a detach; the log says so.
+
+    The client has no such call, and its own waits for an outcome in vain; its link is used as it is.
+
+    Req: T-06, T-02
+    """
+    settled = functools.partial(PyamqpTransport.create_send_client, send_settle_mode=SenderSettleMode.Settled)
+    monkeypatch.setattr(PyamqpTransport, "create_send_client", staticmethod(settled))
+    client = ServiceBusClient.from_connection_string(broker.connection_string)
+    with client, client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        link = sender._handler._link
+        for body in ("before", b"x" * 300_000, "after"):
+            message = ServiceBusMessage(body).raw_amqp_message
+            link.send_transfer(PyamqpTransport.to_outgoing_amqp_message(message))
+        assert bodies(take(receiver, 2)) == ["before", "after"]
+        assert_empty(receiver)
+        assert link.state == LinkState.ATTACHED
+    log = map(json.loads, broker.log.read_text().splitlines())
+    refusals = [line["condition"] for line in log if line.get("entity") == queue]
+    assert refusals == ["amqp:link:message-size-exceeded"]
