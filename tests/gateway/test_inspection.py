@@ -13,11 +13,18 @@ from hypothesis import strategies as st
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Symbol, Timestamp, UInt, ULong
-from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
+from peeklock.broker.descriptions import UNLIMITED_MS
+from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
 from peeklock.broker.message import MessageView
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.errors import MessageMalformed
-from peeklock.gateway.inspection import PROPERTIES_BYTES_MAX, inspect, inspect_batch, take_in
+from peeklock.gateway.inspection import (
+    PROPERTIES_BYTES_MAX,
+    SCHEDULED_AT_MS_MAX,
+    inspect,
+    inspect_batch,
+    take_in,
+)
 from tests.gateway.playbook import TOKEN, message_bytes, section
 
 SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
@@ -45,6 +52,7 @@ def test_the_time_to_live_is_read(ttl: Any, expected: int | None) -> None:
     [
         (0, 90 * 86_400_000, 90 * 86_400_000),
         (1_000, 922_337_203_685_477, 922_337_203_684_477),
+        (-(2**63), 2**63 - 1, UNLIMITED_MS),
         (0, 1_000, 0xFFFFFFFF),
         (None, 90 * 86_400_000, 0xFFFFFFFF),
         (0, None, 0xFFFFFFFF),
@@ -111,6 +119,8 @@ def test_ids_up_to_the_limit_are_taken(value: Any) -> None:
         (message_bytes(annotations={PARTITION_KEY: 7}), ArgumentInvalid),
         (message_bytes(annotations={SCHEDULED: "soon"}), ArgumentInvalid),
         (message_bytes(annotations={SCHEDULED: True}), ArgumentInvalid),
+        (message_bytes(annotations={SCHEDULED: Timestamp(SCHEDULED_AT_MS_MAX + 1)}), ArgumentOutOfRange),
+        (message_bytes(annotations={SCHEDULED: ULong(2**64 - 1)}), ArgumentOutOfRange),
         (message_bytes(annotations={PARTITION_KEY: "p"}, properties=[*GROUP, "g"]), InvalidOperation),
         (message_bytes(application_properties={"k": "v" * PROPERTIES_BYTES_MAX}), InvalidOperation),
         (b"hello", MessageMalformed),

@@ -13,7 +13,8 @@ from typing import Any, TypeGuard
 from peeklock.amqp.codec import DecodeError, decode, iter_map_raw
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import Sections, in_order, iter_batch, scan
-from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
+from peeklock.broker.descriptions import UNLIMITED_MS
+from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
 from peeklock.broker.message import Message
 from peeklock.gateway.annotations import TTL_MS_MAX
 from peeklock.gateway.errors import MessageMalformed
@@ -23,6 +24,9 @@ ID_LENGTH_MAX = 128
 
 PROPERTIES_BYTES_MAX = 65_536
 """Header, annotations, properties and application properties together. Source: wire contract 3.3, 10.1."""
+
+SCHEDULED_AT_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999, the last instant of .NET's DateTime, and so of the service."""
 
 _HEADER_BYTES_MAX = 64
 """Our choice: its five fields take 28 bytes in their longest legal forms."""
@@ -63,6 +67,7 @@ def inspect(payload: bytes, requires_message_id: bool) -> Message:
     Raises:
         MessageMalformed: it is no AMQP message.
         ArgumentInvalid: an id is too long, or a value of the wrong type.
+        ArgumentOutOfRange: it is scheduled beyond the year 9999.
         InvalidOperation: group-id and partition key differ, or the properties are too large.
     """
     try:
@@ -124,6 +129,8 @@ def _read_prefix(sections: Sections, message: Message) -> None:
     if at is not None:
         if not _is_integer(at):
             raise ArgumentInvalid("The annotation x-opt-scheduled-enqueue-time is not a timestamp.")
+        if at > SCHEDULED_AT_MS_MAX:
+            raise ArgumentOutOfRange("The annotation x-opt-scheduled-enqueue-time is beyond the year 9999.")
         message.scheduled_at_ms = int(at)
     key = annotations.get("x-opt-partition-key")
     if key is None:
@@ -153,7 +160,7 @@ def _long_ttl_ms(sections: Sections) -> int:
     properties = sections.decode_properties()
     created, expires = properties.creation_time, properties.absolute_expiry_time
     if _is_integer(created) and _is_integer(expires) and expires - created > TTL_MS_MAX:
-        return int(expires - created)
+        return min(int(expires - created), UNLIMITED_MS)
     return TTL_MS_MAX
 
 
