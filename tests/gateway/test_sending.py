@@ -306,3 +306,12 @@ def test_a_small_credit_is_topped_up_too() -> None:
     for _ in range(7):
         desk.transfer(handle, message_bytes(), settled=True)
     assert sum(isinstance(command, Send) for command in desk.commands) == 7
+
+
+def test_messages_that_are_too_large_use_up_credit_that_is_given_again() -> None:
+    """Req: T-10. A sender of nothing else must not run dry."""
+    desk = Desk(limits=GatewayLimits(link_credit=4))
+    handle = desk.sender()
+    for _ in range(10):
+        assert desk.client.credit(desk.channel, handle) > 0
+        assert desk.rejection(desk.transfer(handle, b"x" * (SIZE_MAX + 1)))

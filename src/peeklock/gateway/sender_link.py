@@ -77,10 +77,7 @@ class SenderLink:
             self._early.append(event)
             self.context.uncommitted_bytes += len(payload)
             return
-        self._credit -= 1
-        if self._credit <= self.context.limits.link_credit >> 1:
-            self._credit = self.context.limits.link_credit
-            self.context.connection.flow(self.channel, self.handle, self._credit)
+        self._use_credit()
         reply_to = None
         if not event.settled:
             reply_to = (*self.link, event.delivery_id)
@@ -101,7 +98,7 @@ class SenderLink:
 
     def oversized(self, event: DeliveryOversized, now_ms: int) -> None:
         """Refuse a transfer that the engine discarded for its size; the link lives on."""
-        self._credit -= 1
+        self._use_credit()
         error = MessageSizeExceeded(
             f"The received message on the link '{shown(self.node.address)}' exceeds the limit of "
             f"{event.size_bytes_max} bytes."
@@ -127,6 +124,12 @@ class SenderLink:
         self.context.uncommitted_bytes -= held
         self._unanswered.clear()
         self._early.clear()
+
+    def _use_credit(self) -> None:
+        self._credit -= 1
+        if self._credit <= self.context.limits.link_credit >> 1 and self._queue_id is not None:
+            self._credit = self.context.limits.link_credit
+            self.context.connection.flow(self.channel, self.handle, self._credit)
 
     def _refuse(self, event: DeliveryReceived | DeliveryOversized, error: Exception, now_ms: int) -> None:
         if event.settled:
