@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peeklock.amqp.connection import Connection
-from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkDetached
+from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkDetached, SessionBegun
+from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
 from peeklock.auth import Authority, Right, SasRule
 from peeklock.broker.commands import CloseLink, Complete, DropConnection, OpenSender, Peek, Send
@@ -17,6 +18,7 @@ from tests.gateway.playbook import CONNECTION_ID, KEY, KEY_NAME, Desk, message_b
 
 NOW_MS = 1_700_000_000_000
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 
 
 class ByName:
@@ -168,6 +170,21 @@ def test_an_unknown_host_name_is_answered_not_found() -> None:
     refused = gateway_for(ByName())
     talk(refused, client_with("PLAIN", f"\0{KEY_NAME}\0{KEY}".encode(), "nowhere"))
     assert refused.closing
+
+
+def test_links_asked_for_in_one_write_with_an_unknown_host_name_are_left_unanswered() -> None:
+    """Req: R-05. The official Python client pipelines open, begin and attach."""
+    gateway = gateway_for(ByName())
+    client = client_with(hostname="nowhere")
+    while (up := client.data_to_send()) and AMQP_HEADER not in up:
+        gateway.receive(up, NOW_MS)
+        client.receive(gateway.data_to_send(), NOW_MS)
+    channel = client.begin()
+    client.attach(channel, "cbs", Role.SENDER, Source("$cbs"), Target("$cbs"))
+    client.attach(channel, "link", Role.RECEIVER, Source("orders"), Target("here"))
+    assert gateway.receive(up + client.data_to_send(), NOW_MS) == []
+    events = client.receive(gateway.data_to_send(), NOW_MS)
+    assert [type(event) for event in events] == [ConnectionOpened, SessionBegun, ConnectionClosed]
 
 
 # The end of a connection

@@ -122,7 +122,8 @@ class Gateway:
         self._unsettled: dict[int, dict[int, tuple[ReceiverLink, bytes]]] = {}
         """Unsettled deliveries by channel and delivery id."""
         self._starved: set[int] = set()
-        """Numbers of receivers that may need a further allowance of bytes."""
+        """Numbers of receivers that may need a further allowance of bytes: after each delivery, each flow,
+        and when bodies have come. A link that is not here when bytes are due would stall for ever."""
         self._closed_receivers: dict[int, ReceiverLink] = {}
         """Receivers that are gone, by number, for deliveries that were under way."""
         self._nodes = RequestNodes(self._context, self._links.__setitem__, self._refuse)
@@ -204,7 +205,7 @@ class Gateway:
         effects too can lead to commands (a delivery that came too late for its link is given back).
         """
         self._context.output_bytes = pending_bytes + self._connection.pending_bytes
-        if self._starved:
+        if self._starved and self._context.output_bytes < self._context.limits.output_bytes_max:
             still_starved = set()
             for number in sorted(self._starved):
                 link = self._by_number.get(number)
@@ -245,19 +246,17 @@ class Gateway:
 
     def bodies_wanted(self) -> set[int]:
         """Name the body rows that deliveries and answers wait for."""
-        rows: set[int] = set()
-        for link in self._by_number.values():
-            if isinstance(link, ReceiverLink):
-                rows.update(link.body_rows_wanted())
-        rows |= self._answers.body_rows_wanted()
+        rows = self._answers.body_rows_wanted()
+        for link in self._context.waiting_links.values():
+            rows.update(link.body_rows_wanted())
         return rows
 
     def bodies_arrived(self, payloads: Payloads, now_ms: int) -> None:
         """Try again what waited for a body."""
         self._context.payloads = payloads
-        for link in self._by_number.values():
-            if isinstance(link, ReceiverLink):
-                link.bodies_arrived(now_ms)
+        for link in list(self._context.waiting_links.values()):
+            link.bodies_arrived(now_ms)
+            self._starved.add(link.number)
         self._answers.retry(now_ms)
 
     def _handle_events(self, events: list[Any], now_ms: int) -> list[Command]:
@@ -317,18 +316,25 @@ class Gateway:
                 "connection closed",
                 {"condition": str(event.error.condition), "text": event.error.description},
             )
+        broken = not event.clean and not self._stopping
         for link in [*self._by_number.values(), *(link for _, link in self._pending.values())]:
-            if isinstance(link, SenderLink):
+            # A broken connection's locks are dropped by the broker. Of one that was closed, what the client
+            # never got is given back, now or when it comes.
+            if not broken:
+                self._drop(link)
+            elif isinstance(link, SenderLink):
                 link.forget()
+        if broken:
+            self._closed_receivers.clear()
         self._links.clear()
         self._by_number.clear()
         self._pending.clear()
         self._unsettled.clear()
-        self._closed_receivers.clear()
+        self._starved.clear()
+        self._context.waiting_links.clear()
         self._answers.clear()
         self._context.reply_links.clear()
         self._over = True
-        broken = not event.clean and not self._stopping
         self._context.commands.append(DropConnection(self._context.connection_id, broken))
 
     # Sessions and links
@@ -340,6 +346,8 @@ class Gateway:
         self._unsettled.pop(event.channel, None)
 
     def _on_attached(self, event: LinkAttached, now_ms: int) -> None:
+        if self._stopping:
+            return  # it came in one read with what made us close
         try:
             wish = read_attach(event)
             self._check_rights(wish, now_ms)
@@ -381,8 +389,13 @@ class Gateway:
         link = self._links.pop(key, None)
         if link is None:
             return
+        self._close(link)
+
+    def _close(self, link: AnyLink) -> None:
+        """Forget a link that either end has detached."""
         if isinstance(link, ReplyLink):
             self._context.reply_links.remove(link)
+            link.forget()
         elif not isinstance(link, RequestLink):
             self._drop(link)
             self._context.commands.append(CloseLink(link.link))
@@ -409,11 +422,7 @@ class Gateway:
             expired = TokenExpired("ExpiredToken: The token is expired.")
             refusal = self._context.reporter.report(expired, shown(node.address), now_ms)
             self._connection.detach(channel, handle, refusal)
-            if isinstance(link, ReplyLink):
-                self._context.reply_links.remove(link)
-            elif not isinstance(link, RequestLink):
-                self._drop(link)
-                self._context.commands.append(CloseLink(link.link))
+            self._close(link)
 
     # Transfers, flows, dispositions
 
@@ -431,7 +440,10 @@ class Gateway:
 
     def _on_flow(self, event: LinkFlow, now_ms: int) -> None:
         link = self._links.get((event.channel, event.handle))
-        if isinstance(link, (ReceiverLink, ReplyLink)):
+        if isinstance(link, ReceiverLink):
+            link.flow(event, now_ms)
+            self._starved.add(link.number)
+        elif isinstance(link, ReplyLink):
             link.flow(event, now_ms)
         elif link is None:
             self._nodes.early(event)
@@ -498,6 +510,7 @@ class Gateway:
         )
         self._by_number[link.number] = link
         link.opened(effect)
+        self._starved.add(link.number)
 
     def _link_refused(self, effect: LinkRefused, now_ms: int) -> None:
         event, link = self._pending.pop(effect.link[2], (None, None))

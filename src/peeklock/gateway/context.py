@@ -18,6 +18,7 @@ from peeklock.gateway.claims import Claims
 from peeklock.gateway.errors import Reporter
 
 if TYPE_CHECKING:
+    from peeklock.gateway.receiver_link import ReceiverLink
     from peeklock.gateway.requests import ReplyLink
 
 Payloads = Callable[[Message], bytes | None]
@@ -42,7 +43,7 @@ class GatewayLimits:
     reply_count_max: int = 4096
     """Most messages a peek answers with."""
     unsent_replies_bytes_max: int = 4_194_304
-    """Replies that wait for a client's credit; beyond it they are dropped and logged."""
+    """Replies of a connection that wait for credit; beyond it they are dropped and logged."""
     output_bytes_max: int = 1_048_576
     """Unsent output above which no receiver is given more bytes. Source: architecture, back-pressure."""
 
@@ -62,6 +63,10 @@ class Context:
     """What to do with the answer to each request under way, by request number."""
     reply_links: list[ReplyLink] = field(default_factory=list)
     """In order of their attachment."""
+    waiting_links: dict[int, ReceiverLink] = field(default_factory=dict)
+    """Receivers with deliveries that wait for a body, by number."""
+    unsent_reply_bytes: int = 0
+    """Of replies on all links that wait for the client's credit."""
     uncommitted_bytes: int = 0
     output_bytes: int = 0
     """Unsent output as last told by the transport."""

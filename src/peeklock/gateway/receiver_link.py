@@ -182,12 +182,11 @@ class ReceiverLink:
 
     def bodies_arrived(self, now_ms: int) -> None:
         """Look again for the bodies that were missing, then send what can go."""
-        if self._missing:
-            missing = self._missing
-            self._missing = {}
-            for effects in missing.values():
-                for effect in effects:
-                    self._keep_payload(effect)
+        missing, self._missing = self._missing, {}
+        del self.context.waiting_links[self.number]
+        for effects in missing.values():
+            for effect in effects:
+                self._keep_payload(effect)
         self.retry(now_ms)
 
     def body_rows_wanted(self) -> Iterable[int]:
@@ -197,6 +196,7 @@ class ReceiverLink:
     def _keep_payload(self, effect: Deliver) -> None:
         payload = None if self.context.payloads is None else self.context.payloads(effect.message)
         if payload is None:
+            self.context.waiting_links[self.number] = self
             self._missing.setdefault(effect.message.body_row, []).append(effect)
         else:
             assert effect.lock_token is not None
@@ -294,6 +294,7 @@ class ReceiverLink:
         self._outbox.clear()
         self._kept.clear()
         self._missing.clear()
+        self.context.waiting_links.pop(self.number, None)
         gone = [delivery_id for delivery_id, (link, _) in self.unsettled.items() if link is self]
         for delivery_id in gone:
             del self.unsettled[delivery_id]

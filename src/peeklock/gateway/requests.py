@@ -50,36 +50,39 @@ class ReplyLink:
         self.handle = handle
         self.node = node
         self.names = {name, target_address} - {None}
-        self._credit = 0
         self._tag = 0
         self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
 
     def flow(self, event: LinkFlow, now_ms: int) -> None:
         """Take the client's credit, and send what waited for it."""
-        self._credit = event.credit
-        while self._waiting and self._credit > 0:
+        while self._waiting and self._has_credit():
             payload = self._waiting.popleft()
-            self._waiting_bytes -= len(payload)
+            self.context.unsent_reply_bytes -= len(payload)
             self._transfer(payload)
         if event.drain:
-            self._credit = 0
             self.context.connection.drained(self.channel, self.handle)
 
     def send(self, payload: bytes) -> None:
         """Send a response, settled, as soon as there is credit for it."""
-        if self._credit > 0 and not self._waiting:
+        context = self.context
+        if not self._waiting and self._has_credit():
             self._transfer(payload)
-        elif self._waiting_bytes + len(payload) > self.context.limits.unsent_replies_bytes_max:
-            self.context.reporter.note(
-                "reply dropped", {"node": self.node.path, "waiting": len(self._waiting)}
-            )
+        elif context.unsent_reply_bytes + len(payload) > context.limits.unsent_replies_bytes_max:
+            context.reporter.note("reply dropped", {"node": self.node.path, "waiting": len(self._waiting)})
         else:
             self._waiting.append(payload)
-            self._waiting_bytes += len(payload)
+            context.unsent_reply_bytes += len(payload)
+
+    def forget(self) -> None:
+        """Drop what waits: the link is gone."""
+        self.context.unsent_reply_bytes -= sum(map(len, self._waiting))
+        self._waiting.clear()
+
+    def _has_credit(self) -> bool:
+        # Not what the last event said: the client may have taken it back in the same read.
+        return self.context.connection.credit(self.channel, self.handle) > 0
 
     def _transfer(self, payload: bytes) -> None:
-        self._credit -= 1
         self._tag += 1
         tag = self._tag.to_bytes(8, "big")
         self.context.connection.send(self.channel, self.handle, tag, payload, settled=True)
