@@ -22,6 +22,10 @@ UNCOMMITTED_BYTES_MAX = 8 * 1024 * 1024
 LINGER_S = 2.0
 """How long we read on after our end of the stream. Our choice: a round trip or two on any path."""
 
+END_S_MAX = 30.0
+"""How long a connection that is over may take to drain: one that reads no more would stay for ever. Our
+choice."""
+
 ALL_UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
 """Reading from the connections that send pauses above this over all of them. Our choice: eight that each fill
 theirs; pre-settled transfers (T-06) are counted only here, since nothing is ever answered for them."""
@@ -50,6 +54,7 @@ class AmqpConnection(asyncio.Protocol):
         self._reading_paused = False
         self._output_full = False
         self._ending = False
+        self._end_timers: list[asyncio.TimerHandle] = []
 
     # From the transport
 
@@ -78,6 +83,8 @@ class AmqpConnection(asyncio.Protocol):
         self._shard.offer(self._gateway.eof(self._shard.now_ms()))
         self._shard.remove(self.connection_id)
         self._transport = None
+        for timer in self._end_timers:
+            timer.cancel()
         self._on_closed(self.connection_id)
 
     def pause_writing(self) -> None:
@@ -106,14 +113,14 @@ class AmqpConnection(asyncio.Protocol):
             return
         gateway = self._gateway
         data = gateway.data_to_send()
-        if self._ending:
-            return
-        if data:
+        if data and not self._ending:
             transport.write(data)
         # Also without data: a delivery that came too late for its link is given back, for one.
         commands = gateway.written(self._unsent(), now_ms)
         if commands:
             self._shard.offer(commands)
+        if self._ending:
+            return
         if gateway.closing:
             self._end(transport)
         else:
@@ -152,6 +159,8 @@ class AmqpConnection(asyncio.Protocol):
         read yet: the `close` that tells it why.
         """
         self._ending = True
+        later = asyncio.get_running_loop().call_later
+        self._end_timers.append(later(END_S_MAX, transport.abort))
         if not transport.can_write_eof():  # TLS: has no half-close
             transport.close()
             return
@@ -159,7 +168,7 @@ class AmqpConnection(asyncio.Protocol):
         if self._reading_paused:
             self._reading_paused = False
             transport.resume_reading()
-        asyncio.get_running_loop().call_later(LINGER_S, transport.close)
+        self._end_timers.append(later(LINGER_S, transport.close))
 
     def _unsent(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()

@@ -37,6 +37,7 @@ from peeklock.server.amqp import AmqpConnection
 from peeklock.server.clock import SlewedClock
 from peeklock.server.listener import Listener
 from peeklock.server.shard import Shard
+from peeklock.server.tasks import tell_failure
 from peeklock.store.base import Store, StoreError
 
 MIN_FREE_BYTES = 1024**3
@@ -162,6 +163,7 @@ class Broker:
             },
         )
         ticking = loop.create_task(self._tick())
+        ticking.add_done_callback(tell_failure)
         await self._stopping.wait()
         ticking.cancel()
         listener.close()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import cast
 
 from peeklock.server import log
+from peeklock.server.tasks import tell_failure
 
 FIRST_BYTES_S_MAX = 20.0
 """A connection that has said nothing by then is closed; Azure's token deadline is the same. Our choice."""
@@ -113,6 +114,7 @@ class Listener:
         task = self._loop.create_task(self._connect(sock, first[0] == _TLS_HANDSHAKE_RECORD))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(tell_failure)
 
     async def _connect(self, sock: socket.socket, encrypted: bool) -> None:
         def factory() -> asyncio.Protocol:

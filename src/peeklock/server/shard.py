@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from peeklock.broker.commands import Command, LimitSending
+from peeklock.broker.commands import Command, LimitSending, Release
 from peeklock.broker.effects import (
     Deliver,
     DetachLink,
@@ -28,6 +28,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimRead
 from peeklock.server import log
+from peeklock.server.tasks import tell_failure
 from peeklock.store.base import Store, StoreError
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Shard:
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows_under_way: set[int] = set()
         self._waiting_for_room: set[Connection] = set()
+        self._waiting_for_bodies: dict[int, Connection] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._failed = False
@@ -105,6 +107,7 @@ class Shard:
         self._ticked_at = self._loop.time()
         self.lag_ms = 0
         self._housekeeping = self._loop.create_task(self._keep_house())
+        self._housekeeping.add_done_callback(tell_failure)
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -124,6 +127,7 @@ class Shard:
     def remove(self, connection_id: int) -> None:
         """Forget a connection; effects still to come for it are dropped."""
         self._connections.pop(connection_id, None)
+        self._waiting_for_bodies.pop(connection_id, None)
 
     def offer(self, commands: Iterable[Command]) -> None:
         """Apply commands now; their effects follow when durable."""
@@ -196,6 +200,7 @@ class Shard:
 
     def _dispatch(self, effects: list[Effect], now: int) -> None:
         touched: dict[int, Connection] = {}
+        undelivered: list[Command] = []
         connections = self._connections
         by_link = _BY_LINK
         for effect in effects:
@@ -207,12 +212,18 @@ class Shard:
                     continue
                 connection = connections.get(to)
                 if connection is None:
+                    if type(effect) is Deliver and effect.lock_token is not None:
+                        # Its connection was closed meanwhile, which leaves locks alone; the client never
+                        # had this message (L-16). Nothing is locked any more if it broke (L-13).
+                        undelivered.append(Release(effect.message.queue_id, effect.lock_token, None))
                     continue
                 touched[to] = connection
             connection.handle(effect, now)
-        for connection in touched.values():
+        for connection_id, connection in touched.items():
             connection.flush(now)
-            self.fetch_bodies(connection)
+            self._fetch_bodies(connection_id, connection)
+        if undelivered:
+            self.offer(undelivered)
 
     def _answer(self, effect: Any) -> None:
         future = self._waiters.pop(effect.reply_to[3], None)
@@ -225,12 +236,14 @@ class Shard:
         """Give a message's body if it is in memory."""
         return self._engine.bodies.get(message.body_row, message.body_slot)
 
-    def fetch_bodies(self, connection: Connection) -> None:
+    def _fetch_bodies(self, connection_id: int, connection: Connection) -> None:
         """Read the body rows that a connection's deliveries wait for, and the row after: backlogs are read in
         order."""
         wanted = connection.bodies_wanted()
         if not wanted:
+            self._waiting_for_bodies.pop(connection_id, None)
             return
+        self._waiting_for_bodies[connection_id] = connection
         engine = self._engine
         rows = {row for row in wanted if row not in self._rows_under_way}
         if not rows:
@@ -257,11 +270,10 @@ class Shard:
         for row, payloads in found.items():
             self._engine.bodies.put(row, payloads)
         self._rows_under_way.difference_update(rows)
-        for connection in list(self._connections.values()):
-            if connection.bodies_wanted():
-                connection.bodies_arrived(now)
-                connection.flush(now)
-                self.fetch_bodies(connection)
+        for connection_id, connection in list(self._waiting_for_bodies.items()):
+            connection.bodies_arrived(now)
+            connection.flush(now)
+            self._fetch_bodies(connection_id, connection)
 
     # Time and space
 
@@ -354,6 +366,7 @@ class Shard:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(tell_failure)
 
     async def stop(self) -> None:
         """Commit what was offered, then close the store."""
