@@ -690,3 +690,24 @@ def test_replies_wait_for_the_client_s_credit_within_bounds(desk: Desk) -> None:
     assert desk.take_event(LinkDrained)
     ask(desk, sender, "bogus", {})
     assert len([event for event in desk.events if isinstance(event, DeliveryReceived)]) == len(rest)
+
+
+def test_answers_with_messages_are_bounded_whatever_a_client_asks_for() -> None:
+    """Req: R-05, T-03, T-08. A peek of 200 bytes may be answered with 256 KiB; clients come back later."""
+    desk = Desk(limits=GatewayLimits(finding_max=2, output_bytes_max=1000))
+    sender, _ = desk.pair(NODE)
+    peek = {"from-sequence-number": Long(0), "message-count": Int(9)}
+    for _ in range(3):
+        ask(desk, sender, "peek-message", peek)
+    refused(desk, 503, "com.microsoft:server-busy")
+    first, second = desk.take(Peek), desk.take(Peek)
+    ask(desk, sender, "renew-lock", {"lock-tokens": [TOKEN]})
+    assert desk.take(RenewLocks)  # its answer is small
+    desk.effect(MessagesFound(first.reply_to, []), Failed(second.reply_to, EntityNotFound("gone")))
+    for _ in range(2):
+        ask(desk, sender, "peek-message", peek)
+        desk.effect(MessagesFound(desk.take(Peek).reply_to, []))
+    desk.events.clear()
+    desk.gateway.written(4001, desk.clock.now_ms)
+    ask(desk, sender, "peek-message", peek)
+    refused(desk, 503, "com.microsoft:server-busy")

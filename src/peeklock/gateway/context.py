@@ -42,6 +42,8 @@ class GatewayLimits:
     """Most messages a peek answers with, by size; the same as the largest message of the standard tier."""
     reply_count_max: int = 4096
     """Most messages a peek answers with."""
+    finding_max: int = 64
+    """Requests under way whose answers hold messages: 16 MiB of answers at once, at most."""
     unsent_replies_bytes_max: int = 4_194_304
     """Replies of a connection that wait for credit; beyond it they are dropped and logged."""
     output_bytes_max: int = 1_048_576
@@ -65,6 +67,8 @@ class Context:
     """In order of their attachment."""
     waiting_links: dict[int, ReceiverLink] = field(default_factory=dict)
     """Receivers with deliveries that wait for a body, by number."""
+    finding: int = 0
+    """Requests under way whose answers hold messages."""
     unsent_reply_bytes: int = 0
     """Of replies on all links that wait for the client's credit."""
     uncommitted_bytes: int = 0

@@ -34,7 +34,13 @@ from peeklock.broker.effects import (
     MessagesFound,
     MessagesScheduled,
 )
-from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported, ServiceBusError
+from peeklock.broker.errors import (
+    ArgumentInvalid,
+    ArgumentOutOfRange,
+    NotSupported,
+    ServerBusy,
+    ServiceBusError,
+)
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context, Payloads
 from peeklock.gateway.errors import GatewayError
@@ -68,22 +74,34 @@ class ManagementNode:
             if request.body.get("session-id") is not None:
                 raise NotSupported("Sessions are not supported.")
             read = operation.read(request, context, now_ms)
+            finds = operation.answer is _answer_found
+            if finds and not self._has_room():
+                raise ServerBusy("Too many answers with messages are under way on this connection.")
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
             refuse_management(context, request, error, now_ms)
             return
 
         def answered(effect: Effect, answered_ms: int) -> bool:
             if isinstance(effect, Failed):
+                context.finding -= finds
                 refuse_management(context, request, effect.error, answered_ms)
                 return True
             answer = operation.answer(effect, context.payloads)
             if answer is None:
                 return False
+            context.finding -= finds
             status, body = answer
             respond_management(context, request, status, _DESCRIPTIONS[status], None, body)
             return True
 
+        context.finding += finds
         context.commands.append(read(context.ask(answered)))
+
+    def _has_room(self) -> bool:
+        """Say whether one more answer with messages may come: a request of 200 bytes asks for 256 KiB."""
+        context = self._context
+        limits = context.limits
+        return context.finding < limits.finding_max and context.output_bytes <= 4 * limits.output_bytes_max
 
 
 _DESCRIPTIONS = {200: "OK", 204: "No Content"}
