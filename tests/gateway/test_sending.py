@@ -12,6 +12,7 @@ from peeklock.broker.commands import CloseLink, OpenSender, Send, SendBatch
 from peeklock.broker.effects import Accepted, DetachLink, Rejected, SenderOpened
 from peeklock.broker.errors import EntityDeleted, EntityDisabled, QuotaExceeded, ServerBusy
 from peeklock.gateway.context import GatewayLimits
+from peeklock.gateway.sender_link import MESSAGE_OVERHEAD_BYTES
 from tests.gateway.playbook import CONNECTION_ID, QUEUE_ID, SIZE_MAX, Desk, message_bytes, section
 
 
@@ -207,14 +208,15 @@ def test_uncommitted_bytes_count_what_waits_for_its_outcome(desk: Desk) -> None:
     payload = message_bytes(b"x" * 1000)
     for _ in range(3):
         desk.transfer(handle, payload)
-    assert desk.gateway.uncommitted_bytes == 3 * len(payload)
+    cost = len(payload) + MESSAGE_OVERHEAD_BYTES
+    assert desk.gateway.uncommitted_bytes == 3 * cost
     sends = [desk.take(Send) for _ in range(3)]
     assert sends[0].reply_to
     desk.effect(Accepted(sends[0].reply_to))
-    assert desk.gateway.uncommitted_bytes == 2 * len(payload)
+    assert desk.gateway.uncommitted_bytes == 2 * cost
     assert sends[1].reply_to
     desk.effect(Rejected(sends[1].reply_to, QuotaExceeded("full")))
-    assert desk.gateway.uncommitted_bytes == len(payload)
+    assert desk.gateway.uncommitted_bytes == cost
     desk.client.detach(desk.channel, handle)
     desk.pump()
     assert desk.gateway.uncommitted_bytes == 0
@@ -240,12 +242,12 @@ def test_transfers_before_the_attach_is_answered_are_kept(desk: Desk) -> None:
             desk.clock.now_ms,
         )
     assert desk.commands == []
-    assert desk.gateway.uncommitted_bytes == sum(map(len, payloads))
+    assert desk.gateway.uncommitted_bytes == sum(map(len, payloads)) + 2 * MESSAGE_OVERHEAD_BYTES
     desk.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, False))
     sends = [desk.take(Send) for _ in payloads]
     assert [send.payload for send in sends] == payloads
     assert [send.reply_to[3] for send in sends if send.reply_to] == [0, 1]
-    assert desk.gateway.uncommitted_bytes == sum(map(len, payloads))
+    assert desk.gateway.uncommitted_bytes == sum(map(len, payloads)) + 2 * MESSAGE_OVERHEAD_BYTES
 
 
 def test_a_message_id_is_read_where_the_entity_detects_duplicates(desk: Desk) -> None:
@@ -315,3 +317,15 @@ def test_messages_that_are_too_large_use_up_credit_that_is_given_again() -> None
     for _ in range(10):
         assert desk.client.credit(desk.channel, handle) > 0
         assert desk.rejection(desk.transfer(handle, b"x" * (SIZE_MAX + 1)))
+
+
+def test_each_message_of_a_batch_counts_as_one_under_way(desk: Desk) -> None:
+    """Req: T-08. A batch of many tiny messages costs more memory than its bytes."""
+    handle = desk.sender()
+    batch = section(0x75, message_bytes(b"")) * 100
+    desk.transfer(handle, batch, message_format=BATCH_FORMAT)
+    assert desk.gateway.uncommitted_bytes == len(batch) + 100 * MESSAGE_OVERHEAD_BYTES
+    command = desk.take(SendBatch)
+    assert command.reply_to
+    desk.effect(Accepted(command.reply_to))
+    assert desk.gateway.uncommitted_bytes == 0

@@ -21,6 +21,10 @@ from peeklock.gateway.inspection import inspect_batch, take_in
 
 _OUR_ROLE = Role.RECEIVER
 
+MESSAGE_OVERHEAD_BYTES = 512
+"""What a message under way costs beyond its payload: its record, command, effect and places in tables. Else
+a flood of empty messages would not count (T-08). Our choice, about as measured."""
+
 
 class SenderLink:
     """One attached sender. `number` names it towards the broker and is never used again on this connection.
@@ -66,7 +70,7 @@ class SenderLink:
         self.context.connection.flow(self.channel, self.handle, self._credit)
         early, self._early = self._early, []
         for event in early:
-            self.context.uncommitted_bytes -= len(event.payload)
+            self.context.uncommitted_bytes -= len(event.payload) + MESSAGE_OVERHEAD_BYTES
             self.received(event, now_ms)
 
     def received(self, event: DeliveryReceived, now_ms: int) -> None:
@@ -75,17 +79,19 @@ class SenderLink:
         payload = event.payload
         if queue_id is None:
             self._early.append(event)
-            self.context.uncommitted_bytes += len(payload)
+            self.context.uncommitted_bytes += len(payload) + MESSAGE_OVERHEAD_BYTES
             return
         self._use_credit()
         reply_to = None
         if not event.settled:
             reply_to = (*self.link, event.delivery_id)
+        messages = 1
         try:
             if event.state is not None and isinstance(event.state, TransactionalState):
                 raise NotSupported("Transactions are not supported.")
             if event.message_format == BATCH_FORMAT:
                 members = inspect_batch(payload, self._requires_message_id)
+                messages = len(members)
                 self._emit(SendBatch(queue_id, members, reply_to))
             else:
                 self._emit(Send(queue_id, *take_in(payload, self._requires_message_id), reply_to))
@@ -93,8 +99,9 @@ class SenderLink:
             self._refuse(event, error, now_ms)
             return
         if reply_to is not None:
-            self._unanswered[event.delivery_id] = len(payload)
-            self.context.uncommitted_bytes += len(payload)
+            size = len(payload) + MESSAGE_OVERHEAD_BYTES * messages
+            self._unanswered[event.delivery_id] = size
+            self.context.uncommitted_bytes += size
 
     def oversized(self, event: DeliveryOversized, now_ms: int) -> None:
         """Refuse a transfer that the engine discarded for its size; the link lives on."""
@@ -120,7 +127,9 @@ class SenderLink:
 
     def forget(self) -> None:
         """Give back the bytes that this link held: it is gone, and so are the outcomes still to come."""
-        held = sum(self._unanswered.values()) + sum(len(event.payload) for event in self._early)
+        held = sum(self._unanswered.values()) + sum(
+            len(event.payload) + MESSAGE_OVERHEAD_BYTES for event in self._early
+        )
         self.context.uncommitted_bytes -= held
         self._unanswered.clear()
         self._early.clear()
