@@ -7,6 +7,7 @@ import pytest
 from peeklock.broker.changes import MessageStored, NumbersIssued
 from peeklock.broker.effects import Deliver, Done, Effect
 from peeklock.engine import engine as engine_module
+from peeklock.engine.engine import RECORD_BYTES
 from tests.engine.rig import Rig
 from tests.engine.tiny import DEAD_LETTER_QUEUE_ID, QUEUE_ID, Create, Delete, Look, Move, Put, Take, Touch
 
@@ -83,14 +84,14 @@ def test_a_failed_commit_releases_nothing_ever(rig: Rig) -> None:
     assert rig.engine.in_flight
 
 
-def test_uncommitted_payload_bytes_are_counted(rig: Rig) -> None:
-    """Reading from connections pauses on this figure."""
+def test_uncommitted_bytes_are_counted_and_tiny_messages_are_not_free(rig: Rig) -> None:
+    """Reading from connections pauses on this figure. Req: T-08"""
     rig.offer(Put(b"12345"))
     rig.begin()
     rig.offer(Put(b"123"), Touch(1))
-    assert rig.engine.open_bytes == 8
+    assert rig.engine.open_bytes == 8 + 2 * RECORD_BYTES
     rig.finish()
-    assert rig.engine.open_bytes == 3
+    assert rig.engine.open_bytes == 3 + RECORD_BYTES
     rig.commit()
     assert rig.engine.open_bytes == 0
 

@@ -53,6 +53,11 @@ ROW_BYTES_MAX = 256 * 1024
 """A body row is closed when the next payload would make it larger. Source: architecture, durable store."""
 
 
+RECORD_BYTES = 512
+"""What an uncommitted message costs beside its payload: record, change, effects. Without it a flood of tiny
+messages would be worth nothing. Our choice."""
+
+
 class Decisions(Protocol):
     """What the engine needs of a namespace; see `broker.namespace.Namespace`."""
 
@@ -116,7 +121,7 @@ class Engine:
 
     @property
     def open_bytes(self) -> int:
-        """Payload bytes not yet committed."""
+        """Bytes of messages not yet committed, payloads and about what their records cost."""
         return self._open_bytes + self._flying_bytes
 
     def next_deadline_ms(self) -> int | None:
@@ -157,7 +162,7 @@ class Engine:
                         ledger.share(message)
                     else:
                         self._place(message, payload)
-                        self._open_bytes += len(payload)
+                        self._open_bytes += len(payload) + RECORD_BYTES
                     ledger.live_messages += 1
                 frame_live[-1] += 1
                 message.journal_no = self._no

@@ -307,10 +307,13 @@ class Broker:
     def _fail(self, failure: BaseException) -> None:
         if self._failure is None:
             self._failure = failure
-            log.error(
-                "the store failed; the broker stops so that nothing unsaved is acknowledged",
-                {"reason": str(failure) or type(failure).__name__, "do": "mend the disk, then start again"},
-            )
+            if isinstance(failure, StoreError):
+                event = "the store failed; the broker stops so that nothing unsaved is acknowledged"
+                do = "mend the disk, then start again"
+            else:
+                event = "a defect; the broker stops so that nothing is built upon it"
+                do = "start again, and report what the log says"
+            log.error(event, {"reason": str(failure) or type(failure).__name__, "do": do})
             self._stopping.set()
 
     def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -79,8 +79,8 @@ class Shard:
     ) -> None:
         """Join an opened store and a recovered engine.
 
-        `on_failure` is called once when a commit fails: the process must stop then, since memory is ahead of
-        the disk.
+        `on_failure` is called when a commit or the core itself fails: the process must stop then, since
+        memory is not what the disk has.
         """
         self._engine = engine
         self._namespace = namespace
@@ -138,8 +138,7 @@ class Shard:
             self._loop.call_soon(self._pump)
 
     def offer_from_socket(self, commands: Iterable[Command]) -> None:
-        """Apply commands and close a batch at once if none is in flight: saves a lone message a turn of the
-        loop.
+        """Apply commands and close a batch at once if none is in flight: a turn of the loop less.
 
         Never to be called while effects are handed out, since later ones would overtake.
         """
@@ -150,8 +149,13 @@ class Shard:
     def _apply(self, commands: Iterable[Command]) -> None:
         now = self.now_ms()
         offer = self._engine.offer
-        for command in commands:
-            offer(command, now)
+        try:
+            for command in commands:
+                offer(command, now)
+        except BaseException as defect:
+            # What the core has half done must not be built upon, whoever asked for it.
+            self._fail(defect)
+            raise
 
     def submit(self, make: Callable[[tuple[int, int, int, int]], Command]) -> asyncio.Future[Effect]:
         """Ask something for this process itself; `make` is given the reply-to. The future gives the answering
