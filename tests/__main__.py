@@ -44,8 +44,8 @@ ALL = (
     Step("simulation tests", (*PYTEST, "-n", "2", "-m", "simulation"), 60),
     Step("simulation, seeds 0 to 199", (PYTHON, "-m", "tests.simulation", "--seeds", "0:200"), 120),
     Step("kill loops", (*PYTEST, "-m", "kill"), 60),
-    # Clients mostly wait, so that more processes than cores pay; what shares a wait stays in one of them.
-    Step("official client", (*PYTEST, "-n", "6", "--dist", "loadgroup", "-m", "interop"), 120),
+    # Clients mostly wait, so that more processes than cores pay.
+    Step("official client", (*PYTEST, "-n", "6", "--dist", "worksteal", "-m", "interop"), 120),
 )
 
 SOAK = (

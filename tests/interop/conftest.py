@@ -83,18 +83,35 @@ def background() -> Iterator[Background]:
     made.close()
 
 
-@pytest.fixture(scope="session", params=["sync", "aio"])
-def api(request: pytest.FixtureRequest, background: Background) -> Iterator[Api]:
-    """The official client's form."""
-    made = Api(request.param)
+@pytest.fixture(scope="session")
+def apis(background: Background) -> Iterator[dict[str, Api]]:
+    """The official client's forms."""
+    made = {form: Api(form) for form in ("sync", "aio")}
     yield made
     background.join()
-    made.close()
+    for api in made.values():
+        api.close()
 
 
 @pytest.fixture(scope="session")
-def client(api: Api, broker: BrokerProcess, background: Background) -> Iterator[Links]:
-    """A client by connection string, without TLS; it asks once, so that what it is told is seen at once."""
-    with api.client(broker.connection_string, retry_total=0) as made:
-        yield Links(made, background)
-        background.join()
+def clients(
+    apis: dict[str, Api], broker: BrokerProcess, background: Background
+) -> Iterator[dict[str, Links]]:
+    """Clients by connection string, without TLS; they ask once, so that the first answer is seen."""
+    made = {form: api.client(broker.connection_string, retry_total=0) for form, api in apis.items()}
+    yield {form: Links(client, background) for form, client in made.items()}
+    background.join()
+    for client in made.values():
+        client.close()
+
+
+@pytest.fixture(params=["sync", "aio"])
+def api(request: pytest.FixtureRequest, apis: dict[str, Api]) -> Api:
+    """One form of the official client; a test that asks for it runs with each."""
+    return apis[request.param]
+
+
+@pytest.fixture
+def client(api: Api, clients: dict[str, Links]) -> Links:
+    """A client in that form."""
+    return clients[api.form]

@@ -51,7 +51,10 @@ def test_three_loops_over_a_slow_path(broker: BrokerProcess, queue: str, form: s
     assert (count, most) == (10, 1)
     assert seconds >= 10 * ROUND_TRIP_S
     count, seconds, most = found["together"]
-    assert (count, most) == (100, 100)
+    assert count == 100
+    assert (
+        most > 50
+    )  # threads start one after the other, and the first outcome may be there before the last send
     assert seconds < 1
     count, seconds, most = found["bounded"]
     assert (count, most) == (100, 10)

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusSubQueue
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageLockLostError
 
-from tests.interop.clients import Links
-from tests.interop.helpers import send, take, take_one
-
-pytestmark = pytest.mark.xdist_group("lapsed locks")  # one process, so that the wait is paid once
+from tests.interop.clients import Api, Links
+from tests.interop.helpers import take, take_one
 
 LOCK_S = 5
 """The shortest lock that a queue may have."""
@@ -28,6 +26,7 @@ class Lapsed:
     client: Any
     queues: dict[str, str]
     receivers: dict[str, Any]
+    senders: dict[str, Any]
     messages: dict[str, list[Any]]
 
     def __getitem__(self, name: str) -> tuple[str, Any, list[Any]]:
@@ -35,32 +34,46 @@ class Lapsed:
 
 
 @pytest.fixture(scope="module")
-def lapsed(client: Links, make_queue: Callable[..., str]) -> Iterator[Lapsed]:
-    """Have the locks of all scenarios lapse at once."""
-    short = dt.timedelta(seconds=LOCK_S)
-    made = Lapsed(client, {}, {}, {})
-    for name, settings in (
-        ("link", {}),
-        ("order", {}),
-        ("deferred", {}),
-        ("poison", {"max_delivery_count": 1}),
-        ("expired", {"dead_lettering_on_message_expiration": True}),
-        ("settled late", {}),
-    ):
-        queue = make_queue(lock_duration=short, **settings)
-        own = {"time_to_live": dt.timedelta(seconds=LOCK_S - 1)} if name == "expired" else {}
-        send(client, queue, "1", "2", "3", **own)
-        made.queues[name] = queue
-        made.receivers[name] = client.get_queue_receiver(queue).__enter__()
-    for name, receiver in made.receivers.items():
-        made.messages[name] = messages = take(receiver, 2)
-        if name == "deferred":
-            receiver.defer_message(messages[0])
-            made.messages[name] = receiver.receive_deferred_messages(messages[0].sequence_number)
+def all_lapsed(clients: dict[str, Links], make_queue: Callable[..., str]) -> Iterator[dict[str, Lapsed]]:
+    """Have the locks of all scenarios lapse at once, for each form of the client."""
+    made = {form: Lapsed(client, {}, {}, {}, {}) for form, client in clients.items()}
+    for lapsed in made.values():
+        _open(lapsed, make_queue)
+    for lapsed in made.values():
+        _receive(lapsed)
     threading.Event().wait(LOCK_S + 0.5)
     yield made
-    for receiver in made.receivers.values():
-        receiver.__exit__(None, None, None)
+    for lapsed in made.values():
+        for link in (*lapsed.receivers.values(), *lapsed.senders.values()):
+            link.__exit__(None, None, None)
+
+
+@pytest.fixture
+def lapsed(api: Api, all_lapsed: dict[str, Lapsed]) -> Lapsed:
+    """The scenarios in one form of the client."""
+    return all_lapsed[api.form]
+
+
+def _open(lapsed: Lapsed, make_queue: Callable[..., str]) -> None:
+    for name in ("link", "order", "deferred", "poison", "expired", "settled late"):
+        lapsed.queues[name] = make_queue(
+            lock_duration=dt.timedelta(seconds=LOCK_S),
+            max_delivery_count=1 if name == "poison" else 10,
+            dead_lettering_on_message_expiration=name == "expired",
+        )
+        lapsed.receivers[name] = lapsed.client.get_queue_receiver(lapsed.queues[name]).__enter__()
+        lapsed.senders[name] = lapsed.client.get_queue_sender(lapsed.queues[name]).__enter__()
+
+
+def _receive(lapsed: Lapsed) -> None:
+    for name, receiver in lapsed.receivers.items():
+        own = {"time_to_live": dt.timedelta(seconds=LOCK_S - 1)} if name == "expired" else {}
+        receiver.opened()  # before the time runs
+        lapsed.senders[name].send_messages([ServiceBusMessage(body, **own) for body in ("1", "2", "3")])
+        lapsed.messages[name] = messages = take(receiver, 2)
+        if name == "deferred":
+            receiver.defer_message(messages[0])
+            lapsed.messages[name] = receiver.receive_deferred_messages(messages[0].sequence_number)
 
 
 def _as_if_unaware(message: Any) -> Any:

@@ -24,7 +24,7 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import EntityStatus
 
 from peeklock.demo.broker import BrokerProcess
-from tests.interop.clients import Api, Links
+from tests.interop.clients import Api, Background, Links
 from tests.interop.helpers import send, take_one
 
 KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
@@ -53,12 +53,6 @@ def with_keys(api: Api, broker: BrokerProcess) -> Iterator[Callable[..., Any]]:
         client.close()
 
 
-def _both_ways(client: Any, queue: str) -> Iterator[Callable[[], Any]]:
-    """Opening a sender, and opening a receiver."""
-    yield client.get_queue_sender(queue).__enter__
-    yield client.get_queue_receiver(queue).__enter__
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -72,17 +66,26 @@ def _both_ways(client: Any, queue: str) -> Iterator[Callable[[], Any]]:
     ids=["wrong key", "wrong key name", "badly signed", "expired", "of another queue", "cut short"],
 )
 def test_who_cannot_be_authenticated_is_told_so(
-    with_keys: Callable[..., Any], queue: str, changed: dict[str, str], broker: BrokerProcess
+    with_keys: Callable[..., Any],
+    queue: str,
+    changed: dict[str, str],
+    broker: BrokerProcess,
+    background: Background,
 ) -> None:
     """The reason has a tracking id, which stands in the log too; no key or signature does. The client's own
     exception has its class alone, and the text is in the one that it was made from.
 
     Req: R-04, T-02, T-03
     """
-    for opening in _both_ways(with_keys(**changed), queue):
-        with pytest.raises(ServiceBusAuthenticationError) as refused:
-            opening()
-        tracking_id = str(refused.value.inner_exception).partition("TrackingId:")[2].partition(",")[0]
+    client = Links(with_keys(**changed), background)
+    with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        refusals_seen = []
+        for link in (sender, receiver):
+            with pytest.raises(ServiceBusAuthenticationError) as refused:
+                link.opened()
+            refusals_seen.append(refused.value)
+    for refusal in refusals_seen:
+        tracking_id = str(refusal.inner_exception).partition("TrackingId:")[2].partition(",")[0]
         log = broker.log.read_text()
         refusals = [line for line in map(json.loads, log.splitlines()) if line["event"] == "refused"]
         assert tracking_id in [line["tracking_id"] for line in refusals]
