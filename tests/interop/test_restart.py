@@ -16,8 +16,6 @@ from peeklock.demo.broker import BrokerProcess
 from tests.interop.clients import Api, Background, Links
 from tests.interop.helpers import assert_empty, bodies, take, take_one
 
-pytestmark = pytest.mark.kill
-
 
 @pytest.fixture
 def mortal(tmp_path: Path, tls_pair: tuple[Path, Path]) -> Iterator[BrokerProcess]:
