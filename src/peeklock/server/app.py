@@ -96,7 +96,7 @@ class _Tokens:
 class Broker:
     """One broker process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, authority: Authority | None) -> None:
         self._settings = settings
         self._clock = SlewedClock()
         self._connections: dict[int, AmqpConnection] = {}
@@ -104,7 +104,13 @@ class Broker:
         self._stopping = asyncio.Event()
         self._deserted = asyncio.Event()  # the last connection is gone
         self._failure: BaseException | None = None
-        self._authority = Authority.development()
+        self._authority = authority or Authority.development()
+        # Only the key that everybody knows is ever shown.
+        self._shown_key = (
+            ""
+            if authority
+            else f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey={DEVELOPMENT_KEY};"
+        )
         self._started_at_ms = self._clock.now_ms()
         self._namespace_name = "sbemulatorns"  # as the emulator calls it when nobody says otherwise
         self.amqp_port = 0
@@ -147,8 +153,7 @@ class Broker:
         took = time.monotonic() - process_started
         click.echo(
             f"peeklock ready in {took:.2f} s: Endpoint=sb://{self._shown_host()}:{self.amqp_port};"
-            f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey={DEVELOPMENT_KEY};"
-            f"UseDevelopmentEmulator=true;"
+            f"{self._shown_key}UseDevelopmentEmulator=true;"
             f" (administration: port {self.http_port})"
         )
         log.info(
@@ -352,15 +357,20 @@ class Broker:
         return "localhost" if host in ("127.0.0.1", "::1", "0.0.0.0", "::") else host
 
 
-def serve(settings: Settings, process_started: float) -> int:
-    """Run a broker until it is told to stop; answer the exit status. Raises: StartFailed."""
+def serve(settings: Settings, process_started: float, authority: Authority | None = None) -> int:
+    """Run a broker until it is told to stop; answer the exit status.
+
+    `authority` holds the keys and their rights; None = the emulator's one well-known key.
+
+    Raises: StartFailed.
+    """
     log.configure()
     # The writer thread takes the interpreter back several times a commit; at the default 5 ms each a busy
     # event loop would stretch every commit by tens of milliseconds.
     sys.setswitchinterval(0.0005)
 
     async def main() -> int:
-        return await Broker(settings).run(process_started)
+        return await Broker(settings, authority).run(process_started)
 
     try:
         import uvloop

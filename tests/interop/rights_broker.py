@@ -1,0 +1,30 @@
+"""A broker whose keys do not have all rights: `python -m tests.interop.rights_broker DATA CONFIG`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from peeklock.auth import Authority, Right, SasRule
+from peeklock.server.app import Settings, serve
+
+RULES = (
+    SasRule("sender", "sender-key", rights=frozenset({Right.SEND})),
+    SasRule("listener", "listener-key", rights=frozenset({Right.LISTEN})),
+)
+
+if __name__ == "__main__":
+    settings = Settings(
+        data=Path(sys.argv[1]),
+        config=Path(sys.argv[2]),
+        host="127.0.0.1",
+        amqp_port=0,
+        http_port=0,
+        durability="os",
+        tls_cert=None,
+        tls_key=None,
+        tier="standard",
+        min_free_bytes=None,
+    )
+    sys.exit(serve(settings, time.monotonic(), Authority(RULES)))
