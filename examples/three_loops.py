@@ -7,8 +7,9 @@ Each send is answered when the message is stored, so that one by one each costs 
 ten in flight, ten times as long, but neither the client nor the broker has to hold more than ten unsettled
 messages, however many there are: this is the one to use.
 
-The client's senders are not made to be shared, neither by threads nor by tasks (see "Thread safety" in its
-README). What is in flight together therefore goes through senders of its own, opened beforehand.
+The messages stay in the queue: use one of its own. The client's senders are not made to be shared, neither
+by threads nor by tasks (see "Thread safety" in its README). What is in flight together therefore goes
+through senders of its own, opened beforehand.
 """
 
 from __future__ import annotations
@@ -137,7 +138,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="sends together and bounded")
     parser.add_argument("--one-by-one", type=int, default=10, help="sends one by one")
     options = parser.parse_args()
-    connection_string = os.environ["SERVICEBUS_CONNECTION_STRING"]
+    connection_string = os.environ.get("SERVICEBUS_CONNECTION_STRING")
+    if connection_string is None:
+        parser.error("set SERVICEBUS_CONNECTION_STRING to the connection string that `peeklock serve` prints")
     if options.api == "aio":
         asyncio.run(send_with_aio(connection_string, options.queue, options.count, options.one_by_one))
     else:

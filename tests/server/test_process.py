@@ -210,6 +210,7 @@ def test_a_bad_configuration_stops_the_start_and_names_the_path(tmp_path: Path) 
     done = run_serve(f"--data={tmp_path / 'd'}", f"--config={config}", "--amqp-port=0", "--http-port=0")
     assert done.returncode == 1
     assert "UserConfig.Namespaces[0].Queues[0].Properties.LockDuration" in done.stderr
+    assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize(
@@ -225,6 +226,18 @@ def test_options_that_contradict_are_explained(arguments: tuple[str, ...], said:
     done = run_serve(*arguments)
     assert done.returncode == 2
     assert said in re.sub(r"\s+", " ", done.stderr)
+
+
+def test_the_store_is_its_owners_alone(broker: BrokerProcess) -> None:
+    """Req: R-04"""
+    for path in (broker.data, *broker.data.iterdir()):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_an_address_that_is_not_ours_is_said_to_be(tmp_path: Path) -> None:
+    done = run_serve(f"--data={tmp_path / 'd'}", "--host=192.0.2.1", "--amqp-port=0", "--http-port=0")
+    assert done.returncode == 1
+    assert "--host" in done.stderr
 
 
 def test_the_log_holds_no_secret(broker: BrokerProcess) -> None:

@@ -28,7 +28,7 @@ from peeklock.amqp.events import (
     SessionBegun,
     SessionEnded,
 )
-from peeklock.amqp.types import Role
+from peeklock.amqp.types import Role, Symbol, ULong
 from peeklock.auth import AuthorizationError, KeyRefused, Right, TokenExpired
 from peeklock.broker.commands import (
     CloseLink,
@@ -69,10 +69,12 @@ from peeklock.gateway.namespaces import Namespaces
 from peeklock.gateway.nodes import RequestNodes
 from peeklock.gateway.receiver_link import ReceiverLink, settle
 from peeklock.gateway.requests import ReplyLink, RequestLink
-from peeklock.gateway.sender_link import SenderLink
+from peeklock.gateway.sender_link import SenderLink, batch_size_bytes_max
 
 SASL_MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 """The service's set. The Python client refuses to go on without ANONYMOUS. Source: wire contract 1.3."""
+
+_BATCH_SIZE_MAX = Symbol("com.microsoft:max-message-batch-size")
 
 _PLAIN_BYTES_MAX = 1024
 
@@ -496,7 +498,10 @@ class Gateway:
         if event is None or not isinstance(link, SenderLink):
             return
         self._connection.accept_link(
-            event.channel, event.handle, max_message_size=effect.message_size_bytes_max
+            event.channel,
+            event.handle,
+            max_message_size=effect.message_size_bytes_max,
+            properties={_BATCH_SIZE_MAX: ULong(batch_size_bytes_max(effect.message_size_bytes_max))},
         )
         self._by_number[link.number] = link
         link.opened(effect, now_ms)

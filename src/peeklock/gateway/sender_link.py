@@ -26,6 +26,19 @@ MESSAGE_OVERHEAD_BYTES = 512
 a flood of empty messages would not count (T-08). Our choice, about as measured."""
 
 
+BATCH_BYTES_MAX = 1024 * 1024
+"""The largest batch on any tier. Source: Learn "Service Bus quotas"."""
+
+BATCH_ENVELOPE_BYTES = 1024
+"""Room for what clients do not count when they fill a batch: the Python client adds up its members and sends
+header, annotations and properties of the first one around them, ids of up to 128 characters among them."""
+
+
+def batch_size_bytes_max(message_size_bytes_max: int) -> int:
+    """Give the size up to which a client shall fill a batch, so that its envelope still fits the link."""
+    return min(message_size_bytes_max, BATCH_BYTES_MAX) - BATCH_ENVELOPE_BYTES
+
+
 class SenderLink:
     """One attached sender. `number` names it towards the broker and is never used again on this connection.
 
@@ -141,11 +154,8 @@ class SenderLink:
             self.context.connection.flow(self.channel, self.handle, self._credit)
 
     def _refuse(self, event: DeliveryReceived | DeliveryOversized, error: Exception, now_ms: int) -> None:
-        if event.settled:
-            # Nobody is told (T-06): the log line is all there is.
-            self.context.reporter.report(error, shown(self.node.address), now_ms)
-            return
         refusal = self.context.reporter.report(error, shown(self.node.address), now_ms)
-        self.context.connection.disposition(
-            self.channel, _OUR_ROLE, event.delivery_id, event.delivery_id, Rejected(refusal)
-        )
+        if not event.settled:  # else the log line is all there is (T-06)
+            self.context.connection.disposition(
+                self.channel, _OUR_ROLE, event.delivery_id, event.delivery_id, Rejected(refusal)
+            )

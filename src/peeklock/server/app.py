@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -18,7 +19,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -38,7 +39,10 @@ from peeklock.server.clock import SlewedClock
 from peeklock.server.listener import Listener
 from peeklock.server.shard import Shard
 from peeklock.server.tasks import tell_failure
-from peeklock.store.base import Store, StoreError
+from peeklock.store.base import Store, StoreDamaged, StoreError
+
+if TYPE_CHECKING:
+    from peeklock.server.config import Config
 
 MIN_FREE_BYTES = 1024**3
 MIN_FREE_SHARE = 0.05
@@ -121,6 +125,7 @@ class Broker:
         settings = self._settings
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._bug)
+        config = self._read_config()
         store = await self._open_store()
         namespace = Namespace(limits=TIERS[settings.tier], tokens=_Tokens(), digest_key=DIGEST_KEY)
         engine = Engine(namespace, BodyCache())
@@ -128,7 +133,10 @@ class Broker:
             await engine.recover(store, self._clock.now_ms())
         except StoreError as failure:
             await store.close()
-            raise StartFailed(str(failure)) from failure
+            hint = (
+                f"; `peeklock check {settings.data}` says more" if isinstance(failure, StoreDamaged) else ""
+            )
+            raise StartFailed(f"{failure}{hint}") from failure
         # A million messages are a few million objects that live long: never look through them again.
         gc.collect()
         gc.freeze()
@@ -143,7 +151,8 @@ class Broker:
         )
         self._shard = shard
         try:
-            await self._configure(shard)
+            if config is not None:
+                await self._configure(shard, config)
             listener = self._listen(shard)
         except StartFailed:
             await shard.stop()
@@ -202,14 +211,22 @@ class Broker:
             raise StartFailed(str(failure)) from failure
         return store
 
-    async def _configure(self, shard: Shard) -> None:
+    def _read_config(self) -> Config | None:
+        """Read the file before anything is made, so that a bad one leaves nothing behind."""
         if self._settings.config is None:
-            return
-        from peeklock.server.config import ConfigError, read_config, reconcile
+            return None
+        from peeklock.server.config import ConfigError, read_config
 
         try:
-            config = read_config(self._settings.config)
-            self._namespace_name = config.namespace
+            return read_config(self._settings.config)
+        except ConfigError as failure:
+            raise StartFailed(f"{self._settings.config}: {failure}") from failure
+
+    async def _configure(self, shard: Shard, config: Config) -> None:
+        from peeklock.server.config import ConfigError, reconcile
+
+        self._namespace_name = config.namespace
+        try:
             found: Any = await shard.submit(lambda to: ListQueues(0, sys.maxsize, to))
             for step in reconcile(config, found.entities, TIERS[self._settings.tier]):
                 answer = await shard.submit(step)
@@ -246,9 +263,13 @@ class Broker:
         except OSError as failure:
             listener.close()
             port = settings.http_port if self.amqp_port else settings.amqp_port
-            raise StartFailed(
-                f"cannot listen on {settings.host}:{port}: {failure.strerror or failure}; "
+            do = (
                 "choose another with --amqp-port / --http-port (0 picks a free one)"
+                if failure.errno in (errno.EADDRINUSE, errno.EACCES)
+                else "give an address of this machine with --host"
+            )
+            raise StartFailed(
+                f"cannot listen on {settings.host}:{port}: {failure.strerror or failure}; {do}"
             ) from failure
         return listener
 
@@ -324,6 +345,8 @@ class Broker:
     def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A defect of ours: say it and stop; recovery from facts is safer than going on."""
         failure = context.get("exception")
+        if failure is not None and failure is self._failure:
+            return  # said already
         if isinstance(failure, (ConnectionError, ssl.SSLError)):
             return  # a peer that vanished in mid-write
         log.error("defect", {"message": context.get("message"), "exception": repr(failure)})
@@ -354,7 +377,9 @@ class Broker:
 
     def _shown_host(self) -> str:
         host = self._settings.host
-        return "localhost" if host in ("127.0.0.1", "::1", "0.0.0.0", "::") else host
+        if host in ("127.0.0.1", "::1", "0.0.0.0", "::"):
+            return "localhost"
+        return f"[{host}]" if ":" in host else host
 
 
 def serve(settings: Settings, process_started: float, authority: Authority | None = None) -> int:
@@ -365,6 +390,7 @@ def serve(settings: Settings, process_started: float, authority: Authority | Non
     Raises: StartFailed.
     """
     log.configure()
+    os.umask(0o077)  # messages are nobody else's to read
     # The writer thread takes the interpreter back several times a commit; at the default 5 ms each a busy
     # event loop would stretch every commit by tens of milliseconds.
     sys.setswitchinterval(0.0005)

@@ -347,7 +347,7 @@ class Shard:
     def health(self) -> dict[str, Any]:
         """Give figures for `GET /health`; `status` is `ok` or says what is wrong."""
         if self._failed:
-            status = "the store failed"
+            status = "failed: the broker is stopping"
         elif self._limits.low_space:
             status = "low space: sends are refused"
         elif self._limits.lagging:
