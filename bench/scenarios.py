@@ -215,7 +215,7 @@ def start_up(run: Run) -> None:
 def backlog(run: Run) -> None:
     """A backlog of 1,000,000: memory, rates beside an empty queue's, restart, space after draining."""
     name, add = "backlog", run.results.add
-    depth, probe = run.scaled(1_000_000), run.scaled(30_000)
+    depth, probe = run.scaled(1_000_000), run.scaled(100_000)
     broker = run.fresh_peeklock()
     settle = settle_options(broker)
 
