@@ -43,6 +43,8 @@ class NumbersIssued:
     next_position: int
     next_sequence_number: int
     last_enqueued_at_ms: int
+    partitions: tuple[int, ...] = ()
+    """Of a partitioned queue: the number each partition issues next, counted on where they roll over."""
 
 
 @dataclass(slots=True)
@@ -80,4 +82,8 @@ Change: TypeAlias = (
 )
 
 QUEUES_PER_ENTITY = 4
-"""queue_id = entity_id * QUEUES_PER_ENTITY + SubQueue.value."""
+"""queue_id = entity_id * QUEUES_PER_ENTITY + SubQueue.value, or + SESSION_STATES."""
+
+SESSION_STATES = 3
+"""The states of an entity's sessions are stored as messages of a queue that nobody can name: body = state,
+`session_id` = whose, `enqueued_at_ms` = when it was set. A new state is a new record, like any move."""

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.message import Message
+from peeklock.broker.message import Message, Routing
 
 Link: TypeAlias = tuple[int, int, int]
 """(connection id, channel, handle): names a link while it lives."""
@@ -44,30 +44,52 @@ class ReceiveMode(Enum):
     RECEIVE_AND_DELETE = "receive-and-delete"
 
 
+@dataclass(frozen=True, slots=True)
+class SessionWish:
+    """Which session a receiver wants to hold."""
+
+    session_id: str | None
+    """None = the one that has been available longest."""
+    wait_until_ms: int
+    """With None: until when to wait for one, UTC ms. A named session is given or refused at once."""
+
+
 # Links
 
 
 @dataclass(slots=True)
 class OpenSender:
-    """-> SenderOpened | LinkRefused."""
+    """-> SenderOpened | LinkRefused. With `destination`, messages pass through the entity to that one (send
+    via)."""
 
     link: Link
     address: Address
+    destination: Address | None = None
 
 
 @dataclass(slots=True)
 class OpenReceiver:
-    """-> ReceiverOpened | LinkRefused."""
+    """-> ReceiverOpened | LinkRefused; with a wish for the next session maybe much later, or never if the
+    link is closed before."""
 
     link: Link
     address: Address
     mode: ReceiveMode
+    session: SessionWish | None = None
+
+
+@dataclass(slots=True)
+class OpenCoordinator:
+    """Open the link over which transactions are declared and discharged -> CoordinatorOpened |
+    LinkRefused."""
+
+    link: Link
 
 
 @dataclass(slots=True)
 class CloseLink:
-    """Forget a sender or receiver link that was closed properly; its locks stay until they lapse (L-13). No
-    answer."""
+    """Forget a link that was closed properly: message locks stay until they lapse, a session is free at once
+    (L-13), transactions are rolled back (F-03). No answer."""
 
     link: Link
 
@@ -109,6 +131,8 @@ class Send:
     message: Message
     payload: bytes
     reply_to: ReplyTo | None
+    destination: Address | None = None
+    """Of a link that sends via the queue."""
 
 
 @dataclass(slots=True)
@@ -118,6 +142,7 @@ class SendBatch:
     queue_id: int
     messages: list[tuple[Message, bytes]]
     reply_to: ReplyTo | None
+    destination: Address | None = None
 
 
 # Settlement by a receiver link: -> Settled | SettlementFailed when reply_to is given
@@ -187,6 +212,8 @@ class Peek:
     count_max: int
     bytes_max: int
     reply_to: ReplyTo
+    session_id: str | None = None
+    """Only messages of this session."""
 
 
 @dataclass(slots=True)
@@ -210,12 +237,14 @@ class CancelScheduled:
 @dataclass(slots=True)
 class ReceiveDeferred:
     """-> MessagesFound, locked for the request's connection in peek-lock mode. All or none:
-    MessageNotFound."""
+    MessageNotFound. In a queue with sessions they are locked with their session, which the connection must
+    hold (G-05)."""
 
     address: Address
     sequence_numbers: list[int]
     mode: ReceiveMode
     reply_to: ReplyTo
+    session_id: str | None = None
 
 
 class Disposition(Enum):
@@ -236,6 +265,7 @@ class UpdateDisposition:
     reason: str | None = None
     description: str | None = None
     properties: Mapping[str, Any] | None = None
+    session_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -246,6 +276,101 @@ class DeleteMessages:
     count_max: int
     enqueued_before_ms: int
     reply_to: ReplyTo
+    session_id: str | None = None
+
+
+@dataclass(slots=True)
+class PurgeMessages:
+    """Delete all active and deferred messages enqueued at or before a time that are not locked, in slices ->
+    MessagesDeleted once all are gone (A-06). Each slice is durable by itself: after a restart, ask again."""
+
+    address: Address
+    enqueued_before_ms: int
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Answer an effect `Fetch`. No answer."""
+
+    queue_id: int
+    position: int
+    routing: Routing
+
+
+# Sessions: each answered to `reply_to`, or Failed(reply_to, error). All but the listing want the session to be
+# held by a link of the request's connection: else SessionLockLost.
+
+
+@dataclass(slots=True)
+class RenewSessionLock:
+    """-> SessionLockRenewed."""
+
+    address: Address
+    session_id: str
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class GetSessionState:
+    """-> MessagesFound with one record whose body is the state, or with none."""
+
+    address: Address
+    session_id: str
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class SetSessionState:
+    """-> Done. None clears the state."""
+
+    address: Address
+    session_id: str
+    state: bytes | None
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class ListSessions:
+    """-> SessionsFound (G-07)."""
+
+    address: Address
+    updated_since_ms: int | None
+    """Only sessions whose state was set after this; None = all with active or deferred messages or state."""
+    skip: int
+    top: int
+    reply_to: ReplyTo
+
+
+# Transactions (F-03)
+
+
+@dataclass(slots=True)
+class Declare:
+    """Begin a transaction that lives no longer than its coordinator link -> Declared | Rejected."""
+
+    link: Link
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class Discharge:
+    """Commit all that was enlisted, or with `fail` roll it back -> Accepted | Rejected."""
+
+    link: Link
+    transaction_id: bytes
+    fail: bool
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class Enlist:
+    """Check a command now and do it when its transaction is committed -> Enlisted to the command's reply-to,
+    or the command's own refusal. Of another connection's transaction: TransactionUnknown."""
+
+    connection_id: int
+    transaction_id: bytes
+    command: Send | SendBatch | Complete | Abandon | Defer | DeadLetter | UpdateDisposition
 
 
 # Entities: each answered to `reply_to`, or Failed(reply_to, error)
@@ -305,8 +430,9 @@ class LimitSending:
 
 
 Command: TypeAlias = (
-    OpenSender | OpenReceiver | CloseLink | SetCredit | DropConnection | Send | SendBatch | Complete | Abandon
-    | Defer | DeadLetter | Release | RenewLocks | Peek | Schedule | CancelScheduled | ReceiveDeferred |
-    UpdateDisposition | DeleteMessages | LookUp | CreateQueue | UpdateQueue | DeleteEntity | ListQueues |
-    LimitSending
+    OpenSender | OpenReceiver | OpenCoordinator | CloseLink | SetCredit | DropConnection | Send | SendBatch |
+    Complete | Abandon | Defer | DeadLetter | Release | RenewLocks | Peek | Schedule | CancelScheduled |
+    ReceiveDeferred | UpdateDisposition | DeleteMessages | PurgeMessages | Fetched | RenewSessionLock |
+    GetSessionState | SetSessionState | ListSessions | Declare | Discharge | Enlist | LookUp | CreateQueue |
+    UpdateQueue | DeleteEntity | ListQueues | LimitSending
 )  # fmt: skip

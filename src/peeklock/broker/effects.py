@@ -12,7 +12,7 @@ from typing import TypeAlias
 from peeklock.broker.commands import Link, ReplyTo
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.errors import ServiceBusError
-from peeklock.broker.message import MessageView
+from peeklock.broker.message import Message, MessageView
 
 
 @dataclass(slots=True)
@@ -20,8 +20,8 @@ class SenderOpened:
     link: Link
     queue_id: int
     message_size_bytes_max: int
-    requires_duplicate_detection: bool
-    """The gateway must decode the message id of each message sent here."""
+    reads_routing: bool
+    """The gateway must read the `Routing` of each message sent here."""
 
 
 @dataclass(slots=True)
@@ -29,6 +29,17 @@ class ReceiverOpened:
     link: Link
     queue_id: int
     message_size_bytes_max: int
+    partitioned: bool = False
+    """The top 16 bits of its sequence numbers are the partition."""
+    session_id: str | None = None
+    """The session that the link holds."""
+    locked_until_ms: int = 0
+    """Until when it holds it."""
+
+
+@dataclass(slots=True)
+class CoordinatorOpened:
+    link: Link
 
 
 @dataclass(slots=True)
@@ -59,7 +70,7 @@ class Rejected:
 @dataclass(slots=True)
 class Deliver(MessageView):
     """Transfer a message over a receiver link; `lock_token` is the delivery tag in either mode, fresh each
-    time."""
+    time. A message of a session has `locked_until_ms` 0: its lock is the session's."""
 
     link: Link
 
@@ -90,10 +101,12 @@ class LocksRenewed:
 
 @dataclass(slots=True)
 class MessagesFound:
-    """Answer to Peek and ReceiveDeferred; may be empty."""
+    """Answer to Peek, ReceiveDeferred and GetSessionState; may be empty."""
 
     reply_to: ReplyTo
     messages: list[MessageView]
+    partitioned: bool = False
+    """The top 16 bits of their sequence numbers are the partition."""
 
 
 @dataclass(slots=True)
@@ -106,6 +119,41 @@ class MessagesScheduled:
 class MessagesDeleted:
     reply_to: ReplyTo
     count: int
+
+
+@dataclass(slots=True)
+class SessionLockRenewed:
+    reply_to: ReplyTo
+    locked_until_ms: int
+
+
+@dataclass(slots=True)
+class SessionsFound:
+    reply_to: ReplyTo
+    session_ids: list[str]
+    next_skip: int
+
+
+@dataclass(slots=True)
+class Declared:
+    reply_to: ReplyTo
+    transaction_id: bytes
+
+
+@dataclass(slots=True)
+class Enlisted:
+    """The command is checked and will be done if its transaction is committed."""
+
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class Fetch:
+    """Read the routing fields of a stored message -> Fetched. The one effect for nobody outside: whoever
+    dispatches effects reads the body and answers."""
+
+    queue_id: int
+    message: Message
 
 
 @dataclass(slots=True)
@@ -151,7 +199,8 @@ class EntitiesFound:
 
 
 Effect: TypeAlias = (
-    SenderOpened | ReceiverOpened | LinkRefused | DetachLink | Accepted | Rejected | Deliver | Drained |
-    Settled | SettlementFailed | LocksRenewed | MessagesFound | MessagesScheduled | MessagesDeleted | Done |
-    Failed | EntityFound | EntitiesFound
+    SenderOpened | ReceiverOpened | CoordinatorOpened | LinkRefused | DetachLink | Accepted | Rejected |
+    Deliver | Drained | Settled | SettlementFailed | LocksRenewed | MessagesFound | MessagesScheduled |
+    MessagesDeleted | SessionLockRenewed | SessionsFound | Declared | Enlisted | Fetch | Done | Failed |
+    EntityFound | EntitiesFound
 )  # fmt: skip

@@ -47,6 +47,30 @@ class MessageLockLost(ServiceBusError):
     """The lock token is unknown, settled already, or has lapsed."""
 
 
+class SessionLockLost(ServiceBusError):
+    """The session is not held by who asks, or its lock has lapsed."""
+
+
+class SessionCannotBeLocked(ServiceBusError):
+    """Another receiver holds the session."""
+
+
+class SessionWaitTimedOut(ServiceBusError):
+    """No session became available while the receiver waited for one."""
+
+
+class TransactionUnknown(ServiceBusError):
+    """No open transaction of this connection has that id."""
+
+
+class TransactionTimedOut(ServiceBusError):
+    """The transaction was open for too long and has been rolled back."""
+
+
+class TransactionRolledBack(ServiceBusError):
+    """Not all that was enlisted can still be done, so none of it was."""
+
+
 class MessageNotFound(ServiceBusError):
     """No message with that sequence number in the state asked for."""
 

@@ -29,6 +29,18 @@ class MessageState(IntEnum):
     SCHEDULED = 2
 
 
+@dataclass(slots=True)
+class Routing:
+    """What of an arriving message decides where it goes. Read only where an entity needs it, not kept."""
+
+    message_id: bytes | None = None
+    """Encoded: equal ids of different AMQP types differ."""
+    session_id: str | None = None
+    """properties.group-id; the empty text is a legal session id."""
+    partition_key: str | None = None
+    """Annotation x-opt-partition-key."""
+
+
 class Message:
     """One stored message: routing fields, numbers, state; the body is named by (body_row, body_slot).
 
@@ -40,18 +52,21 @@ class Message:
         "bare_offset",
         "body_row",
         "body_slot",
+        "dead_letter_source",
         "delivery_count",
         "enqueued_at_ms",
         "enqueued_sequence_number",
         "expires_at_ms",
+        "hops",
         "journal_no",
         "lock",
-        "message_id",
         "overlay",
         "position",
         "queue_id",
+        "routing",
         "scheduled_at_ms",
         "sequence_number",
+        "session_id",
         "size_bytes",
         "state",
         "ttl_ms",
@@ -64,7 +79,7 @@ class Message:
         bare_offset: int = 0,
         ttl_ms: int | None = None,
         scheduled_at_ms: int | None = None,
-        message_id: bytes | None = None,
+        routing: Routing | None = None,
     ) -> None:
         """Describe an arriving message: the gateway fills in what it decoded, the core gives the rest.
 
@@ -74,13 +89,13 @@ class Message:
             annotations.
             ttl_ms: the sender's own time-to-live, None when absent.
             scheduled_at_ms: the scheduled enqueue time, None when absent.
-            message_id: the encoded message id, only for entities that detect duplicates.
+            routing: only for entities that decide by it (`SenderOpened.reads_routing`).
         """
         self.size_bytes = size_bytes
         self.bare_offset = bare_offset
         self.ttl_ms = ttl_ms
         self.scheduled_at_ms = scheduled_at_ms
-        self.message_id = message_id
+        self.routing = routing  # until it is stored where it belongs
         self.queue_id = 0  # given by the engine with the first record
         self.position = (
             0  # order of retrieval in its queue; never reused, never rolls over; key of the journal
@@ -91,6 +106,9 @@ class Message:
         self.expires_at_ms = NEVER_MS
         self.state = MessageState.ACTIVE
         self.delivery_count = 0
+        self.session_id: str | None = None  # only in a queue that requires sessions
+        self.hops = 0  # entities it was forwarded from
+        self.dead_letter_source: str | None = None  # entity it was forwarded from as a dead letter
         self.overlay: bytes | None = None  # encoded AMQP map of changed application properties
         self.lock: Lock | None = None
         self.body_row = 0  # given by the engine when the body is placed
@@ -105,6 +123,9 @@ class Message:
         copy.enqueued_at_ms = self.enqueued_at_ms
         copy.expires_at_ms = self.expires_at_ms
         copy.delivery_count = self.delivery_count
+        copy.session_id = self.session_id
+        copy.hops = self.hops
+        copy.dead_letter_source = self.dead_letter_source
         copy.overlay = self.overlay
         copy.body_row = self.body_row
         copy.body_slot = self.body_slot
