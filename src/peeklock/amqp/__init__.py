@@ -6,7 +6,7 @@ Leaves
 Machines
     frames, composites       frame layout and limits; tables of fields and their checks
     performatives, errors    performatives, termini, states; conditions and scopes
-    handshake, sasl, idle    states and open; negotiation; time-outs
+    handshake, sasl, idle    from the first header to the last close; negotiation; time-outs
     serial                   arithmetic of ids that wrap
     output, events           what is queued for the peer; what is reported to the owner
     link, session, sessions  credit and reassembly; links and windows; channels

@@ -1,11 +1,8 @@
 """An AMQP 1.0 connection without IO, in the server or the client role.
 
-Owns: bytes to frames, the connection's state, channels, idle time-outs, and what happens when a peer breaks
-the protocol. Must not know sockets, clocks or queues: `receive`, `eof` and `tick` take bytes and `now_ms` and
-give events; `data_to_send` gives the bytes to write.
-
-    SASL_HEADER -> SASL -> AMQP_HEADER -> AWAIT_OPEN -> OPEN -> CLOSE_SENT -> CLOSED
-    (a connection without SASL mechanisms begins at AMQP_HEADER; any state may go to CLOSED)
+Owns: bytes to frames, the calls of the owner, and what happens when a peer breaks the protocol. Must not know
+sockets, clocks or queues: `receive`, `eof` and `tick` take bytes and `now_ms` and give events; `data_to_send`
+gives the bytes to write. How far the connection has come is its `Handshake`; links live in `Sessions`.
 
 `handshake.LEGAL` says which performatives each state takes. Wrong ones, and bytes that do not parse, end the
 connection with the condition of the specification; what concerns one session or link ends that alone
@@ -14,7 +11,7 @@ connection with the condition of the specification; what concerns one session or
 One batch of bytes gives one list of events. Where the owner's answer to an event decides what the next bytes
 mean (the SASL outcome, or a handle freed and taken anew in one batch), reading stops there: `stalled` is true
 then, `next_deadline_ms` is now, and the next `receive(b"", now_ms)` or `tick` goes on.
-Source: OASIS AMQP 1.0 sections 2.2-2.4, 2.7.1, 2.8.16 and 5.3; wire contract 1.3-1.6.
+Source: OASIS AMQP 1.0 sections 2.2-2.4 and 2.8.16.
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ from .composites import (
     NAMES,
     OPEN,
     TRANSFER,
-    Performative,
     decode_performative,
 )
 from .errors import (
@@ -40,22 +36,19 @@ from .errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from .events import ConnectionClosed, Event, SaslInit
+from .events import ConnectionClosed, Event
 from .frames import (
     AMQP_FRAME,
-    AMQP_HEADER,
     EMPTY_FRAME,
     FRAME_SIZE_MIN,
     SASL_FRAME,
-    SASL_HEADER,
     Limits,
-    frame,
 )
-from .handshake import LEGAL, WAITING_FOR_HEADER, ConnectionState, read_open
+from .handshake import LEGAL, WAITING_FOR_HEADER, ConnectionState, Handshake
 from .idle import Idle
 from .output import Output
-from .performatives import DeliveryState, Terminus, decode_error, encode_close, encode_open
-from .sasl import AUTH_FAILED, OK, Sasl, SaslState
+from .performatives import DeliveryState, Terminus, encode_open
+from .sasl import Sasl
 from .session import GONE, SessionState, Shared
 from .sessions import Sessions
 from .types import Encoded, Role
@@ -96,28 +89,27 @@ class Connection:
         """
         if role not in ("server", "client"):
             raise ValueError(f"role {role!r} is neither server nor client")
-        self._client = role == "client"
-        self._container_id = container_id
-        self._hostname = hostname
+        client = role == "client"
         self._max_frame_size = max(max_frame_size, FRAME_SIZE_MIN)
-        self._channel_max = channel_max
-        self._idle_timeout_ms = idle_timeout_ms
-        self._properties = properties
+        sasl = Sasl(not client, sasl_mechanisms, sasl_response, hostname) if sasl_mechanisms else None
+        open_body = encode_open(
+            container_id,
+            hostname if client else None,
+            self._max_frame_size,
+            channel_max,
+            idle_timeout_ms,
+            properties,
+        )
         self._limits = limits if limits is not None else Limits()
-        self._sasl: Sasl | None = None
-        if sasl_mechanisms:
-            self._sasl = Sasl(not self._client, sasl_mechanisms, sasl_response, hostname)
-        self._state = ConnectionState.AMQP_HEADER if self._sasl is None else ConnectionState.SASL_HEADER
         self._output = Output()
-        self._shared = Shared(self._output, self._limits, self._client)
+        self._shared = Shared(self._output, self._limits, client)
         self._sessions = Sessions(self._shared, channel_max)
+        self._idle = Idle(idle_timeout_ms, now_ms)
+        self._handshake = Handshake(open_body, sasl, self._shared, self._sessions, self._idle)
         self._partial = bytearray()
         self._needed = 8
         self._stalled = False
-        self._started = False
-        self._open_sent = False
         self._now_ms = now_ms
-        self._idle = Idle(idle_timeout_ms, now_ms)
 
     def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:
         """Take bytes from the peer; give what they mean.
@@ -126,7 +118,7 @@ class Connection:
         """
         self._now_ms = now_ms
         events: list[Event] = []
-        if self._state is ConnectionState.CLOSED:
+        if self.closed:
             return events
         if data:
             self._idle.received_ms = now_ms
@@ -135,25 +127,25 @@ class Connection:
             if waiting < self._needed and not self._stalled:
                 self._partial += data
                 return events
-            if self._awaits_outcome():
+            if self._handshake.awaits_outcome:
                 self._partial += data
                 if waiting > self._max_frame_size:
                     reason = "too many bytes before the SASL outcome"
-                    self._fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, reason), events)
+                    self._handshake.fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, reason), events)
                 return events
             buf = b"".join((self._partial, data))
             self._partial = bytearray()
         else:
             buf = data if type(data) is bytes else bytes(data)
-        self._stalled = self._awaits_outcome()
+        self._stalled = self._handshake.awaits_outcome
         self._shared.freed_handles.clear()
         self._sessions.freed_channels.clear()
         try:
             end = self._read(buf, events)
         except RemoteProtocolError as error:
-            self._fail(error.error, events)
+            self._handshake.fail(error.error, events)
         except DecodeError as error:
-            self._fail(AmqpError(DECODE_ERROR, str(error)), events)
+            self._handshake.fail(AmqpError(DECODE_ERROR, str(error)), events)
         else:
             if end < len(buf) and not self.closed:
                 self._partial = bytearray(memoryview(buf)[end:])
@@ -163,19 +155,20 @@ class Connection:
     @property
     def stalled(self) -> bool:
         """Say whether bytes wait until the owner has handled the last events; see the module."""
-        return self._stalled and len(self._partial) > 0 and not self._awaits_outcome()
+        waiting = self._stalled and len(self._partial) > 0
+        return waiting and not self._handshake.awaits_outcome and not self.closed
 
     @property
     def closed(self) -> bool:
         """Say whether the connection is over: write what is left of `data_to_send`, then end the stream."""
-        return self._state is ConnectionState.CLOSED
+        return self._handshake.state is ConnectionState.CLOSED
 
     def eof(self, now_ms: int) -> list[Event]:
         """Take the end of the peer's stream."""
         self._now_ms = now_ms
-        if self._state is ConnectionState.CLOSED:
+        if self.closed:
             return []
-        self._finish()
+        self._handshake.finish()
         return [ConnectionClosed(None, clean=False)]
 
     def tick(self, now_ms: int) -> list[Event]:
@@ -183,34 +176,31 @@ class Connection:
         self._now_ms = now_ms
         events = self.receive(b"", now_ms) if self.stalled else []
         self._check_output(events)
-        if self._state is ConnectionState.CLOSED:
+        if self.closed:
             return events
         idle = self._idle
         if idle.expired(now_ms):
             reason = f"nothing was received for {now_ms - idle.received_ms} ms (idle-time-out)"
-            self._fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, reason), events)
+            self._handshake.fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, reason), events)
         elif idle.empty_frame_due(now_ms):
-            if not self._output.size and self._open_sent:
+            if not self._output.size and self._handshake.open_sent:
                 self._output.raw(EMPTY_FRAME)
             idle.sent_ms = now_ms
         return events
 
     def next_deadline_ms(self) -> int | None:
         """Give the UTC ms at which `tick` has something to do, None for never."""
-        if self._state is ConnectionState.CLOSED:
+        if self.closed:
             return None
         if self.stalled or self._output.failure is not None:
             return self._now_ms
         return self._idle.next_deadline_ms()
 
-    def _awaits_outcome(self) -> bool:
-        sasl = self._sasl
-        return sasl is not None and sasl.server and sasl.state is SaslState.AWAIT_OUTCOME
-
     def _read(self, buf: bytes, events: list[Event]) -> int:
         """Read whole frames from `buf`; give the offset of what is left over."""
         position = 0
         available = len(buf)
+        handshake = self._handshake
         receiving = self._sessions.receiving
         size_max = self._max_frame_size
         while available - position >= 8 and not self._stalled:
@@ -233,15 +223,15 @@ class Connection:
                         except (IndexError, struct.error):
                             # Cut short inside the last frame of the buffer: the general decoder will say how.
                             pass
-            if self._state in WAITING_FOR_HEADER:
-                self._on_header(buf[position : position + 8])
+            if handshake.state in WAITING_FOR_HEADER:
+                handshake.on_header(buf[position : position + 8])
                 position += 8
             else:
                 end = self._read_frame(buf, position, available, events)
                 if end < 0:
                     return position
                 position = end
-            if self._state is ConnectionState.CLOSED:
+            if self.closed:
                 return available
         self._needed = 8
         return position
@@ -249,14 +239,16 @@ class Connection:
     def _read_frame(self, buf: bytes, position: int, available: int, events: list[Event]) -> int:
         """Read one frame of any kind; give the offset behind it, -1 if it is not whole or must wait."""
         size, offset, kind, channel = _FRAME_HEADER(buf, position)
-        in_sasl = self._state is ConnectionState.SASL
+        handshake = self._handshake
+        state = handshake.state
+        in_sasl = state is ConnectionState.SASL
         size_max = self._limits.sasl_frame_bytes if in_sasl else self._max_frame_size
         if size < 8 or size > size_max:
             raise RemoteProtocolError(FRAMING_ERROR, f"frame of {size} bytes; 8 to {size_max} are allowed")
         if offset < 2 or offset * 4 > size:
             raise RemoteProtocolError(FRAMING_ERROR, f"data offset {offset} in a frame of {size} bytes")
         if kind != (SASL_FRAME if in_sasl else AMQP_FRAME):
-            raise RemoteProtocolError(FRAMING_ERROR, f"frame of type {kind} in state {self._state.name}")
+            raise RemoteProtocolError(FRAMING_ERROR, f"frame of type {kind} in state {state.name}")
         if position + size > available:
             self._needed = size
             return -1
@@ -268,50 +260,23 @@ class Connection:
             return end
         performative = decode_performative(body, self._limits.depth)
         code = performative.code
-        if code not in LEGAL[self._state]:
-            raise RemoteProtocolError(ILLEGAL_STATE, f"{NAMES[code]} in state {self._state.name}")
+        if code not in LEGAL[state]:
+            raise RemoteProtocolError(ILLEGAL_STATE, f"{NAMES[code]} in state {state.name}")
         if performative.payload_start < len(body) and code != TRANSFER:
             raise DecodeError(f"{len(body) - performative.payload_start} bytes behind a {NAMES[code]}")
         if in_sasl:
-            self._on_sasl(performative, events)
+            handshake.on_sasl(performative, events)
+            self._stalled = handshake.awaits_outcome
         elif code == OPEN:
-            self._on_open(performative, events)
+            handshake.on_open(performative, events)
         elif code == CLOSE:
-            self._on_close(performative, events)
-        elif self._state is ConnectionState.OPEN and not self._sessions.on_frame(
+            handshake.on_close(performative, events)
+        elif state is ConnectionState.OPEN and not self._sessions.on_frame(
             channel, performative, body, events
         ):
             self._stalled = True
             return -1
         return end
-
-    def _on_header(self, header: bytes) -> None:
-        """Take the peer's protocol header; a server answers it, a client has sent its own before."""
-        expected = SASL_HEADER if self._state is ConnectionState.SASL_HEADER else AMQP_HEADER
-        if not self._client:
-            # "the server MUST send a valid protocol header and then close" AMQP 2.2
-            self._output.raw(expected)
-        if header != expected:
-            raise RemoteProtocolError(FRAMING_ERROR, f"protocol header {header!r} where {expected!r} belongs")
-        if expected == AMQP_HEADER:
-            self._state = ConnectionState.AWAIT_OPEN
-        elif self._sasl is not None:
-            self._state = ConnectionState.SASL
-            self._output.raw(self._sasl.start())
-
-    def _on_sasl(self, performative: Performative, events: list[Event]) -> None:
-        sasl = self._sasl
-        assert sasl is not None
-        if sasl.server:
-            mechanism, response, hostname = sasl.receive_init(performative)
-            events.append(SaslInit(mechanism, response, hostname))
-            self._stalled = True
-            return
-        self._output.raw(sasl.receive_at_client(performative))
-        if sasl.state is SaslState.DONE:
-            self._state = ConnectionState.AMQP_HEADER
-            self._output.raw(AMQP_HEADER)
-            self._send_open()
 
     def sasl_outcome(self, ok: bool) -> None:
         """Answer a SaslInit (server). On False the connection is over once the answer is written.
@@ -319,16 +284,7 @@ class Connection:
         Raises:
             LocalProtocolError: no client is waiting for an outcome.
         """
-        if self._state is ConnectionState.CLOSED:
-            return
-        sasl = self._sasl
-        if sasl is None or not self._awaits_outcome():
-            raise LocalProtocolError("no SASL client is waiting for an outcome")
-        self._output.raw(sasl.outcome(OK if ok else AUTH_FAILED))
-        if ok:
-            self._state = ConnectionState.AMQP_HEADER
-        else:
-            self._finish()
+        self._handshake.sasl_outcome(ok)
 
     def open(self) -> None:
         """Send our open: a client starts with it, a server answers a ConnectionOpened.
@@ -336,98 +292,16 @@ class Connection:
         Raises:
             LocalProtocolError: it was sent before, or a server has not received the peer's yet.
         """
-        if self._state in (ConnectionState.CLOSED, ConnectionState.CLOSE_SENT):
-            return
-        if self._open_sent or (self._client and self._started):
-            raise LocalProtocolError("open was sent before")
-        if not self._client:
-            if self._state is not ConnectionState.OPEN:
-                raise LocalProtocolError("a server answers the peer's open")
-            self._send_open()
-            return
-        self._started = True
-        if self._sasl is not None:
-            self._output.raw(SASL_HEADER)
-        else:
-            self._output.raw(AMQP_HEADER)
-            self._send_open()
-
-    def _send_open(self) -> None:
-        body = encode_open(
-            self._container_id,
-            self._hostname if self._client else None,
-            self._max_frame_size,
-            self._channel_max,
-            self._idle_timeout_ms,
-            self._properties,
-        )
-        self._open_sent = True
-        self._output.raw(frame(0, body))
-        self._output.gate_open = True
-
-    def _on_open(self, performative: Performative, events: list[Event]) -> None:
-        if self._state is not ConnectionState.AWAIT_OPEN:
-            return  # it crossed our close
-        opened = read_open(performative, self._limits)
-        self._output.peer_opened(opened.max_frame_size)
-        self._idle.peer_opened(opened.idle_timeout_ms)
-        self._sessions.peer_channel_max = opened.channel_max
-        self._state = ConnectionState.OPEN
-        events.append(opened)
-
-    def _on_close(self, performative: Performative, events: list[Event]) -> None:
-        error = decode_error(performative.fields[0])
-        self._send_close(None)
-        self._finish()
-        events.append(ConnectionClosed(error, clean=True))
+        self._handshake.open()
 
     def close(self, error: AmqpError | None = None) -> None:
         """Send our close; the peer's answer comes as ConnectionClosed. Nothing is sent after it."""
-        if self._state in (ConnectionState.CLOSED, ConnectionState.CLOSE_SENT):
-            return
-        if self._state not in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
-            self._finish()  # there is no frame to say it with before the headers are exchanged
-            return
-        self._send_close(error)
-        self._sessions.clear()
-        self._state = ConnectionState.CLOSE_SENT
-
-    def _send_close(self, error: AmqpError | None) -> None:
-        """Send close once, behind an open if that was not sent (AMQP 2.4.1), and nothing after it."""
-        output = self._output
-        if output.closed:
-            return
-        if not self._open_sent:
-            self._flush_dispositions()
-            output.drop_gated()
-            self._send_open()
-        self._flush_dispositions()
-        body = encode_close(error)
-        if len(body) + 8 > output.frame_size_max:
-            body = encode_close(None if error is None else AmqpError(error.condition))
-        output.raw(frame(0, body))
-        output.closed = True
-
-    def _fail(self, error: AmqpError, events: list[Event]) -> None:
-        """End the connection because the peer broke the protocol, or fell silent."""
-        if self._state in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
-            self._send_close(error)
-        elif self._state is ConnectionState.SASL and self._awaits_outcome() and self._sasl is not None:
-            self._output.raw(self._sasl.outcome(AUTH_FAILED))
-        self._finish()
-        events.append(ConnectionClosed(error, clean=False))
-
-    def _finish(self) -> None:
-        self._state = ConnectionState.CLOSED
-        self._output.closed = True
-        self._output.failure = None
-        self._sessions.clear()
-        self._partial = bytearray()
+        self._handshake.close(error)
 
     def _check_output(self, events: list[Event]) -> None:
         failure = self._output.failure
-        if failure is not None and self._state is not ConnectionState.CLOSED:
-            self._fail(failure, events)
+        if failure is not None and not self.closed:
+            self._handshake.fail(failure, events)
 
     def begin(self) -> int:
         """Begin a session (client); give its channel, the lowest that is free.
@@ -460,7 +334,7 @@ class Connection:
         Raises:
             LocalProtocolError: a server does not ask for links, or no handle is free.
         """
-        if not self._client:
+        if not self._shared.client:
             raise LocalProtocolError("a server does not ask for links")
         session = self._sessions.get(channel)
         if session is None or session.state is SessionState.END_SENT:
@@ -584,7 +458,7 @@ class Connection:
     def data_to_send(self) -> bytes:
         """Take everything queued, as one string; it will not be given again."""
         if self._shared.dirty:
-            self._flush_dispositions()
+            self._shared.flush_dispositions()
         data = self._output.take()
         if data:
             self._idle.sent_ms = self._now_ms
@@ -594,9 +468,3 @@ class Connection:
     def pending_bytes(self) -> int:
         """Bytes queued for the peer, with those that its session window holds back."""
         return self._output.size + self._output.held_size
-
-    def _flush_dispositions(self) -> None:
-        dirty = self._shared.dirty
-        for outgoing in dirty:
-            outgoing.flush_disposition()
-        dirty.clear()

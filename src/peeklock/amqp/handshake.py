@@ -1,6 +1,12 @@
-"""States of a connection, what each takes, and the checks on the peer's `open`.
+"""How far a connection has come, from the first protocol header to the last `close`, in either role.
 
-Must not know bytes or sessions. Source: OASIS AMQP 1.0 sections 2.4 and 2.7.1; wire contract 1.4.
+Owns: the connection's state, what each state takes, the frames that move it (headers, SASL, `open`, `close`)
+and the checks on the peer's `open`. Must not know how bytes become frames, nor what happens on a session.
+
+    SASL_HEADER -> SASL -> AMQP_HEADER -> AWAIT_OPEN -> OPEN -> CLOSE_SENT -> CLOSED
+    (a connection without SASL mechanisms begins at AMQP_HEADER; any state may go to CLOSED)
+
+Source: OASIS AMQP 1.0 sections 2.2, 2.4, 2.7.1 and 5.3; wire contract 1.3-1.5.
 """
 
 from __future__ import annotations
@@ -23,9 +29,22 @@ from .composites import (
     TRANSFER,
     Performative,
 )
-from .errors import INVALID_FIELD, NOT_ALLOWED, RESOURCE_LIMIT_EXCEEDED, RemoteProtocolError
-from .events import ConnectionOpened
-from .frames import FRAME_SIZE_MIN, UINT_MAX, Limits
+from .errors import (
+    FRAMING_ERROR,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    AmqpError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from .events import ConnectionClosed, ConnectionOpened, Event, SaslInit
+from .frames import AMQP_HEADER, FRAME_SIZE_MIN, SASL_HEADER, UINT_MAX, Limits, frame
+from .idle import Idle
+from .performatives import decode_error, encode_close
+from .sasl import AUTH_FAILED, OK, Sasl, SaslState
+from .session import Shared
+from .sessions import Sessions
 
 
 class ConnectionState(enum.Enum):
@@ -51,6 +70,177 @@ LEGAL: Final[dict[ConnectionState, frozenset[int]]] = {
 }
 
 WAITING_FOR_HEADER: Final = frozenset((ConnectionState.SASL_HEADER, ConnectionState.AMQP_HEADER))
+
+
+class Handshake:
+    """One connection's beginning and end; see the module."""
+
+    __slots__ = (
+        "_idle",
+        "_open_body",
+        "_output",
+        "_sasl",
+        "_sessions",
+        "_shared",
+        "_started",
+        "open_sent",
+        "state",
+    )
+
+    def __init__(
+        self, open_body: bytes, sasl: Sasl | None, shared: Shared, sessions: Sessions, idle: Idle
+    ) -> None:
+        """`open_body` is our encoded `open`."""
+        self._open_body = open_body
+        self._sasl = sasl
+        self._shared = shared
+        self._output = shared.output
+        self._sessions = sessions
+        self._idle = idle
+        self._started = False
+        self.open_sent = False
+        self.state = ConnectionState.AMQP_HEADER if sasl is None else ConnectionState.SASL_HEADER
+
+    @property
+    def awaits_outcome(self) -> bool:
+        """Say whether a client of ours waits for the owner's word on its SASL response."""
+        sasl = self._sasl
+        return sasl is not None and sasl.server and sasl.state is SaslState.AWAIT_OUTCOME
+
+    def on_header(self, header: bytes) -> None:
+        """Take the peer's protocol header; a server answers it, a client has sent its own before.
+
+        Raises:
+            RemoteProtocolError: framing-error, for another header.
+        """
+        expected = SASL_HEADER if self.state is ConnectionState.SASL_HEADER else AMQP_HEADER
+        if not self._shared.client:
+            # "the server MUST send a valid protocol header and then close" AMQP 2.2
+            self._output.raw(expected)
+        if header != expected:
+            raise RemoteProtocolError(FRAMING_ERROR, f"protocol header {header!r} where {expected!r} belongs")
+        if expected == AMQP_HEADER:
+            self.state = ConnectionState.AWAIT_OPEN
+        elif self._sasl is not None:
+            self.state = ConnectionState.SASL
+            self._output.raw(self._sasl.start())
+
+    def on_sasl(self, performative: Performative, events: list[Event]) -> None:
+        """Take a frame of the negotiation.
+
+        Raises:
+            RemoteProtocolError: out of order, or the negotiation has failed.
+        """
+        sasl = self._sasl
+        assert sasl is not None
+        if sasl.server:
+            events.append(SaslInit(*sasl.receive_init(performative)))
+            return
+        self._output.raw(sasl.receive_at_client(performative))
+        if sasl.state is SaslState.DONE:
+            self.state = ConnectionState.AMQP_HEADER
+            self._output.raw(AMQP_HEADER)
+            self._send_open()
+
+    def sasl_outcome(self, ok: bool) -> None:
+        """Answer a SaslInit; see `Connection.sasl_outcome`."""
+        if self.state is ConnectionState.CLOSED:
+            return
+        sasl = self._sasl
+        if sasl is None or not self.awaits_outcome:
+            raise LocalProtocolError("no SASL client is waiting for an outcome")
+        self._output.raw(sasl.outcome(OK if ok else AUTH_FAILED))
+        if ok:
+            self.state = ConnectionState.AMQP_HEADER
+        else:
+            self.finish()
+
+    def open(self) -> None:
+        """Send our open; see `Connection.open`."""
+        if self.state in (ConnectionState.CLOSED, ConnectionState.CLOSE_SENT):
+            return
+        client = self._shared.client
+        if self.open_sent or (client and self._started):
+            raise LocalProtocolError("open was sent before")
+        if not client:
+            if self.state is not ConnectionState.OPEN:
+                raise LocalProtocolError("a server answers the peer's open")
+            self._send_open()
+            return
+        self._started = True
+        if self._sasl is not None:
+            self._output.raw(SASL_HEADER)
+        else:
+            self._output.raw(AMQP_HEADER)
+            self._send_open()
+
+    def _send_open(self) -> None:
+        self.open_sent = True
+        self._output.raw(frame(0, self._open_body))
+        self._output.gate_open = True
+
+    def on_open(self, performative: Performative, events: list[Event]) -> None:
+        """Take the peer's open.
+
+        Raises: as `read_open`.
+        """
+        if self.state is not ConnectionState.AWAIT_OPEN:
+            return  # it crossed our close
+        opened = read_open(performative, self._shared.limits)
+        self._output.peer_opened(opened.max_frame_size)
+        self._idle.peer_opened(opened.idle_timeout_ms)
+        self._sessions.peer_channel_max = opened.channel_max
+        self.state = ConnectionState.OPEN
+        events.append(opened)
+
+    def on_close(self, performative: Performative, events: list[Event]) -> None:
+        """Take the peer's close, and answer it unless it is the answer to ours."""
+        error = decode_error(performative.fields[0])
+        self._send_close(None)
+        self.finish()
+        events.append(ConnectionClosed(error, clean=True))
+
+    def close(self, error: AmqpError | None) -> None:
+        """Send our close; see `Connection.close`."""
+        if self.state in (ConnectionState.CLOSED, ConnectionState.CLOSE_SENT):
+            return
+        if self.state not in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
+            self.finish()  # there is no frame to say it with before the headers are exchanged
+            return
+        self._send_close(error)
+        self._sessions.clear()
+        self.state = ConnectionState.CLOSE_SENT
+
+    def _send_close(self, error: AmqpError | None) -> None:
+        """Send close once, behind an open if that was not sent (AMQP 2.4.1), and nothing after it."""
+        output = self._output
+        if output.closed:
+            return
+        self._shared.flush_dispositions()
+        if not self.open_sent:
+            output.drop_gated()
+            self._send_open()
+        body = encode_close(error)
+        if len(body) + 8 > output.frame_size_max:
+            body = encode_close(None if error is None else AmqpError(error.condition))
+        output.raw(frame(0, body))
+        output.closed = True
+
+    def fail(self, error: AmqpError, events: list[Event]) -> None:
+        """End the connection because the peer broke the protocol, or fell silent."""
+        if self.state in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
+            self._send_close(error)
+        elif self.state is ConnectionState.SASL and self.awaits_outcome and self._sasl is not None:
+            self._output.raw(self._sasl.outcome(AUTH_FAILED))
+        self.finish()
+        events.append(ConnectionClosed(error, clean=False))
+
+    def finish(self) -> None:
+        """Forget everything but the bytes still to be written: the connection is over."""
+        self.state = ConnectionState.CLOSED
+        self._output.closed = True
+        self._output.failure = None
+        self._sessions.clear()
 
 
 def read_open(performative: Performative, limits: Limits) -> ConnectionOpened:

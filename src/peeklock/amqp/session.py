@@ -80,6 +80,12 @@ class Shared:
         self.freed_handles: set[tuple[int, int]] = set()
         """Channels and handles freed since the owner last saw events (see `Connection.stalled`)."""
 
+    def flush_dispositions(self) -> None:
+        """Write the ranges that are being merged."""
+        for outgoing in self.dirty:
+            outgoing.flush_disposition()
+        self.dirty.clear()
+
 
 class Session:
     """One end of a session; `channel` is ours, `remote_channel` the peer's."""
