@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.kill.broker import BrokerProcess
+from peeklock.demo.broker import BrokerFailed, BrokerProcess
 from tests.kill.clients import Client, Receiver, Sender
 from tests.kill.ledger import Broken, Ledger
-from tests.kill.loop import QUEUE, QUEUES, KillLoop
+from tests.kill.loop import QUEUE, KillLoop, broker_on
 
 pytestmark = pytest.mark.kill
 
 LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 
 
-def run(folder: Path, story: Callable[[BrokerProcess], Awaitable[None]], **settings: object) -> None:
-    """Run a story with a broker that is cleaned up in any case."""
-
-    async def whole() -> None:
-        broker = BrokerProcess(folder, queues=QUEUES, **settings)  # type: ignore[arg-type]
-        try:
-            await story(broker)
-        finally:
-            await broker.clean_up()
-
-    asyncio.run(whole())
+def run(folder: Path, story: Callable[[BrokerProcess], Awaitable[None]]) -> None:
+    """Run a story with a broker that runs, and is ended in any case."""
+    with broker_on(folder) as broker:
+        asyncio.run(story(broker))
 
 
 async def until(true: Callable[[], bool], *clients: Client, what: str) -> None:
@@ -41,6 +35,15 @@ async def until(true: Callable[[], bool], *clients: Client, what: str) -> None:
                 raise client.failure
         assert asyncio.get_running_loop().time() < deadline, f"not within 20 s: {what}"
         await asyncio.sleep(0.01)
+
+
+def ended(broker: BrokerProcess) -> bool:
+    """Whether it has ended by itself."""
+    try:
+        broker.check()
+    except BrokerFailed:
+        return True
+    return False
 
 
 @pytest.mark.parametrize(("durability", "rounds"), [("fsync", 6), ("os", 4)])
@@ -59,21 +62,20 @@ def test_sigterm_tells_every_client_and_ends_with_status_0(tmp_path: Path) -> No
 
     async def story(broker: BrokerProcess) -> None:
         ledger = Ledger()
-        await broker.start()
         sender = Sender("sender", ledger, Random(1), QUEUE)
         receiver = Receiver("receiver", ledger, Random(2), QUEUE, careless=False)
-        await sender.connect(broker.port)
+        await sender.connect(broker.amqp_port)
         await until(lambda: sender.outcomes > 50, sender, what="50 outcomes")
-        await receiver.connect(broker.port)
+        await receiver.connect(broker.amqp_port)
         await until(lambda: receiver.deliveries > 20, receiver, what="20 deliveries")
-        assert await broker.terminate() == 0, broker.log()
+        assert await asyncio.to_thread(broker.stop) == 0, broker.log.read_text()
         await asyncio.wait_for(sender.over.wait(), 5)
         await asyncio.wait_for(receiver.over.wait(), 5)
         assert sender.condition == "amqp:connection:forced"
         assert receiver.condition == "amqp:connection:forced"
-        await broker.start()
+        broker.start()
         again = Receiver("again", ledger, Random(3), QUEUE, careless=False)
-        await again.connect(broker.port)
+        await again.connect(broker.amqp_port)
         await until(ledger.is_drained, again, what="all that was stored is completed")
         ledger.finish()
 
@@ -83,17 +85,12 @@ def test_sigterm_tells_every_client_and_ends_with_status_0(tmp_path: Path) -> No
 def test_a_second_broker_on_the_folder_is_refused_and_names_the_first(tmp_path: Path) -> None:
     """Req: R-02"""
 
-    async def story(broker: BrokerProcess) -> None:
-        await broker.start()
-        second = BrokerProcess(tmp_path, queues=QUEUES)
-        status, said = await second.refuse_to_start()
-        assert status != 0
-        assert f"{broker.pid}" in said, said
-        assert broker.running
-        await broker.kill()
-        await broker.start()  # the lock of a killed process is no obstacle
-
-    run(tmp_path, story)
+    with broker_on(tmp_path) as broker:
+        with pytest.raises(BrokerFailed, match=str(broker.pid)):
+            broker_on(tmp_path).start()
+        broker.check()
+        broker.kill()
+        broker.start()  # the lock of a killed process is no obstacle
 
 
 def test_below_min_free_sends_are_refused_and_completions_go_on(tmp_path: Path) -> None:
@@ -101,21 +98,18 @@ def test_below_min_free_sends_are_refused_and_completions_go_on(tmp_path: Path) 
 
     async def story(broker: BrokerProcess) -> None:
         ledger = Ledger()
-        await broker.start()
         sender = Sender("sender", ledger, Random(1), QUEUE, sends_max=50)
-        await sender.connect(broker.port)
+        await sender.connect(broker.amqp_port)
         await until(lambda: sender.outcomes == 50, sender, what="50 outcomes")
         stored = len(ledger.fates)
-        assert await broker.terminate() == 0
+        assert await asyncio.to_thread(broker.stop) == 0
 
-        starved = BrokerProcess(tmp_path, queues=QUEUES, options=("--min-free", str(1 << 60)))
-        try:
-            await starved.start()
+        with broker_on(tmp_path, f"--min-free={1 << 60}") as starved:
             refused: set[str | None] = set()
             for number in range(100):
                 # Free space is looked at from time to time: the first sends may still pass.
                 late = Sender(f"late-{number}", ledger, Random(number), QUEUE, sends_max=1)
-                await late.connect(starved.port)
+                await late.connect(starved.amqp_port)
                 await until(lambda late=late: late.outcomes == 1, late, what="an outcome")
                 late.close()
                 refused = {fate.rejected for fate in ledger.fates.values()}
@@ -124,7 +118,7 @@ def test_below_min_free_sends_are_refused_and_completions_go_on(tmp_path: Path) 
                 await asyncio.sleep(0.1)
             assert refused == {None, LIMIT_EXCEEDED}
             receiver = Receiver("receiver", ledger, Random(2), QUEUE, careless=False)
-            await receiver.connect(starved.port)
+            await receiver.connect(starved.amqp_port)
             await until(
                 lambda: all(f.completed for f in ledger.fates.values() if f.accepted),
                 receiver,
@@ -132,8 +126,6 @@ def test_below_min_free_sends_are_refused_and_completions_go_on(tmp_path: Path) 
             )
             assert receiver.deliveries >= stored
             ledger.finish()
-        finally:
-            await starved.clean_up()
 
     run(tmp_path, story)
 
@@ -143,36 +135,35 @@ def test_a_failing_write_ends_the_process_with_a_clear_log_line_and_loses_nothin
 
     async def story(broker: BrokerProcess) -> None:
         ledger = Ledger()
-        await broker.start()
+        assert broker.pid is not None
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (600_000, 600_000))
         senders = [Sender(f"sender-{n}", ledger, Random(n), QUEUE) for n in range(2)]
         for sender in senders:
-            await sender.connect(broker.port)
-        status = await broker.wait()
-        assert status != 0
+            await sender.connect(broker.amqp_port)
         for sender in senders:
-            await asyncio.wait_for(sender.over.wait(), 5)
-        last = [line for line in broker.log().splitlines() if '"error"' in line or "critical" in line]
-        assert last, broker.log()[-3000:]
+            await asyncio.wait_for(sender.over.wait(), 30)
+        await until(lambda: ended(broker), what="the broker ends by itself")
+        with pytest.raises(BrokerFailed, match="with status 1;"):
+            broker.check()
+        log = broker.log.read_text()
+        last = [line for line in log.splitlines() if '"error"' in line or "critical" in line]
+        assert last, log[-3000:]
         assert any("fail" in line and "batch" in line for line in last), last
         accepted = sum(fate.accepted for fate in ledger.fates.values())
         assert accepted > 10
 
-        healed = BrokerProcess(tmp_path, queues=QUEUES)
-        try:
-            await healed.start()
+        with broker_on(tmp_path) as healed:
             receiver = Receiver("receiver", ledger, Random(9), QUEUE, careless=False)
-            await receiver.connect(healed.port)
+            await receiver.connect(healed.amqp_port)
             await until(
                 lambda: all(f.completed for f in ledger.fates.values() if f.accepted),
                 receiver,
                 what="all accepted messages are completed",
             )
-            assert await healed.terminate() == 0
+            assert await asyncio.to_thread(healed.stop) == 0
             ledger.finish()
-        finally:
-            await healed.clean_up()
 
-    run(tmp_path, story, file_bytes_max=600_000)
+    run(tmp_path, story)
 
 
 class TestLedger:

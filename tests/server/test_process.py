@@ -29,7 +29,7 @@ from peeklock.amqp.messaging import encode_message
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
 from peeklock.auth import generate
-from peeklock.demo.broker import BrokerProcess, _program
+from peeklock.demo.broker import BrokerProcess, program
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -330,7 +330,7 @@ def create_queue(broker: BrokerProcess, name: str) -> None:
 
 def run_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [_program(), "serve", *arguments], capture_output=True, text=True, timeout=30, check=False
+        [program(), "serve", *arguments], capture_output=True, text=True, timeout=30, check=False
     )
 
 

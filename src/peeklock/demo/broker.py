@@ -65,7 +65,7 @@ class BrokerProcess:
         """
         assert self._process is None
         command = [
-            _program(),
+            program(),
             "serve",
             f"--data={self.data}",
             f"--amqp-port={self.amqp_port}",
@@ -129,7 +129,8 @@ class BrokerProcess:
         return "its log ends with: " + (" | ".join(lines) or "nothing")
 
 
-def _program() -> str:
+def program() -> str:
+    """Find the program `peeklock`. Raises: BrokerFailed."""
     # Beside the interpreter that runs us, so that it is the same installation; PATH may name another one.
     beside = Path(sys.executable).with_name("peeklock")
     found = str(beside) if beside.exists() else shutil.which("peeklock")
