@@ -8,6 +8,12 @@ import stat
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from peeklock.server.tls import VALID_DAYS, host_names, server_context
 
@@ -96,8 +102,10 @@ def test_a_half_written_pair_is_made_anew(tmp_path: Path) -> None:
 def test_a_damaged_certificate_is_told_by_name(tmp_path: Path) -> None:
     server_context(tmp_path)
     (tmp_path / "tls" / "certificate.pem").write_bytes(b"nonsense")
-    with pytest.raises(ssl.SSLError, match=r"certificate\.pem is not a PEM certificate"):
+    with pytest.raises(ssl.SSLError) as refused:
         server_context(tmp_path)
+    file = tmp_path / "tls/certificate.pem"
+    assert str(refused.value) == f"{file} is not a PEM certificate; delete it to have a new one made"
 
 
 def test_without_a_folder_each_process_has_a_pair_of_its_own() -> None:
@@ -113,13 +121,32 @@ def test_a_given_pair_is_used_and_nothing_is_made(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_a_given_pair_that_does_not_match_is_refused(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_given_pair_is_told_by_file(tmp_path: Path) -> None:
+    """OpenSSL's own errors name no file."""
     for folder in ("a", "b"):
         server_context(tmp_path / folder)
-    with pytest.raises(ssl.SSLError):
-        server_context(None, tmp_path / "a/tls/certificate.pem", tmp_path / "b/tls/key.pem")
-    with pytest.raises(FileNotFoundError):
-        server_context(None, tmp_path / "missing.pem", tmp_path / "a/tls/key.pem")
+    certificate, key, other_key = (
+        tmp_path / "a/tls/certificate.pem",
+        tmp_path / "a/tls/key.pem",
+        tmp_path / "b/tls/key.pem",
+    )
+    missing, encrypted = tmp_path / "missing.pem", tmp_path / "encrypted.pem"
+    encrypted.write_bytes(
+        load_pem_private_key(key.read_bytes(), None).private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+        )
+    )
+    for given, said in (
+        ((certificate, other_key), f"{other_key} is not the key of {certificate}"),
+        ((key, key), f"{key} is not a PEM certificate"),
+        ((certificate, certificate), f"{certificate} is not a PEM private key"),
+        ((certificate, encrypted), f"{encrypted} is encrypted; give a key without a pass phrase"),
+        ((missing, key), f"[Errno 2] No such file or directory: '{missing}'"),
+        ((certificate, missing), f"[Errno 2] No such file or directory: '{missing}'"),
+    ):
+        with pytest.raises(OSError) as refused:  # ssl.SSLError is one
+            server_context(None, *given)
+        assert str(refused.value) == said
 
 
 def test_tls_before_1_2_is_not_spoken(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.connection import Gateway
+from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import OneNamespace
 from peeklock.server import log
 from peeklock.server.amqp import AmqpConnection
@@ -100,9 +101,25 @@ class _Tokens:
 class Broker:
     """One broker process."""
 
-    def __init__(self, settings: Settings, authority: Authority | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        authority: Authority | None = None,
+        *,
+        clock: SlewedClock | None = None,
+        gateway_limits: GatewayLimits | None = None,
+    ) -> None:
+        """Make a broker that `run` or `start` starts.
+
+        Args:
+            settings: what `peeklock serve` was asked for.
+            authority: holds the keys and their rights; None = the emulator's one well-known key.
+            clock: the time of all that the broker does; None = this machine's.
+            gateway_limits: bounds of each connection.
+        """
         self._settings = settings
-        self._clock = SlewedClock()
+        self._clock = clock or SlewedClock()
+        self._gateway_limits = gateway_limits
         self._connections: dict[int, AmqpConnection] = {}
         self._connection_ids = 0
         self._stopping = asyncio.Event()
@@ -124,41 +141,13 @@ class Broker:
         """Serve until told to stop; answer the exit status. Raises: StartFailed."""
         settings = self._settings
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._bug)
-        config = self._read_config()
-        store = await self._open_store()
-        namespace = Namespace(limits=TIERS[settings.tier], tokens=_Tokens(), digest_key=DIGEST_KEY)
-        engine = Engine(namespace, BodyCache())
-        try:
-            await engine.recover(store, self._clock.now_ms())
-        except StoreError as failure:
-            await store.close()
-            hint = (
-                f"; `peeklock check {settings.data}` says more" if isinstance(failure, StoreDamaged) else ""
-            )
-            raise StartFailed(f"{failure}{hint}") from failure
+        await self.start()
         # A million messages are a few million objects that live long: never look through them again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        shard = Shard(
-            engine,
-            namespace,
-            store,
-            self._clock.now_ms,
-            min_free_bytes=self._min_free_bytes,
-            on_failure=self._fail,
-        )
-        self._shard = shard
-        try:
-            if config is not None:
-                await self._configure(shard, config)
-            listener = self._listen(shard)
-        except StartFailed:
-            await shard.stop()
-            raise
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self.ask_to_stop)
         took = time.monotonic() - process_started
         click.echo(
             f"peeklock ready in {took:.2f} s: Endpoint=sb://{self._shown_host()}:{self.amqp_port};"
@@ -176,18 +165,59 @@ class Broker:
                 "start_ms": round(took * 1000),
             },
         )
-        ticking = loop.create_task(self._tick())
+        return await self.stopped()
+
+    async def start(self) -> None:
+        """Recover, configure and listen: the ports are known then. Raises: StartFailed."""
+        settings = self._settings
+        asyncio.get_running_loop().set_exception_handler(self._bug)
+        config = self._read_config()
+        store = await self._open_store()
+        namespace = Namespace(limits=TIERS[settings.tier], tokens=_Tokens(), digest_key=DIGEST_KEY)
+        engine = Engine(namespace, BodyCache())
+        try:
+            await engine.recover(store, self._clock.now_ms())
+        except StoreError as failure:
+            await store.close()
+            hint = (
+                f"; `peeklock check {settings.data}` says more" if isinstance(failure, StoreDamaged) else ""
+            )
+            raise StartFailed(f"{failure}{hint}") from failure
+        shard = Shard(
+            engine,
+            namespace,
+            store,
+            self._clock.now_ms,
+            min_free_bytes=self._min_free_bytes,
+            on_failure=self._fail,
+        )
+        self.shard = shard
+        try:
+            if config is not None:
+                await self._configure(shard, config)
+            self._listener = self._listen(shard)
+        except StartFailed:
+            await shard.stop()
+            raise
+
+    def ask_to_stop(self) -> None:
+        """Let `stopped` go on to its end."""
+        self._stopping.set()
+
+    async def stopped(self) -> int:
+        """Serve until asked to stop or unable to go on, then stop; answer the exit status."""
+        ticking = asyncio.get_running_loop().create_task(self._tick())
         ticking.add_done_callback(tell_failure)
         await self._stopping.wait()
         ticking.cancel()
-        listener.close()
+        self._listener.close()
         if self._failure is not None:
             # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from
             # facts.
             for connection in list(self._connections.values()):
                 connection.abort()
             return 1
-        await self._stop(shard)
+        await self._stop(self.shard)
         log.info("stopped", {})
         return 0
 
@@ -248,7 +278,7 @@ class Broker:
                 tls()  # a wrong pair is told at the start, not to the first client
             except (OSError, ssl.SSLError) as failure:
                 raise StartFailed(
-                    f"TLS pair {settings.tls_cert}: {failure}; give a PEM pair that matches"
+                    f"TLS: {failure}; give a PEM certificate chain and its private key"
                 ) from failure
 
         def http() -> asyncio.Protocol:
@@ -277,7 +307,7 @@ class Broker:
         self._connection_ids += 1
         connection = AmqpConnection(
             self._connection_ids,
-            self._shard,
+            self.shard,
             self._make_gateway,
             self._connection_closed,
         )
@@ -296,6 +326,7 @@ class Broker:
             tracking=lambda: str(uuid.uuid4()),
             log=log.info,
             now_ms=now_ms,
+            limits=self._gateway_limits,
         )
 
     def _administration(self) -> Any:
@@ -327,7 +358,7 @@ class Broker:
             "durability": self._settings.durability,
             "up_ms": self._clock.now_ms() - self._started_at_ms,
             "connections": len(self._connections),
-            **self._shard.health(),
+            **self.shard.health(),
         }
 
     def _fail(self, failure: BaseException) -> None:

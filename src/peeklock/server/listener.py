@@ -11,6 +11,7 @@ from its first byte on; within TLS the first decrypted bytes decide.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -25,6 +26,9 @@ FIRST_BYTES_S_MAX = 20.0
 ACCEPTS_PER_TURN_MAX = 64
 """Accepts in one turn of the loop, so that a connection storm does not starve open connections. Our
 choice."""
+
+PORT_TRIES_MAX = 10
+"""Searches for a port that is free on every address of a host. Our choice."""
 
 _TLS_HANDSHAKE_RECORD = 0x16
 
@@ -48,22 +52,19 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def bind(self, host: str, port: int) -> int:
-        """Listen on host and port; answer the port (0 asks for a free one). Raises: OSError."""
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, proto)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(4096)
-            sock.setblocking(False)
-        except OSError:
-            sock.close()
-            raise
-        self._sockets.append(sock)
-        self._loop.add_reader(sock, self._accept, sock)
-        return int(sock.getsockname()[1])
+        """Listen on every address of a host; answer the port (0 asks for a free one). Raises: OSError."""
+        for tries_left in reversed(range(PORT_TRIES_MAX)):
+            try:
+                opened = _listen(host, port)
+                break
+            except OSError as failure:
+                # A port that is free on the first address may be taken on the second.
+                if port != 0 or failure.errno != errno.EADDRINUSE or not tries_left:
+                    raise
+        for sock in opened:
+            self._sockets.append(sock)
+            self._loop.add_reader(sock, self._accept, sock)
+        return int(opened[0].getsockname()[1])
 
     def close(self) -> None:
         """Stop listening; connections that are open stay."""
@@ -147,6 +148,45 @@ class Listener:
         except (OSError, ssl.SSLError):
             self._making = None
             raise
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Open a socket on each address of a host that this machine has, all on one port. Raises: OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    opened: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        for family, address in addresses:
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as failure:  # no IPv6 in this kernel
+                absent = failure
+                continue
+            opened.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and len(addresses) > 1:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has its own
+            try:
+                sock.bind((address[0], port, *address[2:]))
+            except OSError as failure:
+                if failure.errno != errno.EADDRNOTAVAIL:
+                    raise
+                absent = failure  # `localhost` is ::1 too, also where IPv6 is switched off
+                opened.pop().close()
+                continue
+            sock.listen(4096)
+            sock.setblocking(False)
+            port = sock.getsockname()[1]
+        if absent is not None:
+            if not opened:
+                raise absent
+            log.warning("not every address is listened on", {"host": host, "reason": str(absent)})
+    except OSError:
+        for sock in opened:
+            sock.close()
+        raise
+    return opened
 
 
 class _FirstBytes(asyncio.Protocol):

@@ -42,10 +42,10 @@ def server_context(
     `data`: the folder that keeps the self-signed pair, None = keep it nowhere. `now_s`: UTC, for the
     validity of the self-signed pair; None = the machine's clock.
 
-    Raises: OSError (file not readable), ssl.SSLError (not a PEM pair, or not matching).
+    Raises: OSError (file not readable), ssl.SSLError (not a PEM pair, or not matching); both name the file.
     """
     if certificate is not None:
-        return _context(certificate, key)
+        return _context(certificate, key or certificate)
     now = (
         datetime.datetime.now(datetime.UTC)
         if now_s is None
@@ -57,16 +57,44 @@ def server_context(
         return _context(*_kept_pair(Path(folder) / FOLDER, now))
 
 
-def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # Azure refuses older ones too
-    context.load_cert_chain(certificate, key, password=_no_password)
+    try:
+        # Without a pass phrase OpenSSL asks for one at the terminal, and a service would hang at its start.
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as failure:  # ssl.SSLError is one too
+        raise _fault(certificate, key, failure) from failure
     return context
 
 
-def _no_password() -> str:
-    # Without this OpenSSL asks at the terminal, and a service would hang at its start.
-    raise ssl.SSLError("the key is encrypted; give a key without a pass phrase")
+def _fault(certificate: Path, key: Path, failure: OSError) -> OSError:
+    """Find out which file of a pair OpenSSL did not take, since it names none."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        x509.load_pem_x509_certificates(certificate.read_bytes())
+    except ValueError:
+        return _refused(f"{certificate} is not a PEM certificate")
+    except OSError as unreadable:
+        return unreadable
+    try:
+        load_pem_private_key(key.read_bytes(), None)
+    except TypeError:
+        return _refused(f"{key} is encrypted; give a key without a pass phrase")
+    except (ValueError, UnsupportedAlgorithm):
+        return _refused(f"{key} is not a PEM private key")
+    except OSError as unreadable:
+        return unreadable
+    if isinstance(failure, ssl.SSLError) and failure.reason == "KEY_VALUES_MISMATCH":
+        return _refused(f"{key} is not the key of {certificate}")
+    return _refused(f"{certificate} and {key} are refused: {failure}")
+
+
+def _refused(text: str) -> ssl.SSLError:
+    return ssl.SSLError(ssl.SSL_ERROR_SSL, text)  # with the text alone it would be shown as a tuple
 
 
 def _kept_pair(folder: Path, now: datetime.datetime) -> tuple[Path, Path]:
@@ -102,7 +130,7 @@ def _expires(certificate: Path) -> datetime.datetime:
     try:
         return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
     except ValueError as failure:
-        raise ssl.SSLError(
+        raise _refused(
             f"{certificate} is not a PEM certificate; delete it to have a new one made"
         ) from failure
 
