@@ -109,7 +109,11 @@ class Gateway:
         """
         limits = limits if limits is not None else GatewayLimits()
         self._connection = Connection(
-            "server", container_id=container_id, now_ms=now_ms, sasl_mechanisms=SASL_MECHANISMS
+            "server",
+            container_id=container_id,
+            now_ms=now_ms,
+            idle_timeout_ms=limits.idle_timeout_ms,
+            sasl_mechanisms=SASL_MECHANISMS,
         )
         self._context = Context(
             connection_id, self._connection, Reporter(connection_id, tracking, log), limits

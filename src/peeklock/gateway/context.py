@@ -32,6 +32,8 @@ Answered = Callable[[Effect, int], bool]
 class GatewayLimits:
     """Bounds of one connection. Each is our choice unless a source is given."""
 
+    idle_timeout_ms: int | None = 240_000
+    """Silence after which a peer is given up; None = never. Source: wire contract 1.6."""
     link_credit: int = 1000
     """Deliveries a sender link may have under way. Source: wire contract 2.7 (the service's figure)."""
     request_credit: int = 100

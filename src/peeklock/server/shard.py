@@ -372,14 +372,25 @@ class Shard:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(tell_failure)
 
-    async def stop(self) -> None:
-        """Commit what was offered, then close the store."""
-        self._housekeeping.cancel()
+    def next_deadline_ms(self) -> int | None:
+        """Give when something is due by itself, None for never."""
+        return self._engine.next_deadline_ms()
+
+    async def catch_up(self) -> None:
+        """Do what is due and commit all that was offered; of use when the clock was moved."""
+        if self._timer is not None:  # set for a clock that runs evenly
+            self._timer.cancel()
+            self._timer = None
         while not self._failed:
             self._pump()
             await self._idle.wait()
             if self._engine.idle:
                 break
+
+    async def stop(self) -> None:
+        """Commit what was offered, then close the store."""
+        self._housekeeping.cancel()
+        await self.catch_up()
         if self._timer is not None:
             self._timer.cancel()
         await self._store.close()
