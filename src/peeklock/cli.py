@@ -6,10 +6,11 @@ imported in that command, since `serve` is to be ready in 600 ms.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -18,7 +19,35 @@ from peeklock import __version__
 PROCESS_STARTED = time.monotonic()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+INTERRUPTED = 130
+"""Exit status after Ctrl-C before the broker could stop in order: as shells have it, 128 + SIGINT."""
+
+
+class _Commands(click.Group):
+    """Ends without a word when it is interrupted; click would say "Aborted!"."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+
+def _folder(context: click.Context, parameter: click.Parameter, given: str | None) -> Path | None:
+    if given == "":  # as a path it would be the current folder
+        raise click.BadParameter("the name of the folder is empty.")
+    return None if given is None else Path(given)
+
+
+def _bytes(context: click.Context, parameter: click.Parameter, given: str | None) -> int | None:
+    if given is not None and not re.fullmatch("[0-9]{1,19}", given):
+        raise click.BadParameter(f"{given!r} is not a number of bytes; 1 GiB is 1073741824.")
+    return None if given is None else int(given)
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="peeklock")
 def main() -> None:
     """A durable, self-hosted message broker that speaks Azure Service Bus.
@@ -33,7 +62,8 @@ def main() -> None:
 @main.command()
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(file_okay=False),
+    callback=_folder,
     help="Folder that keeps everything; made when absent. Required unless --durability memory.",
 )
 @click.option(
@@ -84,7 +114,7 @@ def main() -> None:
 @click.option(
     "--min-free",
     "min_free_bytes",
-    type=click.IntRange(0),
+    callback=_bytes,
     metavar="BYTES",
     help="Refuse sends while the volume has less free space than this.  [default: 1 GiB or 5 %, the smaller]",
 )

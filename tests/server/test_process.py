@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -219,13 +221,30 @@ def test_a_bad_configuration_stops_the_start_and_names_the_path(tmp_path: Path) 
         ((), "--data DIR"),
         (("--durability=memory", "--data=/nowhere"), "leave --data out"),
         (("--durability=memory", "--tls-cert=README.md"), "--tls-cert and --tls-key go together"),
+        (("--data=",), "the name of the folder is empty"),
+        (("--data=x", "--min-free=1GiB"), "'1GiB' is not a number of bytes; 1 GiB is 1073741824"),
+        (("--data=x", "--min-free=-1"), "'-1' is not a number of bytes"),
     ],
 )
-def test_options_that_contradict_are_explained(arguments: tuple[str, ...], said: str) -> None:
+def test_options_that_are_wrong_or_contradict_are_explained(arguments: tuple[str, ...], said: str) -> None:
     """Req: R-01"""
     done = run_serve(*arguments)
     assert done.returncode == 2
     assert said in re.sub(r"\s+", " ", done.stderr)
+
+
+def test_an_interrupt_before_it_is_ready_ends_it_without_a_word(tmp_path: Path) -> None:
+    """A configuration that is slow to read holds the start up."""
+    config, log = tmp_path / "Config.json", tmp_path / "log"
+    os.mkfifo(config)
+    options = [f"--data={tmp_path / 'd'}", f"--config={config}", "--amqp-port=0", "--http-port=0"]
+    with log.open("wb") as output:
+        process = subprocess.Popen([program(), "serve", *options], stdout=output, stderr=output)
+    with config.open("w") as pipe:  # waits until the broker reads
+        process.send_signal(signal.SIGINT)
+        pipe.write('{"UserConfig": {"Namespaces": [{"Name": "ns"}]}}')
+    assert process.wait(10) == 130
+    assert log.read_text() == ""
 
 
 def test_the_store_is_its_owners_alone(broker: BrokerProcess) -> None:
