@@ -66,7 +66,7 @@ class World:
         return HttpProtocol(self.submit, self._admin, self.figures, now_ms)
 
     def listen(self, tls: ssl.SSLContext | None = None) -> tuple[Listener, int]:
-        listener = Listener(_no_amqp, self.http, None if tls is None else lambda: tls)
+        listener = Listener(_no_amqp, self.http, lambda: tls or server_context(None))
         return listener, listener.bind("127.0.0.1", 0)
 
 

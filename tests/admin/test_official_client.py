@@ -53,7 +53,8 @@ def client(served: Served) -> Iterator[ServiceBusAdministrationClient]:
 def refusal(failure: pytest.ExceptionInfo[HttpResponseError]) -> int:
     """The status of a refusal, after checking that its text has a tracking id."""
     assert "TrackingId:" in str(failure.value)
-    status: int = failure.value.status_code  # type: ignore[assignment]
+    status = failure.value.status_code
+    assert status is not None
     return status
 
 

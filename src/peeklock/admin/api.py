@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from peeklock.admin import atom
-from peeklock.admin.errors import status_of
+from peeklock.admin.errors import Refusal, status_of
 from peeklock.admin.queues import IMMUTABLE, read_queue, write_queue
 from peeklock.admin.reading import BODY_BYTES_MAX, Description, read_description
 from peeklock.auth.authority import JWT_TOKEN_TYPE, SAS_TOKEN_TYPE, Authority
@@ -333,7 +333,7 @@ class _Exchange:
         text = f"The method {self._request.method} is not served here; these are: {methods}."
         return self._refusal(405, text, (("Allow", methods),))
 
-    def refusal(self, failure: ServiceBusError | AuthorizationError) -> Response:
+    def refusal(self, failure: Refusal) -> Response:
         """Answer with an error, and log it under the same tracking id."""
         return self._refusal(*status_of(failure))
 

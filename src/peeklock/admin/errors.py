@@ -32,9 +32,17 @@ from peeklock.broker.errors import (
     QuotaExceeded,
     ServerBusy,
     ServiceBusError,
+    SessionCannotBeLocked,
+    SessionLockLost,
+    SessionWaitTimedOut,
+    TransactionRolledBack,
+    TransactionTimedOut,
+    TransactionUnknown,
 )
 
-STATUSES: dict[type[Exception], int] = {
+Refusal = ServiceBusError | AuthorizationError
+
+STATUSES: dict[type[Refusal], int] = {
     ArgumentInvalid: 400,
     ArgumentOutOfRange: 400,
     AudienceNotCovered: 401,
@@ -51,19 +59,25 @@ STATUSES: dict[type[Exception], int] = {
     NotSupported: 501,
     QuotaExceeded: 403,
     ServerBusy: 503,
+    SessionCannotBeLocked: 409,
+    SessionLockLost: 404,
+    SessionWaitTimedOut: 408,
     SignatureInvalid: 401,
     TokenExpired: 401,
     TokenMalformed: 401,
     TokenTypeUnsupported: 401,
+    TransactionRolledBack: 409,
+    TransactionTimedOut: 408,
+    TransactionUnknown: 404,
 }
 
-_SUB_CODES: dict[type[Exception], str] = {
+_SUB_CODES: dict[type[Refusal], str] = {
     InvalidOperation: "SubCode=40301. ",
     EntityDisabled: "SubCode=40301. ",
 }
 """By these the JavaScript client tells an invalid operation from a full quota, both 403."""
 
 
-def status_of(error: ServiceBusError | AuthorizationError) -> tuple[int, str]:
+def status_of(error: Refusal) -> tuple[int, str]:
     """Give the status and the text of a refusal."""
     return STATUSES[type(error)], _SUB_CODES.get(type(error), "") + str(error)
