@@ -180,11 +180,11 @@ class Desk:
         self.pump()
         return handle
 
-    def sender(self, address: str = "orders", *, duplicates: bool = False, **options: Any) -> int:
+    def sender(self, address: str = "orders", *, routed: bool = False, **options: Any) -> int:
         """Attach a sender that the broker accepts."""
         handle = self.attach(Role.SENDER, address, **options)
         command = self.take(OpenSender)
-        self.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, duplicates))
+        self.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, routed))
         return handle
 
     def receiver(
@@ -321,7 +321,7 @@ class LiveDesk(Desk):
             self.sent += down
             self.events += self.client.receive(down, self.clock.now_ms)
 
-    def sender(self, address: str = "orders", *, duplicates: bool = False, **options: Any) -> int:
+    def sender(self, address: str = "orders", *, routed: bool = False, **options: Any) -> int:
         return self.attach(Role.SENDER, address, **options)
 
     def receiver(

@@ -15,7 +15,7 @@ from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Symbol, Timestamp, UInt, ULong
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
-from peeklock.broker.message import MessageView
+from peeklock.broker.message import MessageView, Routing
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.errors import MessageMalformed
 from peeklock.gateway.inspection import (
@@ -23,6 +23,7 @@ from peeklock.gateway.inspection import (
     SCHEDULED_AT_MS_MAX,
     inspect,
     inspect_batch,
+    read_routing,
     take_in,
 )
 from tests.gateway.playbook import TOKEN, message_bytes, section
@@ -35,7 +36,7 @@ GROUP = [None] * 10
 def test_a_plain_message_is_its_size_and_nothing_else() -> None:
     message = inspect(message_bytes(properties=["id"]), False)
     assert (message.size_bytes, message.bare_offset) == (len(message_bytes(properties=["id"])), 0)
-    assert (message.ttl_ms, message.scheduled_at_ms, message.message_id) == (None, None, None)
+    assert (message.ttl_ms, message.scheduled_at_ms, message.routing) == (None, None, None)
 
 
 @pytest.mark.parametrize(("ttl", "expected"), [(UInt(0), 0), (UInt(15_000), 15_000), (None, None)])
@@ -82,6 +83,13 @@ def test_the_scheduled_enqueue_time_is_read_under_a_symbol_or_a_string() -> None
         assert inspect(message_bytes(annotations={key: Timestamp(7)}), False).scheduled_at_ms == 7
 
 
+def message_id(payload: bytes) -> bytes | None:
+    """Read a message id as an entity that routes by it does."""
+    routing = inspect(payload, True).routing
+    assert routing is not None
+    return routing.message_id
+
+
 def test_the_message_id_is_read_only_where_it_is_needed_and_equal_ids_are_equal_bytes() -> None:
     """Req: D-01."""
     text = message_bytes(properties=["same"])
@@ -90,12 +98,81 @@ def test_the_message_id_is_read_only_where_it_is_needed_and_equal_ids_are_equal_
         + b"\xd0\x00\x00\x00\x0d\x00\x00\x00\x01\xb1\x00\x00\x00\x04same"
         + message_bytes()
     )
-    assert inspect(text, False).message_id is None
-    assert inspect(text, True).message_id == inspect(wide, True).message_id == encode("same")
-    assert inspect(message_bytes(properties=[uuid.UUID(int=5)]), True).message_id == encode(uuid.UUID(int=5))
-    assert inspect(message_bytes(properties=[None]), True).message_id is None
-    assert inspect(message_bytes(properties=[]), True).message_id is None
-    assert inspect(message_bytes(), True).message_id is None
+    assert inspect(text, False).routing is None
+    assert message_id(text) == message_id(wide) == encode("same")
+    assert message_id(message_bytes(properties=[uuid.UUID(int=5)])) == encode(uuid.UUID(int=5))
+    long = section(0x73, 0)[:3] + b"\xc0\x0a\x01\x80" + (5).to_bytes(8, "big") + message_bytes()
+    assert message_id(long) == message_id(message_bytes(properties=[ULong(5)])) == encode(ULong(5))
+    assert message_id(message_bytes(properties=[ULong(2**64 - 1)])) == encode(ULong(2**64 - 1))
+    assert message_id(message_bytes(properties=[None])) is None
+    assert message_id(message_bytes(properties=[])) is None
+    assert message_id(message_bytes()) is None
+
+
+FILLED = [None, b"user", "to", "subject", "reply", uuid.UUID(int=3), Symbol("a/b"), None, Timestamp(1), 9]
+
+
+@pytest.mark.parametrize("between", [GROUP[1:], FILLED[1:]])
+@pytest.mark.parametrize("first", ["id", None])
+@pytest.mark.parametrize("group", ["", "s", "é" * 128, None])
+@pytest.mark.parametrize("key", [None, "s"])
+def test_routing_is_message_id_session_id_and_partition_key(
+    between: list[Any], first: str | None, group: str | None, key: str | None
+) -> None:
+    """Req: G-01, S-02. Whatever stands between them; the empty text is a session id, null is none."""
+    payload = message_bytes(
+        properties=[first, *between, group, UInt(7), "reply-group"],
+        annotations=None if key is None else {PARTITION_KEY: key},
+    )
+    if key is not None and group is not None and group != key:
+        with pytest.raises(InvalidOperation):
+            inspect(payload, True)
+        return
+    expected = Routing(None if first is None else encode(first), group, key)
+    assert inspect(payload, True).routing == expected
+    assert inspect_batch(section(0x75, payload), True)[0][0].routing == expected
+    assert read_routing(payload) == expected
+
+
+@pytest.mark.parametrize(
+    "descriptor", [b"\x00\x80" + bytes(7) + b"\x73", b"\x00\xa3\x14amqp:properties:list"]
+)
+def test_routing_is_read_from_any_form_of_the_section(descriptor: bytes) -> None:
+    wide = b"\xb1\x00\x00\x00\x01s"
+    fields = b"\xa1\x02id" + b"\x40" * 9 + wide
+    for body in (
+        b"\xc0" + bytes([len(fields) + 1, 11]) + fields,
+        b"\xd0" + (len(fields) + 4).to_bytes(4, "big") + (11).to_bytes(4, "big") + fields,
+    ):
+        payload = descriptor + body + message_bytes()
+        assert read_routing(payload) == inspect(payload, True).routing == Routing(encode("id"), "s", None)
+
+
+@pytest.mark.parametrize("group", [7, b"s", Symbol("s"), uuid.UUID(int=1), ["s"]])
+def test_a_session_id_that_is_no_string_is_refused_where_it_decides(group: Any) -> None:
+    """Req: G-01, R-05. Stored where nothing depended on it, it counts as absent."""
+    payload = message_bytes(properties=["id", *GROUP[1:], group])
+    with pytest.raises(ArgumentInvalid):
+        inspect(payload, True)
+    assert inspect(payload, False).routing is None
+    assert read_routing(payload) == Routing()
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"no message", section(0x73, [None] * 14), section(0x72, {"x": 1})[:-1]]
+)
+def test_what_cannot_be_read_of_a_stored_message_counts_as_absent(payload: bytes) -> None:
+    assert read_routing(payload) == Routing()
+
+
+def test_a_lying_count_of_properties_is_malformed() -> None:
+    """Req: R-05. The fields end before the section does, or reach beyond it."""
+    for size, count, fields in ((5, 11, b"\xa1\x02id"), (3, 1, b"\xa1\xff"), (2, 11, b"\x40"), (1, 13, b"")):
+        payload = b"\x00\x53\x73\xc0" + bytes([size, count]) + fields
+        for rest in (message_bytes(), message_bytes(b"x" * 300), b""):
+            with pytest.raises(MessageMalformed):
+                inspect(payload + rest, True)
+            assert read_routing(payload + rest) == Routing()
 
 
 @pytest.mark.parametrize("value", ["m" * 128, "é" * 128, b"b" * 128, uuid.UUID(int=1), ULong(2**63)])
@@ -138,8 +215,9 @@ def test_ids_up_to_the_limit_are_taken(value: Any) -> None:
 )
 def test_what_breaks_a_rule_is_refused(payload: bytes, error: type[Exception]) -> None:
     """Req: R-05, T-03. Source: wire contract 3.3."""
-    with pytest.raises(error):
-        inspect(payload, False)
+    for reads_routing in (False, True):
+        with pytest.raises(error):
+            inspect(payload, reads_routing)
     if error is not MessageMalformed:
         inspect(message_bytes(), False)
         batch = section(0x75, message_bytes()) + section(0x75, payload)
@@ -188,7 +266,7 @@ def test_a_batch_is_its_members_in_order() -> None:
     envelope = section(0x72, {PARTITION_KEY: "hint"}) + section(0x73, ["hint"])
     found = inspect_batch(envelope + b"".join(section(0x75, member) for member in members), True)
     assert [payload for _, payload in found] == members
-    assert [message.message_id for message, _ in found] == [None, encode("id")]
+    assert [message.routing for message, _ in found] == [Routing(), Routing(encode("id"))]
     assert [message.ttl_ms for message, _ in found] == [None, 3]
 
 
@@ -208,7 +286,7 @@ def test_garbage_gives_only_refusals_and_what_is_taken_can_be_shown(
         header=[True, None, UInt(3)],
         delivery_annotations={Symbol("x"): "y"},
         annotations={PARTITION_KEY: "p"},
-        properties=["id"],
+        properties=["id", *GROUP[1:], "p"],
         application_properties={"k": 1},
     )
     at %= len(good)
@@ -216,6 +294,7 @@ def test_garbage_gives_only_refusals_and_what_is_taken_can_be_shown(
     for read in (inspect, inspect_batch):
         with contextlib.suppress(MessageMalformed, ArgumentInvalid, InvalidOperation):
             read(payload, True)
+    read_routing(payload)
     with contextlib.suppress(MessageMalformed, ArgumentInvalid, InvalidOperation):
         message = inspect(payload, False)
         view = MessageView(message, TOKEN.bytes_le, 1, 0, message.ttl_ms, message.state)

@@ -44,7 +44,7 @@ from peeklock.broker.errors import (
     MessageNotFound,
     QuotaExceeded,
 )
-from peeklock.broker.message import MessageState, MessageView
+from peeklock.broker.message import MessageState, MessageView, Routing
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.management import OPERATIONS
 from tests.gateway.playbook import (
@@ -284,7 +284,7 @@ def test_schedule_reads_messages_and_answers_an_array_of_longs(
 ) -> None:
     """Req: S-05, S-06. Source: wire contract 5.2; JavaScript reads the elements as 8 bytes each."""
     payload = message_bytes(
-        properties=[message_id],
+        properties=[message_id, *[None] * 9, "s"],
         annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(1_700_000_099_000)},
     )
     item = {"message-id": message_id, "message": payload, "session-id": "s", "partition-key": None}
@@ -297,7 +297,7 @@ def test_schedule_reads_messages_and_answers_an_array_of_longs(
         len(payload),
         payload,
     )
-    assert first.message_id == (None if message_id is None else encode(message_id))
+    assert first.routing == Routing(None if message_id is None else encode(message_id), "s")
     assert second.scheduled_at_ms == desk.clock.now_ms  # no time given: now
     desk.effect(MessagesScheduled(command.reply_to, [7, 8]))
     response = desk.response()

@@ -11,6 +11,7 @@ from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
 from peeklock.broker.commands import CloseLink, OpenSender, Send, SendBatch
 from peeklock.broker.effects import Accepted, DetachLink, Rejected, SenderOpened
 from peeklock.broker.errors import EntityDeleted, EntityDisabled, QuotaExceeded, ServerBusy
+from peeklock.broker.message import Routing
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.sender_link import MESSAGE_OVERHEAD_BYTES
 from tests.gateway.playbook import CONNECTION_ID, QUEUE_ID, SIZE_MAX, Desk, message_bytes, section
@@ -250,13 +251,16 @@ def test_transfers_before_the_attach_is_answered_are_kept(desk: Desk) -> None:
     assert desk.gateway.uncommitted_bytes == sum(map(len, payloads)) + 2 * MESSAGE_OVERHEAD_BYTES
 
 
-def test_a_message_id_is_read_where_the_entity_detects_duplicates(desk: Desk) -> None:
-    """Req: D-01."""
-    payload = message_bytes(properties=["id"])
+def test_routing_is_read_where_the_entity_decides_by_it(desk: Desk) -> None:
+    """Req: D-01, G-01."""
+    payload = message_bytes(properties=["id", *[None] * 9, "s"])
     desk.transfer(desk.sender(), payload)
-    assert desk.take(Send).message.message_id is None
-    desk.transfer(desk.sender(duplicates=True), payload)
-    assert desk.take(Send).message.message_id == b"\xa1\x02id"
+    assert desk.take(Send).message.routing is None
+    handle = desk.sender(routed=True)
+    desk.transfer(handle, payload)
+    assert desk.take(Send).message.routing == Routing(b"\xa1\x02id", "s", None)
+    delivery_id = desk.transfer(handle, message_bytes(properties=[None] * 10 + [7]))
+    assert str(desk.rejection(delivery_id).condition) == "com.microsoft:argument-error"
 
 
 def test_a_transfer_inside_a_transaction_is_refused(desk: Desk) -> None:

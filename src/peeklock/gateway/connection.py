@@ -67,7 +67,7 @@ from peeklock.gateway.context import Context, GatewayLimits, Payloads
 from peeklock.gateway.errors import GatewayError, Log, Reporter
 from peeklock.gateway.namespaces import Namespaces
 from peeklock.gateway.nodes import RequestNodes
-from peeklock.gateway.receiver_link import ReceiverLink, settle
+from peeklock.gateway.receiver_link import ReceiverLink, Unsettled, settle
 from peeklock.gateway.requests import ReplyLink, RequestLink
 from peeklock.gateway.sender_link import SenderLink, batch_size_bytes_max
 
@@ -125,8 +125,8 @@ class Gateway:
         self._by_number: dict[int, SenderLink | ReceiverLink] = {}
         self._pending: dict[int, tuple[LinkAttached, SenderLink | ReceiverLink]] = {}
         """By number: links whose attach waits for the broker's answer."""
-        self._unsettled: dict[int, dict[int, tuple[ReceiverLink, bytes]]] = {}
-        """Unsettled deliveries by channel and delivery id."""
+        self._unsettled: dict[int, Unsettled] = {}
+        """Unsettled deliveries by channel."""
         self._starved: set[int] = set()
         """Numbers of receivers that may need a further allowance of bytes: after each delivery, each flow,
         and when bodies have come. A link that is not here when bytes are due would stall for ever."""
@@ -346,7 +346,7 @@ class Gateway:
     # Sessions and links
 
     def _on_session_begun(self, event: SessionBegun, now_ms: int) -> None:
-        self._unsettled[event.channel] = {}
+        self._unsettled[event.channel] = Unsettled()
 
     def _on_session_ended(self, event: SessionEnded, now_ms: int) -> None:
         self._unsettled.pop(event.channel, None)
@@ -379,7 +379,7 @@ class Gateway:
             link = SenderLink(self._context, event, number, wish.node)
             self._context.commands.append(OpenSender(link.link, address))
         else:
-            unsettled = self._unsettled.setdefault(event.channel, {})
+            unsettled = self._unsettled.setdefault(event.channel, Unsettled())
             link = ReceiverLink(self._context, event, number, wish.node, wish.mode, unsettled)
             self._context.commands.append(OpenReceiver(link.link, address, wish.mode))
         self._pending[number] = (event, link)

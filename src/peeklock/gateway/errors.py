@@ -45,6 +45,10 @@ class AddressInvalid(GatewayError):
     """A link names no node, or one that does not exist in this form."""
 
 
+class FilterInvalid(GatewayError):
+    """A filter of the source has a value of a wrong type."""
+
+
 class FrameSettingInvalid(GatewayError):
     """A setting of the link contradicts the protocol or its node."""
 
@@ -72,6 +76,12 @@ TABLE: dict[type[Exception], Answer] = {
     broker.ArgumentOutOfRange: Answer(Symbol("com.microsoft:argument-out-of-range"), 400),
     broker.NotSupported: Answer(NOT_IMPLEMENTED, 501),
     broker.MessageLockLost: Answer(MESSAGE_LOCK_LOST, 410),
+    broker.SessionLockLost: Answer(Symbol("com.microsoft:session-lock-lost"), 410),
+    broker.SessionCannotBeLocked: Answer(Symbol("com.microsoft:session-cannot-be-locked"), 409),
+    broker.SessionWaitTimedOut: Answer(Symbol("com.microsoft:timeout"), 408),
+    broker.TransactionUnknown: Answer(Symbol("amqp:transaction:unknown-id"), 404),
+    broker.TransactionTimedOut: Answer(Symbol("amqp:transaction:timeout"), 408),
+    broker.TransactionRolledBack: Answer(Symbol("amqp:transaction:rollback"), 409),
     broker.MessageNotFound: Answer(Symbol("com.microsoft:message-not-found"), 404),
     broker.MessageSizeExceeded: Answer(MESSAGE_SIZE_EXCEEDED, 403),
     broker.QuotaExceeded: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
@@ -85,6 +95,7 @@ TABLE: dict[type[Exception], Answer] = {
     auth.KeyRefused: Answer(UNAUTHORIZED_ACCESS, 401),
     MessageMalformed: Answer(DECODE_ERROR, 400),
     AddressInvalid: Answer(INVALID_FIELD, 400),
+    FilterInvalid: Answer(INVALID_FIELD, 400),
     FrameSettingInvalid: Answer(NOT_ALLOWED, 400),
     TooManyGrants: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
 }

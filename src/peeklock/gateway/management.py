@@ -143,7 +143,7 @@ def _read_schedule(request: Request, context: Context, now_ms: int) -> Callable[
         payload = item.get("message") if isinstance(item, dict) else None
         if not isinstance(payload, bytes):
             raise ArgumentInvalid("An element of 'messages' holds no binary 'message'.")
-        message, payload = take_in(payload, requires_message_id=True)
+        message, payload = take_in(payload, reads_routing=True)
         if message.scheduled_at_ms is None:
             message.scheduled_at_ms = now_ms
         messages.append((message, payload))

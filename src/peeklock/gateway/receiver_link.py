@@ -39,7 +39,7 @@ from peeklock.broker.commands import (
     SetCredit,
 )
 from peeklock.broker.effects import Deliver, Drained, ReceiverOpened, Settled, SettlementFailed
-from peeklock.broker.errors import MessageLockLost, NotSupported
+from peeklock.broker.errors import MessageLockLost, NotSupported, ServiceBusError, SessionLockLost
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context
@@ -48,6 +48,17 @@ _OUR_ROLE = Role.SENDER
 
 REASON = "DeadLetterReason"
 DESCRIPTION = "DeadLetterErrorDescription"
+
+
+class Unsettled(dict[int, "ReceiverLink"]):
+    """The unsettled deliveries of one AMQP session, by delivery id: which link each was sent over."""
+
+    __slots__ = ("of_message_session",)
+
+    def __init__(self) -> None:
+        self.of_message_session = False
+        """Whether the latest receiver opened on it holds a message session: what is not found here was then
+        lost with that. A disposition does not name its link."""
 
 
 class ReceiverLink:
@@ -63,6 +74,7 @@ class ReceiverLink:
         "_missing",
         "_outbox",
         "_settled",
+        "_tokens",
         "_wanted",
         "channel",
         "context",
@@ -82,9 +94,9 @@ class ReceiverLink:
         number: int,
         node: Node,
         mode: ReceiveMode,
-        unsettled: dict[int, tuple[ReceiverLink, bytes]],
+        unsettled: Unsettled,
     ) -> None:
-        """`unsettled` is the session's: delivery ids count per session, not per link."""
+        """`unsettled` is the AMQP session's: delivery ids count per session, not per link."""
         self.context = context
         self.channel = event.channel
         self.handle = event.handle
@@ -105,6 +117,7 @@ class ReceiverLink:
         # (received and deleted, or completed by another after its lock lapsed) can be read nowhere else.
         self._kept: dict[bytes, bytes] = {}
         self._missing: dict[int, list[Deliver]] = {}  # body row -> deliveries that wait for it
+        self._tokens: dict[int, bytes] = {}  # lock tokens of this link's unsettled deliveries
         self._echoes: dict[int, DeliveryState] = {}  # what to answer when it is not `accepted`
 
     # Credit
@@ -112,6 +125,7 @@ class ReceiverLink:
     def opened(self, effect: ReceiverOpened) -> None:
         """Pass on the credit that came before the link was open."""
         self.queue_id = effect.queue_id
+        self.unsettled.of_message_session = effect.session_id is not None
         if self._wanted or self._drain_asked:
             self._set_credit(drain=self._drain_asked)
 
@@ -235,7 +249,8 @@ class ReceiverLink:
         if self._kept:
             self._kept.pop(tag, None)
         if not self._settled:
-            self.unsettled[delivery_id] = (self, tag)
+            self.unsettled[delivery_id] = self
+            self._tokens[delivery_id] = tag
         return True
 
     def release_undelivered(self, effect: Deliver) -> None:
@@ -255,6 +270,10 @@ class ReceiverLink:
 
     def reply_to(self, delivery_id: int) -> ReplyTo:
         return (*self.link, delivery_id)
+
+    def take_token(self, delivery_id: int) -> bytes:
+        """Give the lock token of a delivery that is being settled; it is unsettled no longer."""
+        return self._tokens.pop(delivery_id)
 
     def expect(self, delivery_id: int, echo: DeliveryState) -> None:
         """Remember which outcome to echo when the settlement has succeeded."""
@@ -295,14 +314,14 @@ class ReceiverLink:
         self._kept.clear()
         self._missing.clear()
         self.context.waiting_links.pop(self.number, None)
-        gone = [delivery_id for delivery_id, (link, _) in self.unsettled.items() if link is self]
-        for delivery_id in gone:
-            del self.unsettled[delivery_id]
+        for delivery_id in self._tokens:
+            self.unsettled.pop(delivery_id, None)
+        self._tokens.clear()
 
 
 def settle(
     context: Context,
-    unsettled: dict[int, tuple[ReceiverLink, bytes]],
+    unsettled: Unsettled,
     event: DispositionReceived,
     now_ms: int,
 ) -> None:
@@ -326,28 +345,38 @@ def settle(
         return  # `received` is no outcome: the delivery stays unsettled
     emit = context.commands.append
     if first == last:
-        entry = unsettled.pop(first, None)
-        if entry is not None:
-            link, token = entry
+        link = unsettled.pop(first, None)
+        if link is not None:
+            token = link.take_token(first)
             emit(make(link, token, first, state, None if event.settled else (*link.link, first)))
             return
     known = ids_in_range(first, last, unsettled)
     at = first
     for delivery_id in known:
         if delivery_id != at and not event.settled:
-            _answer_unknown(context, event.channel, at, (delivery_id - 1) & 0xFFFFFFFF, now_ms)
-        link, token = unsettled.pop(delivery_id)
+            _answer_unknown(context, unsettled, event.channel, at, (delivery_id - 1) & 0xFFFFFFFF, now_ms)
+        link = unsettled.pop(delivery_id)
+        token = link.take_token(delivery_id)
         emit(make(link, token, delivery_id, state, None if event.settled else (*link.link, delivery_id)))
         at = (delivery_id + 1) & 0xFFFFFFFF
     if at != (last + 1) & 0xFFFFFFFF and not event.settled:
-        _answer_unknown(context, event.channel, at, last, now_ms)
+        _answer_unknown(context, unsettled, event.channel, at, last, now_ms)
 
 
-def _answer_unknown(context: Context, channel: int, first: int, last: int, now_ms: int) -> None:
-    lost = MessageLockLost(
-        "The lock supplied is invalid. Either the lock expired, or the message has already been removed from "
-        f"the queue (delivery {first})."
-    )
+def _answer_unknown(
+    context: Context, unsettled: Unsettled, channel: int, first: int, last: int, now_ms: int
+) -> None:
+    lost: ServiceBusError
+    if unsettled.of_message_session:
+        lost = SessionLockLost(
+            "The session lock has expired on the message session, or the message was settled before "
+            f"(delivery {first})."
+        )
+    else:
+        lost = MessageLockLost(
+            "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
+            f"from the queue (delivery {first})."
+        )
     refusal = context.reporter.report(lost, "", now_ms)
     context.connection.disposition(channel, _OUR_ROLE, first, last, Rejected(refusal))
 

@@ -51,7 +51,7 @@ class SenderLink:
         "_early",
         "_emit",
         "_queue_id",
-        "_requires_message_id",
+        "_reads_routing",
         "_unanswered",
         "channel",
         "context",
@@ -69,7 +69,7 @@ class SenderLink:
         self.link = (context.connection_id, event.channel, number)
         self.node = node
         self._queue_id: int | None = None
-        self._requires_message_id = False
+        self._reads_routing = False
         self._credit = 0
         self._early: list[DeliveryReceived] = []
         self._unanswered: dict[int, int] = {}  # bytes by delivery id, until the outcome is known
@@ -78,7 +78,7 @@ class SenderLink:
     def opened(self, effect: SenderOpened, now_ms: int) -> None:
         """Give the first credit, and take what came too early."""
         self._queue_id = effect.queue_id
-        self._requires_message_id = effect.requires_duplicate_detection
+        self._reads_routing = effect.reads_routing
         self._credit = self.context.limits.link_credit
         self.context.connection.flow(self.channel, self.handle, self._credit)
         early, self._early = self._early, []
@@ -103,11 +103,11 @@ class SenderLink:
             if event.state is not None and isinstance(event.state, TransactionalState):
                 raise NotSupported("Transactions are not supported.")
             if event.message_format == BATCH_FORMAT:
-                members = inspect_batch(payload, self._requires_message_id)
+                members = inspect_batch(payload, self._reads_routing)
                 messages = len(members)
                 self._emit(SendBatch(queue_id, members, reply_to))
             else:
-                self._emit(Send(queue_id, *take_in(payload, self._requires_message_id), reply_to))
+                self._emit(Send(queue_id, *take_in(payload, self._reads_routing), reply_to))
         except (ServiceBusError, GatewayError) as error:
             self._refuse(event, error, now_ms)
             return
