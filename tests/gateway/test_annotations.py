@@ -13,7 +13,7 @@ import peeklock.gateway.annotations as module
 from peeklock.amqp.codec import decode_typed
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import scan
-from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp, UByte, UInt
+from peeklock.amqp.types import Array, Int, Long, Short, Symbol, Timestamp, UByte, UInt
 from peeklock.broker.message import MessageState, MessageView
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.inspection import inspect
@@ -27,7 +27,9 @@ def shown(payload: bytes, **view: Any) -> bytes:
     """Encode a stored message for a receiver who holds its lock."""
     number = view.pop("number", 5)
     overlay = view.pop("overlay", None)
+    options = {key: view.pop(key) for key in ("tag_only", "partitioned") if key in view}
     message = stored(payload, number=number)
+    message.dead_letter_source = view.pop("dead_letter_source", None)
     message.overlay = None if overlay is None else encode(overlay)
     fields: dict[str, Any] = {
         "lock_token": TOKEN.bytes_le,
@@ -37,7 +39,7 @@ def shown(payload: bytes, **view: Any) -> bytes:
         "state": MessageState.ACTIVE,
         **view,
     }
-    return encode_for_receiver(MessageView(message, **fields), payload)
+    return encode_for_receiver(MessageView(message, **fields), payload, **options)
 
 
 def typed(encoded: bytes, name: str) -> Any:
@@ -88,10 +90,51 @@ def test_the_broker_s_annotations_have_their_exact_types() -> None:
 def test_without_a_lock_there_is_neither_token_nor_locked_until() -> None:
     """Req: S-11, L-01. Peeked, and received with receive-and-delete though its delivery has a tag."""
     for token in (None, TOKEN.bytes_le):
-        encoded = shown(message_bytes(), lock_token=token, locked_until_ms=0)
+        encoded = shown(message_bytes(), lock_token=token, locked_until_ms=0, tag_only=token is not None)
         assert typed(encoded, "delivery_annotations") is None
         assert "x-opt-locked-until" not in typed(encoded, "message_annotations")
         assert "x-opt-sequence-number" in typed(encoded, "message_annotations")
+
+
+def test_a_message_of_a_session_shows_its_token_and_no_locked_until() -> None:
+    """Req: G-02. Its lock is the session's. Source: wire contract 3.2, 3.4."""
+    encoded = shown(message_bytes(), locked_until_ms=0)
+    assert typed(encoded, "delivery_annotations") == {"x-opt-lock-token": TOKEN}
+    assert "x-opt-locked-until" not in typed(encoded, "message_annotations")
+    assert len(typed(encoded, "message_annotations")) == 4
+
+
+@pytest.mark.parametrize("until", [0, UNTIL_MS])
+@pytest.mark.parametrize("token", [None, TOKEN.bytes_le])
+@pytest.mark.parametrize("foreign", [{}, {Symbol("x"): "y" * 200}])
+def test_a_partitioned_entity_s_message_shows_its_partition(
+    until: int, token: bytes | None, foreign: dict[Any, Any]
+) -> None:
+    """Req: S-02. A short in full; partition 0 too. Source: wire contract 0.4, 3.2."""
+    for partition in (0, 15, 0x7FFF):
+        number = partition << 48 | 9
+        payload = message_bytes(annotations=foreign or None)
+        encoded = shown(
+            payload, number=number, partitioned=True, locked_until_ms=until if token else 0, lock_token=token
+        )
+        found = typed(encoded, "message_annotations")
+        assert found["x-opt-partition-id"] == partition
+        assert type(found["x-opt-partition-id"]) is Short
+        assert encode(Symbol("x-opt-partition-id")) + b"\x61" + partition.to_bytes(2, "big") in encoded
+        assert found["x-opt-sequence-number"] == number
+        assert {key: found[key] for key in foreign} == foreign
+        assert ("x-opt-locked-until" in found) == bool(token and until)
+        assert "x-opt-partition-id" not in typed(shown(payload, number=number), "message_annotations")
+
+
+def test_a_forwarded_dead_letter_names_the_entity_that_it_came_from() -> None:
+    """Req: F-02. A string. Source: wire contract 3.2."""
+    for source in ("orders", "o" * 260):
+        found = typed(shown(message_bytes(), dead_letter_source=source), "message_annotations")
+        assert found["x-opt-deadletter-source"] == source
+        assert type(found["x-opt-deadletter-source"]) is str
+    both = typed(shown(message_bytes(), dead_letter_source="orders", partitioned=True), "message_annotations")
+    assert (both["x-opt-deadletter-source"], both["x-opt-partition-id"]) == ("orders", 0)
 
 
 @pytest.mark.parametrize(("count", "ttl_ms"), [(0, None), (9, None), (300, 15_000), (0, 0), (1, 0xFFFFFFFF)])
@@ -149,6 +192,7 @@ def test_the_sender_s_annotations_are_kept_and_the_broker_s_own_are_overwritten(
         Symbol("x-opt-locked-until"): Timestamp(2),
         "x-opt-message-state": Int(2),
         Symbol("x-opt-deadletter-source"): "elsewhere",
+        Symbol("x-opt-partition-id"): Short(3),
     }
     payload = message_bytes(
         annotations={**FOREIGN, **forged},
@@ -160,6 +204,7 @@ def test_the_sender_s_annotations_are_kept_and_the_broker_s_own_are_overwritten(
     assert found["x-opt-sequence-number"] == 5
     assert found["x-opt-message-state"] == 0
     assert "x-opt-deadletter-source" not in found
+    assert "x-opt-partition-id" not in found
     assert len(found) == len(FOREIGN) + 5
     assert typed(encoded, "delivery_annotations") == {"x-mine": "kept", "x-opt-lock-token": TOKEN}
     for key, value in FOREIGN.items():
@@ -277,8 +322,7 @@ def test_whatever_was_accepted_can_be_shown_and_read(
     """Round trip: all sections of the sender come back, whatever their sizes."""
     payload = message_bytes(body, header=header, delivery_annotations=delivery, annotations=message)
     inspect(payload, False)
-    until = UNTIL_MS if locked else 0
-    encoded = shown(payload, delivery_count=count, ttl_ms=ttl, number=number, locked_until_ms=until)
+    encoded = shown(payload, delivery_count=count, ttl_ms=ttl, number=number, tag_only=not locked)
     found = typed(encoded, "message_annotations")
     assert found.pop("x-opt-sequence-number") == number
     assert {key: found[key] for key in message or {}} == (message or {})

@@ -5,7 +5,8 @@ kept.
 
 What the sender put before the bare message (header, delivery- and message-annotations) is usually the same
 few bytes for many messages. For each such prefix a `_Layout` is worked out once: constants and one `struct`
-that holds all that differs from message to message. The broker's own keys always win over the sender's; every
+that holds all that differs from message to message. A partition or a dead-letter source is rare and one of
+few: it is a constant of the layout. The broker's own keys always win over the sender's; every
 other key and value is passed on bit for bit.
 Source: wire contract 0.4, 3.1, 3.2, 3.4, 3.6.
 """
@@ -15,10 +16,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 
 from peeklock.amqp.codec import DecodeError, decode, iter_map_raw, read_list_header, skip
-from peeklock.amqp.encoding import compound8_or_32
+from peeklock.amqp.encoding import compound8_or_32, encode
 from peeklock.amqp.messaging import Span, scan
+from peeklock.amqp.types import Short, Symbol
 from peeklock.broker.message import MessageView
 
 TTL_MS_MAX = 0xFFFFFFFF
@@ -31,6 +34,7 @@ BROKER_OWNED = frozenset(
         "x-opt-enqueued-time",
         "x-opt-locked-until",
         "x-opt-message-state",
+        "x-opt-partition-id",
         "x-opt-deadletter-source",
     }
 )
@@ -47,15 +51,40 @@ _MICROSOFT_GUID = struct.Struct("<IHH8s").unpack
 
 _TTL = struct.Struct(">I").pack
 
+_NO_LOCK = 0
+_SESSION_LOCK = 1
+"""The message has a lock token, and its lock is its session's: it says no time of its own (wire contract
+3.2)."""
+_MESSAGE_LOCK = 2
 
-def encode_for_receiver(view: MessageView, payload: bytes) -> bytes:
-    """Encode a message as one reader is shown it."""
+Pairs = tuple[bytes, ...]
+"""Encoded key and value each."""
+
+
+def encode_for_receiver(
+    view: MessageView, payload: bytes, *, tag_only: bool = False, partitioned: bool = False
+) -> bytes:
+    """Encode a message as one reader is shown it.
+
+    Args:
+        view: the message, and how it is shown.
+        payload: as the sender sent it.
+        tag_only: its lock token is a delivery tag and locks nothing (receive and delete).
+        partitioned: the top 16 bits of its sequence number are the partition.
+    """
     message = view.message
     offset = message.bare_offset
     ttl_ms = view.ttl_ms
     token = view.lock_token
-    locked = view.locked_until_ms != 0 and token is not None
-    key = (payload[:offset], ttl_ms is None, locked)
+    if tag_only or token is None:
+        lock = _NO_LOCK
+    else:
+        lock = _MESSAGE_LOCK if view.locked_until_ms else _SESSION_LOCK
+    own: Pairs = ()
+    if partitioned or message.dead_letter_source is not None:
+        partition = message.sequence_number >> 48 if partitioned else None
+        own = _own_pairs(partition, message.dead_letter_source)
+    key = (payload[:offset], ttl_ms is None, lock, own)
     layout = _LAYOUTS.get(key)
     if layout is None:
         layout = _keep(key, _Layout(*key))
@@ -63,12 +92,12 @@ def encode_for_receiver(view: MessageView, payload: bytes) -> bytes:
         head = layout.head
     else:
         head = layout.head + _TTL(ttl_ms if ttl_ms < TTL_MS_MAX else TTL_MS_MAX) + layout.first_acquirer
-    if locked:
+    if lock == _MESSAGE_LOCK:
         front = layout.pack(
             head,
             view.delivery_count,
             layout.delivery_annotations,
-            *_MICROSOFT_GUID(token),  # type: ignore[arg-type]  # `locked` says that there is one
+            *_MICROSOFT_GUID(token),  # type: ignore[arg-type]  # a lock has one
             layout.message_annotations,
             message.enqueued_at_ms,
             _SEQUENCE_NUMBER,
@@ -79,6 +108,21 @@ def encode_for_receiver(view: MessageView, payload: bytes) -> bytes:
             view.state,
             _LOCKED_UNTIL,
             view.locked_until_ms,
+        )
+    elif lock == _SESSION_LOCK:
+        front = layout.pack(
+            head,
+            view.delivery_count,
+            layout.delivery_annotations,
+            *_MICROSOFT_GUID(token),  # type: ignore[arg-type]  # a lock has one
+            layout.message_annotations,
+            message.enqueued_at_ms,
+            _SEQUENCE_NUMBER,
+            message.sequence_number,
+            _ENQUEUE_SEQUENCE_NUMBER,
+            message.enqueued_sequence_number,
+            _MESSAGE_STATE,
+            view.state,
         )
     else:
         front = layout.pack(
@@ -113,8 +157,20 @@ _LOCKED_UNTIL = _symbol("x-opt-locked-until") + b"\x83"
 _LOCK_TOKEN_KEY = _symbol(_LOCK_TOKEN) + b"\x98"  # uuid
 
 
+@lru_cache(maxsize=256)
+def _own_pairs(partition: int | None, dead_letter_source: str | None) -> Pairs:
+    """Encode the annotations that few messages have."""
+    pairs = []
+    if partition is not None:
+        pairs.append(encode(Symbol("x-opt-partition-id")) + encode(Short(partition)))
+    if dead_letter_source is not None:
+        pairs.append(encode(Symbol("x-opt-deadletter-source")) + encode(dead_letter_source))
+    return tuple(pairs)
+
+
 class _Layout:
-    """All that is the same in every delivery with one prefix, one kind of header.ttl, locked or not."""
+    """All that is the same in every delivery with one prefix, kind of header.ttl, kind of lock and some
+    pairs."""
 
     __slots__ = (
         "delivery_annotations",
@@ -125,8 +181,11 @@ class _Layout:
         "pack",
     )
 
-    def __init__(self, prefix: bytes, ttl_absent: bool, locked: bool) -> None:
-        header, delivery_pairs, message_pairs = _read_prefix(prefix)
+    def __init__(self, prefix: bytes, ttl_absent: bool, lock: int, own: Pairs) -> None:
+        header, delivery_pairs, foreign_pairs = _read_prefix(prefix)
+        message_pairs = [*own, *foreign_pairs]
+        locked = lock == _MESSAGE_LOCK
+        shows_token = lock != _NO_LOCK
         durable, priority, first_acquirer = header
         ttl_bytes = 1 if ttl_absent else 5
         # size = the count byte + durable + priority + ttl + first-acquirer + delivery-count (uint in full)
@@ -143,8 +202,8 @@ class _Layout:
         delivery = _map_start(
             0x71,
             delivery_pairs,
-            extra_pairs=int(locked),
-            extra_bytes=len(_LOCK_TOKEN_KEY) + 16 if locked else 0,
+            extra_pairs=int(shows_token),
+            extra_bytes=len(_LOCK_TOKEN_KEY) + 16 if shows_token else 0,
         )
         delivery += b"".join(delivery_pairs)
         own_bytes = (
@@ -155,11 +214,12 @@ class _Layout:
         annotations += _ENQUEUED_TIME
         self.further_annotations = b"".join(message_pairs)
         names = f"q{len(_SEQUENCE_NUMBER)}sq{len(_ENQUEUE_SEQUENCE_NUMBER)}sq{len(_MESSAGE_STATE)}sb"
-        if locked:
+        if shows_token:
             self.delivery_annotations = delivery + _LOCK_TOKEN_KEY
             self.message_annotations = annotations
             form = f">{head_bytes}sI{len(self.delivery_annotations)}sIHH8s{len(annotations)}s{names}"
-            form += f"{len(_LOCKED_UNTIL)}sq"
+            if locked:
+                form += f"{len(_LOCKED_UNTIL)}sq"
         else:
             self.delivery_annotations = b""
             self.message_annotations = delivery + annotations
@@ -167,10 +227,11 @@ class _Layout:
         self.pack = struct.Struct(form).pack
 
 
-_LAYOUTS: dict[tuple[bytes, bool, bool], _Layout] = {}
+_LayoutKey = tuple[bytes, bool, int, Pairs]
+_LAYOUTS: dict[_LayoutKey, _Layout] = {}
 
 
-def _keep(key: tuple[bytes, bool, bool], layout: _Layout) -> _Layout:
+def _keep(key: _LayoutKey, layout: _Layout) -> _Layout:
     if len(key[0]) <= _PREFIX_BYTES_MAX:
         if len(_LAYOUTS) >= _LAYOUTS_MAX:
             _LAYOUTS.clear()

@@ -222,7 +222,7 @@ def _answer_found(effect: MessagesFound, payloads: Payloads | None) -> Answer | 
         payload = None if payloads is None else payloads(view.message)
         if payload is None:
             return None
-        item: dict[str, Any] = {"message": encode_for_receiver(view, payload)}
+        item: dict[str, Any] = {"message": encode_for_receiver(view, payload, partitioned=effect.partitioned)}
         if view.lock_token is not None:
             item["lock-token"] = uuid.UUID(bytes_le=view.lock_token)
         found.append(item)

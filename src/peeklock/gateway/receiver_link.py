@@ -73,6 +73,7 @@ class ReceiverLink:
         "_kept",
         "_missing",
         "_outbox",
+        "_partitioned",
         "_settled",
         "_tokens",
         "_wanted",
@@ -106,6 +107,7 @@ class ReceiverLink:
         self.mode = mode
         self.unsettled = unsettled
         self.queue_id: int | None = None
+        self._partitioned = False
         self._settled = mode is ReceiveMode.RECEIVE_AND_DELETE
         self._wanted = 0  # deliveries that the client allows in all
         self._drain_asked = False
@@ -125,6 +127,7 @@ class ReceiverLink:
     def opened(self, effect: ReceiverOpened) -> None:
         """Pass on the credit that came before the link was open."""
         self.queue_id = effect.queue_id
+        self._partitioned = effect.partitioned
         self.unsettled.of_message_session = effect.session_id is not None
         if self._wanted or self._drain_asked:
             self._set_credit(drain=self._drain_asked)
@@ -238,9 +241,8 @@ class ReceiverLink:
             self._kept.pop(tag, None)
             self.release_undelivered(effect)
             return True
-        delivery_id = connection.send(
-            self.channel, self.handle, tag, encode_for_receiver(effect, payload), settled=self._settled
-        )
+        encoded = encode_for_receiver(effect, payload, tag_only=self._settled, partitioned=self._partitioned)
+        delivery_id = connection.send(self.channel, self.handle, tag, encoded, settled=self._settled)
         if delivery_id < 0:  # the client has ended the link, its event is on the way
             self.release_undelivered(effect)
             return True
