@@ -80,7 +80,11 @@ class Client:
     def __init__(self, limits: TierLimits = STANDARD) -> None:
         self.logged: list[tuple[str, dict[str, Any]]] = []
         self.authority = Authority(
-            [SasRule("root", "key", "second"), SasRule("watcher", "key", rights=ALL_RIGHTS - {Right.MANAGE})]
+            [
+                SasRule("root", "key", "second"),
+                SasRule("watcher", "key", rights=ALL_RIGHTS - {Right.MANAGE}),
+                SasRule("listener", "key", rights=frozenset({Right.LISTEN})),
+            ]
         )
         self.admin = Administration(
             self.authority,
@@ -404,6 +408,14 @@ def test_a_queue_is_deleted_by_name(client: Client) -> None:
     assert (answer.status, answer.body) == (200, b"")
 
 
+def test_a_lock_on_the_namespace_is_a_409_that_says_so(client: Client) -> None:
+    """Req: A-03. Source: the same refusal of Azure's resource manager."""
+    failure = Failed(REPLY_TO, InvalidOperation("'orders' cannot be deleted: the namespace has a lock"))
+    answer = client.answer("DELETE", "/orders", effect=failure)
+    assert answer.status == 409
+    assert detail(answer).startswith("ScopeLocked: 'orders' cannot be deleted: the namespace has a lock. ")
+
+
 def test_deleting_what_is_absent_is_a_404(client: Client) -> None:
     """Req: A-01."""
     failure = Failed(REPLY_TO, EntityNotFound("queue 'orders' was not found"))
@@ -624,6 +636,84 @@ def test_a_token_for_the_entity_or_of_the_second_key_will_do(client: Client) -> 
     ):
         token = generate(resource, "root", key, NOW_MS + 60_000)
         assert isinstance(client.ask("GET", "/orders", authorization=token), Pending)
+
+
+FORWARDING = PYTHON_ENTRY.format(
+    "<QueueDescription><RequiresDuplicateDetection>false</RequiresDuplicateDetection>"
+    "<RequiresSession>false</RequiresSession><EnablePartitioning>false</EnablePartitioning>"
+    "<ForwardTo>sb://localhost/last</ForwardTo>"
+    "<ForwardDeadLetteredMessagesTo>https://localhost/dead/</ForwardDeadLetteredMessagesTo>"
+    "</QueueDescription>"
+)
+
+
+def test_forwarding_needs_send_on_where_messages_are_to_go(client: Client) -> None:
+    """Req: R-04, F-01. The namespace's token will do, else one in a header for each target."""
+    own = generate("https://localhost/orders", "root", "key", NOW_MS + 60_000)
+    last = generate("sb://localhost/last", "watcher", "key", NOW_MS + 60_000)
+    dead = generate("sb://localhost/dead", "watcher", "key", NOW_MS + 60_000)
+    listener = generate("sb://localhost", "listener", "key", NOW_MS + 60_000)
+    for headers, refused in (
+        ({}, None),
+        (
+            {
+                "authorization": own,
+                "servicebussupplementaryauthorization": last,
+                "servicebusdlqsupplementaryauthorization": dead,
+            },
+            None,
+        ),
+        ({"authorization": own}, "InvalidAudience: "),
+        ({"authorization": own, "servicebussupplementaryauthorization": last}, "InvalidAudience: "),
+        (
+            {"authorization": own, "servicebusdlqsupplementaryauthorization": dead},
+            "InvalidAudience: ",
+        ),
+        (
+            {"servicebussupplementaryauthorization": listener},
+            "Unauthorized access. 'Send' claim(s) are required on 'last' to forward to it",
+        ),
+    ):
+        for if_match in ({}, {"if_match": "*"}):
+            asked = client.ask("PUT", "/orders", FORWARDING, **headers, **if_match)
+            if refused is None:
+                assert isinstance(asked, Pending)
+            else:
+                assert isinstance(asked, Response)
+                assert asked.status == 401
+                assert detail(asked).startswith(refused)
+
+
+def test_an_update_that_first_looks_up_checks_its_forwards_too(client: Client) -> None:
+    """Req: R-04, F-01."""
+    own = generate("https://localhost/orders", "root", "key", NOW_MS + 60_000)
+    body = PYTHON_ENTRY.format("<QueueDescription><ForwardTo>last</ForwardTo></QueueDescription>")
+    answer = client.answer("PUT", "/orders", body, if_match="*", authorization=own, effect=found())
+    assert answer.status == 401
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("last", "last"),
+        ("sb://localhost/last", "last"),
+        ("https://localhost:5300/a/last/", "a/last"),
+        ("https://localhost/a%2Flast", "a/last"),
+        ("/last/", "last"),
+        ("", None),
+        ("sb://localhost/", None),
+    ],
+)
+def test_a_forward_may_be_a_name_or_an_address_and_is_answered_as_an_address(
+    client: Client, address: str, name: str | None
+) -> None:
+    """Req: A-01, F-01. Source: wire contract 7.8."""
+    body = PYTHON_ENTRY.format(f"<QueueDescription><ForwardTo>{address}</ForwardTo></QueueDescription>")
+    assert client.command("PUT", "/orders", body).description.forward_to == name
+    answer = client.answer("PUT", "/orders", body, effect=found(forward_to=name))
+    shown = f"<ForwardTo>sb://localhost:5300/{name}</ForwardTo>"
+    assert (shown in answer.body.decode()) is (name is not None)
+    assert ("<ForwardTo" in answer.body.decode()) is (name is not None)
 
 
 def test_a_token_for_one_entity_does_not_reach_another_through_an_odd_path(client: Client) -> None:

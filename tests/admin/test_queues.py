@@ -26,7 +26,7 @@ DESCRIPTIONS = st.builds(
     QueueDescription,
     name=NAMES,
     lock_duration_ms=DURATIONS,
-    max_size_mb=st.integers(-(10**9), 10**9),
+    max_size_mb=st.integers(1024, 10**9),  # of a partition at least so much, or its size cannot be told
     requires_duplicate_detection=st.booleans(),
     requires_session=st.booleans(),
     default_ttl_ms=DURATIONS,
@@ -54,6 +54,25 @@ def entry(description: QueueDescription) -> bytes:
 def test_every_description_survives_writing_and_reading(description: QueueDescription) -> None:
     """Req: A-01. A client that reads and writes back changes nothing."""
     assert read_queue(read_description(entry(description)), description.name, 256) == description
+
+
+def test_the_size_of_a_partitioned_queue_is_asked_for_a_partition_and_shown_for_all() -> None:
+    """Req: A-01, S-02. Source: wire contract 7.3: "partitioned: returned x16"; 5 GB is the most of one."""
+    asked = (
+        b"<entry><content><QueueDescription><MaxSizeInMegabytes>%d</MaxSizeInMegabytes>"
+        b"<EnablePartitioning>%s</EnablePartitioning></QueueDescription></content></entry>"
+    )
+    for size, partitioned, found in (
+        (1024, b"true", 1024),
+        (5120, b"true", 5120),
+        (16_384, b"true", 1024),
+        (81_920, b"true", 5120),
+        (16_384, b"false", 16_384),
+    ):
+        assert read_queue(read_description(asked % (size, partitioned)), "q", 256).max_size_mb == found
+    assert b"<MaxSizeInMegabytes>32768<" in entry(
+        QueueDescription("q", max_size_mb=2048, enable_partitioning=True)
+    )
 
 
 @given(DESCRIPTIONS, DESCRIPTIONS)

@@ -34,17 +34,25 @@ from peeklock.broker.commands import (
     ReplyTo,
     UpdateQueue,
 )
+from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Done, EntitiesFound, EntityFound, Failed, QueueView
 from peeklock.broker.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
     EntityNotFound,
+    InvalidOperation,
     NotSupported,
     ServiceBusError,
 )
 from peeklock.broker.quotas import STANDARD, TierLimits
 
 __all__ = ["BODY_BYTES_MAX", "AdminRequest", "Administration", "Pending", "Response"]
+
+_FORWARD_TOKENS = {
+    "forward_to": "servicebussupplementaryauthorization",
+    "forward_dead_lettered_to": "servicebusdlqsupplementaryauthorization",
+}
+"""Field of a description -> header with a token for the entity that it names. Source: wire contract 7.1."""
 
 PAGE_MAX = 100
 """Entities in a page; a larger $top is taken as this. Source: wire contract 7.1."""
@@ -132,19 +140,31 @@ class Administration:
             return exchange.refusal(failure)
 
     def _authorize(self, request: AdminRequest, path: str, now_ms: int) -> None:
-        token = request.headers.get("authorization", "").strip()
-        if not token:
+        token = request.headers.get("authorization", "")
+        if not token.strip():
             raise ClaimMissing("MissingToken: The authorization header was not found.")
-        kind = SAS_TOKEN_TYPE
+        self._require(Right.MANAGE, token, path, now_ms, "to perform this operation")
+
+    def authorize_forwards(self, request: AdminRequest, description: QueueDescription, now_ms: int) -> None:
+        """Require Send on each entity that is forwarded to, by a token for it or by the request's own.
+
+        Raises: AuthorizationError.
+        """
+        for field_, header in _FORWARD_TOKENS.items():
+            target = getattr(description, field_)
+            if target is not None:
+                token = request.headers.get(header) or request.headers["authorization"]
+                self._require(Right.SEND, token, target, now_ms, f"on '{target}' to forward to it")
+
+    def _require(self, right: Right, token: str, path: str, now_ms: int, what_for: str) -> None:
+        token, kind = token.strip(), SAS_TOKEN_TYPE
         if token[:7].lower() == "bearer ":
             token, kind = token[7:], JWT_TOKEN_TYPE
         # A path that could be taken for a URI of another path names no entity: only a namespace's token
         # will do.
         grant = self._authority.authorize(token, "" if "://" in path else path, now_ms, kind)
-        if Right.MANAGE not in grant.rights:
-            raise ClaimMissing(
-                "Unauthorized access. 'Manage' claim(s) are required to perform this operation."
-            )
+        if right not in grant.rights:
+            raise ClaimMissing(f"Unauthorized access. '{right.value}' claim(s) are required {what_for}.")
 
 
 class _Exchange:
@@ -199,6 +219,7 @@ class _Exchange:
             raise ArgumentInvalid(f"The content is a {given.kind!r}, not a QueueDescription.")
         if "if-match" not in self._request.headers:
             description = read_queue(given, self.path, self._owner._limits.message_size_kb_default)
+            self._owner.authorize_forwards(self._request, description, self._now_ms)
             return Pending(CreateQueue(description, self._reply_to), lambda effect: self._entity(201, effect))
         if all(given.has(element) for element in IMMUTABLE):
             return self._update(given, None)
@@ -212,7 +233,7 @@ class _Exchange:
         assert isinstance(effect, EntityFound)
         try:
             return self._update(given, effect.entity)
-        except ServiceBusError as failure:
+        except (ServiceBusError, AuthorizationError) as failure:
             return self.refusal(failure)
 
     def _update(self, given: Description, existing: QueueView | None) -> Pending:
@@ -222,6 +243,7 @@ class _Exchange:
             self._owner._limits.message_size_kb_default,
             None if existing is None else existing.description,
         )
+        self._owner.authorize_forwards(self._request, description, self._now_ms)
         return Pending(UpdateQueue(description, self._reply_to), lambda effect: self._entity(200, effect))
 
     def _delete(self) -> Response | Pending:
@@ -231,6 +253,9 @@ class _Exchange:
 
     def _deleted(self, effect: AdminEffect) -> Response:
         if isinstance(effect, Failed):
+            if type(effect.error) is InvalidOperation:
+                # Only a lock on the namespace forbids to delete, which is called thus in Azure.
+                return self._refusal(409, f"ScopeLocked: {effect.error}")
             return self.refusal(effect.error)
         assert isinstance(effect, Done)
         return Response(200)

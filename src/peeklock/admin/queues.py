@@ -16,6 +16,8 @@ from peeklock.admin.reading import Description
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.effects import QueueView
 from peeklock.broker.errors import ArgumentInvalid, NotSupported
+from peeklock.broker.sequence_numbers import PARTITION_COUNT
+from peeklock.broker.validation import MAX_SIZE_MB_MIN
 
 IMMUTABLE = {
     "RequiresDuplicateDetection": "requires_duplicate_detection",
@@ -69,6 +71,10 @@ def read_queue(
     if existing is not None:
         for field in IMMUTABLE.values():
             settings.setdefault(field, getattr(existing, field))
+    size_mb = settings.get("max_size_mb", 0)
+    if settings.get("enable_partitioning") and size_mb >= MAX_SIZE_MB_MIN * PARTITION_COUNT:
+        # As it is shown. No partition may be so large, so that nobody can have meant the size of one.
+        settings["max_size_mb"] = size_mb // PARTITION_COUNT
     return QueueDescription(name, **settings)
 
 
@@ -80,7 +86,8 @@ def write_queue(view: QueueView, host: str, message_size_kb_default: int) -> str
     )
     elements = [
         ("LockDuration", format_duration(about.lock_duration_ms)),
-        ("MaxSizeInMegabytes", about.max_size_mb),
+        # Asked for is the size of one partition, shown that of all. Source: wire contract 7.3.
+        ("MaxSizeInMegabytes", about.max_size_mb * (PARTITION_COUNT if about.enable_partitioning else 1)),
         ("RequiresDuplicateDetection", about.requires_duplicate_detection),
         ("RequiresSession", about.requires_session),
         ("DefaultMessageTimeToLive", format_duration(about.default_ttl_ms)),
@@ -129,7 +136,7 @@ def _count_details(view: QueueView) -> str:
         ("ActiveMessageCount", view.active_count),
         ("DeadLetterMessageCount", view.dead_letter_count),
         ("ScheduledMessageCount", view.scheduled_count),
-        ("TransferMessageCount", 0),
+        ("TransferMessageCount", 0),  # a message is passed on in the moment it arrives
         ("TransferDeadLetterMessageCount", view.transfer_dead_letter_count),
     ]
     return (
