@@ -14,6 +14,7 @@ from peeklock.amqp import composites
 from peeklock.amqp.codec import DecodeError, decode, decode_typed, encode, iter_map_raw, skip
 from peeklock.amqp.composites import composite
 from peeklock.amqp.connection import Connection
+from peeklock.amqp.coordination import Declare, Discharge, decode_coordination, encode_coordination
 from peeklock.amqp.events import ConnectionClosed, DeliveryReceived, Event
 from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER, frame
 from peeklock.amqp.messaging import Header, Properties, encode_message, iter_batch, merge_map, scan
@@ -55,6 +56,32 @@ SESSION = (
     + frame(0, composite(composites.DETACH, [UInt(0), True]))
     + frame(0, composite(composites.END, []))
     + frame(0, composite(composites.CLOSE, []))
+)
+
+DISCHARGE = encode_coordination(Discharge(b"txn-id", True))
+COORDINATOR = Described(0x30, [Array.of(Symbol, ["amqp:local-transactions"])])
+WITHIN = Described(0x34, [b"txn-id"])
+TRANSACTION = (
+    begin()
+    + frame(
+        0,
+        composite(
+            composites.ATTACH,
+            ["control", UInt(0), False, None, None, Described(0x28, []), COORDINATOR, None, None, UInt(0)],
+        ),
+    )
+    + attach(1, Role.SENDER)
+    + transfer(0, 0, encode_coordination(Declare()))
+    + transfer(1, 1, MESSAGE, more=True, state=WITHIN)
+    + transfer(1, None, b"more", tag=None, state=WITHIN)
+    + frame(
+        0,
+        composite(
+            composites.DISPOSITION,
+            [True, UInt(0), UInt(5), False, Described(0x34, [b"txn-id", Described(0x24, [])])],
+        ),
+    )
+    + transfer(0, 2, DISCHARGE)
 )
 
 
@@ -163,6 +190,21 @@ def test_performatives_with_any_fields_never_escape(code: int, fields: list[Any]
 def test_a_damaged_session_never_escapes(data: bytes) -> None:
     """Req: R-05"""
     check(bare_server(), data)
+
+
+@few
+@given(mutated(TRANSACTION))
+def test_a_damaged_transaction_never_escapes(data: bytes) -> None:
+    """Req: R-05, F-03"""
+    check(bare_server(), data)
+
+
+@few
+@given(st.one_of(st.binary(max_size=64), mutated(DISCHARGE), mutated(encode_coordination(Declare()))))
+def test_what_is_said_to_a_coordinator_is_read_or_refused(data: bytes) -> None:
+    """Req: R-05, F-03"""
+    with contextlib.suppress(DecodeError):
+        decode_coordination(data)
 
 
 @few

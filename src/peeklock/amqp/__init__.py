@@ -6,6 +6,7 @@ Leaves
 Machines
     frames, composites       frame layout and limits; tables of fields and their checks
     performatives, errors    performatives, termini, states; conditions and scopes
+    coordination             what is said to a coordinator of transactions
     handshake, sasl, idle    from the first header to the last close; negotiation; time-outs
     serial                   arithmetic of ids that wrap
     output, events           what is queued for the peer; what is reported to the owner

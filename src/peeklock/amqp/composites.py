@@ -34,6 +34,8 @@ MODIFIED: Final = 0x27
 SOURCE: Final = 0x28
 TARGET: Final = 0x29
 COORDINATOR: Final = 0x30
+DECLARE: Final = 0x31
+DISCHARGE: Final = 0x32
 DECLARED: Final = 0x33
 TRANSACTIONAL_STATE: Final = 0x34
 SASL_MECHANISMS: Final = 0x40
@@ -57,6 +59,29 @@ NAMES: Final = {
     SASL_CHALLENGE: "sasl-challenge",
     SASL_RESPONSE: "sasl-response",
     SASL_OUTCOME: "sasl-outcome",
+}
+"""What a frame may hold."""
+
+_SYMBOLIC: Final = {
+    f"amqp:{name}:list": code
+    for code, name in (
+        NAMES
+        | {
+            ERROR: "error",
+            RECEIVED: "received",
+            ACCEPTED_CODE: "accepted",
+            REJECTED: "rejected",
+            RELEASED_CODE: "released",
+            MODIFIED: "modified",
+            SOURCE: "source",
+            TARGET: "target",
+            COORDINATOR: "coordinator",
+            DECLARE: "declare",
+            DISCHARGE: "discharge",
+            DECLARED: "declared",
+            TRANSACTIONAL_STATE: "transactional-state",
+        }
+    ).items()
 }
 
 
@@ -151,8 +176,11 @@ FIELDS: Final[dict[int, tuple[Field, ...]]] = {
         ("undeliverable-here", _BOOL, False),
         ("message-annotations", _MAP, False),
     ),
+    DECLARE: (("global-id", _ANY, False),),
+    DISCHARGE: (("txn-id", _ANY, False), ("fail", _BOOL, False)),
     DECLARED: (("txn-id", _BINARY, True),),
-    TRANSACTIONAL_STATE: (("txn-id", _BINARY, True), ("outcome", _ANY, False)),
+    # A txn-id that is missing or wrong is for the coordinator to refuse, see `performatives.transaction_id`.
+    TRANSACTIONAL_STATE: (("txn-id", _ANY, False), ("outcome", _ANY, False)),
     SOURCE: (
         ("address", _ANY, False),
         ("durable", _UINT, False),
@@ -185,34 +213,6 @@ FIELDS: Final[dict[int, tuple[Field, ...]]] = {
     SASL_CHALLENGE: (("challenge", _BINARY, True),),
     SASL_RESPONSE: (("response", _BINARY, True),),
     SASL_OUTCOME: (("code", _UBYTE, True), ("additional-data", _BINARY, False)),
-}
-
-_SYMBOLIC: Final = {
-    "amqp:open:list": OPEN,
-    "amqp:begin:list": BEGIN,
-    "amqp:attach:list": ATTACH,
-    "amqp:flow:list": FLOW,
-    "amqp:transfer:list": TRANSFER,
-    "amqp:disposition:list": DISPOSITION,
-    "amqp:detach:list": DETACH,
-    "amqp:end:list": END,
-    "amqp:close:list": CLOSE,
-    "amqp:error:list": ERROR,
-    "amqp:received:list": RECEIVED,
-    "amqp:accepted:list": ACCEPTED_CODE,
-    "amqp:rejected:list": REJECTED,
-    "amqp:released:list": RELEASED_CODE,
-    "amqp:modified:list": MODIFIED,
-    "amqp:source:list": SOURCE,
-    "amqp:target:list": TARGET,
-    "amqp:coordinator:list": COORDINATOR,
-    "amqp:declared:list": DECLARED,
-    "amqp:transactional-state:list": TRANSACTIONAL_STATE,
-    "amqp:sasl-mechanisms:list": SASL_MECHANISMS,
-    "amqp:sasl-init:list": SASL_INIT,
-    "amqp:sasl-challenge:list": SASL_CHALLENGE,
-    "amqp:sasl-response:list": SASL_RESPONSE,
-    "amqp:sasl-outcome:list": SASL_OUTCOME,
 }
 
 

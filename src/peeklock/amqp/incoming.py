@@ -242,7 +242,7 @@ class Incoming:
         if settled:
             partial.settled = True
         if state is not None:
-            partial.state = decode_state(state)
+            partial.take_state(decode_state(state))
         link.partial = partial
         link.fast = False
         link.add_chunk(partial, payload)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 
 from .errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, RemoteProtocolError, Scope
-from .performatives import DeliveryState
+from .performatives import DeliveryState, TransactionalState
 from .serial import MASK, distance
 from .types import TAG_BYTES_MAX, Encoded, Role
 
@@ -74,6 +74,18 @@ class Partial:
         self.chunks: list[bytes] = []
         self.size = 0
         self.oversized = False
+
+    def take_state(self, state: DeliveryState | None) -> None:
+        """Take the state that a frame tells; any of them may tell it (AMQP 2.7.5, state).
+
+        Raises:
+            RemoteProtocolError: the delivery leaves its transaction.
+        """
+        told = self.state
+        if isinstance(told, TransactionalState):
+            if not isinstance(state, TransactionalState) or state.txn_id != told.txn_id:
+                raise _invalid("the transaction changes inside a delivery")
+        self.state = state
 
 
 class Link:

@@ -4,7 +4,8 @@ Must not know in which state a performative may come: that is `connection`, `ses
 transfers and dispositions do not pass here: `incoming` and `outgoing` read and write them inline.
 Performatives and errors go out with their nulls: older official Python clients index the fields without
 counting them first (wire contract 0.2).
-Source: OASIS AMQP 1.0 sections 2.7, 2.8.14, 3.4, 3.5 and 4.5.
+Source: OASIS AMQP 1.0 sections 2.7, 2.8.14, 3.4, 3.5 and 4.5. What is said to a coordinator is a message, not
+a performative: `coordination`.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Declared:
 
 @dataclass(slots=True, frozen=True)
 class TransactionalState:
-    """The state of a delivery inside a transaction (AMQP 4.5.8)."""
+    """The state of a delivery inside a transaction (AMQP 4.5.6)."""
 
     txn_id: bytes
     outcome: DeliveryState | None = None
@@ -177,11 +178,17 @@ def decode_state(value: Any) -> DeliveryState | None:
         return Declared(checked_fields(DECLARED, fields)[0])
     if code == TRANSACTIONAL_STATE:
         txn_id, outcome = checked_fields(TRANSACTIONAL_STATE, fields)
-        inner = decode_state(outcome)
-        if isinstance(inner, (Received, TransactionalState)):
-            raise RemoteProtocolError(INVALID_FIELD, "the outcome of a transactional-state is not an outcome")
-        return TransactionalState(txn_id, inner)
+        return TransactionalState(transaction_id(txn_id), decode_state(outcome))
     raise RemoteProtocolError(INVALID_FIELD, f"0x{code:x} is not a delivery state")
+
+
+def transaction_id(value: Any) -> bytes:
+    """Take the txn-id of a peer; one that is missing or no binary becomes the empty one, which names nothing.
+
+    So that a client with a wrong id is told `amqp:transaction:unknown-id` where it used it, and keeps the
+    connection with all its other transactions.
+    """
+    return value if isinstance(value, bytes) else b""
 
 
 def encode_error(error: AmqpError) -> bytes:
