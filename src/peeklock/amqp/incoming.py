@@ -29,6 +29,7 @@ from .performatives import Accepted, DeliveryState, Modified, Rejected, Released
 from .serial import HALF, MASK
 from .types import Role
 
+_NULL: Final = 0x40
 _U32 = struct.Struct(">I").unpack_from
 
 TAIL_BYTES_MAX: Final = 64
@@ -133,33 +134,12 @@ class Incoming:
         payload_start = position + 1 + buf[position]
         if payload_start > end:
             return False
-        at = position + 2
-        code = buf[at]
-        if code == 0x52:
-            handle = buf[at + 1]
-            at += 2
-        elif code == 0x43:
-            handle = 0
-            at += 1
-        elif code == 0x70:
-            handle = _U32(buf, at + 1)[0]
-            at += 5
-        else:
-            return False
+        handle, at = _uint(buf, position + 2)
         link = self.links.get(handle)
         if link is None or not link.fast:
             return False
-        code = buf[at]
-        if code == 0x52:
-            delivery_id = buf[at + 1]
-            at += 2
-        elif code == 0x70:
-            delivery_id = _U32(buf, at + 1)[0]
-            at += 5
-        elif code == 0x43:
-            delivery_id = 0
-            at += 1
-        else:
+        delivery_id, at = _uint(buf, at)
+        if delivery_id < 0:
             return False
         tag_size = buf[at + 1]
         if buf[at] != 0xA0 or tag_size > 32:
@@ -290,35 +270,13 @@ class Incoming:
             role = Role.SENDER
         else:
             return False
-        at = position + 3
-        code = buf[at]
-        if code == 0x52:
-            first = buf[at + 1]
-            at += 2
-        elif code == 0x70:
-            first = _U32(buf, at + 1)[0]
-            at += 5
-        elif code == 0x43:
-            first = 0
-            at += 1
-        else:
-            return False
-        code = buf[at]
-        if code == 0x52:
-            last = buf[at + 1]
-            at += 2
-        elif code == 0x70:
-            last = _U32(buf, at + 1)[0]
-            at += 5
-        elif code == 0x40:
+        first, at = _uint(buf, position + 3)
+        if buf[at] == _NULL:
             last = first
             at += 1
-        elif code == 0x43:
-            last = 0
-            at += 1
         else:
-            return False
-        if at > end or (last - first) & MASK >= HALF:
+            last, at = _uint(buf, at)
+        if first < 0 or last < 0 or at > end or (last - first) & MASK >= HALF:
             return False
         tail = self.tails.dispositions.get(buf[at:end])
         if tail is None:
@@ -385,6 +343,19 @@ class Incoming:
         if (newest - first) & MASK >= HALF:
             return  # about deliveries that are still to come
         events.append(DispositionReceived(self.channel, role, first, last, settled, state))
+
+
+def _uint(buf: bytes, at: int) -> tuple[int, int]:
+    """Read a uint in one of its three encodings; give it and the offset behind it, -1 for anything else."""
+    code = buf[at]
+    if code == 0x70:
+        value: int = _U32(buf, at + 1)[0]
+        return value, at + 5
+    if code == 0x52:
+        return buf[at + 1], at + 2
+    if code == 0x43:
+        return 0, at + 1
+    return -1, at
 
 
 def _decode_fields(buf: bytes, position: int, end: int, count: int) -> list[Any] | None:
