@@ -34,7 +34,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.store import frames
+from peeklock.store import body_rows, frames
 from peeklock.store.sqlite import SqliteStore
 
 NOW_MS = 1_700_000_000_000
@@ -124,7 +124,7 @@ def _cycle_with_engine(count: int) -> float:
         assert batch is not None
         meta = frames.encode(batch)
         for row, payloads in batch.body_rows.items():
-            frames.pack_body_row(row, payloads)
+            body_rows.pack(row, payloads)
         effects = engine.committed(batch.no, len(meta), NOW_MS)
     return (time.perf_counter() - start) / count * 1e6
 

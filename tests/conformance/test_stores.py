@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,45 @@ async def test_committed_facts_are_there_after_a_restart(medium: Medium) -> None
 
 
 @run
+async def test_texts_hops_and_partitions_are_there_after_a_restart(medium: Medium) -> None:
+    """Records with and without them in one queue, also over several frames. Req: R-01, R-02."""
+    first, other, state, dead = message(1), message(2), message(1), message(1)
+    first.session_id, first.hops = "session ☃", 4
+    state.session_id = ""
+    dead.session_id, dead.dead_letter_source, dead.overlay = "session ☃", "orders/in", b"overlay"
+    changed = message(1)
+    changed.session_id, changed.delivery_count = "session ☃", 3
+    counters = NumbersIssued(QUEUE_ID, 3, 3, 77, tuple(range(2**48, 2**48 + 16)))
+    before = NumbersIssued(QUEUE_ID, 2, 2, 70, (1,) * 16)
+    async with medium.opened() as store:
+        places = ((0, first), (0, other), (3, state), (2, dead))
+        stored_all: list[Change] = [MessageStored(QUEUE_ID + sub, made) for sub, made in places]
+        await store.commit(Batch(1, [*stored_all, before], {1: [b"one"]}))
+        await store.commit(Batch(2, [MessageStored(QUEUE_ID, changed), counters]))
+    async with medium.opened() as store:
+        live = await store.load_live()
+        found = {
+            (queue_id - QUEUE_ID, m.position): (m.session_id, m.dead_letter_source, m.hops, m.overlay)
+            for queue_id, changes in live.messages
+            for m in (change.message for change in changes)
+        }
+        assert found == {
+            (0, 1): ("session ☃", None, 0, None),
+            (0, 2): (None, None, 0, None),
+            (3, 1): ("", None, 0, None),
+            (2, 1): ("session ☃", "orders/in", 0, b"overlay"),
+        }
+        assert live.numbers == [(2, counters)]
+        [head] = await store.read_head(1)
+        assert sorted(c.message.session_id or "" for c in head.changes if isinstance(c, MessageStored)) == [
+            "",
+            "",
+            "session ☃",
+            "session ☃",
+        ]
+
+
+@run
 async def test_values_are_taken_when_commit_is_called(medium: Medium) -> None:
     """The next command may change a record before the awaitable is awaited."""
     async with medium.opened() as store:
@@ -146,8 +186,28 @@ async def test_commits_are_durable_in_the_order_they_were_called(medium: Medium)
 async def test_entities_are_kept_with_all_their_settings(medium: Medium) -> None:
     """Req: R-01. Ids are never reused, also when the last entity is deleted."""
     changed = entity(
-        1, "Órders/in", lock_duration_ms=5000, status=EntityStatus.SEND_DISABLED, user_metadata='né "é"'
+        1,
+        "Órders/in",
+        lock_duration_ms=5000,
+        max_size_mb=2048,
+        requires_duplicate_detection=True,
+        requires_session=True,
+        default_ttl_ms=1,
+        dead_lettering_on_expiration=True,
+        duplicate_window_ms=20_000,
+        max_delivery_count=3,
+        enable_batched_operations=False,
+        status=EntityStatus.SEND_DISABLED,
+        forward_to="b",
+        forward_dead_lettered_to="ünter/b",
+        user_metadata='né "é"',
+        auto_delete_on_idle_ms=300_000,
+        enable_partitioning=True,
+        enable_express=True,
+        max_message_size_kb=2048,
     )
+    standard = asdict(QueueDescription(""))
+    assert all(standard[name] != value for name, value in asdict(changed.description).items())
     async with medium.opened() as store:
         await store.commit(Batch(1, [entity(1, "orders"), entity(2, "b"), entity(3, "c")]))
         await store.commit(Batch(2, [changed, EntityRemoved(3)]))

@@ -16,7 +16,7 @@ from tests.engine.tiny import TinyNamespace
 
 T = TypeVar("T")
 
-RECORD = tuple(name for name in Message.__slots__ if name not in ("lock", "message_id"))
+RECORD = tuple(name for name in Message.__slots__ if name not in ("lock", "routing"))
 
 
 def at_once(awaitable: Awaitable[T]) -> T:

@@ -1,4 +1,4 @@
-"""Ways to damage a store that is closed."""
+"""Ways to look into a store that is closed, and to damage it."""
 
 from __future__ import annotations
 
@@ -23,3 +23,16 @@ def flip(path: Path, table: str, no: int, at: int) -> None:
         blob[at] ^= 0x10
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     db.close()
+
+
+def frames_of(path: Path) -> dict[int, bytes]:
+    """Give the frames of a database by number, as they are in it."""
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
+    found = dict(db.execute("SELECT no, meta FROM journal").fetchall())
+    db.close()
+    return found
+
+
+def format_of(path: Path) -> int:
+    """Give the format that the header of the file itself names."""
+    return int.from_bytes(path.read_bytes()[60:64], "big")

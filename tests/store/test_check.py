@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored
+from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.message import Message
 from peeklock.store.base import Batch
 from peeklock.store.check import DAMAGED, NOT_CHECKED, SOUND, Report, check
 from peeklock.store.sqlite import SqliteStore
-from tests.store.damage import flip, meddle
+from tests.store.damage import flip, format_of, meddle
 
 QUEUE_ID = 4
 FRAMES = 6
@@ -82,7 +83,7 @@ def test_a_sound_store_is_described(path: Path) -> None:
     report = checked(path)
     assert report.damages == []
     assert report.exit_status == SOUND
-    assert report.lines[0] == f"store {path}, format 1"
+    assert report.lines[0] == f"store {path}, format 2"
     assert report.lines[1:3] == ["entities: 1", f"journal: frames 1 to 6, {journal_bytes(path):,} bytes"]
     assert report.lines[3:6] == ["messages: 12", "  'orders': 9", "  'orders' (dead letters): 3"]
     assert report.lines[6].startswith("bodies: 4 rows, ")
@@ -179,6 +180,47 @@ def test_a_store_that_a_kill_left_is_checked_through_its_wal(path: Path) -> None
     assert "  'orders': 10" in report.lines
 
 
+def test_messages_are_counted_by_queue_also_session_states(path: Path) -> None:
+    """Req: R-03."""
+
+    async def add(store: SqliteStore) -> None:
+        await store.open()
+        changes: list[Change] = []
+        for queue_id, position in ((QUEUE_ID, 99), (QUEUE_ID + 2, 1), (QUEUE_ID + 3, 1), (QUEUE_ID + 3, 2)):
+            made = message(position, 5, 1)
+            made.session_id = "session"
+            changes.append(MessageStored(queue_id, made))
+        changes.append(NumbersIssued(QUEUE_ID, 100, 100, 0, (1,) * 16))
+        await store.commit(Batch(FRAMES + 1, changes))
+        await store.close()
+
+    asyncio.run(add(SqliteStore(path.parent)))
+    report = checked(path)
+    assert report.damages == []
+    assert report.lines[4:8] == [
+        "  'orders': 10",
+        "  'orders' (dead letters): 3",
+        "  'orders' (transfer dead letters): 1",
+        "  'orders' (session states): 2",
+    ]
+
+
+def test_a_store_that_a_newer_release_took_over_and_was_killed_is_not_checked(path: Path) -> None:
+    """The new format's number may stand in the WAL alone. Req: R-07."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL").fetchall()
+    db.execute("PRAGMA user_version = 3")
+    (path.parent / "left").mkdir()
+    left = path.parent / "left" / "peeklock.db"
+    for name in ("peeklock.db", "peeklock.db-wal"):
+        shutil.copy(path.with_name(name), left.with_name(name))
+    db.close()
+    assert format_of(left) == 2
+    report = checked(left)
+    assert report.exit_status == NOT_CHECKED
+    assert "has format 3, written by a newer release" in report.lines[-1]
+
+
 def test_a_running_store_is_checked_without_disturbing_it(path: Path) -> None:
     async def test(store: SqliteStore) -> None:
         await store.open()
@@ -198,10 +240,10 @@ def test_what_is_no_store_is_not_checked(path: Path, tmp_path: Path) -> None:
     report = check(tmp_path / "nowhere")
     assert (report.exit_status, report.damages) == (NOT_CHECKED, [])
     assert "there is no store in" in report.lines[0]
-    meddle(path, "PRAGMA user_version = 2")
+    meddle(path, "PRAGMA user_version = 3")
     report = checked(path)
     assert report.exit_status == NOT_CHECKED
-    assert "has format 2, written by a newer release; this one reads up to 1" in report.lines[0]
+    assert "has format 3, written by a newer release; this one reads up to 2" in report.lines[0]
     path.write_bytes(b"\0" * 5000)
     report = checked(path)
     assert report.exit_status == DAMAGED

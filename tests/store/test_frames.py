@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,11 +15,15 @@ from peeklock.broker.message import Message, MessageState
 from peeklock.engine import reclaim
 from peeklock.store import frames
 from peeklock.store.base import Batch, LiveFacts, StoreDamaged
+from peeklock.store.fold import Fold
+from tests.golden.stores.make import format_1
+from tests.store.damage import frames_of
 
 NUMBER = st.integers(0, 2**63 - 1)
 POSITION = st.integers(0, 2**64 - 1) | st.integers(0, 5)
 SMALL = st.integers(0, 2**32 - 1)
 QUEUE_ID = st.integers(4, 11)
+TEXT = st.none() | st.text(max_size=5) | st.sampled_from(["session", "\0", "sëssion ☃ 𝄞", "x" * 128])
 
 
 @st.composite
@@ -37,6 +42,9 @@ def messages(draw: st.DrawFn) -> Message:
     message.state = draw(st.sampled_from(MessageState))
     message.delivery_count = draw(SMALL)
     message.overlay = draw(st.none() | st.binary(max_size=40))
+    message.session_id = draw(TEXT)
+    message.dead_letter_source = draw(TEXT)
+    message.hops = draw(st.integers(0, 4))
     message.body_row = draw(NUMBER)
     message.body_slot = draw(SMALL)
     return message
@@ -46,11 +54,13 @@ CHANGE = st.one_of(
     st.builds(MessageStored, QUEUE_ID, messages()),
     st.builds(MessageRemoved, QUEUE_ID, messages()),
     st.builds(NumbersIssued, QUEUE_ID, POSITION, NUMBER, NUMBER),
+    st.builds(NumbersIssued, QUEUE_ID, POSITION, NUMBER, NUMBER, st.tuples(*[POSITION] * 16)),
     st.builds(MessageIdSeen, QUEUE_ID, st.binary(min_size=16, max_size=16), NUMBER, NUMBER),
 )
 
 
 def stored(changes: list[Change]) -> list[tuple[object, ...]]:
+    """Give the fields of stored records that a frame keeps."""
     return [
         (c.queue_id, *(getattr(c.message, name) for name in STORED_FIELDS))
         for c in changes
@@ -59,7 +69,7 @@ def stored(changes: list[Change]) -> list[tuple[object, ...]]:
 
 
 STORED_FIELDS = tuple(
-    name for name in Message.__slots__ if name not in ("lock", "message_id", "journal_no", "queue_id")
+    name for name in Message.__slots__ if name not in ("lock", "routing", "journal_no", "queue_id")
 )
 
 
@@ -110,7 +120,7 @@ def test_a_removal_has_the_last_word_in_its_batch() -> None:
     """Stored and removed in one batch, in either order of queues: it is gone."""
     message = Message(10)
     message.position = 7
-    fold = frames.Fold()
+    fold = Fold()
     fold.add(1, frames.encode(Batch(1, [MessageStored(4, message), MessageRemoved(4, message)])))
     assert list(fold.finish().messages) == []
 
@@ -118,7 +128,7 @@ def test_a_removal_has_the_last_word_in_its_batch() -> None:
 @given(st.lists(st.lists(CHANGE, max_size=12), max_size=8), st.integers(1, 2**60))
 def test_a_fold_is_a_replay_of_all_frames(batches: list[list[Change]], first_no: int) -> None:
     """Last record wins, by key."""
-    fold = frames.Fold()
+    fold = Fold()
     records: dict[tuple[int, int], tuple[object, ...]] = {}
     numbers: dict[int, tuple[int, NumbersIssued]] = {}
     ids: dict[tuple[int, bytes], MessageIdSeen] = {}
@@ -156,9 +166,12 @@ def some_frame() -> bytes:
         message = Message(100)
         message.position = position
         message.overlay = b"overlay" if position == 2 else None
+        message.session_id = "sëssion" if position > 2 else None
+        message.dead_letter_source = "orders" if position > 2 else None
         changes.append(MessageStored(4, message))
     changes.append(MessageRemoved(5, message))
     changes.append(NumbersIssued(4, 4, 4, 0))
+    changes.append(NumbersIssued(8, 4, 4, 0, tuple(range(16))))
     changes.append(MessageIdSeen(4, bytes(16), 0, 1))
     return frames.encode(Batch(3, changes))
 
@@ -200,8 +213,6 @@ def test_garbage_gives_only_store_damaged(data: bytes) -> None:
     """Req: R-03."""
     with pytest.raises(StoreDamaged):
         frames.decode(1, data)
-    with pytest.raises(StoreDamaged):
-        frames.unpack_body_row(1, data)
 
 
 @given(st.binary(max_size=300) | st.builds(lambda tail: some_frame()[13:30] + tail, st.binary(max_size=300)))
@@ -218,37 +229,89 @@ def test_a_frame_of_another_version_is_named() -> None:
         frames.decode(1, with_checksum(9, 1, b""))
 
 
+def with_session(position: int, session_id: str | None) -> Message:
+    message = Message(1)
+    message.position = position
+    message.session_id = session_id
+    return message
+
+
+def test_a_text_stands_once_in_a_frame_however_many_messages_have_it() -> None:
+    """A session id may be 128 characters long, and a session of thousands of messages."""
+    sizes = [
+        len(
+            frames.encode(
+                Batch(1, [MessageStored(4, with_session(n, f"{n % 3:0100}")) for n in range(count)])
+            )
+        )
+        for count in (3, 13)
+    ]
+    assert sizes[1] - sizes[0] == 10 * (reclaim.STORED_RECORD_BYTES + reclaim.TEXT_PLACES_BYTES)
+
+
+def test_equal_texts_are_one_object_after_a_restart() -> None:
+    """Over frames, queues and places. A million messages of some sessions must not cost a million texts."""
+    fold = Fold()
+    for no in (1, 2):
+        changes: list[Change] = []
+        for queue_id in (4, 5, 7):
+            message = with_session(no, "".join(["sess", "ion"]))
+            message.dead_letter_source = "".join(["ses", "sion"])
+            changes.append(MessageStored(queue_id, message))
+        fold.add(no, frames.encode(Batch(no, changes)))
+    messages = [c.message for _, changes in fold.finish().messages for c in changes]
+    assert len(messages) == 6
+    assert len({id(text) for m in messages for text in (m.session_id, m.dead_letter_source)}) == 1
+
+
+def test_the_texts_of_records_that_were_replaced_are_not_looked_at() -> None:
+    """A start reads what lasts; the journal may be three times that."""
+    fold = Fold()
+    fold.add(1, frames.encode(Batch(1, [MessageStored(4, with_session(1, "first"))])))
+    fold.add(2, frames.encode(Batch(2, [MessageStored(4, with_session(1, "second"))])))
+    [(_, [change])] = fold.finish().messages
+    assert change.message.session_id == "second"
+    assert isinstance(fold._texts[1], bytes)
+
+
+@pytest.mark.parametrize("place", [2, 2**32 - 1])
+def test_a_place_without_a_text_is_damage(place: int) -> None:
+    """Whatever a wrong writer left behind. Req: R-03."""
+    meta = frames.encode(Batch(1, [MessageStored(4, with_session(1, "only one"))]))
+    broken = with_checksum(1, 1, meta[13:-8] + place.to_bytes(4, "little") + bytes(4))
+    with pytest.raises(StoreDamaged, match="frame 1 does not hold the texts that its messages name"):
+        frames.decode(1, broken)
+    fold = Fold()
+    fold.add(1, broken)
+    with pytest.raises(StoreDamaged, match="frame 1 does not hold the texts that its messages name"):
+        list(fold.finish().messages)
+
+
+def test_a_text_that_is_not_utf_8_is_damage() -> None:
+    """Req: R-03."""
+    meta = frames.encode(Batch(1, [MessageStored(4, with_session(1, "text"))]))
+    broken = with_checksum(1, 1, meta[13:].replace(b"text", b"t\xffxt"))
+    with pytest.raises(StoreDamaged, match="frame 1 holds a text that is not UTF-8"):
+        frames.decode(1, broken)
+
+
+def test_frames_without_anything_new_are_what_format_1_had() -> None:
+    """Byte for byte, so that a store of format 1 is taken over as it is. Req: R-07."""
+    golden = frames_of(Path(__file__).parent.parent / "golden/stores/format-1/peeklock.db")
+    assert len(golden) == 4
+    for batch in format_1():
+        assert golden.get(batch.no) in (None, frames.encode(batch))
+
+
 def test_a_gap_between_frames_is_found() -> None:
     """Req: R-03."""
-    fold = frames.Fold()
+    fold = Fold()
     for no in (5, 6):
         fold.add(no, frames.encode(Batch(no, [])))
     with pytest.raises(StoreDamaged, match="frame 7 is missing from the journal: frame 8 comes next"):
         fold.add(8, frames.encode(Batch(8, [])))
     with pytest.raises(StoreDamaged, match="frames 7 to 9 are missing from the journal: frame 10 comes next"):
         fold.add(10, frames.encode(Batch(10, [])))
-
-
-@given(st.integers(0, 2**63 - 1), st.lists(st.binary(max_size=50), max_size=10))
-def test_a_body_row_gives_back_every_payload(row: int, payloads: list[bytes]) -> None:
-    assert frames.unpack_body_row(row, frames.pack_body_row(row, payloads)) == payloads
-
-
-def test_every_flipped_bit_and_cut_of_a_body_row_is_found() -> None:
-    """Req: R-03."""
-    data = frames.pack_body_row(3, [b"one", b"", b"three"])
-    for at in range(len(data)):
-        with pytest.raises(StoreDamaged, match="body row 3 "):
-            frames.unpack_body_row(3, data[:at])
-        for bit in range(8):
-            broken = bytearray(data)
-            broken[at] ^= 1 << bit
-            with pytest.raises(StoreDamaged, match="body row 3 "):
-                frames.unpack_body_row(3, bytes(broken))
-    with pytest.raises(
-        StoreDamaged, match="body row 4 is another row in its place: it says that it is row 3"
-    ):
-        frames.unpack_body_row(4, data)
 
 
 def test_the_ledger_knows_the_width_of_the_records() -> None:
@@ -261,6 +324,16 @@ def test_the_ledger_knows_the_width_of_the_records() -> None:
     with_overlay = Message(1)
     with_overlay.overlay = b"12345"
     more = grows_by(MessageStored(4, with_overlay)) - reclaim.STORED_RECORD_BYTES
-    assert more == reclaim.OVERLAY_RECORD_BYTES + 5
-    assert grows_by(NumbersIssued(4, 1, 1, 0)) == reclaim.NUMBERS_RECORD_BYTES
+    assert more == reclaim.OVERLAY_RECORD_BYTES + 5 == reclaim.extra_bytes(with_overlay, set())
+    texts = Message(1)
+    texts.session_id, texts.dead_letter_source = "sëssion", "orders"
+    assert grows_by(MessageStored(4, texts)) == reclaim.STORED_RECORD_BYTES + reclaim.TEXT_PLACES_BYTES
+    assert reclaim.extra_bytes(texts, {"sëssion", "orders"}) == reclaim.TEXT_PLACES_BYTES
+    other = with_session(1, "sëssion 2")
+    frame = [
+        len(frames.encode(Batch(1, [MessageStored(4, m) for m in ms]))) for ms in ([other], [other, texts])
+    ]
+    assert frame[1] - frame[0] == reclaim.STORED_RECORD_BYTES + reclaim.extra_bytes(texts, {"sëssion 2"})
+    for numbers in (NumbersIssued(4, 1, 1, 0), NumbersIssued(4, 1, 1, 0, (1,) * 16)):
+        assert grows_by(numbers) == reclaim.numbers_bytes(numbers)
     assert grows_by(MessageIdSeen(4, bytes(16), 0, 0)) == reclaim.ID_RECORD_BYTES

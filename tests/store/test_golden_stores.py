@@ -9,13 +9,30 @@ from pathlib import Path
 import pytest
 
 from peeklock.broker.changes import MessageIdSeen, NumbersIssued
-from peeklock.broker.message import MessageState
-from peeklock.store.base import Batch
+from peeklock.broker.message import Message, MessageState
+from peeklock.store.base import Batch, LiveFacts
 from peeklock.store.check import SOUND, check
 from peeklock.store.sqlite import FORMAT, SqliteStore
-from tests.golden.stores.make import EVERY_SETTING, ORDERS, PAYLOADS
+from tests.golden.stores.make import EVERY_SETTING, ORDERS, PARTITIONS, PAYLOADS, SESSIONS, STATE
+from tests.store.damage import format_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "stores"
+
+_Messages = dict[tuple[int, int], Message]
+
+
+@pytest.fixture(params=range(1, FORMAT + 1))
+def number(request: pytest.FixtureRequest) -> int:
+    """Give each format."""
+    format_number: int = request.param
+    return format_number
+
+
+@pytest.fixture
+def folder(number: int, tmp_path: Path) -> Path:
+    """Give a copy of the store of a format."""
+    shutil.copytree(GOLDEN / f"format-{number}", tmp_path / "data")
+    return tmp_path / "data"
 
 
 def test_every_format_that_is_read_has_its_store() -> None:
@@ -24,23 +41,57 @@ def test_every_format_that_is_read_has_its_store() -> None:
     assert found == list(range(1, FORMAT + 1))
 
 
-@pytest.mark.parametrize("number", range(1, FORMAT + 1))
-def test_a_store_of_each_format_gives_all_its_facts(number: int, tmp_path: Path) -> None:
+def test_a_store_of_each_format_is_sound_and_is_not_changed_by_looking(folder: Path, number: int) -> None:
     """Req: R-07."""
-    folder = tmp_path / "data"
-    shutil.copytree(GOLDEN / f"format-{number}", folder)
-    assert check(folder).exit_status == SOUND
-    asyncio.run(reads_all(folder))
+    before = (folder / "peeklock.db").read_bytes()
+    report = check(folder)
+    assert report.exit_status == SOUND
+    assert report.lines[0].endswith(f"peeklock.db, format {number}")
+    assert (folder / "peeklock.db").read_bytes() == before
 
 
-async def reads_all(folder: Path) -> None:
+def test_a_store_of_each_format_gives_all_its_facts(folder: Path, number: int) -> None:
+    """Req: R-07."""
+    asyncio.run(reads_all(folder, number))
+
+
+def test_a_store_of_an_older_format_is_this_formats_once_it_was_opened(folder: Path) -> None:
+    """It is in the file's own header from the start, so that an older release refuses it also after a kill.
+    Req: R-07."""
+
+    async def test() -> None:
+        store = SqliteStore(folder)
+        await store.open()
+        assert format_of(folder / "peeklock.db") == FORMAT
+        await store.close()
+
+    asyncio.run(test())
+    assert check(folder).lines[0].endswith(f"format {FORMAT}")
+
+
+async def reads_all(folder: Path, number: int) -> None:
     store = SqliteStore(folder)
     await store.open()
-    assert await store.load_entities() == ([ORDERS, EVERY_SETTING], 4)
+    entities = [ORDERS, EVERY_SETTING] if number == 1 else [ORDERS, EVERY_SETTING, SESSIONS]
+    assert await store.load_entities() == (entities, number + 3)
     live = await store.load_live()
-    assert (live.first_no, len(live.frame_sizes)) == (42, 4)
     messages = {(q, c.message.position): c.message for q, changes in live.messages for c in changes}
-    assert sorted(messages) == [(4, 1), (4, 3), (5, 1 << 63)]
+    has_facts_of_format_1(live, messages)
+    rows = [1]
+    if number >= 2:
+        has_facts_of_format_2(live, messages)
+        rows += [4, 5]
+        assert await store.read_body_rows([5]) == {5: [STATE]}
+    else:
+        assert all(m.session_id is m.dead_letter_source is None and not m.hops for m in messages.values())
+    assert [row for row, _ in await store.list_body_rows(0, 10)] == rows
+    assert await store.read_body_rows([1]) == {1: PAYLOADS}
+    await store.commit(Batch(42 + len(live.frame_sizes), []))
+    await store.close()
+
+
+def has_facts_of_format_1(live: LiveFacts, messages: _Messages) -> None:
+    assert live.first_no == 42
     deferred, scheduled, dead = messages[4, 1], messages[4, 3], messages[5, 1 << 63]
     assert (deferred.state, deferred.delivery_count, deferred.overlay) == (
         MessageState.DEFERRED,
@@ -57,9 +108,29 @@ async def reads_all(folder: Path) -> None:
     assert (scheduled.enqueued_at_ms, scheduled.journal_no) == (1_700_000_000_003, 42)
     assert (dead.sequence_number, dead.enqueued_sequence_number, dead.size_bytes) == (0, 2, 0)
     assert [(m.body_row, m.body_slot) for m in (deferred, scheduled, dead)] == [(1, 0), (1, 2), (1, 1)]
-    assert live.numbers == [(45, NumbersIssued(4, 5, 5, 1_700_000_000_003))]
+    assert (45, NumbersIssued(4, 5, 5, 1_700_000_000_003)) in live.numbers
     assert live.ids == [MessageIdSeen(8, b"0123456789abcdef", 1_700_000_000_000, 5)]
-    assert [row for row, _ in await store.list_body_rows(0, 10)] == [1]
-    assert await store.read_body_rows([1]) == {1: PAYLOADS}
-    await store.commit(Batch(46, []))
-    await store.close()
+    if len(live.frame_sizes) == 4:
+        assert sorted(messages) == [(4, 1), (4, 3), (5, 1 << 63)]
+        assert len(live.numbers) == 1
+
+
+def has_facts_of_format_2(live: LiveFacts, messages: _Messages) -> None:
+    assert len(live.frame_sizes) == 7
+    texts = {key: (m.session_id, m.dead_letter_source, m.hops) for key, m in messages.items()}
+    assert texts == {
+        (4, 1): (None, None, 0),
+        (4, 3): (None, None, 0),
+        (5, 1 << 63): (None, None, 0),
+        (5, 2): (None, "orders", 1),
+        (16, 1): ("session ☃", None, 0),
+        (16, 2): ("session ☃", None, 0),
+        (16, 3): ("", None, 4),
+        (18, 1): ("x" * 128, "sessions", 0),
+        (19, 1): ("session ☃", None, 0),
+    }
+    changed = messages[16, 1]
+    assert (changed.state, changed.overlay) == (MessageState.DEFERRED, b"\xc1\x01\x00")
+    assert changed.journal_no == 48
+    assert (48, NumbersIssued(16, 5, 5, 1_700_000_000_003, PARTITIONS)) in live.numbers
+    assert (47, NumbersIssued(19, 3, 3, 0)) in live.numbers

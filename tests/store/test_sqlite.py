@@ -158,7 +158,7 @@ def test_a_newer_format_is_refused_naming_both(tmp_path: Path) -> None:
     path = made(tmp_path, batch(1))
     meddle(path, "PRAGMA user_version = 7")
     before = path.read_bytes()
-    opening_fails(tmp_path, StoreTooNew, "has format 7, written by a newer release; this one reads up to 1")
+    opening_fails(tmp_path, StoreTooNew, "has format 7, written by a newer release; this one reads up to 2")
     assert path.read_bytes() == before
 
 

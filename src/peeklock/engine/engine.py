@@ -37,13 +37,7 @@ from peeklock.broker.commands import Command
 from peeklock.broker.effects import Effect
 from peeklock.broker.message import Message
 from peeklock.engine.bodies import BodyCache
-from peeklock.engine.reclaim import (
-    NUMBERS_RECORD_BYTES,
-    OVERLAY_RECORD_BYTES,
-    ReclaimFound,
-    ReclaimRead,
-    SpaceLedger,
-)
+from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger, extra_bytes, numbers_bytes
 from peeklock.store.base import Batch, Frame, Store
 
 if TYPE_CHECKING:
@@ -273,7 +267,7 @@ class Engine:
             if again is not None:
                 assert isinstance(again, NumbersIssued)
                 self._add_numbers(again)
-                self.ledger.add_extra(NUMBERS_RECORD_BYTES)
+                self.ledger.add_extra(numbers_bytes(again))
 
     # Space
 
@@ -296,8 +290,9 @@ class Engine:
         self._reading = False
         self._reading_rows = set()
         ledger = self.ledger
+        texts: set[str | None] = set()
         for frame in found.head:
-            self._record(self._still_true(frame))
+            self._record(self._still_true(frame, texts))
             ledger.check_head(frame.no)
         for row, payloads in found.rows.items():
             for slot, messages in ledger.owners(row):
@@ -311,8 +306,11 @@ class Engine:
         if found.listed is not None:
             ledger.take_listed(found.listed)
 
-    def _still_true(self, frame: Frame) -> list[Change]:
-        """Give the facts of a frame that nothing replaced since, as they are now."""
+    def _still_true(self, frame: Frame, texts: set[str | None]) -> list[Change]:
+        """Give the facts of a frame that nothing replaced since, as they are now.
+
+        `texts` are those that the open batch has from frames before this one.
+        """
         find = self.namespace.find
         changes: list[Change] = []
         taken: set[int] = set()  # a message may have several records in one frame
@@ -323,8 +321,7 @@ class Engine:
                     continue
                 taken.add(id(message))
                 changes.append(MessageStored(change.queue_id, message))
-                if message.overlay is not None:
-                    self.ledger.add_extra(OVERLAY_RECORD_BYTES + len(message.overlay))
+                self.ledger.add_extra(extra_bytes(message, texts))
             elif isinstance(change, MessageIdSeen):
                 again = self.namespace.still_holds(change, self.ledger.now_ms)
                 if again is not None:

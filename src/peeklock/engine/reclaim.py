@@ -20,7 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
+from operator import attrgetter
 
+from peeklock.broker.changes import NumbersIssued
 from peeklock.broker.message import Message
 from peeklock.store.base import Frame, Store
 
@@ -35,7 +37,10 @@ Source: architecture, reclaim.
 
 STORED_RECORD_BYTES = 89
 OVERLAY_RECORD_BYTES = 12  # and the overlay itself
+TEXT_PLACES_BYTES = 8  # a record with texts is so much wider
+TEXT_RECORD_BYTES = 4  # and the text itself, once a frame
 NUMBERS_RECORD_BYTES = 32
+PARTITION_NUMBER_BYTES = 8  # for each partition, in addition
 ID_RECORD_BYTES = 32
 """Bytes of records in a frame, for the estimate of what lives; `store.frames` has the layout, a test
 compares."""
@@ -104,6 +109,10 @@ BODY_ROW_OVERHEAD_BYTES = 64
 """Taken off the listed size of a row: at least its head and the lengths of few small payloads."""
 
 
+_session_id_of = attrgetter("session_id")
+_dead_letter_source_of = attrgetter("dead_letter_source")
+
+
 class _Row:
     """A body row with several slots. `owners[slot]` is None, the one message there, or all that share it."""
 
@@ -114,6 +123,30 @@ class _Row:
         self.live = 0
         self.live_bytes = 0  # of slots with an owner
         self.total_bytes = _UNKNOWN
+
+
+def extra_bytes(message: Message, texts: set[str | None]) -> int:
+    """Give what a record takes beyond its fixed width.
+
+    Args:
+        message: whose record.
+        texts: those that its frame already has; the message's own are added.
+    """
+    size_bytes = 0
+    if message.overlay is not None:
+        size_bytes += OVERLAY_RECORD_BYTES + len(message.overlay)
+    if message.session_id is not None or message.dead_letter_source is not None:
+        size_bytes += TEXT_PLACES_BYTES
+        for text in (message.session_id, message.dead_letter_source):
+            if text is not None and text not in texts:
+                texts.add(text)
+                size_bytes += TEXT_RECORD_BYTES + len(text.encode())
+    return size_bytes
+
+
+def numbers_bytes(numbers: NumbersIssued) -> int:
+    """Give what the record of a queue's counters takes."""
+    return NUMBERS_RECORD_BYTES + PARTITION_NUMBER_BYTES * len(numbers.partitions)
 
 
 def _sharers(owner: Message | list[Message] | None) -> list[Message]:
@@ -286,9 +319,9 @@ class SpaceLedger:
     def live_bytes(self) -> int:
         """Estimate of what lives in the journal; message ids count until their frame is forgotten.
 
-        Overlays and counters are not counted one by one. How much they come to is seen whenever all that
-        lives has been recorded anew, and shrinks with the number of messages until the next time. Without it,
-        a journal of many large overlays would be rewritten for ever.
+        Overlays, texts and counters are not counted one by one. How much they come to is seen whenever all
+        that lives has been recorded anew, and shrinks with the number of messages until the next time.
+        Without it, a journal of many large overlays would be rewritten for ever.
         """
         extra_bytes = self._extra_bytes
         if self.live_messages < self._extra_messages:
@@ -438,14 +471,17 @@ class SpaceLedger:
         self.id_frames = id_frames
         self.ids_recorded = sum(id_frames.values())
 
-    def adopt(self, messages: Iterable[Message]) -> None:
-        """Count restored messages."""
+    def adopt(self, messages: Sequence[Message]) -> None:
+        """Count restored messages of one queue. A text is counted once, in however many frames it will be:
+        what that comes to is seen when all has been recorded anew."""
         rows = self._rows
         frame_live = self.frame_live
         first_no = self.first_no
-        count = 0
+        texts = {*map(_session_id_of, messages), *map(_dead_letter_source_of, messages)} - {None}
+        if texts:
+            self._extra_bytes += len(messages) * TEXT_PLACES_BYTES
+            self._extra_bytes += sum(TEXT_RECORD_BYTES + len(text.encode()) for text in texts)
         for message in messages:
-            count += 1
             frame_live[message.journal_no - first_no] += 1
             if message.overlay is not None:
                 self._extra_bytes += OVERLAY_RECORD_BYTES + len(message.overlay)
@@ -460,7 +496,7 @@ class SpaceLedger:
                 entry.live_bytes += message.size_bytes
             else:
                 self.share(message)
-        self.live_messages += count
+        self.live_messages += len(messages)
         self._extra_messages = self.live_messages
 
     def list_rows_before(self, row: int) -> None:

@@ -16,15 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY
-from peeklock.store import frames
+from peeklock.store import body_rows, frames
 from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
+from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, holder, is_held
-from peeklock.store.sqlite import FORMAT, check_header, read_entities
+from peeklock.store.sqlite import check_header, read_entities, read_format
 
 SOUND, DAMAGED, NOT_CHECKED = 0, 1, 2
 """Exit statuses."""
 
 INTEGRITY_LINES_MAX = 20
+
+_SUB_QUEUES = ("", " (dead letters)", " (transfer dead letters)", " (session states)")
 
 
 @dataclass(slots=True)
@@ -73,7 +76,6 @@ def check(folder: str | os.PathLike[str]) -> Report:
         report.damage(str(error))
         return report
     held = is_held(path.parent)
-    report.say(f"store {path}, format {FORMAT}" + (f", in use by {holder(path.parent)}" if held else ""))
     wal, shm = Path(f"{path}-wal"), Path(f"{path}-shm")
     had_shm = shm.exists()
     # Without a WAL nothing beside the file has to be made, as reading through one would.
@@ -83,9 +85,17 @@ def check(folder: str | os.PathLike[str]) -> Report:
         db = sqlite3.connect(uri, uri=True)
         try:
             db.execute("BEGIN")
+            used = f", in use by {holder(path.parent)}" if held else ""
+            report.say(f"store {path}, format {read_format(db, path)}{used}")
             _check_all(db, report)
         finally:
             db.close()
+    except StoreTooNew as error:
+        report.say(str(error))
+        report.exit_status = NOT_CHECKED
+        return report
+    except StoreError as error:
+        report.damage(str(error))
     except sqlite3.Error as error:
         report.damage(f"{path} cannot be read further: {error}")
     finally:
@@ -130,12 +140,12 @@ def _check_journal(
     db: sqlite3.Connection, report: Report, names: dict[int, str] | None
 ) -> dict[int, _Needs] | None:
     """Check all frames; give what live messages need of the body rows, None when that cannot be known."""
-    fold: frames.Fold | None = frames.Fold()
+    fold: Fold | None = Fold()
     first = expected = None
     size_bytes = 0
     for no, meta in db.execute("SELECT no, meta FROM journal ORDER BY no"):
         if expected is not None and no != expected:
-            report.damage(frames.gap(expected, no))
+            report.damage(gap(expected, no))
             fold = None
         first = no if first is None else first
         expected = no + 1
@@ -184,7 +194,7 @@ def _check_bodies(
         need = None if needs is None else needs.pop(row, None)
         idle += needs is not None and need is None
         try:
-            count = len(frames.unpack_body_row(row, data))
+            count = len(body_rows.unpack(row, data))
         except StoreDamaged as error:
             report.damage(f"{error}{_needed_by(need, names)}")
             continue
@@ -206,4 +216,4 @@ def _needed_by(need: _Needs | None, names: dict[int, str] | None) -> str:
 
 def _queue_name(queue_id: int, names: dict[int, str]) -> str:
     entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
-    return f"'{names[entity_id]}'" + ("", " (dead letters)", " (transfer dead letters)", "")[sub_queue]
+    return f"'{names[entity_id]}'" + _SUB_QUEUES[sub_queue]

@@ -1,30 +1,31 @@
 """How the facts of one batch become one BLOB, a frame, and how frames become facts again.
 
-Owns: the bytes of a frame and of a body row. Must not know: where they are kept.
+Owns: the bytes of a frame. Must not know: where they are kept.
 
 A frame is `version u8, crc32 u32, number u64` and then runs. A run is `kind u8, queue id u64, count u32` and
 `count` records of one fixed width, so that a whole run is decoded by one `struct.iter_unpack`. All integers
-are little-endian; a position is unsigned, since it counts on where sequence numbers roll over.
-Changed properties, the only part of variable length, have runs of their own. A frame holds all its stored
-records before all its removed ones: positions are never reused, so a removal is always the last word on its
-key, and the order of records of different keys means nothing.
+are little-endian; a position is unsigned, since it counts on where sequence numbers roll over. A frame holds
+all its stored records before all its removed ones: positions are never reused, so a removal is always the
+last word on its key, and the order of records of different keys means nothing.
+
+What has a variable length stands in runs of its own. Changed properties are kept by position. Texts (session
+ids, names of entities) repeat: a frame holds each of its texts once, in one run at its start, and a record
+with texts is eight bytes wider and names two of them by their place in that run, from 1 on; 0 is none. So a
+record with texts is replayed as quickly as one without, and the text of a record that was replaced is never
+looked at.
 
 The checksum is CRC-32 (zlib): it finds every flipped bit and every burst of up to 32 bits, which is what a
 disk does wrong, and costs a fifth of an 8-byte BLAKE2b (4.0 GB/s against 0.7, one slow core). It is no
 protection from a forger, who could write the file anyway. It covers the version and the number, so that a
 frame in another's place is found too.
-
-`Fold` replays a journal without making objects for records that do not last: see there.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from array import array
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from peeklock.broker.changes import (
     Change,
@@ -36,45 +37,64 @@ from peeklock.broker.changes import (
     NumbersIssued,
 )
 from peeklock.broker.message import Message, MessageState
-from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged
+from peeklock.store.base import Batch, Frame, StoreDamaged
 
 FRAME_VERSION = 1
 
 _HEAD = struct.Struct("<BIQ")  # version, checksum, number
 _CHECKED_FROM = 5  # the checksum covers the number and all that follows; the version is its starting value
 _RUN = struct.Struct("<BQI")  # kind, queue id (0 where records name it themselves), count
+_COUNT = struct.Struct("<I")
 
-_STORED, _REMOVED, _NUMBERS, _ID_SEEN, _OVERLAYS = 1, 2, 3, 4, 5
+STORED, REMOVED, NUMBERS, ID_SEEN, OVERLAYS, TEXTS, STORED_WITH_TEXTS, PARTITIONED_NUMBERS = range(1, 9)
+"""Kinds of runs. Those from `TEXTS` on came with format 2."""
 
 # sequence number, enqueued sequence number, enqueued at, expires at, ttl, scheduled at, body row, frame
 # number, body slot, size, bare offset, delivery count, flags; the position stands before them.
 _FIELDS = "qqqqqqqqIIIIB"
+_TEXT_FIELDS = "II"  # places of session id and dead-letter source, after all others
+_PLACES = struct.Struct("<" + _TEXT_FIELDS)
 _STORED_RECORD = struct.Struct("<Q" + _FIELDS)
 _STORED_REST = struct.Struct("<" + _FIELDS)
-_STORED_PAIR = struct.Struct(f"<Q{_STORED_REST.size}s")  # the same record as (position, rest)
+_WITH_TEXTS_RECORD = struct.Struct("<Q" + _FIELDS + _TEXT_FIELDS)
+_WITH_TEXTS_REST = struct.Struct("<" + _FIELDS + "8x")
+_PLACES_IN_REST = struct.Struct(f"<{_STORED_REST.size}x" + _TEXT_FIELDS)
 _REMOVED_RECORD = struct.Struct("<Q")  # position
 _NUMBERS_RECORD = struct.Struct("<QQqQ")  # queue id, next position, next sequence number, last enqueued at
+_PARTITIONED_RECORD = struct.Struct("<QQqQ16Q")  # the same, and the next order of each partition
 _ID_RECORD = struct.Struct("<16sqq")  # digest, seen at, sequence number
-_OVERLAY_RECORD = struct.Struct("<QI")  # position, length; the bytes of all follow the last record of the run
+_OVERLAY_RECORD = struct.Struct("<QI")  # position, length
+_TEXT_RECORD = struct.Struct("<I")  # length of its UTF-8
 
-_WIDTHS = {
-    _STORED: _STORED_RECORD.size,
-    _REMOVED: _REMOVED_RECORD.size,
-    _NUMBERS: _NUMBERS_RECORD.size,
-    _ID_SEEN: _ID_RECORD.size,
+STORED_PAIRS = {
+    STORED: struct.Struct(f"<Q{_STORED_REST.size}s"),
+    STORED_WITH_TEXTS: struct.Struct(f"<Q{_WITH_TEXTS_REST.size}s"),
 }
+"""The stored records as (position, rest), as a fold keeps them."""
 
-_BODY_HEAD = struct.Struct(
-    "<BIQI"
-)  # version, checksum, row, number of payloads; then a u32 length for each; then the payloads
+_RECORDS = {
+    STORED: _STORED_RECORD,
+    STORED_WITH_TEXTS: _WITH_TEXTS_RECORD,
+    REMOVED: _REMOVED_RECORD,
+    NUMBERS: _NUMBERS_RECORD,
+    PARTITIONED_NUMBERS: _PARTITIONED_RECORD,
+    ID_SEEN: _ID_RECORD,
+    OVERLAYS: _OVERLAY_RECORD,
+    TEXTS: _TEXT_RECORD,
+}
+_FOLLOWED_BY_BYTES = (OVERLAYS, TEXTS)
+"""The last field of each record says how many bytes there are of it, after the last record of the run."""
+
 _ABSENT = -1  # stands for None in times and durations, which are never negative
 _STATE_MASK = 0x03
+_HOPS_SHIFT = 2
+_HOPS_MASK = 0x1C
 _HAS_OVERLAY = 0x80
+_UNKNOWN_FLAGS = 0x60
 _STATES = tuple(MessageState)  # by number: 0, 1, 2
 
-STORED_RECORD_BYTES = _STORED_RECORD.size
-PIECE_RECORDS = 20_000
-"""Records decoded at a time after a fold: some 5 MB of objects beyond what lasts."""
+Texts = Sequence["str | None"]
+"""The texts of a frame by place; None at place 0."""
 
 
 def encode(batch: Batch) -> bytes:
@@ -83,43 +103,57 @@ def encode(batch: Batch) -> bytes:
     no = batch.no
     pack = _STORED_RECORD.pack
     stored: dict[int, list[bytes]] = {}
+    with_texts: dict[int, list[bytes]] = {}
+    texts: dict[str | None, int] = {None: 0}  # and their places
+    place_of = texts.setdefault
     removed: dict[int, list[int]] = {}
     overlays: dict[int, list[tuple[int, bytes]]] = {}
     numbers: list[bytes] = []
+    partitioned: list[bytes] = []
     ids: dict[int, list[bytes]] = {}
-    last_stored = last_removed = -1
-    add_stored = add_removed = None
+    last_stored = last_with_texts = last_removed = -1
+    add_stored = add_with_texts = add_removed = None
     for change in batch.changes:
         if type(change) is MessageStored:
             queue_id = change.queue_id
-            if queue_id != last_stored:
-                last_stored = queue_id
-                add_stored = stored.setdefault(queue_id, []).append
             m = change.message
             ttl_ms = m.ttl_ms
             scheduled_at_ms = m.scheduled_at_ms
-            flags: int = m.state
+            flags: int = m.state | m.hops << _HOPS_SHIFT
             if m.overlay is not None:
                 flags |= _HAS_OVERLAY
                 overlays.setdefault(queue_id, []).append((m.position, m.overlay))
-            add_stored(  # type: ignore[misc]
-                pack(
-                    m.position,
-                    m.sequence_number,
-                    m.enqueued_sequence_number,
-                    m.enqueued_at_ms,
-                    m.expires_at_ms,
-                    _ABSENT if ttl_ms is None else ttl_ms,
-                    _ABSENT if scheduled_at_ms is None else scheduled_at_ms,
-                    m.body_row,
-                    no,
-                    m.body_slot,
-                    m.size_bytes,
-                    m.bare_offset,
-                    m.delivery_count,
-                    flags,
-                )
+            record = pack(
+                m.position,
+                m.sequence_number,
+                m.enqueued_sequence_number,
+                m.enqueued_at_ms,
+                m.expires_at_ms,
+                _ABSENT if ttl_ms is None else ttl_ms,
+                _ABSENT if scheduled_at_ms is None else scheduled_at_ms,
+                m.body_row,
+                no,
+                m.body_slot,
+                m.size_bytes,
+                m.bare_offset,
+                m.delivery_count,
+                flags,
             )
+            session_id = m.session_id
+            source = m.dead_letter_source
+            if session_id is None and source is None:
+                if queue_id != last_stored:
+                    last_stored = queue_id
+                    add_stored = stored.setdefault(queue_id, []).append
+                add_stored(record)  # type: ignore[misc]
+            else:
+                if queue_id != last_with_texts:
+                    last_with_texts = queue_id
+                    add_with_texts = with_texts.setdefault(queue_id, []).append
+                add_with_texts(record)  # type: ignore[misc]
+                add_with_texts(  # type: ignore[misc]
+                    _PLACES.pack(place_of(session_id, len(texts)), place_of(source, len(texts)))
+                )
         elif type(change) is MessageRemoved:
             queue_id = change.queue_id
             if queue_id != last_removed:
@@ -127,14 +161,16 @@ def encode(batch: Batch) -> bytes:
                 add_removed = removed.setdefault(queue_id, []).append
             add_removed(change.message.position)  # type: ignore[misc]
         elif isinstance(change, NumbersIssued):
-            numbers.append(
-                _NUMBERS_RECORD.pack(
-                    change.queue_id,
-                    change.next_position,
-                    change.next_sequence_number,
-                    change.last_enqueued_at_ms,
-                )
+            counters = (
+                change.queue_id,
+                change.next_position,
+                change.next_sequence_number,
+                change.last_enqueued_at_ms,
             )
+            if change.partitions:
+                partitioned.append(_PARTITIONED_RECORD.pack(*counters, *change.partitions))
+            else:
+                numbers.append(_NUMBERS_RECORD.pack(*counters))
         elif isinstance(change, MessageIdSeen):
             ids.setdefault(change.queue_id, []).append(
                 _ID_RECORD.pack(change.digest, change.seen_at_ms, change.sequence_number)
@@ -143,20 +179,29 @@ def encode(batch: Batch) -> bytes:
             assert isinstance(change, EntityStored | EntityRemoved), f"a store cannot keep {change!r}"
     parts = [_HEAD.pack(FRAME_VERSION, 0, no)[_CHECKED_FROM:]]
     for queue_id, entries in overlays.items():
-        parts.append(_RUN.pack(_OVERLAYS, queue_id, len(entries)))
+        parts.append(_RUN.pack(OVERLAYS, queue_id, len(entries)))
         parts += [_OVERLAY_RECORD.pack(position, len(overlay)) for position, overlay in entries]
         parts += [overlay for _, overlay in entries]
+    if with_texts:
+        encoded = [text.encode() for text in texts if text is not None]
+        parts.append(_RUN.pack(TEXTS, 0, len(encoded)))
+        parts.append(struct.pack(f"<{len(encoded)}I", *map(len, encoded)))
+        parts += encoded
     for queue_id, records in stored.items():
-        parts.append(_RUN.pack(_STORED, queue_id, len(records)))
+        parts.append(_RUN.pack(STORED, queue_id, len(records)))
         parts += records
+    for queue_id, halves in with_texts.items():
+        parts.append(_RUN.pack(STORED_WITH_TEXTS, queue_id, len(halves) // 2))
+        parts += halves
     for queue_id, positions in removed.items():
-        parts.append(_RUN.pack(_REMOVED, queue_id, len(positions)))
+        parts.append(_RUN.pack(REMOVED, queue_id, len(positions)))
         parts.append(struct.pack(f"<{len(positions)}Q", *positions))
-    if numbers:
-        parts.append(_RUN.pack(_NUMBERS, 0, len(numbers)))
-        parts += numbers
+    for kind, records in ((NUMBERS, numbers), (PARTITIONED_NUMBERS, partitioned)):
+        if records:
+            parts.append(_RUN.pack(kind, 0, len(records)))
+            parts += records
     for queue_id, records in ids.items():
-        parts.append(_RUN.pack(_ID_SEEN, queue_id, len(records)))
+        parts.append(_RUN.pack(ID_SEEN, queue_id, len(records)))
         parts += records
     checked = b"".join(parts)
     return _HEAD.pack(FRAME_VERSION, zlib.crc32(checked, FRAME_VERSION), no)[:_CHECKED_FROM] + checked
@@ -165,97 +210,31 @@ def encode(batch: Batch) -> bytes:
 def decode(no: int, meta: bytes) -> Frame:
     """Give back the facts of frame `no`. Raises: StoreDamaged."""
     changes: list[Change] = []
-    overlays: dict[tuple[int, int], bytes] = {}
-    for kind, queue_id, data in _runs(no, meta):
-        if kind == _STORED:
-            changes += _messages(queue_id, _STORED_PAIR.iter_unpack(data), overlays)
-        elif kind == _OVERLAYS:
-            overlays.update(((queue_id, position), overlay) for position, overlay in _overlays(data))
-        elif kind == _REMOVED:
-            for (position,) in _REMOVED_RECORD.iter_unpack(data):
+    overlays: dict[int, dict[int, bytes]] = {}
+    texts: Texts = (None,)
+    for kind, queue_id, data in runs(no, meta):
+        if kind in STORED_PAIRS:
+            pairs = STORED_PAIRS[kind].iter_unpack(data)
+            changes += messages(queue_id, pairs, overlays.get(queue_id, {}), {no: texts}.__getitem__)
+        elif kind == OVERLAYS:
+            overlays.setdefault(queue_id, {}).update(read_overlays(data))
+        elif kind == TEXTS:
+            texts = read_texts(no, data)
+        elif kind == REMOVED:
+            for position in read_positions(data):
                 message = Message(0)
                 message.queue_id = queue_id
                 message.position = position
                 changes.append(MessageRemoved(queue_id, message))
-        elif kind == _NUMBERS:
-            changes += [NumbersIssued(*fields) for fields in _NUMBERS_RECORD.iter_unpack(data)]
+        elif kind == ID_SEEN:
+            changes += read_ids(queue_id, data)
         else:
-            changes += [MessageIdSeen(queue_id, *fields) for fields in _ID_RECORD.iter_unpack(data)]
+            changes += read_numbers(kind, data)
     return Frame(no, changes, len(meta))
 
 
-class Fold:
-    """Replays frames so that only what lasts becomes objects.
-
-    A record stays a slice of bytes, keyed by its position; a whole run goes into the table, and out of it,
-    within one C call (about 0.2 us a record). Once all frames are in, what is left is decoded. Worst case is
-    a journal of three times the live records; with an object for each it takes three times as long.
-    """
-
-    def __init__(self) -> None:
-        self._first_no = 1
-        self._sizes = array("L")
-        self._stored: dict[int, dict[int, bytes]] = {}
-        self._overlays: dict[tuple[int, int], bytes] = {}
-        self._numbers: dict[int, tuple[int, NumbersIssued]] = {}
-        self._ids: dict[tuple[int, bytes], MessageIdSeen] = {}
-        self._id_frames: dict[int, int] = {}
-
-    def add(self, no: int, meta: bytes) -> None:
-        """Replay frame `no`. Raises: StoreDamaged, also for a gap."""
-        runs = _runs(no, meta)
-        if not self._sizes:
-            self._first_no = no
-        elif no != self._first_no + len(self._sizes):
-            raise StoreDamaged(gap(self._first_no + len(self._sizes), no))
-        self._sizes.append(len(meta))
-        for kind, queue_id, data in runs:
-            if kind == _STORED:
-                self._stored.setdefault(queue_id, {}).update(_STORED_PAIR.iter_unpack(data))
-            elif kind == _REMOVED:
-                live = self._stored.get(queue_id)
-                if live:
-                    positions = struct.unpack(f"<{len(data) // _REMOVED_RECORD.size}Q", data)
-                    deque(map(live.pop, positions, repeat(None)), maxlen=0)
-            elif kind == _NUMBERS:
-                for fields in _NUMBERS_RECORD.iter_unpack(data):
-                    self._numbers[fields[0]] = (no, NumbersIssued(*fields))
-            elif kind == _ID_SEEN:
-                self._id_frames[no] = self._id_frames.get(no, 0) + len(data) // _ID_RECORD.size
-                for fields in _ID_RECORD.iter_unpack(data):
-                    self._ids[queue_id, fields[0]] = MessageIdSeen(queue_id, *fields)
-            else:
-                for position, overlay in _overlays(data):
-                    self._overlays[queue_id, position] = overlay
-
-    def finish(self) -> LiveFacts:
-        """Give what lasts. The fold is used up: its memory is freed piece by piece as the messages are
-        taken."""
-        return LiveFacts(
-            self._first_no,
-            self._sizes,
-            self._take_messages(),
-            list(self._numbers.values()),
-            list(self._ids.values()),
-            self._id_frames,
-        )
-
-    def _take_messages(self) -> Iterator[tuple[int, list[MessageStored]]]:
-        while self._stored:
-            queue_id, records = self._stored.popitem()
-            pairs = iter(records.items())
-            while piece := list(islice(pairs, PIECE_RECORDS)):
-                yield queue_id, _messages(queue_id, piece, self._overlays)
-
-
-def gap(expected: int, found: int) -> str:
-    """Say that frames are missing."""
-    missing = f"frame {expected} is" if found == expected + 1 else f"frames {expected} to {found - 1} are"
-    return f"{missing} missing from the journal: frame {found} comes next"
-
-
-def _runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
-    """Check a frame and cut it into (kind, queue id, bytes of the records). Raises: StoreDamaged."""
+def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
+    """Check a frame and cut it into (kind, queue id, what a `read` function takes). Raises: StoreDamaged."""
     where = f"frame {no}"
     if len(meta) < _HEAD.size:
         raise StoreDamaged(f"{where} is cut off: {len(meta)} bytes, its head alone takes {_HEAD.size}")
@@ -267,47 +246,112 @@ def _runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
         raise StoreDamaged(f"{where} has version {version}; this release knows version {FRAME_VERSION}")
     if own_no != no:
         raise StoreDamaged(f"{where} is another frame in its place: it says that it is frame {own_no}")
-    runs = []
+    cut = []
     at, end = _HEAD.size, len(meta)
     while at < end:
         if end - at < _RUN.size:
             raise StoreDamaged(f"{where} ends within a run")
         kind, queue_id, count = _RUN.unpack_from(meta, at)
         at += _RUN.size
-        width = _WIDTHS.get(kind)
-        if width is not None:
-            stop = at + count * width
-        elif kind == _OVERLAYS:
-            stop = at + count * _OVERLAY_RECORD.size
-            if stop <= end:
-                stop += sum(size for _, size in _OVERLAY_RECORD.iter_unpack(meta[at:stop]))
-        else:
+        record = _RECORDS.get(kind)
+        if record is None:
             raise StoreDamaged(f"{where} holds records of an unknown kind, {kind}")
+        stop = at + count * record.size
+        if kind in _FOLLOWED_BY_BYTES:
+            if stop <= end:
+                stop += sum(fields[-1] for fields in record.iter_unpack(meta[at:stop]))
+            at -= _COUNT.size  # the count is given along: it says where the bytes begin
         if stop > end:
             raise StoreDamaged(f"{where} ends within a run of {count} records")
-        if kind == _OVERLAYS:
-            runs.append((kind, queue_id, _RUN.pack(kind, queue_id, count) + meta[at:stop]))
-        else:
-            runs.append((kind, queue_id, meta[at:stop]))
+        cut.append((kind, queue_id, meta[at:stop]))
         at = stop
-    return runs
+    return cut
 
 
-def _overlays(run: bytes) -> Iterator[tuple[int, bytes]]:
-    """Give (position, overlay) of a whole run, head included; its lengths were checked."""
-    count = _RUN.unpack_from(run)[2]
-    at = _RUN.size + count * _OVERLAY_RECORD.size
-    for position, size in _OVERLAY_RECORD.iter_unpack(run[_RUN.size : at]):
-        yield position, run[at : at + size]
+def read_positions(data: bytes) -> tuple[int, ...]:
+    """Give the positions of removed messages."""
+    return struct.unpack(f"<{len(data) // _REMOVED_RECORD.size}Q", data)
+
+
+def read_numbers(kind: int, data: bytes) -> list[NumbersIssued]:
+    """Give counters, of queues with partitions or without."""
+    if kind == NUMBERS:
+        return [NumbersIssued(*fields) for fields in _NUMBERS_RECORD.iter_unpack(data)]
+    return [
+        NumbersIssued(queue_id, next_position, next_number, last_enqueued_at_ms, tuple(partitions))
+        for queue_id, next_position, next_number, last_enqueued_at_ms, *partitions in (
+            _PARTITIONED_RECORD.iter_unpack(data)
+        )
+    ]
+
+
+def read_ids(queue_id: int, data: bytes) -> list[MessageIdSeen]:
+    """Give message ids that were seen."""
+    return [MessageIdSeen(queue_id, *fields) for fields in _ID_RECORD.iter_unpack(data)]
+
+
+def read_overlays(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Give (position, overlay); the lengths were checked with the run."""
+    (count,) = _COUNT.unpack_from(data)
+    at = _COUNT.size + count * _OVERLAY_RECORD.size
+    for position, size in _OVERLAY_RECORD.iter_unpack(data[_COUNT.size : at]):
+        yield position, data[at : at + size]
         at += size
 
 
-def _messages(
-    queue_id: int, pairs: Iterable[tuple[int, bytes]], overlays: dict[tuple[int, int], bytes]
+def read_texts(no: int, data: bytes) -> Texts:
+    """Give the texts of frame `no` by place; the lengths were checked with the run. Raises: StoreDamaged."""
+    (count,) = _COUNT.unpack_from(data)
+    at = _COUNT.size + count * _TEXT_RECORD.size
+    encoded = data[at:]
+    stops = list(accumulate(struct.unpack_from(f"<{count}I", data, _COUNT.size)))
+    starts = [0, *stops[:-1]]
+    try:
+        text = encoded.decode()
+        if len(text) == len(encoded):
+            return [None, *(text[start:stop] for start, stop in zip(starts, stops, strict=True))]
+        return [None, *(encoded[start:stop].decode() for start, stop in zip(starts, stops, strict=True))]
+    except UnicodeDecodeError as error:
+        raise StoreDamaged(f"frame {no} holds a text that is not UTF-8: {error}") from error
+
+
+def messages(
+    queue_id: int,
+    pairs: Iterable[tuple[int, bytes]],
+    overlays: Mapping[int, bytes],
+    texts: Callable[[int], Texts],
 ) -> list[MessageStored]:
-    """Make messages of (position, rest of the record). Equal neighbours share one int object: it saves 100
-    bytes each."""
+    """Make messages of (position, rest of the record).
+
+    Args:
+        queue_id: of all of them.
+        pairs: of records with texts, or without, or some of each.
+        overlays: by position.
+        texts: gives the texts of a frame by its number.
+
+    Raises: StoreDamaged.
+    """
     positions, rests = zip(*pairs, strict=True)
+    data = b"".join(rests)
+    if len(data) == len(rests) * _STORED_REST.size:
+        return _messages(queue_id, positions, _STORED_REST.iter_unpack(data), overlays)
+    if len(data) == len(rests) * _WITH_TEXTS_REST.size:
+        changes = _messages(queue_id, positions, _WITH_TEXTS_REST.iter_unpack(data), overlays)
+        _add_texts(changes, _PLACES_IN_REST.iter_unpack(data), texts)
+        return changes
+    both = list(zip(positions, rests, strict=True))
+    plain = [pair for pair in both if len(pair[1]) == _STORED_REST.size]
+    others = [pair for pair in both if len(pair[1]) != _STORED_REST.size]
+    return messages(queue_id, plain, overlays, texts) + messages(queue_id, others, overlays, texts)
+
+
+def _messages(
+    queue_id: int,
+    positions: Sequence[int],
+    records: Iterable[tuple[int, ...]],
+    overlays: Mapping[int, bytes],
+) -> list[MessageStored]:
+    """Make messages without texts. Equal neighbours share one int object: it saves 100 bytes each."""
     new = Message.__new__
     states = _STATES
     changes: list[MessageStored] = []
@@ -327,8 +371,8 @@ def _messages(
         bare_offset,
         delivery_count,
         flags,
-    ) in zip(positions, _STORED_REST.iter_unpack(b"".join(rests)), strict=True):
-        if flags & ~(_STATE_MASK | _HAS_OVERLAY) or flags & _STATE_MASK == _STATE_MASK:
+    ) in zip(positions, records, strict=True):
+        if flags & _UNKNOWN_FLAGS or flags & _STATE_MASK == _STATE_MASK:
             raise StoreDamaged(f"frame {no} gives a message the unknown flags {flags:#04x}")
         if body_row != last_row:
             last_row = body_row
@@ -358,44 +402,37 @@ def _messages(
         m.bare_offset = bare_offset
         m.delivery_count = delivery_count
         m.state = states[flags & _STATE_MASK]
-        m.overlay = overlays[queue_id, position] if flags & _HAS_OVERLAY else None
-        m.message_id = None
+        m.hops = (flags & _HOPS_MASK) >> _HOPS_SHIFT
+        if flags & _HAS_OVERLAY:
+            overlay = overlays.get(position)
+            if overlay is None:
+                raise StoreDamaged(f"frame {no} does not hold the properties of a message that has some")
+            m.overlay = overlay
+        else:
+            m.overlay = None
+        m.session_id = None
+        m.dead_letter_source = None
+        m.routing = None
         m.lock = None
         add(MessageStored(queue_id, m))
     return changes
 
 
-def pack_body_row(row: int, payloads: Sequence[bytes]) -> bytes:
-    """Encode the payloads of a body row, by slot."""
-    sizes = struct.pack(f"<{len(payloads)}I", *map(len, payloads))
-    checked = b"".join(
-        (_BODY_HEAD.pack(FRAME_VERSION, 0, row, len(payloads))[_CHECKED_FROM:], sizes, *payloads)
-    )
-    return (
-        _BODY_HEAD.pack(FRAME_VERSION, zlib.crc32(checked, FRAME_VERSION), row, 0)[:_CHECKED_FROM] + checked
-    )
-
-
-def unpack_body_row(row: int, data: bytes) -> list[bytes]:
-    """Give back the payloads of body row `row`, by slot. Raises: StoreDamaged."""
-    where = f"body row {row}"
-    if len(data) < _BODY_HEAD.size:
-        raise StoreDamaged(f"{where} is cut off: {len(data)} bytes, its head alone takes {_BODY_HEAD.size}")
-    version, checksum, own_row, count = _BODY_HEAD.unpack_from(data)
-    found = zlib.crc32(memoryview(data)[_CHECKED_FROM:], version)
-    if found != checksum:
-        raise StoreDamaged(f"{where} fails its checksum: it says {checksum:08x}, its bytes give {found:08x}")
-    if version != FRAME_VERSION:
-        raise StoreDamaged(f"{where} has version {version}; this release knows version {FRAME_VERSION}")
-    if own_row != row:
-        raise StoreDamaged(f"{where} is another row in its place: it says that it is row {own_row}")
-    at = _BODY_HEAD.size + 4 * count
-    if at > len(data):
-        raise StoreDamaged(f"{where} is too short for its {count} payloads")
-    payloads = []
-    for size in struct.unpack_from(f"<{count}I", data, _BODY_HEAD.size):
-        payloads.append(data[at : at + size])
-        at += size
-    if at != len(data):
-        raise StoreDamaged(f"{where} has {len(data)} bytes; its {count} payloads take {at}")
-    return payloads
+def _add_texts(
+    changes: Iterable[MessageStored],
+    places: Iterable[tuple[int, int]],
+    texts: Callable[[int], Texts],
+) -> None:
+    last_no = 0
+    of_frame: Texts = ()
+    try:
+        for change, (session_place, source_place) in zip(changes, places, strict=True):
+            message = change.message
+            no = message.journal_no
+            if no != last_no:
+                last_no = no
+                of_frame = texts(no)
+            message.session_id = of_frame[session_place]
+            message.dead_letter_source = of_frame[source_place]
+    except (KeyError, IndexError):
+        raise StoreDamaged(f"frame {no} does not hold the texts that its messages name") from None

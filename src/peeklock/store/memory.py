@@ -13,8 +13,9 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from peeklock.broker.changes import EntityRemoved, EntityStored
-from peeklock.store import frames
+from peeklock.store import body_rows, frames
 from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged, StoreFailed
+from peeklock.store.fold import Fold
 
 
 class MemoryStore:
@@ -42,7 +43,7 @@ class MemoryStore:
 
     async def load_live(self) -> LiveFacts:
         """Give what still holds."""
-        fold = frames.Fold()
+        fold = Fold()
         for no, meta in self._journal.items():
             fold.add(no, meta)
         return fold.finish()
@@ -68,7 +69,7 @@ class MemoryStore:
             self._last_no = batch.no
             self._journal[batch.no] = meta
             for row, payloads in batch.body_rows.items():
-                self._bodies[row] = frames.pack_body_row(row, payloads)
+                self._bodies[row] = body_rows.pack(row, payloads)
             for row in batch.dropped_rows:
                 self._bodies.pop(row, None)
             for no in self._journal_before(batch.truncate_before):
@@ -100,7 +101,7 @@ class MemoryStore:
             data = self._bodies.get(row)
             if data is None:
                 raise StoreDamaged(f"body row {row} is missing")
-            found[row] = frames.unpack_body_row(row, data)
+            found[row] = body_rows.unpack(row, data)
         return found
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:

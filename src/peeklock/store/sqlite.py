@@ -32,14 +32,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from peeklock.broker.changes import EntityRemoved, EntityStored
-from peeklock.store import entities, frames
+from peeklock.store import body_rows, entities, frames
 from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged, StoreError, StoreFailed, StoreTooNew
+from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, FolderLock
 from peeklock.store.sqlite_errors import Plainly
 from peeklock.store.worker import IDLE_AFTER_S, Worker
 
-FORMAT = 1
-"""Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this."""
+FORMAT = 2
+"""Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this.
+
+Format 2 has kinds of runs that format 1 has not; a frame without them is the same in both. So a store of
+format 1 is taken over by writing the new number; a release that knows only format 1 refuses it from then on.
+"""
 
 APPLICATION_ID = 0x706B6C6B
 """`pklk`: tells our files from other SQLite databases."""
@@ -167,6 +172,10 @@ class SqliteStore:
                 db.execute("COMMIT")
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                 self._sync_folders()
+            elif read_format(db, self._path) < FORMAT:
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                # Into the header of the file itself, where whoever opens it looks first.
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._last_no = db.execute("SELECT coalesce(max(no), 0) FROM journal").fetchall()[0][0]
 
     def _sync_folders(self) -> None:
@@ -197,7 +206,7 @@ class SqliteStore:
         )
         self._last_no = no
         meta = frames.encode(batch)
-        bodies = [(row, frames.pack_body_row(row, payloads)) for row, payloads in batch.body_rows.items()]
+        bodies = [(row, body_rows.pack(row, payloads)) for row, payloads in batch.body_rows.items()]
         dropped = _ranges(batch.dropped_rows)
         entries, gone = self._entity_entries(batch)
         truncate_before = batch.truncate_before
@@ -322,7 +331,7 @@ class SqliteStore:
         ):
             for no, meta in rows:
                 if expected is not None and no != expected:
-                    raise StoreDamaged(frames.gap(expected, no))
+                    raise StoreDamaged(gap(expected, no))
                 yield frames.decode(no, meta)
                 expected = no + 1
             after = rows[-1][0]
@@ -334,7 +343,7 @@ class SqliteStore:
 
     def _fold(self) -> LiveFacts:
         assert self._read_db is not None
-        fold = frames.Fold()
+        fold = Fold()
         with Plainly(f"read the journal of {self._path}"):
             for no, meta in self._read_db.execute("SELECT no, meta FROM journal ORDER BY no"):
                 fold.add(no, meta)
@@ -347,7 +356,7 @@ class SqliteStore:
             data = await self._read("SELECT data FROM body WHERE no = ?", row)
             if not data:
                 raise StoreDamaged(f"body row {row} is missing from {self._path}")
-            found[row] = frames.unpack_body_row(row, data[0][0])
+            found[row] = body_rows.unpack(row, data[0][0])
         return found
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
@@ -480,11 +489,18 @@ def _check_identity(path: Path, application_id: int, version: int, *, empty_is_n
 
 def _is_new(db: sqlite3.Connection, path: Path) -> bool:
     """Whether a database has no tables yet: it was just made, or a process died while it made it."""
+    [[tables]] = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    read_format(db, path, empty_is_new=not tables)
+    return not tables
+
+
+def read_format(db: sqlite3.Connection, path: Path, *, empty_is_new: bool = False) -> int:
+    """Give the format of an opened database; the WAL may know it better than the file. Raises: StoreTooNew,
+    StoreDamaged."""
     [[application_id]] = db.execute("PRAGMA application_id").fetchall()
     [[version]] = db.execute("PRAGMA user_version").fetchall()
-    [[tables]] = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-    _check_identity(path, application_id, version, empty_is_new=not tables)
-    return not tables
+    _check_identity(path, application_id, version, empty_is_new=empty_is_new)
+    return int(version)
 
 
 def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:

@@ -57,8 +57,8 @@ def message(position: int, row: int, slot: int, state: MessageState = MessageSta
     return made
 
 
-def batches() -> list[Batch]:
-    """Give batches with every kind of fact, also ones that later facts replace."""
+def format_1() -> list[Batch]:
+    """Give batches with every kind of fact that format 1 has, also ones that later facts replace."""
     plain, gone, scheduled = message(1, 1, 0), message(2, 1, 1), message(3, 1, 2, MessageState.SCHEDULED)
     scheduled.scheduled_at_ms = 1_800_000_000_000
     deferred = message(1, 1, 0, MessageState.DEFERRED)
@@ -83,10 +83,70 @@ def batches() -> list[Batch]:
     ]
 
 
+SESSIONS = EntityStored(
+    4,
+    QueueDescription(
+        "sessions",
+        requires_session=True,
+        forward_to="orders",
+        forward_dead_lettered_to="with/every Setting",
+        enable_partitioning=True,
+    ),
+    1_700_000_000_003,
+    1_700_000_000_003,
+)
+PARTITIONS = (*range(1, 16), 1 << 48)  # the last one has rolled over
+STATE = b"state of a session"
+
+
+def format_2() -> list[Batch]:
+    """Give the batches that follow in format 2: texts, hops, partitions, the queue of session states."""
+    first, again, other = (message(n, 4, n - 1) for n in (1, 2, 3))
+    first.session_id = again.session_id = "session ☃"
+    other.session_id = ""
+    other.hops = 4
+    changed = message(1, 4, 0, MessageState.DEFERRED)
+    changed.session_id = "session ☃"
+    changed.overlay = b"\xc1\x01\x00"
+    state = message(1, 5, 0)
+    state.session_id = "session ☃"
+    old_state = message(2, 5, 0)
+    old_state.session_id = "forgotten"
+    forwarded = message(2, 4, 1)
+    forwarded.hops = 1
+    forwarded.dead_letter_source = "orders"
+    untransferred = message(1, 4, 2)
+    untransferred.dead_letter_source = "sessions"
+    untransferred.session_id = "x" * 128
+    return [
+        Batch(46, [SESSIONS, *(MessageStored(16, m) for m in (first, again, other))], {4: PAYLOADS}),
+        Batch(
+            47,
+            [
+                MessageStored(19, state),
+                MessageStored(19, old_state),
+                MessageStored(5, forwarded),
+                MessageStored(18, untransferred),
+                NumbersIssued(16, 4, 4, 9, tuple(range(16))),
+                NumbersIssued(19, 3, 3, 0),
+            ],
+            {5: [STATE]},
+        ),
+        Batch(
+            48,
+            [
+                MessageRemoved(19, old_state),
+                MessageStored(16, changed),
+                NumbersIssued(16, 5, 5, 1_700_000_000_003, PARTITIONS),
+            ],
+        ),
+    ]
+
+
 async def make(folder: Path) -> None:
     store = SqliteStore(folder)
     await store.open()
-    for batch in batches():
+    for batch in [*format_1(), *format_2()]:
         await store.commit(batch)
     await store.close()
     (folder / "peeklock.lock").unlink()
