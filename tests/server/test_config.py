@@ -31,12 +31,12 @@ SAMPLE = """
               "DeadLetteringOnMessageExpiration": true,
               "DefaultMessageTimeToLive": "PT1H",
               "DuplicateDetectionHistoryTimeWindow": "PT20S",
-              "ForwardDeadLetteredMessagesTo": "",
+              "ForwardDeadLetteredMessagesTo": "tenant/queue.2",
               "ForwardTo": "",
               "LockDuration": "PT30S",
               "MaxDeliveryCount": 3,
               "RequiresDuplicateDetection": true,
-              "RequiresSession": false
+              "RequiresSession": true
             }
           },
           { "Name": "tenant/queue.2" }
@@ -86,9 +86,32 @@ def test_the_emulator_s_file_is_read_whole() -> None:
             max_delivery_count=3,
             dead_lettering_on_expiration=True,
             requires_duplicate_detection=True,
+            requires_session=True,
+            forward_dead_lettered_to="tenant/queue.2",
         ),
         QueueDescription("tenant/queue.2"),
     ]
+
+
+def test_settings_beyond_the_emulator_s_go_by_their_names_in_the_administration() -> None:
+    """Req: A-02, A-03, A-04."""
+    properties = {
+        "AutoDeleteOnIdle": "PT10M",
+        "EnablePartitioning": True,
+        "MaxMessageSizeInKilobytes": 2048,
+        "MaxSizeInMegabytes": 2048,
+        "Status": "ReceiveDisabled",
+    }
+    assert read(with_queues({"Name": "orders", "Properties": properties})).queues[0].description == (
+        QueueDescription(
+            "orders",
+            auto_delete_on_idle_ms=600_000,
+            enable_partitioning=True,
+            max_message_size_kb=2048,
+            max_size_mb=2048,
+            status=EntityStatus.RECEIVE_DISABLED,
+        )
+    )
 
 
 def test_a_file_is_read_from_disk_also_with_a_byte_order_mark(tmp_path: Path) -> None:
@@ -220,21 +243,19 @@ WRONG = [
         f"{QUEUE}.Properties.RequiresDuplicateDetection: 1 is not true or false",
     ),
     (
-        with_property("RequiresSession", True),
-        f"{QUEUE}.Properties.RequiresSession: sessions are not offered yet: set it to false or remove it",
+        with_property("ForwardTo", "-other"),
+        f"{QUEUE}.Properties.ForwardTo: '-other' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
+        "the first and the last a letter or digit",
     ),
     (
-        with_property("ForwardTo", "other"),
-        f'{QUEUE}.Properties.ForwardTo: forwarding is not offered yet: set it to "" or remove it',
-    ),
-    (
-        with_property("ForwardDeadLetteredMessagesTo", "other"),
+        with_property("ForwardDeadLetteredMessagesTo", None),
         f"{QUEUE}.Properties.ForwardDeadLetteredMessagesTo: "
-        'forwarding is not offered yet: set it to "" or remove it',
+        'null is not a name in quotation marks ("" for none)',
     ),
     (
-        with_property("ForwardTo", None),
-        f'{QUEUE}.Properties.ForwardTo: null is not a name in quotation marks ("" for none)',
+        with_property("Status", "active"),
+        f"{QUEUE}.Properties.Status: 'active' is none of "
+        "'Active', 'Disabled', 'SendDisabled', 'ReceiveDisabled'",
     ),
     (
         with_namespaces(BARE, Logging={"Type": "Syslog"}),
@@ -311,9 +332,9 @@ def test_missing_queues_are_created() -> None:
     """Req: A-02."""
     steps = reconcile(read(SAMPLE), [], STANDARD)
     assert [step(REPLY_TO) for step in steps] == [
-        CreateQueue(queue.description, REPLY_TO) for queue in read(SAMPLE).queues
+        CreateQueue(queue.description, REPLY_TO) for queue in reversed(read(SAMPLE).queues)
     ]
-    assert [step.path for step in steps] == [f"UserConfig.Namespaces[0].Queues[{n}]" for n in (0, 1)]
+    assert [step.path for step in steps] == [f"UserConfig.Namespaces[0].Queues[{n}]" for n in (1, 0)]
 
 
 def test_a_queue_that_agrees_is_left_alone_whatever_its_name_s_case() -> None:
@@ -354,12 +375,117 @@ def test_a_difference_in_what_cannot_be_changed_refuses_the_start() -> None:
         f"{QUEUE}.Properties.RequiresDuplicateDetection: is false on the existing queue 'orders' and "
         "cannot be changed; correct the file, or delete the queue first"
     )
-    with pytest.raises(ConfigError, match="RequiresSession: is true on the existing queue"):
-        reconcile(
-            read(with_property("RequiresSession", False)),
-            [view(name="orders", requires_session=True)],
-            STANDARD,
-        )
+    for key, field in (
+        ("RequiresSession", "requires_session"),
+        ("EnablePartitioning", "enable_partitioning"),
+    ):
+        with pytest.raises(ConfigError, match=f"{key}: is true on the existing queue"):
+            reconcile(read(with_property(key, False)), [view(name="orders", **{field: True})], STANDARD)
+
+
+# Forwards
+
+
+def forwarding(*forwards: tuple[str, str | None, str | None]) -> Config:
+    """Name, ForwardTo and ForwardDeadLetteredMessagesTo of each queue; None = not in the file."""
+    queues = []
+    for name, to, dead_to in forwards:
+        properties = {"ForwardTo": to, "ForwardDeadLetteredMessagesTo": dead_to}
+        given_ones = {key: target for key, target in properties.items() if target is not None}
+        queues.append({"Name": name, "Properties": given_ones})
+    return read(with_queues(*queues))
+
+
+def order(config: Config, *existing: QueueView) -> list[str]:
+    return [step.description.name for step in reconcile(config, existing, STANDARD)]
+
+
+def test_a_queue_may_forward_to_one_below_it_in_the_file() -> None:
+    """Req: A-02, F-01. The broker takes a forward only to a queue that is there."""
+    config = forwarding(("a", "B", "d"), ("b", "c", None), ("c", None, "d"), ("d", None, None))
+    assert order(config) == ["d", "c", "b", "a"]
+    assert order(config, view(name="c", forward_dead_lettered_to="d")) == ["d", "b", "a"]
+
+
+def test_turning_a_forward_round_closes_no_circle_on_the_way() -> None:
+    """Req: A-02, F-01."""
+    old = [view(name="a", forward_to="b"), view(name="b")]
+    assert order(forwarding(("b", "a", None), ("a", "", None)), *old) == ["a", "b"]
+
+
+def test_a_forward_to_a_queue_from_before_needs_no_entry_in_the_file() -> None:
+    """Req: A-02, F-01."""
+    assert order(forwarding(("a", "Kept", None)), view(name="kept")) == ["a"]
+
+
+def test_a_forward_whose_target_was_deleted_since_may_stay_as_it_is() -> None:
+    """Req: A-02. The file still says what is so: nothing is to be done."""
+    assert order(forwarding(("a", "gone", None)), view(name="a", forward_to="gone")) == []
+
+
+@pytest.mark.parametrize(
+    ("forwards", "existing", "problems"),
+    [
+        (
+            [("a", "gone", None), ("b", None, "lost")],
+            [],
+            [
+                "Queues[0].Properties.ForwardTo: there is no queue 'gone', in the file or from before",
+                "Queues[1].Properties.ForwardDeadLetteredMessagesTo: there is no queue 'lost', "
+                "in the file or from before",
+            ],
+        ),
+        ([("a", "A", None)], [], ["Queues[0].Properties.ForwardTo: forwards to 'A' and so in a circle"]),
+        (
+            [("a", None, "b"), ("b", "a", None)],
+            [],
+            [
+                "Queues[0].Properties.ForwardDeadLetteredMessagesTo: forwards to 'b' and so in a circle",
+                "Queues[1].Properties.ForwardTo: forwards to 'a' and so in a circle",
+            ],
+        ),
+        (
+            [("b", "a", None)],
+            [view(name="a", forward_to="b"), view(name="b")],
+            ["Queues[0].Properties.ForwardTo: forwards to 'a' and so in a circle"],
+        ),
+    ],
+)
+def test_a_forward_that_leads_nowhere_or_in_a_circle_is_told_by_its_path(
+    forwards: list[Any], existing: list[QueueView], problems: list[str]
+) -> None:
+    """Req: A-02, F-01."""
+    with pytest.raises(ConfigError) as refused:
+        order(forwarding(*forwards), *existing)
+    assert list(refused.value.problems) == [f"UserConfig.Namespaces[0].{problem}" for problem in problems]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8),
+)
+def test_no_command_comes_before_its_targets_or_closes_a_circle(
+    before: list[tuple[int, int]], after: list[tuple[int, int]]
+) -> None:
+    """Req: A-02, F-01. From any forwards without circles to any others, in a file in any order."""
+    old = {str(source): str(target) for source, target in before if source < target}
+    new = {str(source): str(target) for source, target in after if source > target}
+    names = sorted({*new, *new.values()})
+    exist = {*old, *old.values()}
+    config = forwarding(*((name, new.get(name, ""), None) for name in names))
+    steps = reconcile(config, [view(name=name, forward_to=old.get(name)) for name in exist], STANDARD)
+    now = dict(old)
+    for step in steps:
+        name, target = step.description.name, step.description.forward_to
+        assert step.exists == (name in exist)
+        assert target is None or target in exist
+        exist.add(name)
+        now.pop(name, None)
+        if target is not None:
+            now[name] = target
+        while target is not None:
+            assert target != name
+            target = now.get(target)
 
 
 def test_queues_that_the_file_does_not_name_stay() -> None:

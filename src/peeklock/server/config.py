@@ -5,10 +5,15 @@ namespace agree with the file. Must not know: how commands are run, ranges of va
 Pure but for reading the file.
 
 The form is that of the public Service Bus emulator (its `Schema/Config-schema.json`):
-`UserConfig.Namespaces[0].{Name, Queues[].{Name, Properties}, Topics[]}` and `UserConfig.Logging.Type`. Two
+`UserConfig.Namespaces[0].{Name, Queues[].{Name, Properties}, Topics[]}` and `UserConfig.Logging.Type`. Three
 differences, on purpose: a setting that the file leaves out gets the service's default (MaxDeliveryCount 10,
-not the emulator's 3), and ranges are the service's, so that a queue is the same here as in Azure. `Logging`
-is checked and has no effect: log lines go to standard error.
+not the emulator's 3); ranges are the service's, so that a queue is the same here as in Azure; settings that
+the emulator's schema lacks go by their names in the administration API. `Logging` is checked and has no
+effect: log lines go to standard error.
+
+A queue may forward to one that stands below it in the file: the commands come targets first. Queues that are
+done then forward among themselves, those still to come as they did before, so that no command finds its
+target missing or closes a circle unless the file does.
 """
 
 from __future__ import annotations
@@ -17,12 +22,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from peeklock.admin.durations import parse_duration
 from peeklock.broker.commands import CreateQueue, ReplyTo, UpdateQueue
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.effects import QueueView
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.quotas import TierLimits
@@ -116,9 +122,8 @@ def reconcile(config: Config, existing: Iterable[QueueView], limits: TierLimits)
     Only what the file names is changed: a setting that it leaves out stays as it is on a queue that exists,
     and queues that it does not name stay.
 
-    Raises: ConfigError when a value is out of the tier's range, or when a queue exists and differs in what
-    cannot
-        be changed; then nothing is to be run.
+    Raises: ConfigError when a value is out of the tier's range, when a queue exists and differs in what
+    cannot be changed, or when a forward leads nowhere or in a circle; then nothing is to be run.
     Source: requirement A-02.
     """
     found = {view.description.name.lower(): view.description for view in existing}
@@ -126,31 +131,80 @@ def reconcile(config: Config, existing: Iterable[QueueView], limits: TierLimits)
     problems: list[str] = []
     for queue in config.queues:
         old = found.get(queue.name.lower())
-        if old is None:
-            try:
-                steps.append(Step(queue.path, checked_queue(queue.description, limits), exists=False))
-            except ServiceBusError as failure:
-                problems.append(f"{queue.path}.Properties: {failure}")
-            continue
-        fixed = [
-            f"{queue.path}.Properties.{key}: is {json.dumps(getattr(old, field))} on the existing queue "
-            f"{old.name!r} and cannot be changed; correct the file, or delete the queue first"
-            for key, field in _IMMUTABLE.items()
-            if queue.settings.get(field, getattr(old, field)) != getattr(old, field)
-        ]
+        fixed = [] if old is None else _fixed(queue, old)
         problems += fixed
         if fixed:
             continue
         try:
-            new = checked_update(old, replace(old, **queue.settings), limits)
+            if old is None:
+                new = checked_queue(queue.description, limits)
+            else:
+                new = checked_update(old, replace(old, **queue.settings), limits)
         except ServiceBusError as failure:
             problems.append(f"{queue.path}.Properties: {failure}")
             continue
         if new != old:
-            steps.append(Step(queue.path, new, exists=True))
+            steps.append(Step(queue.path, new, exists=old is not None))
+    problems += _forward_problems(config, found, steps)
     if problems:
         raise ConfigError(*problems)
-    return steps
+    return _targets_first(steps)
+
+
+def _fixed(queue: QueueConfig, old: QueueDescription) -> list[str]:
+    return [
+        f"{queue.path}.Properties.{key}: is {json.dumps(getattr(old, field))} on the existing queue "
+        f"{old.name!r} and cannot be changed; correct the file, or delete the queue first"
+        for key, field in _IMMUTABLE.items()
+        if queue.settings.get(field, getattr(old, field)) != getattr(old, field)
+    ]
+
+
+def _forward_problems(
+    config: Config, existing: Mapping[str, QueueDescription], steps: list[Step]
+) -> list[str]:
+    """Find the forwards that lead nowhere or in a circle; those of a queue that agrees already may stay."""
+    changed = {step.path: step.description for step in steps}
+    targets: dict[str, list[str]] = {queue.name.lower(): [] for queue in config.queues}
+    targets.update((name, _targets(old)) for name, old in existing.items())
+    targets.update((new.name.lower(), _targets(new)) for new in changed.values())
+    problems = []
+    for queue in config.queues:
+        for key, field in _FORWARDS.items():
+            target = queue.settings.get(field)
+            if target is None or queue.path not in changed:
+                continue
+            where = f"{queue.path}.Properties.{key}"
+            if target.lower() not in targets:
+                problems.append(f"{where}: there is no queue {target!r}, in the file or from before")
+            elif queue.name.lower() in _reached(target.lower(), targets):
+                problems.append(f"{where}: forwards to {target!r} and so in a circle")
+    return problems
+
+
+def _targets(description: QueueDescription) -> list[str]:
+    named = (getattr(description, field) for field in _FORWARDS.values())
+    return [target.lower() for target in named if target is not None]
+
+
+def _reached(name: str, targets: Mapping[str, list[str]]) -> set[str]:
+    """Name a queue and all that its messages may come to."""
+    reached = {name}
+    left = [name]
+    while left:
+        for target in targets.get(left.pop(), ()):
+            if target not in reached:
+                reached.add(target)
+                left.append(target)
+    return reached
+
+
+def _targets_first(steps: list[Step]) -> list[Step]:
+    """Order steps without circles so that each comes after the queues that it forwards to."""
+    by_name = {step.description.name.lower(): step for step in steps}
+    targets = {name: _targets(step.description) for name, step in by_name.items()}
+    ordered = TopologicalSorter(targets).static_order()
+    return [by_name[name] for name in ordered if name in by_name]
 
 
 # The form of the file
@@ -192,41 +246,58 @@ def _duration(value: Any) -> int:
     return parse_duration(value)
 
 
-def _no_session(value: Any) -> bool:
-    if _boolean(value):
-        raise ValueError("sessions are not offered yet: set it to false or remove it")
-    return False
-
-
-def _no_forwarding(value: Any) -> None:
+def _entity_name(value: Any) -> str | None:
     if not isinstance(value, str):
         raise ValueError(f'{_shown(value)} is not a name in quotation marks ("" for none)')
-    if value:
-        raise ValueError('forwarding is not offered yet: set it to "" or remove it')
+    if value and not _is_name(value):
+        raise ValueError(f"{_shown(value)} is not {_NAME_RULE}")
+    return value or None
+
+
+def _status(value: Any) -> EntityStatus:
+    for status in EntityStatus:
+        if status.value == value:
+            return status
+    raise ValueError(f"{_shown(value)} is none of {', '.join(repr(status.value) for status in EntityStatus)}")
 
 
 _QUEUE_PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", _duration),
     "DeadLetteringOnMessageExpiration": ("dead_lettering_on_expiration", _boolean),
     "DefaultMessageTimeToLive": ("default_ttl_ms", _duration),
     "DuplicateDetectionHistoryTimeWindow": ("duplicate_window_ms", _duration),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", _no_forwarding),
-    "ForwardTo": ("forward_to", _no_forwarding),
+    "EnablePartitioning": ("enable_partitioning", _boolean),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", _entity_name),
+    "ForwardTo": ("forward_to", _entity_name),
     "LockDuration": ("lock_duration_ms", _duration),
     "MaxDeliveryCount": ("max_delivery_count", _whole_number),
+    "MaxMessageSizeInKilobytes": ("max_message_size_kb", _whole_number),
+    "MaxSizeInMegabytes": ("max_size_mb", _whole_number),
     "RequiresDuplicateDetection": ("requires_duplicate_detection", _boolean),
-    "RequiresSession": ("requires_session", _no_session),
+    "RequiresSession": ("requires_session", _boolean),
+    "Status": ("status", _status),
 }
 """Key in the file -> field of QueueDescription and its reader, which raises ValueError."""
 
 _IMMUTABLE = {
+    "EnablePartitioning": "enable_partitioning",
     "RequiresDuplicateDetection": "requires_duplicate_detection",
     "RequiresSession": "requires_session",
 }
+
+_FORWARDS = {"ForwardTo": "forward_to", "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to"}
 
 _LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?", re.ASCII)
 _NAME_CHARACTERS_MAX = 260
+_NAME_RULE = (
+    f"a name: 1 to {_NAME_CHARACTERS_MAX} of A-Z, a-z, 0-9 and ._-/, the first and the last a letter or digit"
+)
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= _NAME_CHARACTERS_MAX and _NAME.fullmatch(text) is not None
 
 
 class _Reader:
@@ -303,12 +374,8 @@ class _Reader:
         if "Name" not in holder:
             return None
         name = holder["Name"]
-        if not isinstance(name, str) or len(name) > _NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
-            self._problem(
-                f"{path}.Name",
-                f"{_shown(name)} is not a name: 1 to {_NAME_CHARACTERS_MAX} of A-Z, a-z, 0-9 and ._-/, "
-                "the first and the last a letter or digit",
-            )
+        if not isinstance(name, str) or not _is_name(name):
+            self._problem(f"{path}.Name", f"{_shown(name)} is not {_NAME_RULE}")
             return None
         return name
 
