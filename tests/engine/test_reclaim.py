@@ -8,13 +8,15 @@ from random import Random
 
 import pytest
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY, MessageStored
+from peeklock.broker.changes import QUEUES_PER_ENTITY, SESSION_STATES, MessageStored
 from peeklock.broker.message import Message
 from peeklock.engine import engine as engine_module
 from peeklock.engine import reclaim
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead
+from peeklock.store import frames
+from peeklock.store.base import Batch
 from tests.engine.rig import Rig, at_once
-from tests.engine.tiny import QUEUE_ID, Create, Delete, Move, Put, Take, Touch
+from tests.engine.tiny import QUEUE_ID, STATES_QUEUE_ID, Create, Delete, Move, Put, Take, Touch
 
 LIMITS = {
     "JOURNAL_BYTES_MIN": 700,
@@ -80,8 +82,10 @@ class Workload:
             self.made += 1
             payload = b"%d " % self.made + b"x" * self.random.randint(0, 120)
             message_id = b"%d" % self.made if self.random.random() < 0.2 else None
-            self.rig.offer(Put(payload, message_id, self.queue_id))
-            self.payloads[next(reversed(self.rig.namespace.queues[self.queue_id].values()))] = payload
+            session_id = self.random.choice((None, None, "a", "b" * 40, f"{self.made} ☃"))
+            queue_id = self.queue_id + (SESSION_STATES if self.random.random() < 0.1 else 0)
+            self.rig.offer(Put(payload, message_id, queue_id, session_id))
+            self.payloads[next(reversed(self.rig.namespace.queues[queue_id].values()))] = payload
 
     def pick(self, queue_id: int) -> int | None:
         """Mostly the oldest, as receivers do."""
@@ -91,7 +95,7 @@ class Workload:
         return positions[0] if self.random.random() < 0.7 else self.random.choice(positions)
 
     def take(self) -> None:
-        queue_id = self.queue_id + (self.random.random() < 0.3)
+        queue_id = self.queue_id + self.random.choices((0, 1, SESSION_STATES), (6, 3, 1))[0]
         for _ in range(self.random.randint(1, 6)):
             position = self.pick(queue_id)
             if position is not None:
@@ -357,6 +361,64 @@ def test_large_overlays_do_not_keep_the_journal_in_motion() -> None:
     rig.commit(*(Take(n) for n in range(1, 11)))
     rig.settle()
     assert rig.engine.ledger.journal_bytes < LIMITS["JOURNAL_BYTES_MIN"]
+
+
+def encoded_bytes(rig: Rig) -> int:
+    """Give what all that lives takes in one frame."""
+    return len(frames.encode(Batch(1, [MessageStored(m.queue_id, m) for m in rig.messages()])))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kinds", [1, 30])
+def test_texts_do_not_keep_the_journal_in_motion_and_do_not_make_it_longer(kinds: int) -> None:
+    """Long session ids are most of what lives when each is another one; they are next to nothing when all are
+    equal. Req: R-06."""
+    rig = Rig()
+    rig.commit(Create())
+    rig.commit(*(Put(b"x", session_id=f"{n % kinds:0128}") for n in range(30)))
+    for _ in range(20):
+        for n in range(1, 31):
+            rig.commit(Touch(n))
+    rig.settle()
+    size_bytes = rig.engine.ledger.journal_bytes
+    overhead_bytes = 40 * len(frame_numbers(rig))  # each frame's head, run heads and its part of the counters
+    assert size_bytes <= 3 * encoded_bytes(rig) + overhead_bytes + LIMITS["JOURNAL_BYTES_MIN"]
+    again = Rig(rig.store)
+    for _ in range(2):
+        again.settle()
+        at_rest = frame_numbers(again)
+    again.settle()
+    assert frame_numbers(again) == at_rest
+    assert {m.position: m.session_id for m in again.messages()} == {
+        n + 1: f"{n % kinds:0128}" for n in range(30)
+    }
+    again.commit(*(Take(n) for n in range(1, 31)))
+    again.settle()
+    assert again.engine.ledger.journal_bytes < LIMITS["JOURNAL_BYTES_MIN"]
+
+
+@pytest.mark.usefixtures("small")
+def test_session_states_are_copied_forward_and_their_space_comes_back() -> None:
+    """They are stored as messages of a hidden queue; an old state goes when a new one comes. Req: R-06."""
+    rig = Rig(cache_bytes=1)
+    rig.commit(Create())
+    rig.commit(*(Put(b"state %d" % n * 4, None, STATES_QUEUE_ID, f"session {n}") for n in range(5)))
+    for n in range(1, 5):
+        rig.commit(
+            Take(n, STATES_QUEUE_ID), Put(b"state of %d" % n, None, STATES_QUEUE_ID, f"session {n - 1}")
+        )
+    rig.settle()
+    assert 1 not in rows(rig)
+    states = {m.session_id: rig.body(m) for m in rig.namespace.queues[STATES_QUEUE_ID].values()}
+    assert states == {
+        "session 4": b"state 4" * 4,
+        **{f"session {n - 1}": b"state of %d" % n for n in range(1, 5)},
+    }
+    again = Rig(rig.store)
+    assert again.state() == rig.state()
+    again.commit(Delete())
+    again.settle()
+    assert rows(again) == []
 
 
 def rows(rig: Rig) -> list[int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
+    SESSION_STATES,
     Change,
     EntityRemoved,
     EntityStored,
@@ -25,6 +26,7 @@ from peeklock.broker.message import Message
 ENTITY_ID = 1
 QUEUE_ID = ENTITY_ID * QUEUES_PER_ENTITY
 DEAD_LETTER_QUEUE_ID = QUEUE_ID + 1
+STATES_QUEUE_ID = QUEUE_ID + SESSION_STATES
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Put:
     payload: bytes
     message_id: bytes | None = None
     queue_id: int = QUEUE_ID
+    session_id: str | None = None
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Touch:
 
 @dataclass
 class Move:
-    """Dead-letter: a new message that shares the body."""
+    """Dead-letter: a new message that shares the body and knows where it came from."""
 
     position: int
     removed_first: bool = False
@@ -76,7 +79,10 @@ class Delete:
 
 
 class TinyNamespace:
-    """Queues as dicts from position to message. Answers are numbered, so that their order can be seen."""
+    """Queues as dicts from position to message. Answers are numbered, so that their order can be seen.
+
+    Main queues count in partitions, all alike.
+    """
 
     def __init__(self, *, id_window_ms: int = 1000) -> None:
         self.entities: dict[int, EntityStored] = {}
@@ -94,8 +100,9 @@ class TinyNamespace:
 
     def apply(self, command: object, now_ms: int) -> tuple[list[Change], list[Effect]]:
         match command:
-            case Put(payload, message_id, queue_id):
+            case Put(payload, message_id, queue_id, session_id):
                 message = self._number(queue_id, Message(len(payload)), now_ms)
+                message.session_id = session_id
                 changes: list[Change] = [MessageStored(queue_id, message, payload)]
                 if message_id is not None:
                     digest = message_id.rjust(16, b"\0")
@@ -116,8 +123,9 @@ class TinyNamespace:
                 return [MessageStored(queue_id, message)], [self._done()]
             case Move(position, removed_first, queue_id):
                 message = self.queues[queue_id].pop(position)
-                copy = Message(message.size_bytes)
-                copy.body_row, copy.body_slot = message.body_row, message.body_slot
+                copy = message.moved()
+                copy.dead_letter_source = f"queue-{queue_id}"
+                copy.hops = 1
                 self._number(queue_id + 1, copy, now_ms)
                 changes = [MessageStored(queue_id + 1, copy), MessageRemoved(queue_id, message)]
                 return changes[::-1] if removed_first else changes, [self._done()]
@@ -156,7 +164,9 @@ class TinyNamespace:
         return issued
 
     def _numbers(self, queue_id: int) -> NumbersIssued:
-        return NumbersIssued(queue_id, self.next[queue_id], self.next[queue_id], 0)
+        position = self.next[queue_id]
+        partitions = () if queue_id % QUEUES_PER_ENTITY else (position,) * 16
+        return NumbersIssued(queue_id, position, position, 0, partitions)
 
     def restore_entity(self, entity: EntityStored) -> None:
         self.entities[entity.entity_id] = entity
@@ -170,6 +180,7 @@ class TinyNamespace:
                     self.queues[queue_id][message.position] = message
                 case NumbersIssued(queue_id, position):
                     self.next[queue_id] = position
+                    assert change == self._numbers(queue_id)
                 case MessageIdSeen(queue_id, digest):
                     self.ids[queue_id, digest] = change
 
