@@ -188,12 +188,17 @@ class Desk:
         return handle
 
     def receiver(
-        self, address: str = "orders", *, credit: int = 0, **options: Any
+        self,
+        address: str = "orders",
+        *,
+        credit: int = 0,
+        opened: dict[str, Any] | None = None,
+        **options: Any,
     ) -> tuple[int, OpenReceiver]:
-        """Attach a receiver that the broker accepts."""
+        """Attach a receiver that the broker accepts; `opened` are further fields of its answer."""
         handle = self.attach(Role.RECEIVER, address, **{"rcv_settle_mode": 1, **options})
         command = self.take(OpenReceiver)
-        self.effect(ReceiverOpened(command.link, QUEUE_ID, SIZE_MAX))
+        self.effect(ReceiverOpened(command.link, QUEUE_ID, SIZE_MAX, **(opened or {})))
         if credit:
             self.client.flow(self.channel, handle, credit)
             self.pump()
@@ -325,7 +330,12 @@ class LiveDesk(Desk):
         return self.attach(Role.SENDER, address, **options)
 
     def receiver(
-        self, address: str = "orders", *, credit: int = 0, **options: Any
+        self,
+        address: str = "orders",
+        *,
+        credit: int = 0,
+        opened: dict[str, Any] | None = None,
+        **options: Any,
     ) -> tuple[int, OpenReceiver]:
         raise NotImplementedError("a real broker takes no commands from the test; see `listen`")
 

@@ -8,7 +8,7 @@ import pytest
 
 from peeklock.amqp.events import LinkAttached, LinkDetached
 from peeklock.amqp.performatives import Coordinator, Source
-from peeklock.amqp.types import Described, Role, Symbol
+from peeklock.amqp.types import Role, Symbol
 from peeklock.auth import Authority, Right, SasRule
 from peeklock.broker.commands import (
     Address,
@@ -22,8 +22,6 @@ from peeklock.broker.commands import (
 from peeklock.broker.effects import EntityFound, Failed, LinkRefused, ReceiverOpened, SenderOpened
 from peeklock.broker.errors import EntityDisabled, EntityNotFound
 from tests.gateway.playbook import CONNECTION_ID, KEY, KEY_NAME, QUEUE_ID, SIZE_MAX, Desk, view_of_queue
-
-SESSION_FILTER = Symbol("com.microsoft:session-filter")
 
 
 @pytest.fixture
@@ -93,16 +91,6 @@ def test_a_receiver_of_any_queue_of_an_entity_is_opened(
         (Role.SENDER, None, {}, "amqp:invalid-field"),
         (Role.SENDER, "", {}, "amqp:invalid-field"),
         (Role.RECEIVER, "amqps://localhost/", {}, "amqp:invalid-field"),
-        (Role.RECEIVER, "orders", {"filter": {SESSION_FILTER: "s"}}, "amqp:not-allowed"),
-        (Role.RECEIVER, "orders", {"filter": {SESSION_FILTER: None}}, "amqp:not-allowed"),
-        (Role.RECEIVER, "orders", {"filter": {SESSION_FILTER: 7}}, "amqp:not-allowed"),
-        (
-            Role.RECEIVER,
-            "orders",
-            {"filter": {SESSION_FILTER: Described(0x137000000C, "s")}},
-            "amqp:not-allowed",
-        ),
-        (Role.RECEIVER, "orders/$DeadLetterQueue", {"filter": {SESSION_FILTER: None}}, "amqp:not-allowed"),
         (
             Role.SENDER,
             "orders",

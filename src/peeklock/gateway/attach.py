@@ -1,7 +1,7 @@
-"""What a client's attach asks for, decided from its termini alone.
+"""What a client's attach asks for, decided from its termini alone, and how it is told which session it got.
 
-Owns: the choice of link kind, and the refusals that need no look at the entity. Must not know: links once
-they are open. Source: wire contract 2.1, 2.4, 2.6.
+Owns: the choice of link kind, the session filter in both directions, and the refusals that need no look at
+the entity. Must not know: links once they are open. Source: wire contract 2.1, 2.4, 2.6.
 """
 
 from __future__ import annotations
@@ -9,19 +9,43 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from peeklock.amqp.codec import decode, iter_map_raw, read_list_header, skip
+from peeklock.amqp.encoding import compound8_or_32, encode
 from peeklock.amqp.events import LinkAttached
 from peeklock.amqp.performatives import Coordinator, Source
-from peeklock.amqp.types import Role
-from peeklock.broker.commands import ReceiveMode, SubQueue
-from peeklock.broker.errors import InvalidOperation, NotSupported
+from peeklock.amqp.types import Described, Encoded, Long, Role, Symbol
+from peeklock.broker.commands import ReceiveMode, SessionWish, SubQueue
+from peeklock.broker.errors import ArgumentInvalid, InvalidOperation, NotSupported
 from peeklock.gateway.address import Node, NodeKind, parse_node, shown
-from peeklock.gateway.errors import AddressInvalid
+from peeklock.gateway.errors import AddressInvalid, FilterInvalid
 
-SESSION_FILTER = "com.microsoft:session-filter"
+SESSION_FILTER = Symbol("com.microsoft:session-filter")
+SESSION_FILTER_CODE = 0x000000137000000C
+"""Descriptor of the filter's value as Go sends it; the others send the value alone. Source: wire contract
+2.6."""
+
+TIMEOUT = Symbol("com.microsoft:timeout")
+LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 
 NAME_LENGTH_MAX = 512
 """Characters of an address that a refusal quotes. Our choice: host, path (260) and suffixes fit."""
+
+SESSION_ID_LENGTH_MAX = 128
+"""Characters. Source: wire contract 10.1."""
+
+SESSION_WAIT_MS = 65_000
+"""How long an attach waits for the next session when the client does not say. Source: wire contract 2.6."""
+
+SESSION_WAIT_MS_MAX = 86_400_000
+"""Our choice: a day; a client that wants to wait for longer attaches again."""
+
+_TICKS_PER_MS = 10_000
+_TICKS_OF_1970 = 621_355_968_000_000_000
+"""Ticks of 100 ns from the year 1 to 1970, as .NET's DateTime counts them. Source: wire contract 2.6."""
+
+_FILTER = 7
+"""Position in a source (AMQP 3.5.3)."""
 
 _SETTLED = 1
 """`snd-settle-mode` settled: receive and delete (wire contract 2.4)."""
@@ -43,15 +67,18 @@ class Wish:
     kind: LinkKind
     node: Node
     mode: ReceiveMode = ReceiveMode.PEEK_LOCK
+    session: SessionWish | None = None
 
 
-def read_attach(event: LinkAttached) -> Wish:
+def read_attach(event: LinkAttached, now_ms: int) -> Wish:
     """Decide what a new link shall be.
 
     Raises:
         AddressInvalid: it names no node.
         NotSupported: transactions, or sending via another entity.
-        InvalidOperation: sending to a sub-queue, or a session receiver where there are no sessions.
+        InvalidOperation: sending to a sub-queue.
+        FilterInvalid: the session filter is neither a string nor null.
+        ArgumentInvalid: the session id is too long.
     """
     if isinstance(event.target, Coordinator):
         raise NotSupported("Transactions are not supported.")
@@ -70,13 +97,69 @@ def read_attach(event: LinkAttached) -> Wish:
         if node.address.sub_queue is not SubQueue.MAIN:
             raise InvalidOperation(f"It is not possible to send to the sub-queue '{shown(node.address)}'.")
         return Wish(LinkKind.SEND, node)
-    if isinstance(event.source, Source) and event.source.filter and SESSION_FILTER in event.source.filter:
-        raise InvalidOperation(
-            f"It is not possible to create a session receiver for '{shown(node.address)}': "
-            "it is an entity that does not require sessions."
-        )
     settled = event.snd_settle_mode == _SETTLED
-    return Wish(LinkKind.RECEIVE, node, ReceiveMode.RECEIVE_AND_DELETE if settled else ReceiveMode.PEEK_LOCK)
+    mode = ReceiveMode.RECEIVE_AND_DELETE if settled else ReceiveMode.PEEK_LOCK
+    return Wish(LinkKind.RECEIVE, node, mode, _session_wish(event, now_ms))
+
+
+def _session_wish(event: LinkAttached, now_ms: int) -> SessionWish | None:
+    filters = event.source.filter if isinstance(event.source, Source) else None
+    if not filters or SESSION_FILTER not in filters:
+        return None
+    value = filters[SESSION_FILTER]
+    if isinstance(value, Described) and value.descriptor in (SESSION_FILTER_CODE, SESSION_FILTER):
+        value = value.value
+    if value is not None and type(value) is not str:
+        raise FilterInvalid(f"The session filter is a {type(value).__name__}, neither a string nor null.")
+    if value is not None and len(value) > SESSION_ID_LENGTH_MAX:
+        raise ArgumentInvalid(
+            f"The SessionId has {len(value)} characters; the limit is {SESSION_ID_LENGTH_MAX}."
+        )
+    wait_ms = event.properties.get(TIMEOUT)
+    if not isinstance(wait_ms, int) or isinstance(wait_ms, bool):
+        wait_ms = SESSION_WAIT_MS
+    return SessionWish(value, now_ms + min(max(0, int(wait_ms)), SESSION_WAIT_MS_MAX))
+
+
+def accepted_source(source: Encoded, session_id: str) -> Encoded:
+    """Give a client's source back with the session that it got in its filter; all else byte for byte.
+
+    The filter's value is described if it was, by the same descriptor: Go reads nothing else, the others
+    nothing but a plain string. Source: wire contract 0.1, 2.6.
+    """
+    position, _, count = read_list_header(source, decode(source, 1)[1])
+    fields = bytearray()
+    for number in range(count):
+        end = skip(source, position)
+        fields += (
+            _accepted_filter(source, position, session_id) if number == _FILTER else source[position:end]
+        )
+        position = end
+    out = bytearray((0x00, 0x53, 0x28))
+    compound8_or_32(out, 0xC0, 0xD0, count, fields)
+    return Encoded(out)
+
+
+def _accepted_filter(source: bytes, position: int, session_id: str) -> bytes:
+    pairs = bytearray()
+    count = 0
+    for key, start, value_start, end in iter_map_raw(source, position):
+        count += 2
+        if key != SESSION_FILTER:
+            pairs += source[start:end]
+            continue
+        pairs += encode(SESSION_FILTER)
+        if source[value_start] == 0:
+            pairs += source[value_start : decode(source, value_start + 1)[1]]
+        pairs += encode(session_id)
+    out = bytearray()
+    compound8_or_32(out, 0xC1, 0xD1, count, pairs)
+    return bytes(out)
+
+
+def accepted_properties(locked_until_ms: int) -> dict[Symbol, Long]:
+    """Tell until when the session is held. Source: wire contract 0.4, 2.6."""
+    return {LOCKED_UNTIL: Long(locked_until_ms * _TICKS_PER_MS + _TICKS_OF_1970)}
 
 
 def asked_for(event: LinkAttached) -> str:

@@ -55,13 +55,22 @@ from peeklock.broker.effects import (
     ReceiverOpened,
     Rejected,
     SenderOpened,
+    SessionLockRenewed,
+    SessionsFound,
     Settled,
     SettlementFailed,
 )
 from peeklock.broker.errors import ServiceBusError
 from peeklock.gateway.address import NodeKind, shown
 from peeklock.gateway.answers import Answers
-from peeklock.gateway.attach import LinkKind, Wish, asked_for, read_attach
+from peeklock.gateway.attach import (
+    LinkKind,
+    Wish,
+    accepted_properties,
+    accepted_source,
+    asked_for,
+    read_attach,
+)
 from peeklock.gateway.cbs import TokenNode
 from peeklock.gateway.context import Context, GatewayLimits, Payloads
 from peeklock.gateway.errors import GatewayError, Log, Reporter
@@ -124,7 +133,7 @@ class Gateway:
         """By channel and handle: only links that the client was told of, or that it may send on already."""
         self._by_number: dict[int, SenderLink | ReceiverLink] = {}
         self._pending: dict[int, tuple[LinkAttached, SenderLink | ReceiverLink]] = {}
-        """By number: links whose attach waits for the broker's answer."""
+        """By number: links whose attach waits for the broker's answer, perhaps until a session is free."""
         self._unsettled: dict[int, Unsettled] = {}
         """Unsettled deliveries by channel."""
         self._starved: set[int] = set()
@@ -164,6 +173,8 @@ class Gateway:
             MessagesFound: self._answers.take,
             MessagesScheduled: self._answers.take,
             MessagesDeleted: self._answers.take,
+            SessionLockRenewed: self._answers.take,
+            SessionsFound: self._answers.take,
             Done: self._answers.take,
             Failed: self._answers.take,
             EntityFound: self._answers.take,
@@ -355,7 +366,7 @@ class Gateway:
         if self._stopping:
             return  # it came in one read with what made us close
         try:
-            wish = read_attach(event)
+            wish = read_attach(event, now_ms)
             self._check_rights(wish, now_ms)
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
             self._refuse(event, asked_for(event), error, now_ms)
@@ -381,7 +392,7 @@ class Gateway:
         else:
             unsettled = self._unsettled.setdefault(event.channel, Unsettled())
             link = ReceiverLink(self._context, event, number, wish.node, wish.mode, unsettled)
-            self._context.commands.append(OpenReceiver(link.link, address, wish.mode))
+            self._context.commands.append(OpenReceiver(link.link, address, wish.mode, wish.session))
         self._pending[number] = (event, link)
         self._links[event.channel, event.handle] = link
 
@@ -514,8 +525,16 @@ class Gateway:
         event, link = self._pending.pop(effect.link[2], (None, None))
         if event is None or not isinstance(link, ReceiverLink):
             return
+        source = properties = None
+        if effect.session_id is not None:
+            source = accepted_source(event.source_raw, effect.session_id)
+            properties = accepted_properties(effect.locked_until_ms)
         self._connection.accept_link(
-            event.channel, event.handle, max_message_size=effect.message_size_bytes_max
+            event.channel,
+            event.handle,
+            source=source,
+            max_message_size=effect.message_size_bytes_max,
+            properties=properties,
         )
         self._by_number[link.number] = link
         link.opened(effect)
