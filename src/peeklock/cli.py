@@ -112,6 +112,11 @@ def main() -> None:
     help="Whose limits apply: message size, time-to-live, features.",
 )
 @click.option(
+    "--enforce-quotas",
+    is_flag=True,
+    help="Hold each queue to its MaxSizeInMegabytes and the namespace to the tier's number of queues.",
+)
+@click.option(
     "--min-free",
     "min_free_bytes",
     callback=_bytes,
@@ -128,6 +133,7 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     tier: str,
+    enforce_quotas: bool,
     min_free_bytes: int | None,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C.
@@ -145,7 +151,17 @@ def serve(
     from peeklock.server.app import serve as run
 
     settings = Settings(
-        data, config, host, amqp_port, http_port, durability, tls_cert, tls_key, tier, min_free_bytes
+        data=data,
+        config=config,
+        host=host,
+        amqp_port=amqp_port,
+        http_port=http_port,
+        durability=durability,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tier=tier,
+        enforce_quotas=enforce_quotas,
+        min_free_bytes=min_free_bytes,
     )
     try:
         sys.exit(run(settings, PROCESS_STARTED))

@@ -31,7 +31,7 @@ from peeklock.amqp.messaging import encode_message
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
 from peeklock.auth import generate
-from peeklock.demo.broker import BrokerProcess, program
+from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -213,6 +213,25 @@ def test_a_bad_configuration_stops_the_start_and_names_the_path(tmp_path: Path) 
     assert done.returncode == 1
     assert "UserConfig.Namespaces[0].Queues[0].Properties.LockDuration" in done.stderr
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--enforce-quotas",)])
+def test_the_number_of_queues_is_limited_only_where_the_operator_says_so(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Req: A-05. 1,000 in the premium tier, here in a file with one more."""
+    queues = [{"Name": f"q{number}"} for number in range(1001)]
+    config = tmp_path / "Config.json"
+    config.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "ns", "Queues": queues}]}}))
+    process = BrokerProcess(tmp_path, ["--durability=os", "--tier=premium", f"--config={config}", *options])
+    if options:
+        with pytest.raises(
+            BrokerFailed, match="'q1000' cannot be created: tier Premium allows 1000 entities"
+        ):
+            process.start()
+    else:
+        with process:
+            assert health(process)["entities"] == 1001
 
 
 @pytest.mark.parametrize(

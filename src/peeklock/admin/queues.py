@@ -26,7 +26,7 @@ IMMUTABLE = {
 }
 """Elements that are set at creation only; an update that leaves one out means what is there."""
 
-_READERS: dict[str, tuple[str, Callable[[Description, str], Any]]] = {
+SETTINGS: dict[str, tuple[str, Callable[[Description, str], Any]]] = {
     "LockDuration": ("lock_duration_ms", Description.duration),
     "MaxSizeInMegabytes": ("max_size_mb", Description.whole_number),
     "RequiresDuplicateDetection": ("requires_duplicate_detection", Description.boolean),
@@ -62,7 +62,7 @@ def read_queue(
     Raises: ArgumentInvalid, NotSupported.
     """
     settings = {
-        field: read(given, element) for element, (field, read) in _READERS.items() if given.has(element)
+        field: read(given, element) for element, (field, read) in SETTINGS.items() if given.has(element)
     }
     if given.has_children("AuthorizationRules"):
         raise NotSupported("Authorization rules of a single entity are not offered; use the namespace's.")

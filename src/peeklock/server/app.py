@@ -82,6 +82,7 @@ class Settings:
     tls_key: Path | None
     tier: str
     min_free_bytes: int | None
+    enforce_quotas: bool = False
 
 
 class _Tokens:
@@ -173,7 +174,12 @@ class Broker:
         asyncio.get_running_loop().set_exception_handler(self._bug)
         config = self._read_config()
         store = await self._open_store()
-        namespace = Namespace(limits=TIERS[settings.tier], tokens=_Tokens(), digest_key=DIGEST_KEY)
+        namespace = Namespace(
+            limits=TIERS[settings.tier],
+            tokens=_Tokens(),
+            digest_key=DIGEST_KEY,
+            enforce_quotas=settings.enforce_quotas,
+        )
         engine = Engine(namespace, BodyCache())
         try:
             await engine.recover(store, self._clock.now_ms())

@@ -261,7 +261,7 @@ def _status(value: Any) -> EntityStatus:
     raise ValueError(f"{_shown(value)} is none of {', '.join(repr(status.value) for status in EntityStatus)}")
 
 
-_QUEUE_PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+QUEUE_PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", _duration),
     "DeadLetteringOnMessageExpiration": ("dead_lettering_on_expiration", _boolean),
     "DefaultMessageTimeToLive": ("default_ttl_ms", _duration),
@@ -353,10 +353,10 @@ class _Reader:
         name = self._name(queue, path)
         settings: dict[str, Any] = {}
         where = f"{path}.Properties"
-        properties = self._object(queue.get("Properties", _Object([])), where, tuple(_QUEUE_PROPERTIES))
+        properties = self._object(queue.get("Properties", _Object([])), where, tuple(QUEUE_PROPERTIES))
         for key, given in (properties or {}).items():
-            if key in _QUEUE_PROPERTIES:
-                field, read = _QUEUE_PROPERTIES[key]
+            if key in QUEUE_PROPERTIES:
+                field, read = QUEUE_PROPERTIES[key]
                 try:
                     settings[field] = read(given)
                 except ValueError as failure:
