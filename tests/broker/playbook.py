@@ -43,6 +43,7 @@ from peeklock.broker.commands import (
     Schedule,
     Send,
     SendBatch,
+    SessionWish,
     SetCredit,
     SubQueue,
     UpdateQueue,
@@ -66,7 +67,7 @@ from peeklock.broker.effects import (
     SettlementFailed,
 )
 from peeklock.broker.errors import ServiceBusError
-from peeklock.broker.message import Message, MessageView
+from peeklock.broker.message import Message, MessageView, Routing
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
 
@@ -198,7 +199,7 @@ class Broker:
 
     def send(self, queue_id: int = 4, size: int = 100, **fields: Any) -> Message:
         """Send one message that must be accepted."""
-        message = Message(size, **fields)
+        message = arriving(size, **fields)
         reply_to = self.reply_to()
         effects = self.do(Send(queue_id, message, b"", reply_to))
         assert effects[0] == Accepted(reply_to)
@@ -208,7 +209,9 @@ class Broker:
         return self.do(SendBatch(queue_id, [(message, b"") for message in messages], self.reply_to()))
 
     def schedule(self, *delays_ms: int, name: str = "orders", **fields: Any) -> list[int]:
-        messages = [(Message(100, scheduled_at_ms=self.now_ms + delay, **fields), b"") for delay in delays_ms]
+        messages = [
+            (arriving(100, scheduled_at_ms=self.now_ms + delay, **fields), b"") for delay in delays_ms
+        ]
         return self.one(
             Schedule(Address(name), messages, self.reply_to()), MessagesScheduled
         ).sequence_numbers
@@ -227,6 +230,30 @@ class Broker:
         mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
         command = OpenReceiver(self.link(connection), Address(name, sub_queue), mode)
         return self.one(command, ReceiverOpened).link
+
+    def accept(
+        self,
+        session_id: str | None = None,
+        name: str = "orders",
+        *,
+        wait_ms: int = 65_000,
+        deletes: bool = False,
+        connection: int = 1,
+    ) -> ReceiverOpened:
+        """Accept a session that is there to be had at once."""
+        return self.one(self.wish(session_id, name, wait_ms, deletes, connection), ReceiverOpened)
+
+    def wish(
+        self,
+        session_id: str | None = None,
+        name: str = "orders",
+        wait_ms: int = 65_000,
+        deletes: bool = False,
+        connection: int = 1,
+    ) -> OpenReceiver:
+        mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
+        wish = SessionWish(session_id, self.now_ms + wait_ms)
+        return OpenReceiver(self.link(connection), Address(name), mode, wish)
 
     def credit(self, link: Link, deliveries_max: int = LOTS, bytes_max: int = LOTS) -> list[Deliver]:
         return deliveries(self.do(SetCredit(link, deliveries_max, bytes_max)))
@@ -256,19 +283,25 @@ class Broker:
         *,
         name: str = "orders",
         sub_queue: SubQueue = SubQueue.MAIN,
+        session_id: str | None = None,
     ) -> list[MessageView]:
-        command = Peek(Address(name, sub_queue), from_number, count, bytes_max, self.reply_to())
+        command = Peek(Address(name, sub_queue), from_number, count, bytes_max, self.reply_to(), session_id)
         return self.one(command, MessagesFound).messages
 
     def peek_dead(self, from_number: int = 0, count: int = 1000) -> list[MessageView]:
         return self.peek(from_number, count, sub_queue=SubQueue.DEAD_LETTER)
 
     def receive_deferred(
-        self, *numbers: int, deletes: bool = False, sub_queue: SubQueue = SubQueue.MAIN, connection: int = 1
+        self,
+        *numbers: int,
+        deletes: bool = False,
+        sub_queue: SubQueue = SubQueue.MAIN,
+        connection: int = 1,
+        session_id: str | None = None,
     ) -> list[MessageView]:
         mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
         command = ReceiveDeferred(
-            Address("orders", sub_queue), list(numbers), mode, self.reply_to(connection)
+            Address("orders", sub_queue), list(numbers), mode, self.reply_to(connection), session_id
         )
         return self.one(command, MessagesFound).messages
 
@@ -299,6 +332,18 @@ class Broker:
 
     def drop(self, connection: int = 1, *, broken: bool = True) -> list[Effect]:
         return self.do(DropConnection(connection, broken))
+
+
+def arriving(
+    size: int = 100,
+    *,
+    message_id: bytes | None = None,
+    session_id: str | None = None,
+    partition_key: str | None = None,
+    **fields: Any,
+) -> Message:
+    """Make a message as the gateway does for an entity that decides by these fields."""
+    return Message(size, routing=Routing(message_id, session_id, partition_key), **fields)
 
 
 def deliveries(effects: list[Effect]) -> list[Deliver]:

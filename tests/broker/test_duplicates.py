@@ -8,8 +8,7 @@ from peeklock.broker.changes import MessageIdSeen
 from peeklock.broker.commands import Send
 from peeklock.broker.duplicates import PURGE_EVERY_MS
 from peeklock.broker.effects import Accepted
-from peeklock.broker.message import Message
-from tests.broker.playbook import MINUTE_MS, START_MS, Broker, numbers
+from tests.broker.playbook import MINUTE_MS, START_MS, Broker, arriving, numbers
 
 WINDOW_MS = 10 * MINUTE_MS
 
@@ -55,7 +54,7 @@ def test_a_queue_without_detection_takes_every_message() -> None:
 
 def test_the_id_is_not_kept_with_the_message(broker: Broker) -> None:
     """Req: T-08"""
-    assert broker.send(message_id=b"a").message_id is None
+    assert broker.send(message_id=b"a").routing is None
 
 
 @pytest.mark.parametrize("window_ms", [20_000, WINDOW_MS, 7 * 24 * 60 * MINUTE_MS])
@@ -89,7 +88,7 @@ def test_it_holds_after_completion_and_across_a_restart(broker: Broker) -> None:
 def test_it_holds_within_and_across_batches(broker: Broker) -> None:
     """Req: D-01, T-07"""
     broker.send(message_id=b"a")
-    effects = broker.send_batch([Message(1, message_id=id_) for id_ in (b"a", b"b", b"b", b"c")])
+    effects = broker.send_batch([arriving(1, message_id=id_) for id_ in (b"a", b"b", b"b", b"c")])
     assert [type(effect) for effect in effects] == [Accepted]
     assert numbers(broker.peek()) == [1, 2, 3]
 
@@ -117,7 +116,7 @@ def test_scheduling_a_duplicate_answers_the_first_number(broker: Broker) -> None
 
 def test_a_refused_send_leaves_its_id_free(broker: Broker) -> None:
     """Req: D-01"""
-    broker.refused(Send(4, Message(1 << 20, message_id=b"a"), b"", broker.reply_to()))
+    broker.refused(Send(4, arriving(1 << 20, message_id=b"a"), b"", broker.reply_to()))
     broker.send(message_id=b"a")
     assert len(broker.peek()) == 1
 

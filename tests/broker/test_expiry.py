@@ -6,10 +6,10 @@ import pytest
 
 from peeklock.amqp import codec
 from peeklock.broker.commands import SetCredit
+from peeklock.broker.delivery import PASS_OVER_MAX
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.effects import Deliver, Drained
 from peeklock.broker.message import Message
-from peeklock.broker.message_queue import PASS_OVER_MAX
 from peeklock.broker.quotas import BASIC
 from tests.broker.playbook import LOTS, MINUTE_MS, START_MS, Broker, deliveries, numbers
 

@@ -193,7 +193,7 @@ class QueueMachine(RuleBasedStateMachine):
         if not self.links:
             return
         link = data.draw(st.sampled_from(sorted(self.links)))
-        receiver: Any = self.broker.namespace._attachments.links[link]
+        receiver: Any = self.broker.namespace._shared.links.by_link[link]
         self.credit[link] = more
         effects = self.broker.do(SetCredit(link, receiver.deliveries + more, LOTS, drain))
         self.take(effects)

@@ -177,4 +177,4 @@ def test_thousands_of_receivers_without_credit_are_not_looked_at(broker: Broker)
     effects = broker.send_batch([Message(10) for _ in range(50)])
     assert {delivery.link for delivery in deliveries(effects)} == {served}
     queue = broker.namespace._queues[4]
-    assert list(queue.receivers.turns) == [broker.namespace._attachments.links[served]]
+    assert list(queue.line.receivers.turns) == [broker.namespace._shared.links.by_link[served]]

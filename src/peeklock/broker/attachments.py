@@ -1,11 +1,15 @@
-"""Who is attached: links and connections, their credit, and what their end means.
+"""Who is attached: opening and closing links, their credit, and what their end means.
 
-Owns: the registry of links. Must not know: what is sent or settled over them.
+Owns: which links may be opened, what a connection's end does to locks. Must not know: what is sent or settled
+over a link, how sessions are handed out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from peeklock.broker import commands as ask
+from peeklock.broker import delivery
 from peeklock.broker import effects as do
 from peeklock.broker.changes import Change
 from peeklock.broker.commands import ReceiveMode
@@ -13,16 +17,18 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entities, Entity
 from peeklock.broker.errors import InvalidOperation, ServiceBusError
 from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.receivers import Connection, ReceiverLink, SenderLink
+from peeklock.broker.message_sessions import MessageSession
+from peeklock.broker.receivers import AnyLink, ReceiverLink, SenderLink
+from peeklock.broker.shared import Shared
 
 
 class Attachments:
-    """All links of a namespace, by name and by connection."""
+    """The handlers of all commands about links and connections."""
 
-    def __init__(self, entities: Entities) -> None:
-        self.links: dict[ask.Link, SenderLink | ReceiverLink] = {}
-        self.connections: dict[int, Connection] = {}
+    def __init__(self, entities: Entities, shared: Shared) -> None:
         self._entities = entities
+        self._shared = shared
+        self._links = shared.links
 
     def open_sender(
         self, command: ask.OpenSender, now_ms: int, changes: list[Change], effects: list[Effect]
@@ -31,10 +37,16 @@ class Attachments:
         if queue.dead_letters is None:
             raise InvalidOperation(f"'{queue.name}' is a dead-letter queue: nothing can be sent to it")
         entity.require_sending()
-        self._attach(entity, SenderLink(command.link, queue.queue_id))
+        destination = None
+        if command.destination is not None:
+            destination = self._entities.find(command.destination.path).name
+        self._links.add(SenderLink(command.link, queue.queue_id, entity.links))
         effects.append(
             do.SenderOpened(
-                command.link, queue.queue_id, queue.message_size_bytes_max, queue.duplicates is not None
+                command.link,
+                queue.queue_id,
+                queue.message_size_bytes_max,
+                self._shared.forwarding.reads_routing(queue, destination),
             )
         )
 
@@ -43,95 +55,142 @@ class Attachments:
     ) -> None:
         entity, queue = self._entities.queue(command.address)
         entity.require_receiving()
+        _require_receivable(entity, queue, command.session)
         deletes = command.mode is ReceiveMode.RECEIVE_AND_DELETE
-        self._attach(entity, ReceiverLink(command.link, queue.queue_id, deletes=deletes))
-        effects.append(do.ReceiverOpened(command.link, queue.queue_id, queue.message_size_bytes_max))
-
-    def _attach(self, entity: Entity, opened: SenderLink | ReceiverLink) -> None:
-        assert opened.link not in self.links, "a link was opened twice"
-        self.links[opened.link] = opened
-        entity.links[opened.link] = opened
-        self.connection(opened.link[0]).links[opened.link] = opened
-
-    def connection(self, connection_id: int) -> Connection:
-        connection = self.connections.get(connection_id)
-        if connection is None:
-            connection = self.connections[connection_id] = Connection()
-        return connection
-
-    def _detach(self, opened: SenderLink | ReceiverLink) -> None:
-        """Forget a link everywhere; the locks taken over it stay until they lapse."""
-        del self.links[opened.link]
-        del self.connections[opened.link[0]].links[opened.link]
-        entity = self._entities.of_queue(opened.queue_id)
-        if entity is not None:
-            del entity.links[opened.link]
-        if isinstance(opened, ReceiverLink):
-            queue = self._entities.queues.get(opened.queue_id)
-            if queue is not None:
-                queue.receivers.remove(opened)
+        receiver = ReceiverLink(command.link, queue.queue_id, entity.links, deletes=deletes)
+        if command.session is not None:
+            assert queue.sessions is not None
+            queue.accessed_at_ms = now_ms
+            queue.sessions.accept(receiver, command.session, now_ms, changes, effects)
+            self._links.add(receiver)
+            queue.serve(now_ms, changes, effects)
+            return
+        receiver.line = queue.line
+        self._links.add(receiver)
+        effects.append(
+            do.ReceiverOpened(
+                command.link,
+                queue.queue_id,
+                queue.message_size_bytes_max,
+                queue.main.partitions is not None,
+            )
+        )
 
     def close_link(
         self, command: ask.CloseLink, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        opened = self.links.get(command.link)
-        if opened is not None:
-            self._detach(opened)
+        opened = self._links.by_link.get(command.link)
+        if opened is None:
+            return
+        queue = None
+        if isinstance(opened, ReceiverLink):
+            queue = self._entities.queues[opened.queue_id]
+            queue.accessed_at_ms = now_ms
+            self._let_session_go(opened, queue, now_ms, changes, effects, counted=False)
+        self._links.forget(opened)
+        if queue is not None and queue.sessions is not None:
+            queue.serve(now_ms, changes, effects)
 
     def set_credit(
         self, command: ask.SetCredit, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        receiver = self.links.get(command.link)
-        if not isinstance(receiver, ReceiverLink):
+        receiver = self._links.by_link.get(command.link)
+        if not isinstance(receiver, ReceiverLink) or receiver.line is None:
             return  # detached by us meanwhile
         receiver.deliveries_max = command.deliveries_max
         receiver.bytes_max = command.bytes_max
         queue = self._entities.queues[receiver.queue_id]
         queue.accessed_at_ms = now_ms
-        queue.receivers.credit_changed(receiver)
+        receivers = receiver.line.receivers
+        receivers.credit_changed(receiver)
         if command.drain:
-            queue.receivers.drain(receiver)
-        queue.deliver(now_ms, changes, effects)
+            receivers.drain(receiver)
+        delivery.deliver(queue, receiver.line, now_ms, changes, effects)
 
     def drop_connection(
         self, command: ask.DropConnection, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        connection = self.connections.get(command.connection_id)
+        connection = self._links.connections.get(command.connection_id)
         if connection is None:
             return
+        touched: dict[int, MessageQueue] = {}
         dropped = list(connection.locks.values())
         for opened in list(connection.links.values()):
             if isinstance(opened, ReceiverLink):
-                dropped.extend(opened.locks.values())
-            self._detach(opened)
-        del self.connections[command.connection_id]
-        if not command.broken:
-            return
-        touched: dict[int, MessageQueue] = {}
-        for lock in dropped:
-            queue = lock.queue
-            if queue.locks.get(lock.token) is lock:  # else its entity is gone
-                queue.give_back(lock, now_ms, changes, counted=True)
+                queue = self._entities.queues[opened.queue_id]
+                queue.accessed_at_ms = now_ms
                 touched[queue.queue_id] = queue
+                self._let_session_go(opened, queue, now_ms, changes, effects, counted=command.broken)
+                dropped.extend(opened.locks.values())
+            self._links.forget(opened)
+        del self._links.connections[command.connection_id]
+        if command.broken:
+            for lock in dropped:
+                queue = lock.queue
+                if queue.locks.get(lock.token) is lock:  # else its entity is gone
+                    queue.give_back(lock, now_ms, changes, effects, counted=True)
+                    touched[queue.queue_id] = queue
         for queue in touched.values():
             queue.serve(now_ms, changes, effects)
 
     def detach_all(
         self,
-        opened: list[SenderLink] | list[ReceiverLink] | list[SenderLink | ReceiverLink],
+        opened: Iterable[AnyLink],
         error: ServiceBusError,
+        now_ms: int,
+        changes: list[Change],
         effects: list[Effect],
     ) -> None:
-        for link in opened:
-            self._detach(link)
-            effects.append(do.DetachLink(link.link, error))
+        """Detach links for a reason; one that still waits for a session is refused for it."""
+        for link in list(opened):
+            waits = isinstance(link, ReceiverLink) and link.line is None
+            if isinstance(link, ReceiverLink):
+                queue = self._entities.queues[link.queue_id]
+                self._let_session_go(link, queue, now_ms, changes, effects, counted=False)
+            self._links.forget(link)
+            effects.append(do.LinkRefused(link.link, error) if waits else do.DetachLink(link.link, error))
+
+    def _let_session_go(
+        self,
+        receiver: ReceiverLink,
+        queue: MessageQueue,
+        now_ms: int,
+        changes: list[Change],
+        effects: list[Effect],
+        *,
+        counted: bool,
+    ) -> None:
+        """End what a receiver of sessions holds or waits for: a session is released with its link (L-13)."""
+        if queue.sessions is None:
+            return
+        if isinstance(receiver.line, MessageSession):
+            queue.sessions.release(receiver.line, now_ms, changes, effects, counted=counted)
+        else:
+            queue.sessions.cancel(receiver)
 
     def check(self) -> None:
         """Compare the indexes with each other; an assertion fails when they do not agree."""
-        for link, opened in self.links.items():
-            assert opened.link == link
-            assert self.connections[link[0]].links[link] is opened
-            if isinstance(opened, ReceiverLink):
-                assert opened.waiting == opened.has_credit()
-        assert sum(len(entity.links) for entity in self._entities) == len(self.links)
-        assert sum(len(connection.links) for connection in self.connections.values()) == len(self.links)
+        self._links.check()
+        known = sum(len(entity.links) for entity in self._entities)
+        coordinators = sum(
+            not isinstance(opened, SenderLink | ReceiverLink) for opened in self._links.by_link.values()
+        )
+        assert known + coordinators == len(self._links.by_link)
+
+
+def _require_receivable(entity: Entity, queue: MessageQueue, session: ask.SessionWish | None) -> None:
+    """Raise when nobody can receive here in this way. Source: wire contract 2.6, 10.3."""
+    if queue is entity.main and queue.forward_to is not None:
+        raise InvalidOperation(
+            f"It is not possible to receive from '{entity.name}': it forwards to '{queue.forward_to}'."
+        )
+    if session is None and queue.sessions is not None:
+        raise InvalidOperation(
+            "It is not possible for an entity that requires sessions to create a non-sessionful message "
+            f"receiver: '{queue.name}'."
+        )
+    if session is not None and queue.sessions is None:
+        raise InvalidOperation(
+            f"It is not possible to create a session receiver for '{queue.name}': it does not require "
+            f"sessions."
+        )

@@ -5,21 +5,30 @@ Owns: in which order and how much is found. Must not know: how messages are stor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
 
 from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
 from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.sequence_numbers import order_of, order_to_browse_from
 
 
-def browse(queue: MessageQueue, from_number: int, count_max: int, bytes_max: int) -> list[MessageView]:
+def browse(
+    queue: MessageQueue, from_number: int, count_max: int, bytes_max: int, session_id: str | None = None
+) -> list[MessageView]:
     """Show messages in any state in the order of their numbers, at least one if there is one (S-11)."""
     views: list[MessageView] = []
-    start = order_to_browse_from(from_number, queue.main.next_position)
-    for message in islice(_in_order_of_number(queue, start), max(count_max, 0)):
+    start = queue.key_to_browse_from(from_number)
+    if session_id is None:
+        found: Iterable[Message] = _in_order_of_number(queue, start)
+    else:
+        found = (
+            message
+            for message in _of_session(queue, session_id)
+            if queue.key_of(message.sequence_number) >= start
+        )
+    for message in islice(found, max(count_max, 0)):
         bytes_max -= message.size_bytes + len(message.overlay or b"")
         if views and bytes_max < 0:
             break
@@ -32,43 +41,52 @@ def browse(queue: MessageQueue, from_number: int, count_max: int, bytes_max: int
 
 
 def oldest_unlocked(
-    queue: MessageQueue, count_max: int, enqueued_before_ms: int, now_ms: int
+    queue: MessageQueue,
+    count_max: int,
+    enqueued_before_ms: int,
+    now_ms: int,
+    session_id: str | None = None,
 ) -> list[Message]:
     """Find active messages enqueued at or before a time, oldest first: neither locked nor expired."""
     found: list[Message] = []
     # Sequence numbers and enqueued times rise together, in a dead-letter queue too.
-    for message in queue.active if queue.numbers is None else queue.numbers:
+    candidates: Iterable[Message] = queue.active if queue.numbers is None else queue.numbers
+    if session_id is not None:
+        candidates = _of_session(queue, session_id)
+    for message in candidates:
+        if message.state is not MessageState.ACTIVE:
+            continue
         if message.enqueued_at_ms > enqueued_before_ms or len(found) >= count_max:
             break
-        if (
-            message.state is MessageState.ACTIVE
-            and message.lock is None
-            and not queue.has_expired(message, now_ms)
-        ):
+        if message.lock is None and not queue.has_expired(message, now_ms):
             found.append(message)
     return found
 
 
 def scheduled_by_number(queue: MessageQueue, number: int) -> Message | None:
     """Find the scheduled message with this sequence number."""
-    return queue.scheduled.get(order_of(number, queue.next_position)) if number >= 0 else None
+    message = queue.by_number(number)
+    return None if message is None or message.state is not MessageState.SCHEDULED else message
 
 
 def deferred_by_number(queue: MessageQueue, number: int) -> Message | None:
     """Find the deferred message with this sequence number, unless it is locked."""
-    if number < 0:
-        return None
-    order = order_of(number, queue.main.next_position)
-    message = queue.deferred.get(order) if queue.numbers is None else queue.numbers.get(order)
+    message = queue.by_number(number)
     if message is None or message.state is not MessageState.DEFERRED or message.lock is not None:
         return None
     return message
 
 
-def _in_order_of_number(queue: MessageQueue, order: int) -> Iterator[Message]:
+def _of_session(queue: MessageQueue, session_id: str) -> Iterator[Message]:
+    """Go through the messages of one session, in the order of their numbers: it is in one partition."""
+    session = None if queue.sessions is None else queue.sessions.get(session_id)
+    return iter(()) if session is None else session.messages(queue)
+
+
+def _in_order_of_number(queue: MessageQueue, key: int) -> Iterator[Message]:
     if queue.numbers is not None:
-        return queue.numbers.iterate(order)
+        return queue.numbers.iterate(key)
     tables = [table for table in (queue.active, queue.deferred, queue.scheduled) if len(table)]
     if len(tables) == 1:
-        return tables[0].iterate(order)
-    return merge(*(table.iterate(order) for table in tables), key=attrgetter("position"))
+        return tables[0].iterate(key)
+    return merge(*(table.iterate(key) for table in tables), key=attrgetter("position"))

@@ -298,8 +298,8 @@ class Fetched:
     routing: Routing
 
 
-# Sessions: each answered to `reply_to`, or Failed(reply_to, error). All but the listing want the session to be
-# held by a link of the request's connection: else SessionLockLost.
+# Sessions: each answered to `reply_to`, or Failed(reply_to, error). All but the listing want the session to
+# be held by a link of the request's connection: else SessionLockLost.
 
 
 @dataclass(slots=True)

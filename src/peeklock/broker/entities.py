@@ -15,20 +15,25 @@ from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.duplicates import Duplicates
 from peeklock.broker.effects import QueueView
 from peeklock.broker.errors import EntityAlreadyExists, EntityDisabled, EntityNotFound, QuotaExceeded
+from peeklock.broker.message import Message
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.message_sessions import MessageSessions, SessionStates
+from peeklock.broker.message_table import MessageTable
 from peeklock.broker.quotas import TierLimits
-from peeklock.broker.receivers import ReceiverLink, SenderLink
+from peeklock.broker.receivers import AnyLink
+from peeklock.broker.sequence_numbers import Partitions
 from peeklock.broker.shared import Shared
-from peeklock.broker.validation import checked_queue, checked_update
+from peeklock.broker.validation import check_forwarding, checked_queue, checked_update
 
 _SENDING = (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
 _RECEIVING = (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
 
 
 class Entity:
-    """A queue with its sub-queues. The transfer dead-letter queue is made when somebody asks for it."""
+    """A queue with its sub-queues. The transfer dead-letter queue is made when it is first needed."""
 
     __slots__ = (
+        "_enforces_quotas",
         "created_at_ms",
         "dead_letters",
         "description",
@@ -40,8 +45,16 @@ class Entity:
     )
 
     def __init__(
-        self, stored: EntityStored, shared: Shared, limits: TierLimits, digest_key: bytes, first_position: int
+        self,
+        stored: EntityStored,
+        shared: Shared,
+        limits: TierLimits,
+        digest_key: bytes,
+        first_position: int,
+        *,
+        enforces_quotas: bool,
     ) -> None:
+        self._enforces_quotas = enforces_quotas
         description = stored.description
         first_queue_id = stored.entity_id * QUEUES_PER_ENTITY
         size_max = (description.max_message_size_kb or limits.message_size_kb_default) * 1024
@@ -49,7 +62,7 @@ class Entity:
         self.description = description
         self.created_at_ms = stored.created_at_ms
         self.updated_at_ms = stored.updated_at_ms
-        self.links: dict[Link, SenderLink | ReceiverLink] = {}
+        self.links: dict[Link, AnyLink] = {}
         self.transfers: MessageQueue | None = None
         self.dead_letters = MessageQueue(
             first_queue_id + SubQueue.DEAD_LETTER.value,
@@ -69,6 +82,11 @@ class Entity:
         )
         if description.requires_duplicate_detection:
             self.main.duplicates = Duplicates(self.main.queue_id, digest_key, description.duplicate_window_ms)
+        if description.enable_partitioning:
+            self.main.partitions = Partitions(first_position)
+            self.main.numbers = MessageTable()
+        if description.requires_session:
+            self.main.sessions = MessageSessions(self.main)
         self._apply_settings(limits)
 
     @property
@@ -84,8 +102,21 @@ class Entity:
         known = [self.main, self.dead_letters]
         return known if self.transfers is None else [*known, self.transfers]
 
+    @property
+    def states(self) -> SessionStates | None:
+        """The states of its sessions."""
+        return None if self.main.sessions is None else self.main.sessions.states
+
+    def all_messages(self) -> Iterator[Message]:
+        """Go through all that is stored for it: the messages of each queue and the states of sessions."""
+        for queue in self.queues():
+            yield from queue.all_messages()
+        if self.states is not None:
+            yield from self.states.all_messages()
+
     def size_bytes(self) -> int:
-        return sum(queue.size_bytes for queue in self.queues())
+        size_bytes = sum(queue.size_bytes for queue in self.queues())
+        return size_bytes if self.states is None else size_bytes + self.states.size_bytes
 
     def stored(self) -> EntityStored:
         return EntityStored(self.entity_id, self.description, self.created_at_ms, self.updated_at_ms)
@@ -107,8 +138,8 @@ class Entity:
             size_bytes=self.size_bytes(),
             active_count=len(main.active) + len(main.deferred),
             scheduled_count=len(main.scheduled),
-            dead_letter_count=len(self.dead_letters.active) + len(self.dead_letters.deferred),
-            transfer_dead_letter_count=0,
+            dead_letter_count=_count(self.dead_letters),
+            transfer_dead_letter_count=_count(self.transfers),
         )
 
     def require_receiving(self) -> None:
@@ -128,9 +159,15 @@ class Entity:
     def _apply_settings(self, limits: TierLimits) -> None:
         size_max = (self.description.max_message_size_kb or limits.message_size_kb_default) * 1024
         for queue in self.queues():
-            queue.configure(self.description)
+            if queue is self.transfers:
+                queue.lock_duration_ms = self.description.lock_duration_ms  # nothing is passed on from here
+            else:
+                queue.configure(self.description)
             queue.message_size_bytes_max = size_max
         self.main.accepts_sends = self.description.status in _SENDING
+        self.main.checks_sends = self._enforces_quotas or not (
+            self.main.sessions is None and self.main.duplicates is None and self.main.forward_to is None
+        )
 
 
 class Entities:
@@ -147,6 +184,7 @@ class Entities:
     ) -> None:
         self.limits = limits
         self.queues: dict[int, MessageQueue] = {}
+        self.states: dict[int, SessionStates] = {}
         self.removed: dict[int, Entity] = {}  # until their messages were handed out
         self.next_entity_id = 1
         self._shared = shared
@@ -170,6 +208,9 @@ class Entities:
             raise EntityNotFound(f"The messaging entity '{path}' could not be found.")
         return entity
 
+    def get(self, path: str) -> Entity | None:
+        return self._by_path.get(path.lower())
+
     def by_id(self, entity_id: int) -> Entity | None:
         return self._by_id.get(entity_id)
 
@@ -183,13 +224,25 @@ class Entities:
             return entity, entity.main
         if address.sub_queue is SubQueue.DEAD_LETTER:
             return entity, entity.dead_letters
-        return entity, self._transfers(entity)
+        return entity, self.transfers_of(entity)
+
+    def find_stored(self, queue_id: int, position: int) -> Message | None:
+        """Give a message, or the state of a session, that is stored now."""
+        holder = self.queues.get(queue_id) or self.states.get(queue_id)
+        return None if holder is None else holder.find(position)
+
+    def is_full(self, entity: Entity, size_bytes: int) -> bool:
+        """Whether so much more would exceed the entity's size, where that is held to (A-05)."""
+        if not self._enforce_quotas:
+            return False
+        return entity.size_bytes() + size_bytes > entity.description.max_size_mb * 1024 * 1024
 
     def create(self, description: QueueDescription, now_ms: int) -> Entity:
         """Raises: ArgumentInvalid, ArgumentOutOfRange, NotSupported, EntityAlreadyExists, QuotaExceeded."""
         description = checked_queue(description, self.limits)
         if description.name.lower() in self._by_path:
             raise EntityAlreadyExists(f"The messaging entity '{description.name}' already exists.")
+        check_forwarding(description, self._description)
         if self._enforce_quotas and len(self._by_id) >= self.limits.queues_max:
             raise QuotaExceeded(
                 f"'{description.name}' cannot be created: tier {self.limits.name} allows "
@@ -201,18 +254,33 @@ class Entities:
 
     def add(self, stored: EntityStored) -> Entity:
         """Take in an entity that is known to be right."""
-        entity = Entity(stored, self._shared, self.limits, self._digest_key, self._first_position)
+        entity = Entity(
+            stored,
+            self._shared,
+            self.limits,
+            self._digest_key,
+            self._first_position,
+            enforces_quotas=self._enforce_quotas,
+        )
         self._by_id[entity.entity_id] = entity
         self._by_path[entity.name.lower()] = entity
         self._sorted = None
         for queue in entity.queues():
             self.queues[queue.queue_id] = queue
+        if entity.states is not None:
+            self.states[entity.states.queue_id] = entity.states
         return entity
+
+    def _description(self, path: str) -> QueueDescription | None:
+        entity = self.get(path)
+        return None if entity is None else entity.description
 
     def checked_update(self, description: QueueDescription) -> tuple[Entity, QueueDescription]:
         """Raises: EntityNotFound, ArgumentInvalid, ArgumentOutOfRange, NotSupported."""
         entity = self.find(description.name)
-        return entity, checked_update(entity.description, description, self.limits)
+        description = checked_update(entity.description, description, self.limits)
+        check_forwarding(description, self._description)
+        return entity, description
 
     def remove(self, entity: Entity) -> EntityRemoved:
         """Forget an entity at once; its messages are handed out later, in slices."""
@@ -222,6 +290,9 @@ class Entities:
         for queue in entity.queues():
             del self.queues[queue.queue_id]
             queue.retire()
+            self._shared.forwarding.forget(queue.queue_id)
+        if entity.states is not None:
+            del self.states[entity.states.queue_id]
         self.removed[entity.entity_id] = entity
         return EntityRemoved(entity.entity_id)
 
@@ -233,7 +304,8 @@ class Entities:
         end = skip + max(top, 0)
         return self._sorted[skip:end], end < len(self._sorted)
 
-    def _transfers(self, entity: Entity) -> MessageQueue:
+    def transfers_of(self, entity: Entity) -> MessageQueue:
+        """Give the transfer dead-letter queue of an entity."""
         if entity.transfers is None:
             entity.transfers = MessageQueue(
                 entity.entity_id * QUEUES_PER_ENTITY + SubQueue.TRANSFER_DEAD_LETTER.value,
@@ -244,6 +316,10 @@ class Entities:
                 message_size_bytes_max=entity.main.message_size_bytes_max,
             )
             entity.transfers.main = entity.main
-            entity.transfers.configure(entity.description)
+            entity.transfers.lock_duration_ms = entity.description.lock_duration_ms
             self.queues[entity.transfers.queue_id] = entity.transfers
         return entity.transfers
+
+
+def _count(queue: MessageQueue | None) -> int:
+    return 0 if queue is None else len(queue.active) + len(queue.deferred)

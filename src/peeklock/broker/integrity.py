@@ -11,8 +11,8 @@ from peeklock.broker.sequence_numbers import number_of
 
 def check_queue(queue: MessageQueue, now_ms: int) -> None:
     """Compare all indexes of a queue with each other; an assertion fails when they do not agree."""
-    returned = set(queue.returned)
-    assert len(returned) == len(queue.returned)
+    returned = set(queue.line.returned)
+    assert len(returned) == len(queue.line.returned)
     for table, state in ((queue.active, ACTIVE), (queue.deferred, DEFERRED), (queue.scheduled, SCHEDULED)):
         table.check()
         for message in table:
@@ -21,26 +21,34 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
             if queue.numbers is None:
                 assert message.sequence_number == number_of(message.position)
             else:
-                assert queue.numbers.get(queue.order_of(message)) is message
+                assert queue.numbers.get(queue.key_of(message.sequence_number)) is message
+            assert (message.session_id is not None) == (queue.sessions is not None)
+            assert message.routing is None
             if message.lock is not None:
                 assert queue.locks[message.lock.token] is message.lock
                 assert message.position not in returned
-    for message in queue.active:
-        if message.lock is None and not queue.has_expired(message, now_ms):
-            assert message.position >= queue.cursor or message.position in returned
+    if queue.sessions is None:
+        for message in queue.active:
+            if message.lock is None and not queue.has_expired(message, now_ms):
+                assert message.position >= queue.line.cursor or message.position in returned
     for token, lock in queue.locks.items():
         assert lock.token == token
         assert lock.message.lock is lock
         assert lock.queue is queue
         assert lock.holder[token] is lock
-        assert queue.timer_ms <= lock.locked_until_ms
+        assert queue.timer_ms <= lock.until_ms()
+        assert (lock.session is not None) == (queue.sessions is not None)
     until = [lock.locked_until_ms for lock in queue.locks.values()]
     assert until == sorted(until)
     assert queue.size_bytes == sum(message.size_bytes for message in queue.all_messages())
     if queue.numbers is not None:
         queue.numbers.check()
-        assert len(queue.numbers) == len(queue.active) + len(queue.deferred)
-    queue.receivers.check()
+        assert len(queue.numbers) == len(queue.active) + len(queue.deferred) + len(queue.scheduled)
+    queue.line.receivers.check()
+    if queue.sessions is not None:
+        queue.sessions.check(now_ms)
+        assert queue.timer_ms <= queue.sessions.next_ms()
+    assert queue.timer_ms <= queue.forward_due_ms
     if queue.expiry is not None:
         queue.expiry.check()
         assert queue.timer_ms <= queue.expiry.next_ms()

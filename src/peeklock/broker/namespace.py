@@ -19,12 +19,14 @@ from peeklock.broker.attachments import Attachments
 from peeklock.broker.changes import Change, EntityStored, MessageIdSeen, NumbersIssued
 from peeklock.broker.commands import Command
 from peeklock.broker.effects import Effect
-from peeklock.broker.entities import Entities
+from peeklock.broker.entities import Entities, Entity
 from peeklock.broker.errors import (
     EntityDeleted,
     EntityDisabled,
+    InvalidOperation,
     ServiceBusError,
 )
+from peeklock.broker.forwarding import Forwarding
 from peeklock.broker.integrity import check_queue
 from peeklock.broker.message import Message
 from peeklock.broker.operations import Operations
@@ -52,6 +54,8 @@ class Totals:
     deferred_messages: int = 0
     scheduled_messages: int = 0
     dead_letters: int = 0
+    """Transfer dead letters among them."""
+    sessions: int = 0
     locks: int = 0
     size_bytes: int = 0
     dropped_sends: int = 0
@@ -68,6 +72,7 @@ class Namespace:
         tokens: Callable[[], bytes],
         digest_key: bytes,
         enforce_quotas: bool = False,
+        delete_lock: bool = False,
         first_sequence_number: int = 1,
     ) -> None:
         """Make an empty namespace.
@@ -77,6 +82,7 @@ class Namespace:
             tokens: gives 16 random bytes a call, in .NET order of a GUID.
             digest_key: at most 64 secret bytes, kept over restarts: keys the digests of message ids.
             enforce_quotas: hold entities to their size and the namespace to its number of entities (A-05).
+            delete_lock: refuse to delete entities when asked; idle ones go all the same (A-03).
             first_sequence_number: of each new queue; a test of the roll-over sets it high (S-03).
         """
         self._shared = Shared(tokens)
@@ -88,8 +94,10 @@ class Namespace:
             first_position=first_sequence_number,
         )
         self._queues = self._entities.queues
-        self._attachments = Attachments(self._entities)
-        self._operations = Operations(self._entities, self._attachments, enforce_quotas=enforce_quotas)
+        self._shared.forwarding = Forwarding(self._entities)
+        self._delete_lock = delete_lock
+        self._attachments = Attachments(self._entities, self._shared)
+        self._operations = operations = Operations(self._entities, self._shared)
         self._recovery: Recovery | None = None
         self._handlers: dict[type, tuple[_Handler, _Refusal]] = {
             ask.OpenSender: (self._attachments.open_sender, _refuse_link),
@@ -97,26 +105,31 @@ class Namespace:
             ask.CloseLink: (self._attachments.close_link, _cannot_fail),
             ask.SetCredit: (self._attachments.set_credit, _cannot_fail),
             ask.DropConnection: (self._attachments.drop_connection, _cannot_fail),
-            ask.Send: (self._operations.send, self._operations.reject),
-            ask.SendBatch: (self._operations.send_batch, self._operations.reject),
-            ask.Complete: (self._operations.complete, _fail_settlement),
-            ask.Abandon: (self._operations.abandon, _fail_settlement),
-            ask.Defer: (self._operations.defer, _fail_settlement),
-            ask.DeadLetter: (self._operations.dead_letter, _fail_settlement),
-            ask.Release: (self._operations.release, _fail_settlement),
-            ask.RenewLocks: (self._operations.renew_locks, _fail),
-            ask.Peek: (self._operations.peek, _fail),
-            ask.Schedule: (self._operations.schedule, _fail),
-            ask.CancelScheduled: (self._operations.cancel_scheduled, _fail),
-            ask.ReceiveDeferred: (self._operations.receive_deferred, _fail),
-            ask.UpdateDisposition: (self._operations.update_disposition, _fail),
-            ask.DeleteMessages: (self._operations.delete_messages, _fail),
+            ask.Send: (operations.send, operations.reject),
+            ask.SendBatch: (operations.send_batch, operations.reject),
+            ask.Complete: (operations.complete, _fail_settlement),
+            ask.Abandon: (operations.settle, _fail_settlement),
+            ask.Defer: (operations.settle, _fail_settlement),
+            ask.DeadLetter: (operations.settle, _fail_settlement),
+            ask.Release: (operations.release, _fail_settlement),
+            ask.RenewLocks: (operations.renew_locks, _fail),
+            ask.Peek: (operations.peek, _fail),
+            ask.Schedule: (operations.schedule, _fail),
+            ask.CancelScheduled: (operations.cancel_scheduled, _fail),
+            ask.ReceiveDeferred: (operations.receive_deferred, _fail),
+            ask.UpdateDisposition: (operations.update_disposition, _fail),
+            ask.DeleteMessages: (operations.delete_messages, _fail),
+            ask.Fetched: (operations.fetched, _cannot_fail),
+            ask.RenewSessionLock: (operations.renew_session, _fail),
+            ask.GetSessionState: (operations.get_session_state, _fail),
+            ask.SetSessionState: (operations.set_session_state, _fail),
+            ask.ListSessions: (operations.list_sessions, _fail),
             ask.LookUp: (self._look_up, _fail),
             ask.CreateQueue: (self._create_queue, _fail),
             ask.UpdateQueue: (self._update_queue, _fail),
             ask.DeleteEntity: (self._delete_entity, _fail),
             ask.ListQueues: (self._list_queues, _fail),
-            ask.LimitSending: (self._operations.limit_sending, _cannot_fail),
+            ask.LimitSending: (operations.limit_sending, _cannot_fail),
         }
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
@@ -131,6 +144,8 @@ class Namespace:
             effect = refusal(command, error)
             if effect is not None:
                 effects.append(effect)
+        if self._shared.touched:
+            self._serve_touched(now_ms, changes, effects)
         return changes, effects
 
     def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
@@ -139,11 +154,20 @@ class Namespace:
         effects: list[Effect] = []
         left = SLICE
         while left > 0:
-            queue = self._shared.timers.take_due(now_ms)
-            if queue is None:
+            due = self._shared.timers.take_due(now_ms)
+            if due is None:
                 break
-            left -= queue.advance(now_ms, left, changes, effects)
+            left -= due.advance(now_ms, left, changes, effects)
+        if self._shared.touched:
+            self._serve_touched(now_ms, changes, effects)
         return changes, effects
+
+    def _serve_touched(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+        """Deliver in queues that got messages without being named: dead letters, forwarded ones."""
+        while self._shared.touched:
+            touched, self._shared.touched = self._shared.touched, []
+            for queue in touched:
+                queue.serve(now_ms, changes, effects)
 
     def next_deadline_ms(self) -> int | None:
         """When `advance` has something to do; None when it never has."""
@@ -155,7 +179,12 @@ class Namespace:
         self._shared.issued = []
         for queue in issued:
             queue.numbers_dirty = False
-        return [queue.numbers_issued() for queue in issued if queue.queue_id in self._queues]
+        states = self._entities.states
+        return [
+            queue.numbers_issued()
+            for queue in issued
+            if queue.queue_id in self._queues or queue.queue_id in states
+        ]
 
     # Entities
 
@@ -178,16 +207,23 @@ class Namespace:
         if description != entity.description:
             if drops_locks(entity.description, description):
                 for queue in entity.queues():
-                    queue.drop_locks()
+                    queue.drop_locks(now_ms, changes, effects)
             entity.change(description, self._entities.limits, now_ms)
             changes.append(entity.stored())
         effects.append(do.EntityFound(command.reply_to, entity.view()))
+        receivers = [opened for opened in entity.links.values() if isinstance(opened, ReceiverLink)]
         if not entity.receives:
-            error = EntityDisabled(
+            error: ServiceBusError = EntityDisabled(
                 f"'{entity.name}' is {description.status.value}: nothing can be received from it"
             )
-            receivers = [opened for opened in entity.links.values() if isinstance(opened, ReceiverLink)]
-            self._attachments.detach_all(receivers, error, effects)
+            self._attachments.detach_all(receivers, error, now_ms, changes, effects)
+        elif description.forward_to is not None:
+            error = InvalidOperation(
+                f"It is not possible to receive from '{entity.name}': it forwards to "
+                f"'{description.forward_to}' now."
+            )
+            of_main = [opened for opened in receivers if opened.queue_id == entity.main.queue_id]
+            self._attachments.detach_all(of_main, error, now_ms, changes, effects)
         for queue in entity.queues():
             queue.serve(now_ms, changes, effects)
 
@@ -195,10 +231,18 @@ class Namespace:
         self, command: ask.DeleteEntity, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entity = self._entities.find(command.path)
-        error = EntityDeleted(f"The messaging entity '{entity.name}' was deleted.")
-        self._attachments.detach_all(list(entity.links.values()), error, effects)
-        changes.append(self._entities.remove(entity))
+        if self._delete_lock:
+            raise InvalidOperation(
+                f"'{entity.name}' cannot be deleted: the namespace has the lock CanNotDelete"
+            )
+        self._remove(entity, now_ms, changes, effects)
         effects.append(do.Done(command.reply_to))
+
+    def _remove(self, entity: Entity, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+        """Take an entity away, with all that is attached to it."""
+        error = EntityDeleted(f"The messaging entity '{entity.name}' was deleted.")
+        self._attachments.detach_all(list(entity.links.values()), error, now_ms, changes, effects)
+        changes.append(self._entities.remove(entity))
 
     def _list_queues(
         self, command: ask.ListQueues, now_ms: int, changes: list[Change], effects: list[Effect]
@@ -229,16 +273,16 @@ class Namespace:
 
     def find(self, queue_id: int, position: int) -> Message | None:
         """Give a message that is stored now."""
-        queue = self._queues.get(queue_id)
-        return None if queue is None else queue.find(position)
+        return self._entities.find_stored(queue_id, position)
 
     def still_holds(self, change: NumbersIssued | MessageIdSeen, now_ms: int) -> Change | None:
         """Give what has to be written again when this fact's frame goes, None when it holds no more."""
         queue = self._queues.get(change.queue_id)
+        if isinstance(change, NumbersIssued):
+            issuer = queue or self._entities.states.get(change.queue_id)
+            return None if issuer is None else issuer.numbers_issued()
         if queue is None:
             return None
-        if isinstance(change, NumbersIssued):
-            return queue.numbers_issued()
         if queue.duplicates is not None and queue.duplicates.still_holds(change, now_ms):
             return change
         return None
@@ -247,8 +291,7 @@ class Namespace:
         """Hand out the messages of a deleted entity, once; the caller takes them at its own pace."""
         entity = self._entities.removed.pop(entity_id, None)
         if entity is not None:
-            for queue in entity.queues():
-                yield from queue.all_messages()
+            yield from entity.all_messages()
 
     # Figures
 
@@ -265,8 +308,8 @@ class Namespace:
         """Add up the figures of all queues; costs about 2 us an entity."""
         totals = Totals(
             entities=len(self._entities),
-            connections=len(self._attachments.connections),
-            links=len(self._attachments.links),
+            connections=len(self._shared.links.connections),
+            links=len(self._shared.links.by_link),
             dropped_sends=self.dropped_sends,
         )
         for entity in self._entities:
@@ -274,6 +317,10 @@ class Namespace:
             totals.deferred_messages += len(entity.main.deferred)
             totals.scheduled_messages += len(entity.main.scheduled)
             totals.dead_letters += len(entity.dead_letters.active) + len(entity.dead_letters.deferred)
+            if entity.transfers is not None:
+                totals.dead_letters += len(entity.transfers.active) + len(entity.transfers.deferred)
+            if entity.main.sessions is not None:
+                totals.sessions += len(entity.main.sessions)
             totals.locks += sum(len(queue.locks) for queue in entity.queues())
             totals.size_bytes += entity.size_bytes()
         return totals

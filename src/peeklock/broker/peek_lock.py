@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
+    from peeklock.broker.message_sessions import MessageSession
+    from peeklock.broker.transactions import Transaction
 
 
 class Lock:
     """One message held for one receiver until an instant; at exactly `locked_until_ms` it counts as lost.
 
-    Never written to the store: a restart drops it (L-12).
+    A message of a session is held as long as its session is. Never written to the store: a restart drops it
+    (L-12).
     """
 
-    __slots__ = ("holder", "locked_until_ms", "message", "queue", "token")
+    __slots__ = ("holder", "locked_until_ms", "message", "queue", "session", "token", "transaction")
 
     def __init__(
         self,
@@ -27,11 +30,21 @@ class Lock:
         queue: MessageQueue,
         locked_until_ms: int,
         holder: dict[bytes, Lock],
+        session: MessageSession | None = None,
     ) -> None:
         self.token = token  # 16 bytes in .NET order
         self.message = message
         self.queue = queue
-        self.locked_until_ms = locked_until_ms
+        self.locked_until_ms = locked_until_ms  # of a message without a session
         self.holder = (
             holder  # the locks of the link or connection it was taken over, whose break drops it (L-13)
         )
+        self.session = session
+        self.transaction: Transaction | None = None  # in which a settlement of it is enlisted
+
+    def until_ms(self) -> int:
+        """Give the instant at which the hold ends unless it is renewed."""
+        session = self.session
+        if session is None:
+            return self.locked_until_ms
+        return 0 if session.lock is None else session.lock.locked_until_ms

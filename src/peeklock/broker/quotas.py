@@ -1,9 +1,9 @@
 """What each tier allows, as data in one place.
 
-Owns: the tier tables. Must not know: who asks, what a queue does. A limit that is not a tier's stands in
-`validation`.
+Owns: the tier tables, and what one entity or transaction may cost. Must not know: who asks, what a queue does.
+The range of a setting that is the same in every tier stands in `validation`.
 Source: wire contract 10.1 and 10.2; Learn "Service Bus quotas and limits", "Service Bus premium and standard
-tiers".
+tiers". The service has no quota on the number of messages, only on their size.
 """
 
 from __future__ import annotations
@@ -13,6 +13,34 @@ from dataclasses import dataclass
 from peeklock.broker.descriptions import UNLIMITED_MS
 
 _DAY_MS = 86_400_000
+
+PARTITIONS = 16
+"""Of a partitioned queue; each may be as large as a queue of its tier. Source: wire contract 7.3, row 2."""
+
+RECEIVE_REQUESTS_MAX = 5_000
+"""Receivers attached to one entity at a time; enforced only where the namespace says so (A-05). Source: wire
+contract 10.1."""
+
+DUPLICATE_IDS_MAX = 10_000_000
+"""Message ids one entity remembers: about 420 MB. At the cap sends are refused. Our choice: 16,000 sends a
+second over the default window of ten minutes."""
+
+TRANSACTION_MESSAGES_MAX = 100
+"""Messages sent and settled in one transaction. Source: wire contract 6, 10.1."""
+
+TRANSACTION_BYTES_MAX = 16 * 1024 * 1024
+"""Size of the messages sent in one transaction. Source: semantics F-03."""
+
+TRANSACTION_MS_MAX = 120_000
+"""Source: wire contract 6 and 10.1, "2 min"; counted from the declaration (our choice: a transaction that is
+not used must end too)."""
+
+OPEN_TRANSACTIONS_MAX = 16
+"""On one connection. Source: semantics F-03."""
+
+OPEN_TRANSACTIONS_BYTES_MAX = 32 * 1024 * 1024
+"""Size of the messages sent in all open transactions of one connection. Our choice: 16 full ones would let one
+peer take 256 MiB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +54,26 @@ class TierLimits:
     message_size_kb_max: int
     """More than the default: the entity may choose (MaxMessageSizeInKilobytes)."""
     max_size_mb_max: int
-    """Largest size of an entity that may be asked for."""
+    """Largest size of an entity that may be asked for, or of each partition of it."""
     queues_max: int
     """Entities in a namespace; enforced only where the namespace says so (A-05)."""
     ttl_ms_max: int
     """Largest time-to-live, and the default of an entity."""
     batch_delete_max: int
     """Most messages one batch delete takes."""
+    session_state_bytes_max: int
+    """Largest state of one session."""
     duplicate_detection: bool
     deferral: bool
+    sessions: bool
+    forwarding: bool
+    """ForwardTo and ForwardDeadLetteredMessagesTo."""
+    transactions: bool
+    partitioning: bool
+    """EnablePartitioning of one entity; in the premium tier a namespace is partitioned as a whole."""
+    idle_deletion: bool
+    """AutoDeleteOnIdle. Source: the service's own refusal: "The property 'AutoDeleteOnIdle' cannot be set when
+    creating a Queue because the namespace [...] is using 'Basic' tier"."""
 
 
 BASIC = TierLimits(
@@ -45,8 +84,14 @@ BASIC = TierLimits(
     queues_max=10_000,
     ttl_ms_max=14 * _DAY_MS,
     batch_delete_max=500,
+    session_state_bytes_max=0,
     duplicate_detection=False,
     deferral=False,
+    sessions=False,
+    forwarding=False,
+    transactions=False,
+    partitioning=True,
+    idle_deletion=False,
 )
 STANDARD = TierLimits(
     name="Standard",
@@ -56,8 +101,14 @@ STANDARD = TierLimits(
     queues_max=10_000,
     ttl_ms_max=UNLIMITED_MS,
     batch_delete_max=500,
+    session_state_bytes_max=256 * 1024,
     duplicate_detection=True,
     deferral=True,
+    sessions=True,
+    forwarding=True,
+    transactions=True,
+    partitioning=True,
+    idle_deletion=True,
 )
 PREMIUM = TierLimits(
     name="Premium",
@@ -67,8 +118,14 @@ PREMIUM = TierLimits(
     queues_max=1_000,
     ttl_ms_max=UNLIMITED_MS,
     batch_delete_max=4_000,
+    session_state_bytes_max=1024 * 1024,
     duplicate_detection=True,
     deferral=True,
+    sessions=True,
+    forwarding=True,
+    transactions=True,
+    partitioning=False,
+    idle_deletion=True,
 )
 
 TIERS = {tier.name.lower(): tier for tier in (BASIC, STANDARD, PREMIUM)}

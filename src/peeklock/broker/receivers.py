@@ -7,19 +7,24 @@ ids.
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 from peeklock.broker.commands import Link
 from peeklock.broker.peek_lock import Lock
+
+if TYPE_CHECKING:
+    from peeklock.broker.delivery import Line
 
 
 class SenderLink:
     """A link over which somebody sends to a queue."""
 
-    __slots__ = ("link", "queue_id")
+    __slots__ = ("link", "queue_id", "siblings")
 
-    def __init__(self, link: Link, queue_id: int) -> None:
+    def __init__(self, link: Link, queue_id: int, siblings: dict[Link, AnyLink]) -> None:
         self.link = link
         self.queue_id = queue_id
+        self.siblings = siblings  # the links of its entity
 
 
 class ReceiverLink:
@@ -34,27 +39,46 @@ class ReceiverLink:
         "deliveries",
         "deliveries_max",
         "draining",
+        "line",
         "link",
         "locks",
         "queue_id",
+        "siblings",
         "size_bytes",
+        "wait_until_ms",
         "waiting",
     )
 
-    def __init__(self, link: Link, queue_id: int, *, deletes: bool) -> None:
+    def __init__(self, link: Link, queue_id: int, siblings: dict[Link, AnyLink], *, deletes: bool) -> None:
         self.link = link
         self.queue_id = queue_id
+        self.siblings = siblings  # the links of its entity
         self.deletes = deletes  # receive-and-delete
         self.deliveries = 0
         self.deliveries_max = 0
         self.size_bytes = 0
         self.bytes_max = 0
         self.draining = False
-        self.waiting = False  # stands in its queue's Receivers
+        self.waiting = False  # stands in its line's Receivers
+        self.line: Line | None = None  # what it receives from; None while it waits for a session
+        self.wait_until_ms = 0  # for a session, then its wish is refused
         self.locks: dict[bytes, Lock] = {}
 
     def has_credit(self) -> bool:
         return self.deliveries < self.deliveries_max and self.size_bytes < self.bytes_max
+
+
+class Coordinator:
+    """A link over which transactions are declared and discharged."""
+
+    __slots__ = ("link", "siblings")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.siblings: dict[Link, AnyLink] = {}  # it belongs to no entity
+
+
+AnyLink = SenderLink | ReceiverLink | Coordinator
 
 
 class Connection:
@@ -63,12 +87,54 @@ class Connection:
     __slots__ = ("links", "locks")
 
     def __init__(self) -> None:
-        self.links: dict[Link, SenderLink | ReceiverLink] = {}
+        self.links: dict[Link, AnyLink] = {}
         self.locks: dict[bytes, Lock] = {}
 
 
+class Links:
+    """All links of a namespace, by name and by connection."""
+
+    __slots__ = ("by_link", "connections")
+
+    def __init__(self) -> None:
+        self.by_link: dict[Link, AnyLink] = {}
+        self.connections: dict[int, Connection] = {}
+
+    def connection(self, connection_id: int) -> Connection:
+        connection = self.connections.get(connection_id)
+        if connection is None:
+            connection = self.connections[connection_id] = Connection()
+        return connection
+
+    def add(self, opened: AnyLink) -> None:
+        link = opened.link
+        assert link not in self.by_link, "a link was opened twice"
+        self.by_link[link] = opened
+        opened.siblings[link] = opened
+        self.connection(link[0]).links[link] = opened
+
+    def forget(self, opened: AnyLink) -> None:
+        """Forget a link everywhere; what it holds stays as it is."""
+        link = opened.link
+        del self.by_link[link]
+        del opened.siblings[link]
+        del self.connections[link[0]].links[link]
+        if isinstance(opened, ReceiverLink) and opened.line is not None:
+            opened.line.receivers.remove(opened)
+
+    def check(self) -> None:
+        """Compare the indexes with each other; an assertion fails when they do not agree."""
+        for link, opened in self.by_link.items():
+            assert opened.link == link
+            assert self.connections[link[0]].links[link] is opened
+            assert opened.siblings[link] is opened
+            if isinstance(opened, ReceiverLink):
+                assert opened.waiting == (opened.line is not None and opened.has_credit())
+        assert sum(len(connection.links) for connection in self.connections.values()) == len(self.by_link)
+
+
 class Receivers:
-    """The receivers of one queue that have credit, served in turn. Those without credit are never looked
+    """The receivers of one line that have credit, served in turn. Those without credit are never looked
     at."""
 
     __slots__ = ("draining", "turns")

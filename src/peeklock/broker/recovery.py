@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from peeklock.broker.changes import (
+    QUEUES_PER_ENTITY,
+    SESSION_STATES,
     Change,
     EntityRemoved,
     EntityStored,
@@ -18,8 +20,9 @@ from peeklock.broker.changes import (
     MessageStored,
     NumbersIssued,
 )
+from peeklock.broker.commands import SubQueue
 from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.entities import Entities
+from peeklock.broker.entities import Entities, Entity
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
 
@@ -38,8 +41,10 @@ class Recovery:
         if entity is not None:
             entity.change(stored.description, self._entities.limits, stored.updated_at_ms)
             return
-        for queue in self._entities.add(stored).queues():
-            self._records[queue.queue_id] = {}
+        first = stored.entity_id * QUEUES_PER_ENTITY
+        self._entities.add(stored)
+        for queue_id in range(first, first + QUEUES_PER_ENTITY):
+            self._records[queue_id] = {}
         self._entities.next_entity_id = max(self._entities.next_entity_id, stored.entity_id + 1)
 
     def restore(self, changes: Iterable[Change]) -> None:
@@ -68,22 +73,47 @@ class Recovery:
     def _remove_entity(self, entity_id: int) -> None:
         entity = self._entities.by_id(entity_id)
         if entity is not None:
-            for queue in entity.queues():
-                del self._records[queue.queue_id]
+            first = entity_id * QUEUES_PER_ENTITY
+            for queue_id in range(first, first + QUEUES_PER_ENTITY):
+                del self._records[queue_id]
             self._entities.remove(entity)
             del self._entities.removed[entity_id]
 
     def finish(self, now_ms: int) -> None:
         """Fill the queues; each one's records are let go before the next one's."""
         for entity in self._entities:
-            for queue in (entity.main, entity.dead_letters):
+            self._fill_transfers(entity)
+            self._fill_states(entity)
+            for queue in entity.queues():
                 _fill(queue, self._records.pop(queue.queue_id), self._counters.get(queue.queue_id))
-            _index_numbers(entity.dead_letters)
+            for queue in entity.queues():  # which needs the counters of the main one
+                _index_numbers(queue)
             duplicates = entity.main.duplicates
             if duplicates is not None:
                 duplicates.restore(self._ids.pop(duplicates.queue_id, []), now_ms)
-            entity.main.set_timer()
-            entity.dead_letters.set_timer()
+            for queue in entity.queues():
+                queue.forward_stored_from(0)
+                queue.set_timer()
+
+    def _fill_transfers(self, entity: Entity) -> None:
+        queue_id = entity.entity_id * QUEUES_PER_ENTITY + SubQueue.TRANSFER_DEAD_LETTER.value
+        if self._records[queue_id] or queue_id in self._counters:
+            self._entities.transfers_of(entity)
+        else:
+            del self._records[queue_id]
+
+    def _fill_states(self, entity: Entity) -> None:
+        records = self._records.pop(entity.entity_id * QUEUES_PER_ENTITY + SESSION_STATES)
+        sessions = entity.main.sessions
+        if sessions is None:
+            return
+        for position in sorted(records):
+            record = records[position]
+            record.position = position
+            sessions.restore_state(record)
+        counters = self._counters.get(sessions.states.queue_id)
+        if counters is not None:
+            sessions.states.next_position = max(sessions.states.next_position, counters.next_position)
 
 
 def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIssued | None) -> None:
@@ -124,12 +154,18 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
     if counters is not None:
         queue.next_position = counters.next_position
         queue.last_enqueued_at_ms = counters.last_enqueued_at_ms
+        if queue.partitions is not None and counters.partitions:
+            queue.partitions.nexts = list(counters.partitions)
     if entries:
         queue.next_position = max(queue.next_position, entries[-1][0] + 1)
     if active:
         queue.last_enqueued_at_ms = max(queue.last_enqueued_at_ms, active[-1][1].enqueued_at_ms)
     for _, message in scheduled:
         queue.activation.note(message)
+    if queue.sessions is not None:
+        for _, message in entries:
+            queue.sessions.stored(message)
+        queue.sessions.serve(0, [], [])  # nobody is there yet
     if queue.expiry is not None:
         limited = queue.default_ttl_ms < UNLIMITED_MS
         for _, message in active:
@@ -137,8 +173,9 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
                 queue.expiry.note(message)
 
 
-def _index_numbers(dead_letters: MessageQueue) -> None:
-    """Index a dead-letter queue by number, once its main queue knows how many were issued."""
-    assert dead_letters.numbers is not None
-    entries = [(dead_letters.order_of(message), message) for message in dead_letters.all_messages()]
-    dead_letters.numbers.fill(sorted(entries, key=itemgetter(0)))
+def _index_numbers(queue: MessageQueue) -> None:
+    """Index a queue by number, once the main queue knows how many were issued."""
+    if queue.numbers is None:
+        return
+    entries = [(queue.key_of(message.sequence_number), message) for message in queue.all_messages()]
+    queue.numbers.fill(sorted(entries, key=itemgetter(0)))

@@ -1,17 +1,30 @@
 """Sequence numbers and the unwrapped order behind them.
 
-Owns: the roll-over. Must not know: queues, messages.
+Owns: the roll-over, and the numbers of partitions. Must not know: queues, messages.
 
 Theory of operation: the broker counts arrivals of an entity without end: the *order*, which is the position
 in its queue. The sequence number is the order modulo 2^63, as the signed wire type has it. Fewer than 2^63
 numbers are alive at a time, so that a number names one order, given how many were issued.
-Source: semantics S-01, S-03.
+
+A partition counts its own arrivals: its number is the order modulo 2^48 below the partition's id. The *key*
+of a number sorts by partition, then by order; without partitions the order itself is the key.
+Source: semantics S-01, S-02, S-03.
 """
 
 from __future__ import annotations
 
+from zlib import crc32
+
 SEQUENCE_NUMBER_MAX = (1 << 63) - 1
 _EPOCH = 1 << 63
+
+PARTITION_COUNT = 16
+"""Source: Learn "Partitioned queues and topics"."""
+
+_PARTITION_SHIFT = 48
+_PARTITION_EPOCH = 1 << _PARTITION_SHIFT
+_ORDER_BITS = 80
+"""Of an order within a key: 2^32 roll-overs of a partition."""
 
 
 def number_of(order: int) -> int:
@@ -19,18 +32,19 @@ def number_of(order: int) -> int:
     return order if order <= SEQUENCE_NUMBER_MAX else order & SEQUENCE_NUMBER_MAX
 
 
-def order_of(number: int, issued: int) -> int:
+def order_of(number: int, issued: int, epoch: int = _EPOCH) -> int:
     """Give the latest order with this number.
 
     Args:
         number: at least 0.
         issued: the order that will be given out next.
+        epoch: how many numbers there are.
     """
-    order = issued & ~SEQUENCE_NUMBER_MAX | number
-    return order if order < issued or order < _EPOCH else order - _EPOCH
+    order = issued & -epoch | number
+    return order if order < issued or order < epoch else order - epoch
 
 
-def order_to_browse_from(number: int, issued: int) -> int:
+def order_to_browse_from(number: int, issued: int, epoch: int = _EPOCH) -> int:
     """Give the order from which on to look for this number and higher ones.
 
     A number up to half the range ahead is one yet to come, so that a reader who asks for the one after the
@@ -38,5 +52,52 @@ def order_to_browse_from(number: int, issued: int) -> int:
     """
     if number <= 0:
         return 0
-    order = issued & ~SEQUENCE_NUMBER_MAX | number
-    return order - _EPOCH if order >= _EPOCH and order - issued > _EPOCH // 2 else order
+    order = issued & -epoch | number
+    return order - epoch if order >= epoch and order - issued > epoch // 2 else order
+
+
+class Partitions:
+    """The numbers of a partitioned queue (S-02)."""
+
+    __slots__ = ("_turn", "nexts")
+
+    def __init__(self, first: int) -> None:
+        """`first`: sequence number of the queue's first message; a partition takes its low 48 bits."""
+        self.nexts = [first & (_PARTITION_EPOCH - 1)] * PARTITION_COUNT
+        self._turn = PARTITION_COUNT - 1
+
+    def of_key(self, key: bytes) -> int:
+        """Give the partition of a session id, partition key or message id, the same one for ever."""
+        return crc32(key) % PARTITION_COUNT
+
+    def of_number(self, number: int) -> int:
+        """Give the partition that issued a number."""
+        return number >> _PARTITION_SHIFT
+
+    def next_in_turn(self) -> int:
+        """Give the partition of a message, or of a batch, without a key: one after the other."""
+        self._turn = (self._turn + 1) % PARTITION_COUNT
+        return self._turn
+
+    def take(self, partition: int) -> int:
+        """Issue the next number of a partition."""
+        order = self.nexts[partition]
+        self.nexts[partition] = order + 1
+        return partition << _PARTITION_SHIFT | order & (_PARTITION_EPOCH - 1)
+
+    def key_of(self, number: int) -> int:
+        """Give the key of the latest message with a number."""
+        partition, low = number >> _PARTITION_SHIFT, number & (_PARTITION_EPOCH - 1)
+        if partition >= PARTITION_COUNT:
+            return partition << _ORDER_BITS
+        return partition << _ORDER_BITS | order_of(low, self.nexts[partition], _PARTITION_EPOCH)
+
+    def key_to_browse_from(self, number: int) -> int:
+        """Give the key from which on to look for this number and higher ones."""
+        if number <= 0:
+            return 0
+        partition, low = number >> _PARTITION_SHIFT, number & (_PARTITION_EPOCH - 1)
+        if partition >= PARTITION_COUNT:
+            return partition << _ORDER_BITS
+        order = order_to_browse_from(low, self.nexts[partition], _PARTITION_EPOCH)
+        return partition << _ORDER_BITS | order

@@ -1,26 +1,48 @@
 """What the queues of a namespace have in common.
 
-Owns: the source of tokens, the timers, and which queues issued numbers lately. Must not know: what queues do
-with them.
+Owns: the source of tokens, the timers, who is attached, which queues issued numbers or got messages lately.
+Must not know: what queues do with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from peeklock.broker.changes import NumbersIssued
+from peeklock.broker.receivers import Links
 from peeklock.broker.timers import Timers
 
 if TYPE_CHECKING:
+    from peeklock.broker.forwarding import Forwarding
     from peeklock.broker.message_queue import MessageQueue
+
+
+class Issuer(Protocol):
+    """What gives out positions and numbers."""
+
+    queue_id: int
+    numbers_dirty: bool
+
+    def numbers_issued(self) -> NumbersIssued: ...
 
 
 class Shared:
     """What the queues of a namespace have in common."""
 
-    __slots__ = ("issued", "timers", "tokens")
+    __slots__ = ("forwarding", "issued", "links", "timers", "tokens", "touched")
+
+    forwarding: Forwarding
+    """Set once the entities are there: it looks them up."""
 
     def __init__(self, tokens: Callable[[], bytes]) -> None:
         self.tokens = tokens
         self.timers = Timers()
-        self.issued: list[MessageQueue] = []  # queues that issued numbers since somebody asked
+        self.links = Links()
+        self.issued: list[Issuer] = []  # which issued numbers since somebody asked
+        self.touched: list[MessageQueue] = []  # queues that a command changed although it did not name them
+
+    def touch(self, queue: MessageQueue) -> None:
+        """Have a queue served before the command's answer leaves."""
+        if queue not in self.touched:
+            self.touched.append(queue)

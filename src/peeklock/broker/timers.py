@@ -1,6 +1,6 @@
-"""When something is due: for the namespace a queue, for a queue a message.
+"""When something is due: for the namespace a queue or another part of it, for a queue a message.
 
-Owns: `Timers` (the next instant of each queue), `DueIndex` (the earliest instant in each chunk of a table),
+Owns: `Timers` (the next instant of each of them), `DueIndex` (the earliest instant in each chunk of a table),
 `Expiry` and `Activation` on top of it. Must not know: what happens to what is due.
 
 Theory of operation: an instant per message would cost a heap entry of 80 bytes or more and leave one behind
@@ -13,35 +13,50 @@ them, and a later change of the entity's default reaches them (E-04).
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.broker.message_table import CHUNK_BITS, MessageTable
 
 if TYPE_CHECKING:
-    from peeklock.broker.message_queue import MessageQueue
+    from peeklock.broker.changes import Change
+    from peeklock.broker.effects import Effect
 
 FAR_MS = 1 << 62
 """Later than any instant: larger than every time span plus every time of day."""
 
 
-class Timers:
-    """The queues that want to be called, by the instant they want it.
+class Timed(Protocol):
+    """Whoever wants to be called at an instant."""
 
-    A queue has at most one entry that counts, the one equal to its `timer_ms`; others are passed over.
+    timer_ms: int
+    """When; FAR_MS when not at all. Set by `Timers`."""
+
+    @property
+    def timer_key(self) -> int:
+        """Tells apart who is due at one instant: a queue's id, or a negative number of another part."""
+
+    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+        """Do what is due, about `count_max` items; answer the work done."""
+
+
+class Timers:
+    """Who wants to be called, by the instant they want it.
+
+    Each has at most one entry that counts, the one equal to its `timer_ms`; others are passed over.
     """
 
     __slots__ = ("_heap", "_size_max")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, MessageQueue]] = []
+        self._heap: list[tuple[int, int, Timed]] = []
         self._size_max = 64
 
-    def set(self, queue: MessageQueue, due_ms: int) -> None:
-        """Have a queue called at an instant, instead of at the one set before."""
-        queue.timer_ms = due_ms
-        heappush(self._heap, (due_ms, queue.queue_id, queue))
+    def set(self, timed: Timed, due_ms: int) -> None:
+        """Have somebody called at an instant, instead of at the one set before."""
+        timed.timer_ms = due_ms
+        heappush(self._heap, (due_ms, timed.timer_key, timed))
         if len(self._heap) > self._size_max:
             self._heap = [entry for entry in self._heap if entry[2].timer_ms == entry[0]]
             heapify(self._heap)
@@ -50,20 +65,20 @@ class Timers:
     def next_ms(self) -> int | None:
         heap = self._heap
         while heap:
-            due_ms, _, queue = heap[0]
-            if queue.timer_ms == due_ms:
+            due_ms, _, timed = heap[0]
+            if timed.timer_ms == due_ms:
                 return due_ms
             heappop(heap)
         return None
 
-    def take_due(self, now_ms: int) -> MessageQueue | None:
-        """Give a queue that is due, and forget its timer."""
+    def take_due(self, now_ms: int) -> Timed | None:
+        """Give somebody who is due, and forget the timer."""
         due_ms = self.next_ms()
         if due_ms is None or due_ms > now_ms:
             return None
-        queue = heappop(self._heap)[2]
-        queue.timer_ms = FAR_MS
-        return queue
+        timed = heappop(self._heap)[2]
+        timed.timer_ms = FAR_MS
+        return timed
 
 
 class DueIndex:

@@ -8,6 +8,7 @@ Source: wire contract 7.8 and 10.1; Learn "Service Bus quotas and limits".
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
@@ -55,7 +56,7 @@ def checked_queue(description: QueueDescription, limits: TierLimits) -> QueueDes
 
     Raises:
         ArgumentInvalid, ArgumentOutOfRange: a value that no queue of this tier may have.
-        NotSupported: a feature that is not offered; the message names the setting.
+        NotSupported: a feature that the tier does not have; the message names the setting.
     """
     checked_name(description.name)
     for setting, value, least, most in (
@@ -79,8 +80,13 @@ def checked_queue(description: QueueDescription, limits: TierLimits) -> QueueDes
             0,
             USER_METADATA_LENGTH_MAX,
         )
+    description = replace(
+        description,
+        forward_to=description.forward_to or None,  # the empty text is what clients send for "not set"
+        forward_dead_lettered_to=description.forward_dead_lettered_to or None,
+    )
     _check_message_size(description, limits)
-    _check_offered(description, limits)
+    _check_features(description, limits)
     default_ttl_ms = description.default_ttl_ms
     if default_ttl_ms >= UNLIMITED_MS:
         # The largest span is what every client sends for "not set", so that in the basic tier it means the
@@ -146,19 +152,59 @@ def _check_message_size(description: QueueDescription, limits: TierLimits) -> No
     )
 
 
-def _check_offered(description: QueueDescription, limits: TierLimits) -> None:
-    for setting, wanted in (
-        ("RequiresSession", description.requires_session),
-        ("EnablePartitioning", description.enable_partitioning),
-        ("ForwardTo", bool(description.forward_to)),
-        ("ForwardDeadLetteredMessagesTo", bool(description.forward_dead_lettered_to)),
-        ("AutoDeleteOnIdle", description.auto_delete_on_idle_ms < UNLIMITED_MS),
-    ):
-        if wanted:
-            raise NotSupported(
-                f"{setting}, asked for by '{description.name}', is not offered by this release"
+def check_forwarding(description: QueueDescription, find: Callable[[str], QueueDescription | None]) -> None:
+    """Check where a queue forwards to.
+
+    Args:
+        description: as it shall be.
+        find: gives the description of another queue by its name, without regard to case.
+
+    Raises: ArgumentInvalid: a target is missing, or messages would go round in a circle.
+    Source: semantics F-01; our choice: both kinds of forwards together must not make a circle.
+    """
+    for setting, target in _forwards(description):
+        if target.lower() != description.name.lower() and find(target) is None:
+            raise ArgumentInvalid(
+                f"{setting} of '{description.name}' names '{target}', and there is no such entity"
             )
-    if description.requires_duplicate_detection and not limits.duplicate_detection:
-        raise NotSupported(
-            f"RequiresDuplicateDetection, asked for by '{description.name}', is not in tier {limits.name}"
+    start = description.name.lower()
+    seen: set[str] = set()
+    paths = [[description.name, target] for _, target in _forwards(description)]
+    while paths:
+        path = paths.pop()
+        name = path[-1].lower()
+        if name == start:
+            raise ArgumentInvalid(f"messages would go round in a circle: {' -> '.join(path)}")
+        following = find(name)
+        if name not in seen and following is not None:
+            seen.add(name)
+            paths += [[*path, target] for _, target in _forwards(following)]
+
+
+def _forwards(description: QueueDescription) -> list[tuple[str, str]]:
+    settings = (
+        ("ForwardTo", description.forward_to),
+        ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
+    )
+    return [(setting, target) for setting, target in settings if target is not None]
+
+
+def _check_features(description: QueueDescription, limits: TierLimits) -> None:
+    for setting, wanted, offered in (
+        ("RequiresSession", description.requires_session, limits.sessions),
+        ("RequiresDuplicateDetection", description.requires_duplicate_detection, limits.duplicate_detection),
+        ("EnablePartitioning", description.enable_partitioning, limits.partitioning),
+        ("ForwardTo", description.forward_to is not None, limits.forwarding),
+        (
+            "ForwardDeadLetteredMessagesTo",
+            description.forward_dead_lettered_to is not None,
+            limits.forwarding,
+        ),
+        ("AutoDeleteOnIdle", description.auto_delete_on_idle_ms < UNLIMITED_MS, limits.idle_deletion),
+    ):
+        if wanted and not offered:
+            raise NotSupported(f"{setting}, asked for by '{description.name}', is not in tier {limits.name}")
+    if description.requires_session and description.forward_to is not None:
+        raise ArgumentInvalid(
+            f"'{description.name}' cannot both require sessions and forward its messages (ForwardTo)"
         )

@@ -1,0 +1,133 @@
+"""Who gets which message next: the order of retrieval and the hand-out.
+
+Owns: the line of a queue without sessions, and the delivery from any line. Must not know: settlement, how a
+session is given to a receiver (`message_sessions`).
+
+A line is what stands in order to be received and who receives it. A queue has one; a queue that requires
+sessions has one per session. Messages that were given back come first, so that the lowest position available
+is always next (L-07).
+"""
+
+from __future__ import annotations
+
+from heapq import heappop
+from typing import TYPE_CHECKING, Protocol
+
+from peeklock.broker.changes import Change
+from peeklock.broker.effects import Deliver, Drained, Effect
+from peeklock.broker.peek_lock import Lock
+from peeklock.broker.receivers import Receivers
+
+if TYPE_CHECKING:
+    from peeklock.broker.message import Message
+    from peeklock.broker.message_queue import MessageQueue
+    from peeklock.broker.message_sessions import MessageSession
+
+PASS_OVER_MAX = 10_000
+"""Expired or vanished messages one delivery passes over before it lets others have a turn: about 5 ms."""
+
+
+class Line(Protocol):
+    """What stands in order to be received, and who receives it."""
+
+    receivers: Receivers
+    returned: list[int]
+
+    @property
+    def session(self) -> MessageSession | None:
+        """The session whose lock its messages are under."""
+
+    def take(self, queue: MessageQueue) -> Message | None:
+        """Give the available message with the lowest position, which is no longer available then."""
+
+
+class QueueLine:
+    """The line of a queue without sessions.
+
+    fresh      at or after `cursor`, never handed out since start
+    returned   its position is in the heap `returned`, always before the cursor
+    """
+
+    __slots__ = ("cursor", "receivers", "returned")
+
+    session: MessageSession | None = None
+
+    def __init__(self) -> None:
+        self.receivers = Receivers()
+        self.cursor = 0
+        self.returned: list[int] = []
+
+    def take(self, queue: MessageQueue) -> Message | None:
+        """Give the available message with the lowest position, which is no longer available then."""
+        active = queue.active
+        while self.returned:
+            message = active.get(heappop(self.returned))
+            if message is not None:
+                return message
+        if self.cursor >= queue.next_position:
+            return None
+        message = active.first_from(self.cursor)
+        self.cursor = queue.next_position if message is None else message.position + 1
+        return message
+
+    def look_again(self) -> None:
+        """Begin at the start: what was passed over may be receivable now. Nothing may be locked."""
+        self.returned = []
+        self.cursor = 0
+
+
+def deliver(
+    queue: MessageQueue, line: Line, now_ms: int, changes: list[Change], effects: list[Effect]
+) -> None:
+    """Hand out what is available in a line to its receivers with credit, in turn."""
+    receivers = line.receivers
+    turns = receivers.turns
+    passed_over = 0
+    while turns:
+        message = line.take(queue)
+        if message is None:
+            break
+        expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + queue.default_ttl_ms
+        if expires_at_ms <= now_ms and queue.expiry is not None:
+            # Left to the sweep, which is woken for this instant and delivers again: the message may have
+            # arrived just now, and then its body has no place yet that a dead letter could share.
+            passed_over += 1
+            queue.wake(now_ms)
+            if passed_over < PASS_OVER_MAX:
+                continue
+            return
+        receiver = turns[0]
+        token = queue.new_token()
+        session = line.session
+        locked_until_ms = 0
+        if receiver.deletes:
+            queue.remove(message, changes)
+        elif session is not None:
+            lock = Lock(token, message, queue, 0, receiver.locks, session)
+            message.lock = queue.locks[token] = receiver.locks[token] = lock
+        else:
+            locked_until_ms = now_ms + queue.lock_duration_ms
+            lock = Lock(token, message, queue, locked_until_ms, receiver.locks)
+            message.lock = queue.locks[token] = receiver.locks[token] = lock
+            if locked_until_ms < queue.timer_ms:
+                queue.wake(locked_until_ms)
+        receiver.deliveries += 1
+        receiver.size_bytes += message.size_bytes
+        effects.append(
+            Deliver(
+                message,
+                token,
+                locked_until_ms,
+                message.delivery_count,
+                queue.ttl_shown_ms(message),
+                message.state,
+                receiver.link,
+            )
+        )
+        if receiver.deliveries >= receiver.deliveries_max or receiver.size_bytes >= receiver.bytes_max:
+            turns.popleft()
+            receiver.waiting = False
+        elif len(turns) > 1:
+            turns.rotate(-1)
+    if receivers.draining:
+        effects.extend(Drained(receiver.link) for receiver in receivers.drained())

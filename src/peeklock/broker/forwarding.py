@@ -1,0 +1,238 @@
+"""Passing messages on from one entity to another.
+
+Owns: ForwardTo and ForwardDeadLetteredMessagesTo at run time: where a message goes, what becomes of one that
+cannot go there, the limit of hops. Must not know: who sent it, which forwards may be defined
+(`validation`).
+
+Theory of operation. A message is numbered by the entity it arrives at, then passed on in the same call, and
+so in the same frame of the journal; there it arrives like any other and gets a number of its own. What stands
+in the way is decided at once and never tried again:
+
+    target missing, disabled, full, its size limit too small, a session id wanted and missing
+                                        -> transfer dead-letter queue of the entity it was to leave
+    more than four hops                 -> dead-letter queue of that entity
+
+A sender is refused beforehand when the target is full (`last_of_chain`). A target may need to know a message
+id, session id or partition key. The gateway reads them for whoever sends to an entity that forwards there; of
+a stored message they are asked for with an effect `Fetch`, and it stays parked in its queue until the answer
+comes. Parked messages are passed on in their order, and so are those that were there when an entity began to
+forward.
+Source: semantics F-01, F-02; wire contract 3.8, 10.3; Learn "Chaining Service Bus entities with
+autoforwarding".
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from peeklock.broker import properties as overlays
+from peeklock.broker.changes import Change
+from peeklock.broker.effects import Effect, Fetch
+from peeklock.broker.message import NEVER_MS, Message, Routing
+from peeklock.broker.timers import FAR_MS
+
+if TYPE_CHECKING:
+    from peeklock.broker.entities import Entities, Entity
+    from peeklock.broker.message_queue import MessageQueue
+
+HOPS_MAX = 4
+"""Source: wire contract 10.1, auto-forward hops."""
+
+FETCH_MAX = 64
+"""Parked messages of a queue whose fields are asked for at once."""
+
+_TOO_MANY_HOPS = (
+    "MaxTransferHopCountExceeded",
+    "The maximum number of allowed hops when forwarding between queues has been exceeded. "
+    f"The maximum is set to {HOPS_MAX}.",
+)
+
+_Reason = tuple[str, str]
+"""DeadLetterReason and DeadLetterErrorDescription."""
+
+
+class Forwarding:
+    """Forwards between the entities of a namespace."""
+
+    def __init__(self, entities: Entities) -> None:
+        self._entities = entities
+        self._asked: dict[tuple[int, int], Routing | None] = {}  # parked messages by queue id and position
+
+    # What senders ask
+
+    def reads_routing(self, queue: MessageQueue, destination: str | None = None) -> bool:
+        """Whether a sender's messages may end in a queue that decides by their routing fields."""
+        return queue.reads_routing or any(
+            target.main.reads_routing for target in self._chain(destination or queue.forward_to)
+        )
+
+    def last_of_chain(self, queue: MessageQueue, destination: str | None = None) -> Entity | None:
+        """Give the entity where a message sent to a queue comes to rest; None when it is the queue's own."""
+        chain = self._chain(destination or queue.forward_to)
+        return chain[-1] if chain else None
+
+    def _chain(self, path: str | None) -> list[Entity]:
+        chain: list[Entity] = []
+        while path is not None and len(chain) < HOPS_MAX:
+            target = self._entities.get(path)
+            if target is None:
+                break
+            chain.append(target)
+            path = target.main.forward_to
+        return chain
+
+    # Passing on
+
+    def pass_on(
+        self,
+        source: MessageQueue,
+        path: str,
+        message: Message,
+        payload: bytes | None,
+        now_ms: int,
+        changes: list[Change],
+        effects: list[Effect],
+    ) -> None:
+        """Give a message that is numbered, but not stored, by `source` to the entity at `path`, or to where
+        it goes instead.
+
+        Args:
+            payload: None for a message whose body is stored already.
+        """
+        entity = self._entities.of_queue(source.queue_id)
+        assert entity is not None
+        is_dead_letter = source.dead_letters is None
+        if message.hops >= HOPS_MAX:
+            _bury(message, _TOO_MANY_HOPS)
+            entity.dead_letters.take_in(message, payload, changes)
+            source.shared.touch(entity.dead_letters)
+            return
+        target = self._entities.get(path)
+        wants_routing = target is not None and target.main.reads_routing and message.routing is None
+        if wants_routing and self._obstacle(target, path, message, routing_known=False) is None:
+            if is_dead_letter:
+                source.take_in(message, payload, changes)
+                source.forward_stored_from(message.position)
+            else:
+                source.park(message, payload, now_ms, changes)
+            return
+        reason = self._obstacle(target, path, message, routing_known=True)
+        if reason is not None or target is None:
+            assert reason is not None
+            _bury(message, reason)
+            transfers = self._entities.transfers_of(entity)
+            transfers.take_in(message, payload, changes)
+            source.shared.touch(transfers)
+            return
+        message.hops += 1
+        if is_dead_letter:
+            message.dead_letter_source = entity.name
+        if message.expires_at_ms != NEVER_MS:  # it was stored: its time-to-live counts anew from the arrival
+            message.ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+            message.expires_at_ms = NEVER_MS
+        elif message.ttl_ms is not None:
+            message.ttl_ms = min(message.ttl_ms, source.default_ttl_ms)
+        message.delivery_count = 0
+        message.session_id = None
+        target.main.accessed_at_ms = now_ms
+        target.main.store(message, payload, now_ms, changes, effects)
+        source.shared.touch(target.main)
+
+    def _obstacle(
+        self, target: Entity | None, path: str, message: Message, *, routing_known: bool
+    ) -> _Reason | None:
+        """Say why a target cannot take a message."""
+        if target is None:
+            return "MessagingEntityNotFound", f"The forwarding destination '{path}' could not be found."
+        queue = target.main
+        if not queue.accepts_sends:
+            status = target.description.status.value
+            return "MessagingEntityDisabled", f"The forwarding destination '{path}' is {status}."
+        if message.size_bytes > queue.message_size_bytes_max:
+            return (
+                "MessageSizeExceeded",
+                f"The message has {message.size_bytes} bytes; the forwarding destination '{path}' takes "
+                f"{queue.message_size_bytes_max}.",
+            )
+        if self._entities.is_full(target, message.size_bytes):
+            return "QuotaExceeded", f"The forwarding destination '{path}' is full."
+        if not routing_known or queue.sessions is None:
+            return None
+        if message.routing is None or message.routing.session_id is None:
+            return (
+                "Session ID is null.",
+                "Session enabled entity doesn't allow a message whose session identifier is null.",
+            )
+        return None
+
+    # What is stored already
+
+    def pass_on_stored(
+        self,
+        source: MessageQueue,
+        now_ms: int,
+        count_max: int,
+        changes: list[Change],
+        effects: list[Effect],
+    ) -> int:
+        """Pass on what stands parked in a queue, in order, about `count_max` messages; answer the work
+        done."""
+        source.forward_due_ms = FAR_MS
+        path = source.forward_to
+        if path is None:
+            return 1
+        is_dead_letter = source.dead_letters is None
+        work = 0
+        for message in list(islice(source.active.iterate(source.forward_cursor), count_max)):
+            work += 1
+            expired = source.has_expired(message, now_ms)
+            if message.lock is not None or expired or (is_dead_letter and message.hops >= HOPS_MAX):
+                source.forward_cursor = message.position + 1
+                continue  # a dead letter in somebody's hands, or for the sweep, or at its end
+            target = self._entities.get(path)
+            routing = None
+            if target is not None and target.main.reads_routing:
+                routing = self._asked.get((source.queue_id, message.position))
+                if routing is None:
+                    self._ask(source, message.position, effects)
+                    source.forward_cursor = message.position
+                    return work
+                del self._asked[source.queue_id, message.position]
+            source.forward_cursor = message.position + 1
+            source.remove(message, changes)
+            moved = message.moved()
+            moved.routing = routing
+            self.pass_on(source, path, moved, None, now_ms, changes, effects)
+        if work >= count_max:
+            source.forward_due_ms = now_ms
+        return work
+
+    def fetched(self, queue: MessageQueue, position: int, routing: Routing) -> None:
+        """Take the fields of a parked message."""
+        key = (queue.queue_id, position)
+        if key not in self._asked:
+            return
+        if queue.active.get(position) is None:
+            del self._asked[key]
+            return
+        self._asked[key] = routing
+        queue.forward_stored_from(position)
+
+    def forget(self, queue_id: int) -> None:
+        """The queue is gone."""
+        for key in [key for key in self._asked if key[0] == queue_id]:
+            del self._asked[key]
+
+    def _ask(self, source: MessageQueue, position: int, effects: list[Effect]) -> None:
+        for message in islice(source.active.iterate(position), FETCH_MAX):
+            key = (source.queue_id, message.position)
+            if key not in self._asked:
+                self._asked[key] = None
+                effects.append(Fetch(source.queue_id, message))
+
+
+def _bury(message: Message, reason: _Reason) -> None:
+    message.overlay = overlays.with_reason(message.overlay, *reason)
+    if message.ttl_ms is not None:
+        message.ttl_ms = None  # nothing expires where it goes
