@@ -17,7 +17,6 @@ from peeklock.amqp.performatives import (
     Received,
     Rejected,
     Released,
-    TransactionalState,
 )
 from peeklock.amqp.types import Role, Symbol, UInt
 from peeklock.broker.commands import (
@@ -390,14 +389,6 @@ def test_what_is_no_outcome_settles_nothing(desk: Desk, state: Any) -> None:
     assert desk.commands == []
     desk.settle(delivery_id, delivery_id, ACCEPTED)
     assert desk.take(Complete)
-
-
-def test_a_settlement_inside_a_transaction_is_refused(desk: Desk) -> None:
-    """Transactions are not offered yet, and said so."""
-    [delivery_id] = delivered(desk)
-    desk.settle(delivery_id, delivery_id, TransactionalState(b"t", ACCEPTED))
-    assert str(desk.rejection(delivery_id).condition) == "amqp:not-implemented"
-    assert desk.commands == []
 
 
 def test_a_delivery_settled_before_is_answered_lock_lost(desk: Desk) -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from peeklock.amqp.events import DispositionReceived, LinkAttached, LinkFlow
 from peeklock.amqp.messaging import BATCH_FORMAT
-from peeklock.amqp.performatives import ACCEPTED, TransactionalState
+from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
 from peeklock.broker.commands import CloseLink, OpenSender, Send, SendBatch
 from peeklock.broker.effects import Accepted, DetachLink, Rejected, SenderOpened
 from peeklock.broker.errors import EntityDeleted, EntityDisabled, QuotaExceeded, ServerBusy
 from peeklock.broker.message import Routing
 from peeklock.gateway.context import GatewayLimits
-from peeklock.gateway.sender_link import MESSAGE_OVERHEAD_BYTES
+from peeklock.gateway.intake import MESSAGE_OVERHEAD_BYTES
 from tests.gateway.playbook import CONNECTION_ID, QUEUE_ID, SIZE_MAX, Desk, message_bytes, section
 
 
@@ -261,14 +261,6 @@ def test_routing_is_read_where_the_entity_decides_by_it(desk: Desk) -> None:
     assert desk.take(Send).message.routing == Routing(b"\xa1\x02id", "s", None)
     delivery_id = desk.transfer(handle, message_bytes(properties=[None] * 10 + [7]))
     assert str(desk.rejection(delivery_id).condition) == "com.microsoft:argument-error"
-
-
-def test_a_transfer_inside_a_transaction_is_refused(desk: Desk) -> None:
-    """Transactions are not offered yet: said so, instead of storing it outside any."""
-    handle = desk.sender()
-    delivery_id = desk.transfer(handle, message_bytes(), state=TransactionalState(b"txn"))
-    assert str(desk.rejection(delivery_id).condition) == "amqp:not-implemented"
-    assert desk.commands == []
 
 
 def test_outcomes_for_a_link_that_is_gone_are_not_given_to_its_successor(desk: Desk) -> None:

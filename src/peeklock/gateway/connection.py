@@ -76,9 +76,10 @@ from peeklock.gateway.context import Context, GatewayLimits, Payloads
 from peeklock.gateway.errors import GatewayError, Log, Reporter
 from peeklock.gateway.namespaces import Namespaces
 from peeklock.gateway.nodes import RequestNodes
-from peeklock.gateway.receiver_link import ReceiverLink, Unsettled, settle
+from peeklock.gateway.receiver_link import ReceiverLink, Unsettled
 from peeklock.gateway.requests import ReplyLink, RequestLink
 from peeklock.gateway.sender_link import SenderLink, batch_size_bytes_max
+from peeklock.gateway.settlement import settle
 
 SASL_MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 """The service's set. The Python client refuses to go on without ANONYMOUS. Source: wire contract 1.3."""
@@ -272,7 +273,7 @@ class Gateway:
         """Try again what waited for a body."""
         self._context.payloads = payloads
         for link in list(self._context.waiting_links.values()):
-            link.bodies_arrived(now_ms)
+            link.bodies_arrived()
             self._starved.add(link.number)
         self._answers.retry(now_ms)
 

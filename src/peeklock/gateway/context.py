@@ -38,14 +38,16 @@ class GatewayLimits:
     """Deliveries a sender link may have under way. Source: wire contract 2.7 (the service's figure)."""
     request_credit: int = 100
     """Requests a management or CBS link may have under way. Source: wire contract 1.7."""
-    request_bytes_max: int = 1_048_576
-    """Largest request, so also the largest set of messages scheduled at once."""
+    request_bytes_max: int = 1_048_576 + 65_536
+    """Largest request, so also the largest set of messages scheduled at once: the state of a session in the
+    premium tier, 1 MiB, and room for what comes around it."""
     reply_bytes_max: int = 262_144
     """Most messages a peek answers with, by size; the same as the largest message of the standard tier."""
     reply_count_max: int = 4096
     """Most messages a peek answers with."""
     finding_max: int = 64
-    """Requests under way whose answers hold messages: 16 MiB of answers at once, at most."""
+    """Requests under way whose answers hold messages or a session's state: 16 MiB of answers at once, at
+    most, or 64 MiB of states in the premium tier."""
     unsent_replies_bytes_max: int = 4_194_304
     """Replies of a connection that wait for credit; beyond it they are dropped and logged."""
     output_bytes_max: int = 1_048_576
@@ -69,8 +71,10 @@ class Context:
     """In order of their attachment."""
     waiting_links: dict[int, ReceiverLink] = field(default_factory=dict)
     """Receivers with deliveries that wait for a body, by number."""
+    enlisted: dict[bytes, list[tuple[ReceiverLink, int]]] = field(default_factory=dict)
+    """By the id of an open transaction: deliveries whose settlement is part of it."""
     finding: int = 0
-    """Requests under way whose answers hold messages."""
+    """Requests under way whose answers hold messages or a state."""
     unsent_reply_bytes: int = 0
     """Of replies on all links that wait for the client's credit."""
     uncommitted_bytes: int = 0

@@ -98,7 +98,7 @@ class RequestNodes:
             serve = self.tokens.serve
         request = RequestLink(context, channel, handle, wish.node, serve)
         self._accepted((channel, handle), request)
-        request.grant_credit()
+        request.opened()
         return request
 
 

@@ -1,7 +1,8 @@
-"""A link on which a client receives from an entity, and the settlement of what it was given.
+"""A link on which a client receives from an entity.
 
 Owns: credit towards the broker, the outbox of deliveries whose body is not in memory, the unsettled
-deliveries of a session, and the answers to settlements. Must not know: what a settlement does to a message.
+deliveries, and the answers to settlements. Must not know: what a client's disposition means; that is
+`settlement`.
 
 Credit is told to the broker as totals since the link was opened, so that deliveries under way need no care:
 the client allows deliveries, the connection's free output allows bytes.
@@ -11,43 +12,19 @@ Source: wire contract 2.4, 2.7, 4.2, 4.3; requirements L-05, L-11, L-16.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from peeklock.amqp.events import DispositionReceived, LinkAttached, LinkFlow
-from peeklock.amqp.performatives import (
-    ACCEPTED,
-    RELEASED,
-    Accepted,
-    DeliveryState,
-    Modified,
-    Rejected,
-    Released,
-    TransactionalState,
-)
-from peeklock.amqp.serial import ids_in_range
+from peeklock.amqp.events import LinkAttached, LinkFlow
+from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, TransactionalState
 from peeklock.amqp.types import Role
-from peeklock.broker.commands import (
-    Abandon,
-    Command,
-    Complete,
-    DeadLetter,
-    Defer,
-    ReceiveMode,
-    Release,
-    ReplyTo,
-    SetCredit,
-)
-from peeklock.broker.effects import Deliver, Drained, ReceiverOpened, Settled, SettlementFailed
-from peeklock.broker.errors import MessageLockLost, NotSupported, ServiceBusError, SessionLockLost
+from peeklock.broker.commands import ReceiveMode, Release, ReplyTo, SetCredit
+from peeklock.broker.effects import Deliver, Drained, Enlisted, ReceiverOpened, Settled, SettlementFailed
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context
 
-_OUR_ROLE = Role.SENDER
-
-REASON = "DeadLetterReason"
-DESCRIPTION = "DeadLetterErrorDescription"
+Answer = tuple[int, DeliveryState]
+"""A delivery id, and what becomes of the delivery: the client has asked for it."""
 
 
 class Unsettled(dict[int, "ReceiverLink"]):
@@ -114,13 +91,15 @@ class ReceiverLink:
         self._given = 0  # deliveries taken from the broker and not waiting here, sent or given back
         self._given_bytes = 0
         self._bytes_max = 0
-        self._outbox: deque[Deliver | Drained | Settled | SettlementFailed] = deque()
+        self._outbox: deque[Deliver | Drained | Answer] = deque()
         # Payloads of what waits in the outbox, by lock token: a message that is gone from its queue meanwhile
         # (received and deleted, or completed by another after its lock lapsed) can be read nowhere else.
         self._kept: dict[bytes, bytes] = {}
         self._missing: dict[int, list[Deliver]] = {}  # body row -> deliveries that wait for it
         self._tokens: dict[int, bytes] = {}  # lock tokens of this link's unsettled deliveries
-        self._echoes: dict[int, DeliveryState] = {}  # what to answer when it is not `accepted`
+        # What to answer when it is not `accepted`. In transactions a client may settle one delivery twice
+        # before the first answer: the second time is refused, in its turn.
+        self._echoes: dict[int, deque[DeliveryState]] = {}
 
     # Credit
 
@@ -141,7 +120,7 @@ class ReceiverLink:
         self._drain_asked = event.drain
         if self.queue_id is not None:
             self._set_credit(drain=event.drain)
-            self.retry(now_ms)  # deliveries that waited for credit
+            self.retry()  # deliveries that waited for credit
 
     def allow_bytes(self) -> bool:
         """Allow further bytes once half of what was allowed is used, as far as the connection's output is
@@ -181,30 +160,28 @@ class ReceiverLink:
         else:  # what waits without credit goes out with the next one
             self._give_back_credit()
 
-    def retry(self, now_ms: int) -> None:
+    def retry(self) -> None:
         """Send what waits, as far as it goes."""
         outbox = self._outbox
         while outbox:
             effect = outbox[0]
-            if type(effect) is Deliver:
+            if isinstance(effect, Deliver):
                 if not self._send(effect):
                     return
-            elif type(effect) is Drained:
+            elif isinstance(effect, Drained):
                 self._give_back_credit()
-            elif type(effect) is Settled:
-                self._answer(effect.reply_to[3])
-            elif type(effect) is SettlementFailed:
-                self._answer_failure(effect, now_ms)
+            else:
+                self._dispose(*effect)
             outbox.popleft()
 
-    def bodies_arrived(self, now_ms: int) -> None:
+    def bodies_arrived(self) -> None:
         """Look again for the bodies that were missing, then send what can go."""
         missing, self._missing = self._missing, {}
         del self.context.waiting_links[self.number]
         for effects in missing.values():
             for effect in effects:
                 self._keep_payload(effect)
-        self.retry(now_ms)
+        self.retry()
 
     def body_rows_wanted(self) -> Iterable[int]:
         """Name the body rows that the outbox waits for."""
@@ -270,42 +247,64 @@ class ReceiverLink:
 
     # Settlement
 
-    def reply_to(self, delivery_id: int) -> ReplyTo:
-        return (*self.link, delivery_id)
+    def token(self, delivery_id: int) -> bytes:
+        """Give the lock token of an unsettled delivery."""
+        return self._tokens[delivery_id]
 
     def take_token(self, delivery_id: int) -> bytes:
         """Give the lock token of a delivery that is being settled; it is unsettled no longer."""
         return self._tokens.pop(delivery_id)
 
-    def expect(self, delivery_id: int, echo: DeliveryState) -> None:
-        """Remember which outcome to echo when the settlement has succeeded."""
-        self._echoes[delivery_id] = echo
+    def expect(self, delivery_id: int, echo: DeliveryState) -> ReplyTo:
+        """Remember which outcome to echo when a settlement has succeeded; give where its answer goes."""
+        if echo is not ACCEPTED:
+            self._echoes.setdefault(delivery_id, deque()).append(echo)
+        return (*self.link, delivery_id)
 
     def settled(self, effect: Settled) -> None:
         """Answer a settlement that was performed."""
-        if self._outbox:
-            self._outbox.append(effect)
-        else:
-            self._answer(effect.reply_to[3])
+        delivery_id = effect.reply_to[3]
+        self._answer(delivery_id, self._take_echo(delivery_id) if self._echoes else ACCEPTED)
+
+    def enlisted(self, effect: Enlisted) -> None:
+        """Answer a settlement that will be performed when its transaction is committed."""
+        delivery_id = effect.reply_to[3]
+        state = self._take_echo(delivery_id)
+        assert isinstance(state, TransactionalState)
+        within = self.context.enlisted.get(state.txn_id)
+        if within is not None:
+            within.append((self, delivery_id))
+        self._answer(delivery_id, state)
 
     def settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
         """Answer a settlement that was refused."""
-        if self._outbox:
-            self._outbox.append(effect)
-        else:
-            self._answer_failure(effect, now_ms)
-
-    def _answer(self, delivery_id: int) -> None:
-        echo = self._echoes.pop(delivery_id, ACCEPTED) if self._echoes else ACCEPTED
-        self.context.connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, echo)
-
-    def _answer_failure(self, effect: SettlementFailed, now_ms: int) -> None:
         delivery_id = effect.reply_to[3]
-        self._echoes.pop(delivery_id, None)
+        self._take_echo(delivery_id)
         refusal = self.context.reporter.report(effect.error, shown(self.node.address), now_ms)
-        self.context.connection.disposition(
-            self.channel, _OUR_ROLE, delivery_id, delivery_id, Rejected(refusal)
-        )
+        self._answer(delivery_id, Rejected(refusal))
+
+    def committed(self, delivery_id: int) -> None:
+        """Forget a delivery whose settlement was part of a transaction."""
+        if self._tokens.pop(delivery_id, None) is not None:
+            del self.unsettled[delivery_id]
+
+    def _take_echo(self, delivery_id: int) -> DeliveryState:
+        echoes = self._echoes.get(delivery_id)
+        if echoes is None:
+            return ACCEPTED
+        echo = echoes.popleft()
+        if not echoes:
+            del self._echoes[delivery_id]
+        return echo
+
+    def _answer(self, delivery_id: int, state: DeliveryState) -> None:
+        if self._outbox:
+            self._outbox.append((delivery_id, state))
+        else:
+            self._dispose(delivery_id, state)
+
+    def _dispose(self, delivery_id: int, state: DeliveryState) -> None:
+        self.context.connection.disposition(self.channel, Role.SENDER, delivery_id, delivery_id, state)
 
     def forget(self) -> None:
         """Drop what belongs to this link. Locks stay with the broker (L-13), those not delivered do not."""
@@ -319,127 +318,3 @@ class ReceiverLink:
         for delivery_id in self._tokens:
             self.unsettled.pop(delivery_id, None)
         self._tokens.clear()
-
-
-def settle(
-    context: Context,
-    unsettled: Unsettled,
-    event: DispositionReceived,
-    now_ms: int,
-) -> None:
-    """Turn a receiver's disposition into commands.
-
-    Known deliveries of the range are settled one by one. Those that are not known (any more) are answered
-    lock lost in one range each, unless the client wants no answer.
-    """
-    state = event.state
-    if state is None:
-        if not event.settled:
-            return
-        state = RELEASED  # settled without an outcome: it was not processed
-    first = event.first
-    last = event.last
-    make = _SETTLERS.get(type(state))
-    if make is None:
-        if isinstance(state, TransactionalState) and not event.settled:
-            refusal = context.reporter.report(NotSupported("Transactions are not supported."), "", now_ms)
-            context.connection.disposition(event.channel, _OUR_ROLE, first, last, Rejected(refusal))
-        return  # `received` is no outcome: the delivery stays unsettled
-    emit = context.commands.append
-    if first == last:
-        link = unsettled.pop(first, None)
-        if link is not None:
-            token = link.take_token(first)
-            emit(make(link, token, first, state, None if event.settled else (*link.link, first)))
-            return
-    known = ids_in_range(first, last, unsettled)
-    at = first
-    for delivery_id in known:
-        if delivery_id != at and not event.settled:
-            _answer_unknown(context, unsettled, event.channel, at, (delivery_id - 1) & 0xFFFFFFFF, now_ms)
-        link = unsettled.pop(delivery_id)
-        token = link.take_token(delivery_id)
-        emit(make(link, token, delivery_id, state, None if event.settled else (*link.link, delivery_id)))
-        at = (delivery_id + 1) & 0xFFFFFFFF
-    if at != (last + 1) & 0xFFFFFFFF and not event.settled:
-        _answer_unknown(context, unsettled, event.channel, at, last, now_ms)
-
-
-def _answer_unknown(
-    context: Context, unsettled: Unsettled, channel: int, first: int, last: int, now_ms: int
-) -> None:
-    lost: ServiceBusError
-    if unsettled.of_message_session:
-        lost = SessionLockLost(
-            "The session lock has expired on the message session, or the message was settled before "
-            f"(delivery {first})."
-        )
-    else:
-        lost = MessageLockLost(
-            "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
-            f"from the queue (delivery {first})."
-        )
-    refusal = context.reporter.report(lost, "", now_ms)
-    context.connection.disposition(channel, _OUR_ROLE, first, last, Rejected(refusal))
-
-
-def _complete(
-    link: ReceiverLink, token: bytes, delivery_id: int, state: Any, reply_to: ReplyTo | None
-) -> Command:
-    assert link.queue_id is not None
-    return Complete(link.queue_id, token, reply_to)
-
-
-def _release(
-    link: ReceiverLink, token: bytes, delivery_id: int, state: Any, reply_to: ReplyTo | None
-) -> Command:
-    assert link.queue_id is not None
-    if reply_to is not None:
-        link.expect(delivery_id, RELEASED)
-    return Release(link.queue_id, token, reply_to)
-
-
-def _modify(
-    link: ReceiverLink, token: bytes, delivery_id: int, state: Modified, reply_to: ReplyTo | None
-) -> Command:
-    """`undeliverable-here` alone tells defer from abandon (wire contract 4.2)."""
-    assert link.queue_id is not None
-    if reply_to is not None:
-        link.expect(delivery_id, Modified(state.delivery_failed, state.undeliverable_here))
-    kind = Defer if state.undeliverable_here else Abandon
-    return kind(link.queue_id, token, reply_to, _text_keys(state.message_annotations))
-
-
-def _dead_letter(
-    link: ReceiverLink, token: bytes, delivery_id: int, state: Rejected, reply_to: ReplyTo | None
-) -> Command:
-    assert link.queue_id is not None
-    if reply_to is not None:
-        link.expect(delivery_id, Rejected(None))  # with an error it would mean failure (wire contract 4.3)
-    reason = description = None
-    properties: Mapping[str, Any] | None = None
-    if state.error is not None:
-        info = _text_keys(state.error.info) or {}
-        reason = _text(info.pop(REASON, None))
-        description = _text(info.pop(DESCRIPTION, None)) or state.error.description or None
-        properties = info or None
-    return DeadLetter(link.queue_id, token, reply_to, reason, description, properties)
-
-
-def _text_keys(pairs: Mapping[Any, Any] | None) -> dict[str, Any] | None:
-    """Take properties to modify: keys come as symbols or strings, other keys are no property names."""
-    if not pairs:
-        return None
-    return {str(key): value for key, value in pairs.items() if isinstance(key, str)}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-_SETTLERS: dict[type, Callable[[ReceiverLink, bytes, int, Any, ReplyTo | None], Command]] = {
-    Accepted: _complete,
-    Modified: _modify,
-    Rejected: _dead_letter,
-    Released: _release,
-}

@@ -13,14 +13,14 @@ from typing import Any
 
 from peeklock.amqp.codec import DecodeError, decode, decode_typed
 from peeklock.amqp.encoding import encode
-from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkFlow
+from peeklock.amqp.events import DeliveryReceived, LinkFlow
 from peeklock.amqp.messaging import VALUE, scan
-from peeklock.amqp.performatives import ACCEPTED, Rejected
-from peeklock.amqp.types import Encoded, Int, Role, Symbol
-from peeklock.broker.errors import MessageSizeExceeded
+from peeklock.amqp.performatives import ACCEPTED, TransactionalState
+from peeklock.amqp.types import Encoded, Int, Symbol
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.context import Context
 from peeklock.gateway.errors import TABLE, MessageMalformed
+from peeklock.gateway.intake import Intake
 
 
 @dataclass(slots=True)
@@ -37,6 +37,8 @@ class Request:
     """Application properties."""
     body: Any
     """The amqp-value, decoded with its types; None when the body is of another kind."""
+    transaction_id: bytes | None
+    """Of the transaction that the request is part of."""
 
 
 class ReplyLink:
@@ -88,8 +90,10 @@ class ReplyLink:
         self.context.connection.send(self.channel, self.handle, tag, payload, settled=True)
 
 
-class RequestLink:
+class RequestLink(Intake):
     """The half on which a client sends requests; each is settled at once, whatever becomes of it."""
+
+    __slots__ = ("_serve",)
 
     def __init__(
         self,
@@ -100,58 +104,33 @@ class RequestLink:
         serve: Callable[[Request, int], None],
     ) -> None:
         """`serve` answers through `respond` or `refuse`, now or later; it raises what it refuses at once."""
-        self.context = context
-        self.channel = channel
-        self.handle = handle
-        self.node = node
+        super().__init__(context, channel, handle, node)
         self._serve = serve
-        self._credit = 0
 
-    def grant_credit(self) -> None:
-        """Allow requests up to the limit, when half of what was allowed is used."""
-        most = self.context.limits.request_credit
-        if self._credit <= most // 2:
-            self._credit = most
-            self.context.connection.flow(self.channel, self.handle, most)
+    def opened(self) -> None:
+        """Begin to take requests."""
+        self._open(self.context.limits.request_credit)
 
     def received(self, event: DeliveryReceived, now_ms: int) -> None:
         """Take a request."""
-        connection = self.context.connection
-        self._credit -= 1
-        self.grant_credit()
+        self._use_credit()
+        state = event.state
+        transaction_id = state.txn_id if isinstance(state, TransactionalState) else None
         try:
-            request = read_request(event.payload, self.node, self.channel)
+            request = read_request(event.payload, self.node, self.channel, transaction_id)
         except DecodeError as error:
-            if not event.settled:
-                refusal = self.context.reporter.report(
-                    MessageMalformed(str(error)), shown(self.node.address), now_ms
-                )
-                connection.disposition(
-                    self.channel, Role.RECEIVER, event.delivery_id, event.delivery_id, Rejected(refusal)
-                )
+            self._refuse(event, MessageMalformed(str(error)), now_ms)
             return
         # At once, before any other disposition of this session: Python's sender link does not look at the
         # role of dispositions, so that one with an overlapping delivery-id would be taken for it (wire
         # contract 0.6).
         if not event.settled:
-            connection.disposition(
-                self.channel, Role.RECEIVER, event.delivery_id, event.delivery_id, ACCEPTED
-            )
+            within = None if transaction_id is None else TransactionalState(transaction_id, ACCEPTED)
+            self._settle(event.delivery_id, within or ACCEPTED)
         self._serve(request, now_ms)
 
-    def oversized(self, event: DeliveryOversized, now_ms: int) -> None:
-        """Refuse a request that the engine discarded for its size."""
-        self._credit -= 1
-        self.grant_credit()
-        if not event.settled:
-            error = MessageSizeExceeded(f"The request exceeds the limit of {event.size_bytes_max} bytes.")
-            refusal = self.context.reporter.report(error, shown(self.node.address), now_ms)
-            self.context.connection.disposition(
-                self.channel, Role.RECEIVER, event.delivery_id, event.delivery_id, Rejected(refusal)
-            )
 
-
-def read_request(payload: bytes, node: Node, channel: int) -> Request:
+def read_request(payload: bytes, node: Node, channel: int, transaction_id: bytes | None) -> Request:
     """Take a request apart.
 
     Raises:
@@ -179,6 +158,7 @@ def read_request(payload: bytes, node: Node, channel: int) -> Request:
         operation if isinstance(operation, str) else "",
         properties,
         body,
+        transaction_id,
     )
 
 

@@ -1,30 +1,22 @@
-"""A link on which a client sends to an entity.
+"""A link on which a client sends to an entity, or via one to another.
 
-Owns: its credit, the reading of transfers into commands, and their outcomes. Must not know: rights,
-receivers.
-Source: wire contract 2.7, 3.3, 3.7, 4.1.
+Owns: the reading of transfers into commands, and their outcomes. Must not know: rights, receivers.
+Source: wire contract 3.3, 3.7, 4.1, 6.
 """
 
 from __future__ import annotations
 
-from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkAttached
+from peeklock.amqp.events import DeliveryReceived, LinkAttached
 from peeklock.amqp.messaging import BATCH_FORMAT
-from peeklock.amqp.performatives import ACCEPTED, Rejected, TransactionalState
-from peeklock.amqp.types import Role
-from peeklock.broker.commands import Send, SendBatch
+from peeklock.amqp.performatives import ACCEPTED, TransactionalState
+from peeklock.broker.commands import Address, Enlist, Send, SendBatch
 from peeklock.broker.effects import SenderOpened
-from peeklock.broker.errors import MessageSizeExceeded, NotSupported, ServiceBusError
-from peeklock.gateway.address import Node, shown
+from peeklock.broker.errors import ServiceBusError
+from peeklock.gateway.address import Node
 from peeklock.gateway.context import Context
 from peeklock.gateway.errors import GatewayError
 from peeklock.gateway.inspection import inspect_batch, take_in
-
-_OUR_ROLE = Role.RECEIVER
-
-MESSAGE_OVERHEAD_BYTES = 512
-"""What a message under way costs beyond its payload: its record, command, effect and places in tables. Else
-a flood of empty messages would not count (T-08). Our choice, about as measured."""
-
+from peeklock.gateway.intake import MESSAGE_OVERHEAD_BYTES, Intake
 
 BATCH_BYTES_MAX = 1024 * 1024
 """The largest batch on any tier. Source: Learn "Service Bus quotas"."""
@@ -39,123 +31,97 @@ def batch_size_bytes_max(message_size_bytes_max: int) -> int:
     return min(message_size_bytes_max, BATCH_BYTES_MAX) - BATCH_ENVELOPE_BYTES
 
 
-class SenderLink:
-    """One attached sender. `number` names it towards the broker and is never used again on this connection.
-
-    A transfer may come before the attach was answered (Python does not wait for credit); it is kept until
-    then.
-    """
+class SenderLink(Intake):
+    """One attached sender. `number` names it towards the broker, once and for all of the connection."""
 
     __slots__ = (
-        "_credit",
-        "_early",
+        "_destination",
         "_emit",
+        "_enlisting",
         "_queue_id",
         "_reads_routing",
         "_unanswered",
-        "channel",
-        "context",
-        "handle",
+        "destination",
         "link",
-        "node",
         "number",
     )
 
-    def __init__(self, context: Context, event: LinkAttached, number: int, node: Node) -> None:
-        self.context = context
-        self.channel = event.channel
-        self.handle = event.handle
+    def __init__(
+        self, context: Context, event: LinkAttached, number: int, node: Node, destination: Node | None = None
+    ) -> None:
+        super().__init__(context, event.channel, event.handle, node)
         self.number = number
         self.link = (context.connection_id, event.channel, number)
-        self.node = node
+        self.destination = destination
+        self._destination: Address | None = None if destination is None else destination.address
         self._queue_id: int | None = None
         self._reads_routing = False
-        self._credit = 0
-        self._early: list[DeliveryReceived] = []
         self._unanswered: dict[int, int] = {}  # bytes by delivery id, until the outcome is known
+        self._enlisting: dict[int, bytes] = {}  # of these, the ids of the transactions that some are part of
         self._emit = context.commands.append
 
     def opened(self, effect: SenderOpened, now_ms: int) -> None:
-        """Give the first credit, and take what came too early."""
+        """Begin to take transfers."""
         self._queue_id = effect.queue_id
         self._reads_routing = effect.reads_routing
-        self._credit = self.context.limits.link_credit
-        self.context.connection.flow(self.channel, self.handle, self._credit)
-        early, self._early = self._early, []
-        for event in early:
-            self.context.uncommitted_bytes -= len(event.payload) + MESSAGE_OVERHEAD_BYTES
-            self.received(event, now_ms)
+        self._open(self.context.limits.link_credit)
+        self._take_early(now_ms)
 
     def received(self, event: DeliveryReceived, now_ms: int) -> None:
         """Turn a transfer into a command, or refuse it."""
         queue_id = self._queue_id
-        payload = event.payload
         if queue_id is None:
-            self._early.append(event)
-            self.context.uncommitted_bytes += len(payload) + MESSAGE_OVERHEAD_BYTES
+            self._keep_early(event)
             return
         self._use_credit()
+        payload = event.payload
         reply_to = None
         if not event.settled:
             reply_to = (*self.link, event.delivery_id)
         messages = 1
+        command: Send | SendBatch
         try:
-            if event.state is not None and isinstance(event.state, TransactionalState):
-                raise NotSupported("Transactions are not supported.")
             if event.message_format == BATCH_FORMAT:
                 members = inspect_batch(payload, self._reads_routing)
                 messages = len(members)
-                self._emit(SendBatch(queue_id, members, reply_to))
+                command = SendBatch(queue_id, members, reply_to, self._destination)
             else:
-                self._emit(Send(queue_id, *take_in(payload, self._reads_routing), reply_to))
+                message, payload = take_in(payload, self._reads_routing)
+                command = Send(queue_id, message, payload, reply_to, self._destination)
         except (ServiceBusError, GatewayError) as error:
             self._refuse(event, error, now_ms)
             return
+        state = event.state
+        if isinstance(state, TransactionalState):
+            self._emit(Enlist(self.context.connection_id, state.txn_id, command))
+            if reply_to is not None:
+                self._enlisting[event.delivery_id] = state.txn_id
+        else:
+            self._emit(command)
         if reply_to is not None:
             size = len(payload) + MESSAGE_OVERHEAD_BYTES * messages
             self._unanswered[event.delivery_id] = size
             self.context.uncommitted_bytes += size
 
-    def oversized(self, event: DeliveryOversized, now_ms: int) -> None:
-        """Refuse a transfer that the engine discarded for its size; the link lives on."""
-        self._use_credit()
-        error = MessageSizeExceeded(
-            f"The received message on the link '{shown(self.node.address)}' exceeds the limit of "
-            f"{event.size_bytes_max} bytes."
-        )
-        self._refuse(event, error, now_ms)
-
     def accepted(self, delivery_id: int) -> None:
         """Tell the sender that its message is stored."""
         self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
-        self.context.connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, ACCEPTED)
+        self._settle(delivery_id, ACCEPTED)
+
+    def enlisted(self, delivery_id: int) -> None:
+        """Tell the sender that its message will be stored when its transaction is committed."""
+        self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
+        self._settle(delivery_id, TransactionalState(self._enlisting.pop(delivery_id), ACCEPTED))
 
     def rejected(self, delivery_id: int, error: ServiceBusError, now_ms: int) -> None:
         """Tell the sender that the broker refused its message."""
         self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
-        refusal = self.context.reporter.report(error, shown(self.node.address), now_ms)
-        self.context.connection.disposition(
-            self.channel, _OUR_ROLE, delivery_id, delivery_id, Rejected(refusal)
-        )
+        self._enlisting.pop(delivery_id, None)
+        self._reject(delivery_id, error, now_ms)
 
     def forget(self) -> None:
         """Give back the bytes that this link held: it is gone, and so are the outcomes still to come."""
-        held = sum(self._unanswered.values()) + sum(
-            len(event.payload) + MESSAGE_OVERHEAD_BYTES for event in self._early
-        )
-        self.context.uncommitted_bytes -= held
+        self.context.uncommitted_bytes -= sum(self._unanswered.values())
         self._unanswered.clear()
-        self._early.clear()
-
-    def _use_credit(self) -> None:
-        self._credit -= 1
-        if self._credit <= self.context.limits.link_credit >> 1 and self._queue_id is not None:
-            self._credit = self.context.limits.link_credit
-            self.context.connection.flow(self.channel, self.handle, self._credit)
-
-    def _refuse(self, event: DeliveryReceived | DeliveryOversized, error: Exception, now_ms: int) -> None:
-        refusal = self.context.reporter.report(error, shown(self.node.address), now_ms)
-        if not event.settled:  # else the log line is all there is (T-06)
-            self.context.connection.disposition(
-                self.channel, _OUR_ROLE, event.delivery_id, event.delivery_id, Rejected(refusal)
-            )
+        self._enlisting.clear()
+        self._forget_early()

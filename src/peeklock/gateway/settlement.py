@@ -1,0 +1,202 @@
+"""What a receiver's dispositions mean: outcomes in -> settlements out.
+
+Owns: which outcome becomes which command, ranges, and settlements within a transaction. Must not know: what a
+settlement does to a message, how messages are delivered.
+
+A delivery that is settled is known no longer; whoever settles it again is told that its lock is lost. Within
+a transaction it stays known until the commit: rolled back, it is locked as before, and the client may settle
+it anew.
+Source: wire contract 4.2, 4.3, 6; AMQP 1.0 sections 2.7.6 and 4.4.2; requirement L-11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from peeklock.amqp.events import DispositionReceived
+from peeklock.amqp.performatives import (
+    RELEASED,
+    Accepted,
+    DeliveryState,
+    Modified,
+    Rejected,
+    Released,
+    TransactionalState,
+)
+from peeklock.amqp.serial import MASK, ids_in_range
+from peeklock.amqp.types import Role
+from peeklock.broker.commands import (
+    Abandon,
+    Complete,
+    DeadLetter,
+    Defer,
+    Enlist,
+    Release,
+    ReplyTo,
+)
+from peeklock.broker.errors import InvalidOperation, MessageLockLost, ServiceBusError, SessionLockLost
+from peeklock.gateway.context import Context
+from peeklock.gateway.receiver_link import Unsettled
+
+_OUR_ROLE = Role.SENDER
+
+REASON = "DeadLetterReason"
+DESCRIPTION = "DeadLetterErrorDescription"
+
+EnlistedSettlement = Complete | Abandon | Defer | DeadLetter
+Settlement = EnlistedSettlement | Release
+
+
+def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, now_ms: int) -> None:
+    """Turn a receiver's disposition into commands.
+
+    Known deliveries of the range are settled one by one. Those that are not known (any more) are answered
+    lock lost in one range each, unless the client wants no answer.
+    """
+    state = event.state
+    if state is None:
+        if not event.settled:
+            return
+        state = RELEASED  # settled without an outcome: it was not processed
+    if type(state) is TransactionalState:
+        _enlist(context, unsettled, event, state, now_ms)
+        return
+    make = _SETTLERS.get(type(state))
+    if make is None:
+        return  # `received` is no outcome: the delivery stays unsettled
+    emit = context.commands.append
+    echo = None if event.settled else _echo(state)
+    for delivery_id in _known(context, unsettled, event, now_ms):
+        link = unsettled.pop(delivery_id)
+        assert link.queue_id is not None
+        reply_to = None if echo is None else link.expect(delivery_id, echo)
+        emit(make(link.queue_id, link.take_token(delivery_id), state, reply_to))
+
+
+def _enlist(
+    context: Context, unsettled: Unsettled, event: DispositionReceived, state: TransactionalState, now_ms: int
+) -> None:
+    """Settle when the transaction is committed. Deliveries that a client settles on its own side are not
+    known afterwards, whatever becomes of the transaction: it has forgotten them."""
+    outcome = state.outcome
+    make = _ENLISTABLE.get(type(outcome))
+    if make is None:
+        _refuse_outcome(context, event, outcome, now_ms)
+        return
+    assert outcome is not None
+    echo = None if event.settled else TransactionalState(state.txn_id, _echo(outcome))
+    for delivery_id in _known(context, unsettled, event, now_ms):
+        link = unsettled[delivery_id]
+        assert link.queue_id is not None
+        reply_to = None if echo is None else link.expect(delivery_id, echo)
+        command = make(link.queue_id, link.token(delivery_id), outcome, reply_to)
+        if event.settled:
+            del unsettled[delivery_id]
+            link.take_token(delivery_id)
+        context.commands.append(Enlist(context.connection_id, state.txn_id, command))
+
+
+def _refuse_outcome(
+    context: Context, event: DispositionReceived, outcome: DeliveryState | None, now_ms: int
+) -> None:
+    said = "nothing" if outcome is None else type(outcome).__name__.lower()
+    refused = InvalidOperation(
+        "In a transaction a message can be completed, abandoned, deferred or dead-lettered; the outcome of "
+        f"delivery {event.first} is {said}."
+    )
+    refusal = context.reporter.report(refused, "", now_ms)
+    if not event.settled:
+        context.connection.disposition(event.channel, _OUR_ROLE, event.first, event.last, Rejected(refusal))
+
+
+def _known(context: Context, unsettled: Unsettled, event: DispositionReceived, now_ms: int) -> list[int]:
+    """Answer those deliveries of a range that are not known; give the others in its order."""
+    first, last = event.first, event.last
+    if first == last and first in unsettled:
+        return [first]
+    known = ids_in_range(first, last, unsettled)
+    if event.settled:
+        return known
+    at = first
+    for delivery_id in known:
+        if delivery_id != at:
+            _answer_unknown(context, unsettled, event.channel, at, (delivery_id - 1) & MASK, now_ms)
+        at = (delivery_id + 1) & MASK
+    if at != (last + 1) & MASK:
+        _answer_unknown(context, unsettled, event.channel, at, last, now_ms)
+    return known
+
+
+def _answer_unknown(
+    context: Context, unsettled: Unsettled, channel: int, first: int, last: int, now_ms: int
+) -> None:
+    lost: ServiceBusError
+    if unsettled.of_message_session:
+        lost = SessionLockLost(
+            "The session lock has expired on the message session, or the message was settled before "
+            f"(delivery {first})."
+        )
+    else:
+        lost = MessageLockLost(
+            "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
+            f"from the queue (delivery {first})."
+        )
+    refusal = context.reporter.report(lost, "", now_ms)
+    context.connection.disposition(channel, _OUR_ROLE, first, last, Rejected(refusal))
+
+
+def _echo(state: DeliveryState) -> DeliveryState:
+    """Give the outcome that says to a client that its own was taken (wire contract 4.3)."""
+    if isinstance(state, Modified):
+        return Modified(state.delivery_failed, state.undeliverable_here)
+    if isinstance(state, Rejected):
+        return Rejected(None)  # with an error it would mean failure
+    return state
+
+
+def _complete(queue_id: int, token: bytes, state: Any, reply_to: ReplyTo | None) -> Complete:
+    return Complete(queue_id, token, reply_to)
+
+
+def _release(queue_id: int, token: bytes, state: Any, reply_to: ReplyTo | None) -> Release:
+    return Release(queue_id, token, reply_to)
+
+
+def _modify(queue_id: int, token: bytes, state: Modified, reply_to: ReplyTo | None) -> Abandon | Defer:
+    """`undeliverable-here` alone tells defer from abandon (wire contract 4.2)."""
+    kind = Defer if state.undeliverable_here else Abandon
+    return kind(queue_id, token, reply_to, _text_keys(state.message_annotations))
+
+
+def _dead_letter(queue_id: int, token: bytes, state: Rejected, reply_to: ReplyTo | None) -> DeadLetter:
+    reason = description = None
+    properties: Mapping[str, Any] | None = None
+    if state.error is not None:
+        info = _text_keys(state.error.info) or {}
+        reason = _text(info.pop(REASON, None))
+        description = _text(info.pop(DESCRIPTION, None)) or state.error.description or None
+        properties = info or None
+    return DeadLetter(queue_id, token, reply_to, reason, description, properties)
+
+
+def _text_keys(pairs: Mapping[Any, Any] | None) -> dict[str, Any] | None:
+    """Take properties to modify: keys come as symbols or strings, other keys are no property names."""
+    if not pairs:
+        return None
+    return {str(key): value for key, value in pairs.items() if isinstance(key, str)}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+_ENLISTABLE: dict[type, Callable[[int, bytes, Any, ReplyTo | None], EnlistedSettlement]] = {
+    Accepted: _complete,
+    Modified: _modify,
+    Rejected: _dead_letter,
+}
+_SETTLERS: dict[type, Callable[[int, bytes, Any, ReplyTo | None], Settlement]] = {
+    **_ENLISTABLE,
+    Released: _release,
+}
