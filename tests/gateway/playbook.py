@@ -378,4 +378,29 @@ class Response:
         self.body = decode(event.payload, sections.body[0] + 3)[0]
 
 
+def ask(desk: Desk, sender: int, operation: str, body: Any, **options: Any) -> None:
+    name = operation if ":" in operation else f"com.microsoft:{operation}"
+    desk.request(sender, name, body, **options)
+
+
+def refused(desk: Desk, status: int, condition: str) -> Response:
+    """Take a response that refuses."""
+    response = desk.response()
+    assert (response.status, response.condition, response.body) == (status, condition, {})
+    assert "TrackingId:" in response.description
+    return response
+
+
+def view(payload: bytes, number: int, *, bare_offset: int | None = None, **fields: Any) -> MessageView:
+    defaults: dict[str, Any] = {
+        "lock_token": None,
+        "locked_until_ms": 0,
+        "delivery_count": 0,
+        "ttl_ms": None,
+        "state": MessageState.ACTIVE,
+    }
+    message = stored(payload, number=number, bare_offset=bare_offset)
+    return MessageView(message, **{**defaults, **fields})
+
+
 __all__ = ["ACCEPTED", "Encoded", "MessageView", "Symbol"]

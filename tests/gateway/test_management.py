@@ -20,6 +20,7 @@ from peeklock.broker.commands import (
     DeleteMessages,
     Disposition,
     Peek,
+    PurgeMessages,
     ReceiveDeferred,
     ReceiveMode,
     RenewLocks,
@@ -44,7 +45,7 @@ from peeklock.broker.errors import (
     MessageNotFound,
     QuotaExceeded,
 )
-from peeklock.broker.message import MessageState, MessageView, Routing
+from peeklock.broker.message import MessageState, Routing
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.management import OPERATIONS
 from tests.gateway.playbook import (
@@ -52,10 +53,11 @@ from tests.gateway.playbook import (
     KEY_NAME,
     TOKEN,
     Desk,
-    Response,
+    ask,
     message_bytes,
+    refused,
     section,
-    stored,
+    view,
     view_of_queue,
 )
 
@@ -70,18 +72,6 @@ def desk() -> Desk:
 @pytest.fixture
 def sender(desk: Desk) -> int:
     return desk.pair(NODE)[0]
-
-
-def ask(desk: Desk, sender: int, operation: str, body: Any, **options: Any) -> None:
-    desk.request(sender, f"com.microsoft:{operation}", body, **options)
-
-
-def refused(desk: Desk, status: int, condition: str) -> Response:
-    """Take a response that refuses."""
-    response = desk.response()
-    assert (response.status, response.condition, response.body) == (status, condition, {})
-    assert "TrackingId:" in response.description
-    return response
 
 
 # Operations
@@ -146,17 +136,6 @@ def test_peek_asks_from_a_number(
         *expected,
     )
     assert command.bytes_max == GatewayLimits().reply_bytes_max
-
-
-def view(payload: bytes, number: int, **fields: Any) -> MessageView:
-    defaults: dict[str, Any] = {
-        "lock_token": None,
-        "locked_until_ms": 0,
-        "delivery_count": 0,
-        "ttl_ms": None,
-        "state": MessageState.ACTIVE,
-    }
-    return MessageView(stored(payload, number=number), **{**defaults, **fields})
 
 
 def test_peeked_messages_are_whole_messages_without_a_lock(desk: Desk, sender: int) -> None:
@@ -378,8 +357,8 @@ def test_reason_description_and_properties_come_along(desk: Desk, sender: int) -
     refused(desk, 410, "com.microsoft:message-lock-lost")
 
 
-@pytest.mark.parametrize(("asked", "passed"), [(1, 1), (4000, 4000), (4001, 4000)])
-def test_batch_delete_answers_how_many(desk: Desk, sender: int, asked: int, passed: int) -> None:
+@pytest.mark.parametrize("asked", [1, 4000])
+def test_batch_delete_answers_how_many(desk: Desk, sender: int, asked: int) -> None:
     """Req: A-06. Source: wire contract 5.2."""
     ask(
         desk,
@@ -388,7 +367,7 @@ def test_batch_delete_answers_how_many(desk: Desk, sender: int, asked: int, pass
         {"message-count": Int(asked), "enqueued-time-utc": Timestamp(99)},
     )
     command = desk.take(DeleteMessages)
-    assert (command.address, command.count_max, command.enqueued_before_ms) == (Address("orders"), passed, 99)
+    assert (command.address, command.count_max, command.enqueued_before_ms) == (Address("orders"), asked, 99)
     desk.effect(MessagesDeleted(command.reply_to, 1))
     response = desk.response()
     assert (response.status, response.body) == (200, {"message-count": 1})
@@ -404,6 +383,19 @@ def test_batch_delete_answers_how_many(desk: Desk, sender: int, asked: int, pass
     assert desk.response().status == 204
 
 
+@pytest.mark.parametrize(("at", "passed"), [(Timestamp(99), 99), (None, None), (Long(2**62), 2**62)])
+def test_purge_answers_how_many_even_none(desk: Desk, sender: int, at: Any, passed: int | None) -> None:
+    """Req: A-06. All that was enqueued until now, unless a time is given."""
+    for count in (0, 1_000_000):
+        ask(desk, sender, "peeklock:purge-messages", {} if at is None else {"enqueued-time-utc": at})
+        command = desk.take(PurgeMessages)
+        assert command.address == Address("orders")
+        assert command.enqueued_before_ms == (desk.clock.now_ms if passed is None else passed)
+        desk.effect(MessagesDeleted(command.reply_to, count))
+        response = desk.response()
+        assert (response.status, response.condition, response.body) == (200, None, {"message-count": count})
+
+
 def test_the_dead_letter_queue_has_a_node_of_its_own(desk: Desk) -> None:
     """Req: L-17. Source: wire contract 5.1."""
     sender, _ = desk.pair("orders/$DeadLetterQueue/$management")
@@ -417,10 +409,6 @@ def test_the_dead_letter_queue_has_a_node_of_its_own(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "operation",
     [
-        "renew-session-lock",
-        "get-session-state",
-        "set-session-state",
-        "get-message-sessions",
         "add-rule",
         "remove-rule",
         "enumerate-rules",
@@ -470,6 +458,12 @@ def test_operations_that_are_not_offered_are_501(desk: Desk, sender: int, operat
             {"lock-tokens": [TOKEN], "disposition-status": "suspended", "deadletter-reason": 1},
         ),
         ("batch-delete-messages", {"message-count": 1}),
+        ("batch-delete-messages", {"message-count": 4001, "enqueued-time-utc": 1}),
+        ("batch-delete-messages", {"message-count": "1", "enqueued-time-utc": 1}),
+        ("batch-delete-messages", {"message-count": 1, "enqueued-time-utc": "now"}),
+        ("peeklock:purge-messages", {"enqueued-time-utc": "now"}),
+        ("peeklock:purge-messages", {"enqueued-time-utc": True}),
+        ("peeklock:purge-messages", None),
     ],
 )
 def test_a_malformed_request_is_400(desk: Desk, sender: int, operation: str, body: Any) -> None:
@@ -490,12 +484,6 @@ def test_a_count_of_nothing_is_out_of_range(desk: Desk, sender: int, operation: 
             {"from-sequence-number": 1, "message-count": count, "enqueued-time-utc": 1},
         )
         refused(desk, 400, "com.microsoft:argument-out-of-range")
-
-
-def test_a_session_id_is_refused_where_there_are_no_sessions(desk: Desk, sender: int) -> None:
-    """Sessions are not offered yet, and said so."""
-    ask(desk, sender, "peek-message", {"from-sequence-number": 1, "message-count": 1, "session-id": "s"})
-    refused(desk, 501, "amqp:not-implemented")
 
 
 @pytest.mark.parametrize(
@@ -525,6 +513,11 @@ READING = {
     "receive-by-sequence-number",
     "update-disposition",
     "batch-delete-messages",
+    "renew-session-lock",
+    "get-session-state",
+    "set-session-state",
+    "get-message-sessions",
+    "peeklock:purge-messages",
 }
 WRITING = {"schedule-message", "cancel-scheduled-message"}
 BODY = {
@@ -535,6 +528,11 @@ BODY = {
     "disposition-status": "completed",
     "enqueued-time-utc": 1,
     "messages": [{"message": message_bytes()}],
+    "session-id": "s",
+    "session-state": b"state",
+    "last-updated-time": Timestamp(1),
+    "skip": 0,
+    "top": 1,
 }
 
 

@@ -18,6 +18,7 @@ from peeklock.broker.commands import ReceiveMode, SessionWish, SubQueue
 from peeklock.broker.errors import ArgumentInvalid, InvalidOperation, NotSupported
 from peeklock.gateway.address import Node, NodeKind, parse_node, shown
 from peeklock.gateway.errors import AddressInvalid, FilterInvalid
+from peeklock.gateway.inspection import ID_LENGTH_MAX
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 SESSION_FILTER_CODE = 0x000000137000000C
@@ -30,9 +31,6 @@ TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 
 NAME_LENGTH_MAX = 512
 """Characters of an address that a refusal quotes. Our choice: host, path (260) and suffixes fit."""
-
-SESSION_ID_LENGTH_MAX = 128
-"""Characters. Source: wire contract 10.1."""
 
 SESSION_WAIT_MS = 65_000
 """How long an attach waits for the next session when the client does not say. Source: wire contract 2.6."""
@@ -111,10 +109,8 @@ def _session_wish(event: LinkAttached, now_ms: int) -> SessionWish | None:
         value = value.value
     if value is not None and type(value) is not str:
         raise FilterInvalid(f"The session filter is a {type(value).__name__}, neither a string nor null.")
-    if value is not None and len(value) > SESSION_ID_LENGTH_MAX:
-        raise ArgumentInvalid(
-            f"The SessionId has {len(value)} characters; the limit is {SESSION_ID_LENGTH_MAX}."
-        )
+    if value is not None and len(value) > ID_LENGTH_MAX:
+        raise ArgumentInvalid(f"The SessionId has {len(value)} characters; the limit is {ID_LENGTH_MAX}.")
     wait_ms = event.properties.get(TIMEOUT)
     if not isinstance(wait_ms, int) or isinstance(wait_ms, bool):
         wait_ms = SESSION_WAIT_MS

@@ -11,19 +11,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peeklock.amqp.types import Array, Int, Long, Timestamp
+from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
 from peeklock.auth import AuthorizationError, Right
 from peeklock.broker.commands import (
     CancelScheduled,
     Command,
     DeleteMessages,
     Disposition,
+    GetSessionState,
+    ListSessions,
     Peek,
+    PurgeMessages,
     ReceiveDeferred,
     ReceiveMode,
     RenewLocks,
+    RenewSessionLock,
     ReplyTo,
     Schedule,
+    SetSessionState,
     UpdateDisposition,
 )
 from peeklock.broker.effects import (
@@ -33,6 +38,8 @@ from peeklock.broker.effects import (
     MessagesDeleted,
     MessagesFound,
     MessagesScheduled,
+    SessionLockRenewed,
+    SessionsFound,
 )
 from peeklock.broker.errors import (
     ArgumentInvalid,
@@ -44,15 +51,23 @@ from peeklock.broker.errors import (
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context, Payloads
 from peeklock.gateway.errors import GatewayError
-from peeklock.gateway.inspection import take_in
+from peeklock.gateway.inspection import ID_LENGTH_MAX, take_in
 from peeklock.gateway.requests import Request, refuse_management, respond_management
 
 DELETE_COUNT_MAX = 4000
 """Messages a batch-delete removes at most. Source: wire contract 5.2 (the SDKs' limit)."""
 
+ALL_SESSIONS_FROM_MS = 253_402_300_799_999
+"""A last-updated-time from here on, the end of the year 9999, asks for all sessions. Source: wire contract
+5.2."""
+
+SESSION_NOT_FOUND = Symbol("com.microsoft:session-not-found")
+
+_INT_MAX = 2**31 - 1
+
 Body = Mapping[str, Any]
-Answer = tuple[int, dict[str, Any]]
-"""Status and body of a response."""
+Answer = tuple[int, Symbol | None, dict[str, Any]]
+"""Status, condition and body of a response."""
 
 
 class ManagementNode:
@@ -71,10 +86,8 @@ class ManagementNode:
             context.claims.require(request.node.path, operation.right, now_ms, context.reporter.host_name)
             if not isinstance(request.body, dict):
                 raise ArgumentInvalid("The body of the request is not a map.")
-            if request.body.get("session-id") is not None:
-                raise NotSupported("Sessions are not supported.")
             read = operation.read(request, context, now_ms)
-            finds = operation.answer is _answer_found
+            finds = operation.answer in _FINDING
             if finds and not self._has_room():
                 raise ServerBusy("Too many answers with messages are under way on this connection.")
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
@@ -90,8 +103,8 @@ class ManagementNode:
             if answer is None:
                 return False
             context.finding -= finds
-            status, body = answer
-            respond_management(context, request, status, _DESCRIPTIONS[status], None, body)
+            status, condition, body = answer
+            respond_management(context, request, status, _DESCRIPTIONS[status], condition, body)
             return True
 
         context.finding += finds
@@ -127,6 +140,7 @@ def _read_renew(request: Request, context: Context, now_ms: int) -> Callable[[Re
 def _read_peek(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
     start = _integer(request.body, "from-sequence-number")
     count = _positive(request.body, "message-count")
+    session_id = _session_id(request.body)
     limits = context.limits
     return lambda reply_to: Peek(
         request.node.address,
@@ -134,6 +148,7 @@ def _read_peek(request: Request, context: Context, now_ms: int) -> Callable[[Rep
         min(count, limits.reply_count_max),
         limits.reply_bytes_max,
         reply_to,
+        session_id,
     )
 
 
@@ -157,11 +172,12 @@ def _read_cancel(request: Request, context: Context, now_ms: int) -> Callable[[R
 
 def _read_deferred(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
     numbers = _integers(request.body, "sequence-numbers")
+    session_id = _session_id(request.body)
     mode = ReceiveMode.PEEK_LOCK
     if request.body.get("receiver-settle-mode") is not None:
         if _integer(request.body, "receiver-settle-mode") == 0:
             mode = ReceiveMode.RECEIVE_AND_DELETE
-    return lambda reply_to: ReceiveDeferred(request.node.address, numbers, mode, reply_to)
+    return lambda reply_to: ReceiveDeferred(request.node.address, numbers, mode, reply_to, session_id)
 
 
 _DISPOSITIONS = {
@@ -186,37 +202,77 @@ def _read_disposition(request: Request, context: Context, now_ms: int) -> Callab
     changed = {str(key): value for key, value in (properties or {}).items()}
     reason = _text(body, "deadletter-reason")
     description = _text(body, "deadletter-description")
+    session_id = _session_id(body)
     return lambda reply_to: UpdateDisposition(
-        request.node.address, tokens, disposition, reply_to, reason, description, changed or None
+        request.node.address, tokens, disposition, reply_to, reason, description, changed or None, session_id
     )
 
 
 def _read_delete(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
     count = _positive(request.body, "message-count")
+    if count > DELETE_COUNT_MAX:
+        raise ArgumentInvalid(f"'message-count' is {count}; the limit is {DELETE_COUNT_MAX}.")
     before = _integer(request.body, "enqueued-time-utc")
-    return lambda reply_to: DeleteMessages(
-        request.node.address, min(count, DELETE_COUNT_MAX), before, reply_to
-    )
+    session_id = _session_id(request.body)
+    return lambda reply_to: DeleteMessages(request.node.address, count, before, reply_to, session_id)
+
+
+def _read_purge(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+    before = now_ms
+    if request.body.get("enqueued-time-utc") is not None:
+        before = _integer(request.body, "enqueued-time-utc")
+    return lambda reply_to: PurgeMessages(request.node.address, before, reply_to)
+
+
+def _read_renew_session(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+    session_id = _named_session_id(request.body)
+    return lambda reply_to: RenewSessionLock(request.node.address, session_id, reply_to)
+
+
+def _read_get_state(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+    session_id = _named_session_id(request.body)
+    return lambda reply_to: GetSessionState(request.node.address, session_id, reply_to)
+
+
+def _read_set_state(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+    session_id = _named_session_id(request.body)
+    if "session-state" not in request.body:
+        raise ArgumentInvalid("'session-state' is missing; null clears the state.")
+    state = request.body["session-state"]
+    if state is not None and type(state) is not bytes:
+        raise ArgumentInvalid("'session-state' is not binary.")
+    return lambda reply_to: SetSessionState(request.node.address, session_id, state, reply_to)
+
+
+def _read_sessions(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+    since: int | None = _integer(request.body, "last-updated-time")
+    if since is not None and since >= ALL_SESSIONS_FROM_MS:
+        since = None
+    skip = _integer(request.body, "skip")
+    if not 0 <= skip <= _INT_MAX:
+        raise ArgumentOutOfRange(f"'skip' is {skip}; it must be an int that is not negative.")
+    top = min(_positive(request.body, "top"), context.limits.reply_count_max)
+    return lambda reply_to: ListSessions(request.node.address, since, skip, top, reply_to)
 
 
 # Answers
 
 
 def _answer_done(effect: Effect, payloads: Payloads | None) -> Answer:
-    return 200, {}
+    return 200, None, {}
 
 
 def _answer_renewed(effect: LocksRenewed, payloads: Payloads | None) -> Answer:
-    return 200, {"expirations": Array.of(Timestamp, effect.locked_until_ms)}
+    return 200, None, {"expirations": Array.of(Timestamp, effect.locked_until_ms)}
 
 
 def _answer_scheduled(effect: MessagesScheduled, payloads: Payloads | None) -> Answer:
-    return 200, {"sequence-numbers": Array.of(Long, effect.sequence_numbers)}
+    return 200, None, {"sequence-numbers": Array.of(Long, effect.sequence_numbers)}
 
 
 def _answer_found(effect: MessagesFound, payloads: Payloads | None) -> Answer | None:
     if not effect.messages:
-        return 204, {}
+        return 204, None, {}
     found = []
     for view in effect.messages:
         payload = None if payloads is None else payloads(view.message)
@@ -226,11 +282,39 @@ def _answer_found(effect: MessagesFound, payloads: Payloads | None) -> Answer | 
         if view.lock_token is not None:
             item["lock-token"] = uuid.UUID(bytes_le=view.lock_token)
         found.append(item)
-    return 200, {"messages": found}
+    return 200, None, {"messages": found}
 
 
 def _answer_deleted(effect: MessagesDeleted, payloads: Payloads | None) -> Answer:
-    return (200 if effect.count else 204), {"message-count": Int(effect.count)}
+    return (200 if effect.count else 204), None, {"message-count": Int(effect.count)}
+
+
+def _answer_purged(effect: MessagesDeleted, payloads: Payloads | None) -> Answer:
+    return 200, None, {"message-count": Int(effect.count)}
+
+
+def _answer_session_renewed(effect: SessionLockRenewed, payloads: Payloads | None) -> Answer:
+    return 200, None, {"expiration": Timestamp(effect.locked_until_ms)}
+
+
+def _answer_state(effect: MessagesFound, payloads: Payloads | None) -> Answer | None:
+    """Answer with the state, null where none is set: Python wants the key in either case."""
+    if not effect.messages:
+        return 200, None, {"session-state": None}
+    [view] = effect.messages
+    state = None if payloads is None else payloads(view.message)
+    return None if state is None else (200, None, {"session-state": state})
+
+
+def _answer_sessions(effect: SessionsFound, payloads: Payloads | None) -> Answer:
+    if not effect.session_ids:
+        return 204, SESSION_NOT_FOUND, {}
+    # The key really is spelt like this (wire contract 5.2).
+    return 200, None, {"skip": Int(effect.next_skip), "sessions-ids": Array.of(str, effect.session_ids)}
+
+
+_FINDING = frozenset((_answer_found, _answer_state))
+"""Answers that hold what may be large, and not in memory."""
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -241,6 +325,11 @@ OPERATIONS: dict[str, Operation] = {
     "com.microsoft:receive-by-sequence-number": Operation(Right.LISTEN, _read_deferred, _answer_found),
     "com.microsoft:update-disposition": Operation(Right.LISTEN, _read_disposition, _answer_done),
     "com.microsoft:batch-delete-messages": Operation(Right.LISTEN, _read_delete, _answer_deleted),
+    "com.microsoft:renew-session-lock": Operation(Right.LISTEN, _read_renew_session, _answer_session_renewed),
+    "com.microsoft:get-session-state": Operation(Right.LISTEN, _read_get_state, _answer_state),
+    "com.microsoft:set-session-state": Operation(Right.LISTEN, _read_set_state, _answer_done),
+    "com.microsoft:get-message-sessions": Operation(Right.LISTEN, _read_sessions, _answer_sessions),
+    "peeklock:purge-messages": Operation(Right.LISTEN, _read_purge, _answer_purged),
 }
 
 
@@ -267,6 +356,22 @@ def _text(body: Body, key: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ArgumentInvalid(f"'{key}' is not a string.")
     return None if value is None else str(value)
+
+
+def _session_id(body: Body) -> str | None:
+    session_id = _text(body, "session-id")
+    if session_id is not None and len(session_id) > ID_LENGTH_MAX:
+        raise ArgumentInvalid(
+            f"The SessionId has {len(session_id)} characters; the limit is {ID_LENGTH_MAX}."
+        )
+    return session_id
+
+
+def _named_session_id(body: Body) -> str:
+    session_id = _session_id(body)
+    if session_id is None:
+        raise ArgumentInvalid("'session-id' is missing.")
+    return session_id
 
 
 def _sequence(body: Body, key: str) -> list[Any]:
