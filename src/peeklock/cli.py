@@ -112,6 +112,11 @@ def main() -> None:
     help="Whose limits apply: message size, time-to-live, features.",
 )
 @click.option(
+    "--resource-lock",
+    type=click.Choice(["CanNotDelete"], case_sensitive=False),
+    help="Lock the namespace: with CanNotDelete nobody can delete a queue, only its own idleness can.",
+)
+@click.option(
     "--enforce-quotas",
     is_flag=True,
     help="Hold each queue to its MaxSizeInMegabytes and the namespace to the tier's number of queues.",
@@ -133,6 +138,7 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     tier: str,
+    resource_lock: str | None,
     enforce_quotas: bool,
     min_free_bytes: int | None,
 ) -> None:
@@ -160,6 +166,7 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         tier=tier,
+        delete_lock=resource_lock is not None,
         enforce_quotas=enforce_quotas,
         min_free_bytes=min_free_bytes,
     )

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ def now_ms() -> int:
 class World:
     """What stands behind the listener; lives on one event loop."""
 
-    def __init__(self, limits: TierLimits = STANDARD) -> None:
-        self.namespace = Namespace(limits=limits, tokens=lambda: os.urandom(16), digest_key=b"k" * 32)
+    def __init__(self, limits: TierLimits = STANDARD, *, delete_lock: bool = False) -> None:
+        self.namespace = Namespace(
+            limits=limits, tokens=lambda: os.urandom(16), digest_key=b"k" * 32, delete_lock=delete_lock
+        )
         self.logged: list[tuple[str, dict[str, Any]]] = []
         self.health: Mapping[str, Any] = {"status": "ok"}
         self.gate = asyncio.Event()
@@ -77,10 +80,10 @@ def _no_amqp() -> asyncio.Protocol:
 class Served:
     """A world in a thread of its own, for blocking clients. Use in `with`."""
 
-    def __init__(self, folder: Path, limits: TierLimits = STANDARD) -> None:
+    def __init__(self, folder: Path, limits: TierLimits = STANDARD, *, delete_lock: bool = False) -> None:
         self._tls = server_context(folder)
         self.certificate = str(folder / FOLDER / CERTIFICATE_FILE)
-        self._limits = limits
+        self._make = partial(World, limits, delete_lock=delete_lock)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -114,7 +117,7 @@ class Served:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.world = World(self._limits)
+        self.world = self._make()
         listener, self.port = self.world.listen(self._tls)
         self._ready.set()
         await self._stop.wait()

@@ -536,7 +536,7 @@ def test_the_namespace_shows_name_and_tier(limits: TierLimits, sku: str, units: 
         (EntityAlreadyExists("a"), 409),
         (InvalidOperation("a"), 403),
         (QuotaExceeded("a"), 403),
-        (NotSupported("a"), 501),
+        (NotSupported("a"), 400),  # not in the tier, which the service answers so
         (ServerBusy("a"), 503),
     ],
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from azure.servicebus.management import (
 
 from peeklock.broker.commands import Send
 from peeklock.broker.message import Message
-from peeklock.broker.quotas import PREMIUM
+from peeklock.broker.quotas import BASIC, PREMIUM, TierLimits
 from tests.admin.serving import Served, now_ms
 
 pytestmark = pytest.mark.interop
@@ -48,6 +50,18 @@ def client(served: Served) -> Iterator[ServiceBusAdministrationClient]:
         yield made
         for queue in list(made.list_queues()):
             made.delete_queue(queue.name)
+
+
+@contextmanager
+def administer(server: Served) -> Iterator[ServiceBusAdministrationClient]:
+    """A client of a server that runs meanwhile."""
+    with (
+        server,
+        ServiceBusAdministrationClient.from_connection_string(
+            server.connection_string, connection_verify=server.certificate, retry_total=0
+        ) as client,
+    ):
+        yield client
 
 
 def refusal(failure: pytest.ExceptionInfo[HttpResponseError]) -> int:
@@ -88,14 +102,81 @@ def test_every_setting_makes_the_round_trip(client: ServiceBusAdministrationClie
         "dead_lettering_on_message_expiration": True,
         "duplicate_detection_history_time_window": timedelta(minutes=12),
         "requires_duplicate_detection": True,
+        "requires_session": True,
         "enable_batched_operations": False,
         "max_size_in_megabytes": 3072,
         "user_metadata": " <note> & more é ",
         "status": EntityStatus.SEND_DISABLED,
+        "auto_delete_on_idle": timedelta(minutes=5),
     }
     client.create_queue("tenant/orders.eu-1_x", **settings)
     read = client.get_queue("tenant/orders.eu-1_x")
     assert {name: getattr(read, name) for name in settings} == settings
+
+
+def test_a_partitioned_queue_shows_the_size_of_all_its_partitions(
+    client: ServiceBusAdministrationClient,
+) -> None:
+    """Req: A-01, S-02. What was read can be written back."""
+    queue = client.create_queue("orders", enable_partitioning=True, max_size_in_megabytes=2048)
+    assert (queue.enable_partitioning, queue.max_size_in_megabytes) == (True, 32_768)
+    client.update_queue(queue, max_delivery_count=3)
+    assert client.get_queue("orders").max_size_in_megabytes == 32_768
+
+
+def test_forwards_are_given_by_name_or_address_and_answered_as_addresses(
+    client: ServiceBusAdministrationClient, served: Served
+) -> None:
+    """Req: A-01, F-01. The client makes addresses of names, and sends a token for each."""
+    for name in ("tenant/last", "dead"):
+        client.create_queue(name)
+    queue = client.create_queue(
+        "orders",
+        forward_to="tenant/last",
+        forward_dead_lettered_messages_to=f"https://localhost:{served.port}/Dead",
+    )
+    here = f"sb://localhost:{served.port}"
+    assert queue.forward_to == f"{here}/tenant/last"
+    assert queue.forward_dead_lettered_messages_to == f"{here}/Dead"
+    client.update_queue(queue, max_delivery_count=3)
+    assert client.get_queue("orders").forward_to == f"{here}/tenant/last"
+    queue.forward_to = None
+    queue.forward_dead_lettered_messages_to = "tenant/last"
+    client.update_queue(queue)
+    read = client.get_queue("orders")
+    assert (read.forward_to, read.forward_dead_lettered_messages_to) == (None, f"{here}/tenant/last")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("new", {"forward_to": "gone"}, "ForwardTo of 'new' names 'gone', and there is no such entity"),
+        (
+            "new",
+            {"forward_dead_lettered_messages_to": "gone"},
+            "ForwardDeadLetteredMessagesTo of 'new' names 'gone', and there is no such entity",
+        ),
+        ("new", {"forward_to": "new"}, "messages would go round in a circle: new -> new"),
+        ("last", {"forward_to": "first"}, "messages would go round in a circle: last -> first -> last"),
+        (
+            "last",
+            {"forward_dead_lettered_messages_to": "first"},
+            "messages would go round in a circle: last -> first -> last",
+        ),
+        ("new", {"forward_to": "last", "requires_session": True}, "cannot both require sessions and forward"),
+    ],
+)
+def test_a_forward_that_cannot_be_is_a_400_that_says_why(
+    client: ServiceBusAdministrationClient, name: str, settings: dict[str, Any], said: str
+) -> None:
+    """Req: A-01, F-01. Source: wire contract 7.8."""
+    last = client.create_queue("last")
+    client.create_queue("first", forward_to="last")
+    ask = partial(client.update_queue, last) if name == "last" else partial(client.create_queue, name)
+    with pytest.raises(HttpResponseError) as failure:
+        ask(**settings)
+    assert refusal(failure) == 400
+    assert said in str(failure.value)
 
 
 def test_durations_may_be_text(client: ServiceBusAdministrationClient) -> None:
@@ -175,26 +256,48 @@ def test_a_change_that_is_not_allowed_is_a_400_and_changes_nothing(
     assert dict(client.get_queue("orders")) == dict(queue)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"requires_session": True},
-        {"forward_to": "other"},
-        {"forward_dead_lettered_messages_to": "other"},
-        {
-            "authorization_rules": [
-                AuthorizationRule(type="SharedAccessAuthorizationRule", rights=["Listen"], key_name="a")
-            ]
-        },
-    ],
-)
-def test_a_feature_that_is_not_offered_is_refused_at_creation(
-    client: ServiceBusAdministrationClient, settings: dict[str, Any]
+def test_authorization_rules_of_a_queue_are_plainly_not_offered(
+    client: ServiceBusAdministrationClient,
 ) -> None:
+    rule = AuthorizationRule(type="SharedAccessAuthorizationRule", rights=["Listen"], key_name="a")
     with pytest.raises(HttpResponseError, match="not offered") as failure:
-        client.create_queue("orders", **settings)
+        client.create_queue("orders", authorization_rules=[rule])
     assert refusal(failure) == 501
     assert list(client.list_queues()) == []
+
+
+@pytest.mark.parametrize(
+    ("tier", "settings", "named"),
+    [
+        (BASIC, {"requires_session": True}, "RequiresSession"),
+        (BASIC, {"requires_duplicate_detection": True}, "RequiresDuplicateDetection"),
+        (BASIC, {"forward_to": "other"}, "ForwardTo"),
+        (BASIC, {"auto_delete_on_idle": timedelta(minutes=10)}, "AutoDeleteOnIdle"),
+        (PREMIUM, {"enable_partitioning": True}, "EnablePartitioning"),
+    ],
+)
+def test_what_a_tier_does_not_have_is_a_400(
+    tmp_path: Any, tier: TierLimits, settings: dict[str, Any], named: str
+) -> None:
+    """Req: A-05. Source: the service's own refusals."""
+    with administer(Served(tmp_path, tier)) as client:
+        client.create_queue("other")
+        with pytest.raises(HttpResponseError, match=f"{named}.* is not in tier {tier.name}") as failure:
+            client.create_queue("orders", **settings)
+        assert refusal(failure) == 400
+
+
+def test_a_lock_on_the_namespace_refuses_to_delete_and_nothing_else(tmp_path: Any) -> None:
+    """Req: A-03."""
+    with administer(Served(tmp_path, delete_lock=True)) as client:
+        queue = client.create_queue("orders")
+        client.update_queue(queue, max_delivery_count=3)
+        with pytest.raises(HttpResponseError, match=r"ScopeLocked: .*CanNotDelete") as failure:
+            client.delete_queue("orders")
+        assert refusal(failure) == 409
+        assert client.get_queue("orders").max_delivery_count == 3
+        with pytest.raises(ResourceNotFoundError):
+            client.delete_queue("absent")
 
 
 @pytest.mark.parametrize("name", ["", "-orders", "orders-", "or ders", "ord:ers", "o" * 261, "$orders", "é"])
@@ -264,19 +367,30 @@ def test_runtime_properties_of_a_fresh_queue(client: ServiceBusAdministrationCli
 
 
 def test_runtime_properties_count_messages(client: ServiceBusAdministrationClient, served: Served) -> None:
-    """Req: A-01."""
-    client.create_queue("orders")
+    """Req: A-01, F-01. A forwarding queue holds none of what it passed on, and what it could not pass on."""
+    client.create_queue("last")
+    client.create_queue("orders", forward_to="last")
 
     def send() -> None:
         namespace = served.world.namespace
-        queue_id = namespace.queue_views()[0].entity_id * 4
-        namespace.apply(Send(queue_id, Message(11), b"hello world", None), now_ms())
+        (queue,) = [view for view in namespace.queue_views() if view.description.name == "orders"]
+        for scheduled_at_ms in (None, now_ms() + 600_000):
+            message = Message(11, scheduled_at_ms=scheduled_at_ms)
+            namespace.apply(Send(queue.entity_id * 4, message, b"hello world", None), now_ms())
 
     served.on_loop(send)
-    about = client.get_queue_runtime_properties("orders")
+    about = client.get_queue_runtime_properties("last")
     assert (about.total_message_count, about.active_message_count) == (1, 1)
     assert about.size_in_bytes is not None
     assert about.size_in_bytes >= 11
+
+    client.update_queue(client.get_queue("last"), status=EntityStatus.SEND_DISABLED)
+    served.on_loop(send)
+    about = client.get_queue_runtime_properties("orders")
+    assert (about.active_message_count, about.dead_letter_message_count) == (0, 0)
+    assert about.scheduled_message_count == 2
+    assert (about.transfer_message_count, about.transfer_dead_letter_message_count) == (0, 1)
+    assert about.total_message_count == 3
 
 
 def test_the_namespace_shows_its_tier(client: ServiceBusAdministrationClient) -> None:
@@ -290,12 +404,7 @@ def test_the_namespace_shows_its_tier(client: ServiceBusAdministrationClient) ->
 
 def test_the_premium_tier_lets_the_message_size_be_set(tmp_path: Any) -> None:
     """Req: A-05."""
-    with (
-        Served(tmp_path, PREMIUM) as server,
-        ServiceBusAdministrationClient.from_connection_string(
-            server.connection_string, connection_verify=server.certificate, retry_total=0
-        ) as client,
-    ):
+    with administer(Served(tmp_path, PREMIUM)) as client:
         assert client.get_namespace_properties().messaging_sku == "Premium"
         queue = client.create_queue("orders", max_message_size_in_kilobytes=12345)
         assert queue.max_message_size_in_kilobytes == 12345

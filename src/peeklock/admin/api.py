@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from peeklock.admin import atom
-from peeklock.admin.errors import Refusal, status_of
+from peeklock.admin.errors import NotOffered, Refusal, status_of
 from peeklock.admin.queues import IMMUTABLE, read_queue, write_queue
 from peeklock.admin.reading import BODY_BYTES_MAX, Description, read_description
 from peeklock.auth.authority import JWT_TOKEN_TYPE, SAS_TOKEN_TYPE, Authority
@@ -41,7 +41,6 @@ from peeklock.broker.errors import (
     ArgumentOutOfRange,
     EntityNotFound,
     InvalidOperation,
-    NotSupported,
     ServiceBusError,
 )
 from peeklock.broker.quotas import STANDARD, TierLimits
@@ -136,7 +135,7 @@ class Administration:
         try:
             self._authorize(request, exchange.path, now_ms)
             return exchange.route()
-        except (ServiceBusError, AuthorizationError) as failure:
+        except (ServiceBusError, AuthorizationError, NotOffered) as failure:
             return exchange.refusal(failure)
 
     def _authorize(self, request: AdminRequest, path: str, now_ms: int) -> None:
@@ -180,7 +179,7 @@ class _Exchange:
         self.path = unquote(request.path).strip("/")
 
     def route(self) -> Response | Pending:
-        """Dispatch on path, then on method. Raises: ServiceBusError."""
+        """Dispatch on path, then on method. Raises: ServiceBusError, AuthorizationError, NotOffered."""
         lower = self.path.lower()
         if lower in ("$resources/queues", "$resources/topics"):
             return self._only_get() or self._list(lower.endswith("topics"))
@@ -214,7 +213,7 @@ class _Exchange:
             raise ArgumentInvalid("The name of an entity must not be empty.")
         given = read_description(self._request.body)
         if given.kind in ("TopicDescription", "SubscriptionDescription", "RuleDescription"):
-            raise NotSupported(_TOPICS_NOT_OFFERED)
+            raise NotOffered(_TOPICS_NOT_OFFERED)
         if given.kind != "QueueDescription":
             raise ArgumentInvalid(f"The content is a {given.kind!r}, not a QueueDescription.")
         if "if-match" not in self._request.headers:
@@ -233,7 +232,7 @@ class _Exchange:
         assert isinstance(effect, EntityFound)
         try:
             return self._update(given, effect.entity)
-        except (ServiceBusError, AuthorizationError) as failure:
+        except (ServiceBusError, AuthorizationError, NotOffered) as failure:
             return self.refusal(failure)
 
     def _update(self, given: Description, existing: QueueView | None) -> Pending:
@@ -320,7 +319,7 @@ class _Exchange:
     def _under_topic(self, topic: str, below: str) -> Response:
         """Answer for a topic that cannot exist: a single thing is absent, a list has no topic."""
         if self._request.method == "PUT":
-            raise NotSupported(_TOPICS_NOT_OFFERED)
+            raise NotOffered(_TOPICS_NOT_OFFERED)
         if self._request.method == "GET" and below and not below.lower().endswith("/rules"):
             return self._nothing_here()
         if self._request.method in ("GET", "DELETE"):

@@ -1,8 +1,8 @@
 """What a refusal is called over HTTP: one table, every leaf of the broker's and of authorization's errors.
 
-Owns: leaf class -> status. Must not know: how the body is written. Source: wire contract 7.2. Official
-clients retry 408, 429, 500, 502, 503 and 504; 501 is not among them, so a feature that is not offered is
-told at once.
+Owns: leaf class -> status, and the administration's own refusal. Must not know: how the body is written.
+Source: wire contract 7.2. Official clients retry 408, 429, 500, 502, 503 and 504; 501 is not among them, so
+what is not offered is told at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ from peeklock.broker.errors import (
     TransactionUnknown,
 )
 
-Refusal = ServiceBusError | AuthorizationError
+
+class NotOffered(Exception):
+    """The service has this, this release has not."""
+
+
+Refusal = ServiceBusError | AuthorizationError | NotOffered
 
 STATUSES: dict[type[Refusal], int] = {
     ArgumentInvalid: 400,
@@ -56,7 +61,8 @@ STATUSES: dict[type[Refusal], int] = {
     MessageLockLost: 404,
     MessageNotFound: 404,
     MessageSizeExceeded: 403,
-    NotSupported: 501,
+    NotOffered: 501,
+    NotSupported: 400,  # not in the tier
     QuotaExceeded: 403,
     ServerBusy: 503,
     SessionCannotBeLocked: 409,

@@ -12,10 +12,11 @@ from urllib.parse import unquote
 
 from peeklock.admin.atom import SERVICE_BUS_NAMESPACE, escape, timestamp
 from peeklock.admin.durations import format_duration
+from peeklock.admin.errors import NotOffered
 from peeklock.admin.reading import Description
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.effects import QueueView
-from peeklock.broker.errors import ArgumentInvalid, NotSupported
+from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.sequence_numbers import PARTITION_COUNT
 from peeklock.broker.validation import MAX_SIZE_MB_MIN
 
@@ -59,13 +60,13 @@ def read_queue(
     `message_size_kb_default`: the tier's; clients that update what they have read send it back, where
     setting it would be refused.
 
-    Raises: ArgumentInvalid, NotSupported.
+    Raises: ArgumentInvalid, NotOffered.
     """
     settings = {
         field: read(given, element) for element, (field, read) in SETTINGS.items() if given.has(element)
     }
     if given.has_children("AuthorizationRules"):
-        raise NotSupported("Authorization rules of a single entity are not offered; use the namespace's.")
+        raise NotOffered("Authorization rules of a single entity are not offered; use the namespace's.")
     if settings.get("max_message_size_kb") == message_size_kb_default:
         del settings["max_message_size_kb"]
     if existing is not None:

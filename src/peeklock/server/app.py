@@ -83,6 +83,7 @@ class Settings:
     tier: str
     min_free_bytes: int | None
     enforce_quotas: bool = False
+    delete_lock: bool = False
 
 
 class _Tokens:
@@ -179,6 +180,7 @@ class Broker:
             tokens=_Tokens(),
             digest_key=DIGEST_KEY,
             enforce_quotas=settings.enforce_quotas,
+            delete_lock=settings.delete_lock,
         )
         engine = Engine(namespace, BodyCache())
         try:
