@@ -215,6 +215,16 @@ def test_a_bad_configuration_stops_the_start_and_names_the_path(tmp_path: Path) 
     assert not (tmp_path / "d").exists()
 
 
+def test_a_resource_lock_keeps_queues_from_being_deleted(tmp_path: Path) -> None:
+    """Req: A-03"""
+    with BrokerProcess(tmp_path, ["--durability=os", "--resource-lock=cannotdelete"]) as broker:
+        create_queue(broker, "q")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            administer(broker, "DELETE", "q")
+        assert refused.value.code == 409
+        assert "ScopeLocked" in refused.value.read().decode()
+
+
 @pytest.mark.parametrize("options", [(), ("--enforce-quotas",)])
 def test_the_number_of_queues_is_limited_only_where_the_operator_says_so(
     tmp_path: Path, options: tuple[str, ...]
@@ -353,17 +363,22 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def create_queue(broker: BrokerProcess, name: str) -> None:
-    """Create a queue through the administration, over plain HTTP."""
-    resource = f"http://127.0.0.1:{broker.http_port}/{name}"
-    token = generate(resource, "RootManageSharedAccessKey", "SAS_KEY_VALUE", 4_000_000_000_000)
     body = (
         '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '
         'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/></content></entry>'
     )
+    assert administer(broker, "PUT", name, body.encode()) == 201
+
+
+def administer(broker: BrokerProcess, method: str, name: str, body: bytes | None = None) -> int:
+    """Ask the administration, over plain HTTP; answer the status."""
+    resource = f"http://127.0.0.1:{broker.http_port}/{name}"
+    token = generate(resource, "RootManageSharedAccessKey", "SAS_KEY_VALUE", 4_000_000_000_000)
     headers = {"Authorization": token, "Content-Type": "application/atom+xml"}
-    request = urllib.request.Request(resource, body.encode(), headers, method="PUT")
+    request = urllib.request.Request(resource, body, headers, method=method)
     with urllib.request.urlopen(request, timeout=10) as answer:
-        assert answer.status == 201
+        status: int = answer.status
+    return status
 
 
 def run_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
