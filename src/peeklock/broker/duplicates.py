@@ -172,6 +172,7 @@ class Duplicates:
         latest = {change.digest: change for change in sorted(within, key=by_time)}
         for change in sorted(latest.values(), key=by_time):
             self.note(change.digest, change.sequence_number, change.seen_at_ms)
+        self._oldest_ms = min(self._oldest_ms, now_ms)  # the clock may have been set back meanwhile
 
     def check(self) -> None:
         """Every id stands once, in its bucket; no record is older than is said."""

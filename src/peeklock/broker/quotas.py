@@ -1,7 +1,7 @@
 """What each tier allows, as data in one place.
 
-Owns: the tier tables, and what one entity or transaction may cost. Must not know: who asks, what a queue does.
-The range of a setting that is the same in every tier stands in `validation`.
+Owns: the tier tables, and what one entity or transaction may cost. Must not know: who asks, what a queue
+does. The range of a setting that is the same in every tier stands in `validation`.
 Source: wire contract 10.1 and 10.2; Learn "Service Bus quotas and limits", "Service Bus premium and standard
 tiers". The service has no quota on the number of messages, only on their size.
 """
@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from peeklock.broker.descriptions import UNLIMITED_MS
 
 _DAY_MS = 86_400_000
-
-PARTITIONS = 16
-"""Of a partitioned queue; each may be as large as a queue of its tier. Source: wire contract 7.3, row 2."""
 
 RECEIVE_REQUESTS_MAX = 5_000
 """Receivers attached to one entity at a time; enforced only where the namespace says so (A-05). Source: wire
@@ -39,8 +36,8 @@ OPEN_TRANSACTIONS_MAX = 16
 """On one connection. Source: semantics F-03."""
 
 OPEN_TRANSACTIONS_BYTES_MAX = 32 * 1024 * 1024
-"""Size of the messages sent in all open transactions of one connection. Our choice: 16 full ones would let one
-peer take 256 MiB of memory."""
+"""Size of the messages sent in all open transactions of one connection. Our choice: 16 full ones would let
+one peer take 256 MiB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class TierLimits:
     message_size_kb_max: int
     """More than the default: the entity may choose (MaxMessageSizeInKilobytes)."""
     max_size_mb_max: int
-    """Largest size of an entity that may be asked for, or of each partition of it."""
+    """Largest size of an entity, or of each partition of it, that may be asked for."""
     queues_max: int
     """Entities in a namespace; enforced only where the namespace says so (A-05)."""
     ttl_ms_max: int
@@ -72,8 +69,8 @@ class TierLimits:
     partitioning: bool
     """EnablePartitioning of one entity; in the premium tier a namespace is partitioned as a whole."""
     idle_deletion: bool
-    """AutoDeleteOnIdle. Source: the service's own refusal: "The property 'AutoDeleteOnIdle' cannot be set when
-    creating a Queue because the namespace [...] is using 'Basic' tier"."""
+    """AutoDeleteOnIdle. Source: the service's own refusal, "The property 'AutoDeleteOnIdle' cannot be set
+    when creating a Queue because the namespace [...] is using 'Basic' tier" (MassTransit issue 657)."""
 
 
 BASIC = TierLimits(

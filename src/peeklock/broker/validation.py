@@ -167,18 +167,32 @@ def check_forwarding(description: QueueDescription, find: Callable[[str], QueueD
             raise ArgumentInvalid(
                 f"{setting} of '{description.name}' names '{target}', and there is no such entity"
             )
+    circle = _circle(description, find)
+    if circle:
+        raise ArgumentInvalid(f"messages would go round in a circle: {' -> '.join(circle)}")
+
+
+def _circle(description: QueueDescription, find: Callable[[str], QueueDescription | None]) -> list[str]:
+    """Give the names on the way from a queue back to itself; none when there is no such way."""
     start = description.name.lower()
-    seen: set[str] = set()
-    paths = [[description.name, target] for _, target in _forwards(description)]
-    while paths:
-        path = paths.pop()
-        name = path[-1].lower()
-        if name == start:
-            raise ArgumentInvalid(f"messages would go round in a circle: {' -> '.join(path)}")
-        following = find(name)
-        if name not in seen and following is not None:
-            seen.add(name)
-            paths += [[*path, target] for _, target in _forwards(following)]
+    came_from: dict[str, QueueDescription] = {}
+    left = [description]
+    while left:
+        at = left.pop()
+        for _, target in _forwards(at):
+            name = target.lower()
+            if name in came_from:
+                continue
+            came_from[name] = at
+            if name == start:
+                way = [description.name, at.name]
+                while way[-1].lower() != start:
+                    way.append(came_from[way[-1].lower()].name)
+                return way[::-1]
+            following = find(name)
+            if following is not None:  # else it was deleted since
+                left.append(following)
+    return []
 
 
 def _forwards(description: QueueDescription) -> list[tuple[str, str]]:
