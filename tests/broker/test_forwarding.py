@@ -1,0 +1,409 @@
+"""Forwarding between entities: in one frame, with a limit of hops, and what cannot be passed on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from peeklock.amqp import codec
+from peeklock.broker.changes import MessageRemoved, MessageStored
+from peeklock.broker.commands import (
+    Address,
+    CreateQueue,
+    DeleteEntity,
+    Fetched,
+    OpenReceiver,
+    OpenSender,
+    ReceiveMode,
+    Send,
+    SubQueue,
+    UpdateQueue,
+)
+from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.effects import (
+    Accepted,
+    DetachLink,
+    Fetch,
+    Rejected,
+    SenderOpened,
+)
+from peeklock.broker.errors import ArgumentInvalid, InvalidOperation, QuotaExceeded
+from peeklock.broker.message import Message, MessageView, Routing
+from peeklock.broker.quotas import PREMIUM
+from tests.broker.playbook import MINUTE_MS, Broker, arriving, deliveries, numbers
+
+TRANSFERS = SubQueue.TRANSFER_DEAD_LETTER
+
+
+@pytest.fixture
+def broker() -> Broker:
+    """Messages to 'a' (4) come to rest in 'b' (8)."""
+    made = Broker()
+    made.create("a")
+    made.create("b")
+    made.update("a", forward_to="b")
+    return made
+
+
+def reason_of(view: MessageView) -> str:
+    assert view.message.overlay is not None
+    return codec.decode(view.message.overlay)[0]["DeadLetterReason"]  # type: ignore[no-any-return]
+
+
+def chain(length: int) -> Broker:
+    """Make q0 -> q1 -> ... -> q<length>, with queue ids 4, 8, ..."""
+    broker = Broker()
+    for number in range(length + 1):
+        broker.create(f"q{number}")
+    for number in range(length):
+        broker.update(f"q{number}", forward_to=f"q{number + 1}")
+    return broker
+
+
+def test_a_message_is_passed_on_in_one_frame(broker: Broker) -> None:
+    """Req: F-01"""
+    broker.create("other")
+    facts = len(broker.facts)
+    effects = broker.do(Send(4, arriving(), b"", broker.reply_to()))
+    assert [type(effect) for effect in effects] == [Accepted]
+    stored = [fact for fact in broker.facts[facts:] if isinstance(fact, MessageStored | MessageRemoved)]
+    assert [(type(fact), fact.queue_id) for fact in stored] == [(MessageStored, 8)]
+    assert broker.peek(name="a") == []
+    assert numbers(broker.peek(name="b")) == [1]
+
+
+def test_the_number_of_the_first_entity_is_kept_and_each_counts_its_own(broker: Broker) -> None:
+    """Req: F-01, S-01"""
+    broker.send(8)
+    broker.send(4)
+    broker.send(4)
+    views = broker.peek(name="b")
+    assert numbers(views) == [1, 2, 3]
+    assert [view.message.enqueued_sequence_number for view in views] == [1, 1, 2]
+    broker.restart()
+    broker.send(4)
+    assert broker.peek(name="b")[-1].message.enqueued_sequence_number == 3
+
+
+def test_a_receiver_of_the_target_gets_it_at_once(broker: Broker) -> None:
+    """Req: F-01"""
+    link = broker.receiver("b")
+    broker.credit(link)
+    assert len(deliveries(broker.do(Send(4, arriving(), b"", None)))) == 1
+
+
+def test_nobody_receives_from_an_entity_that_forwards(broker: Broker) -> None:
+    """Req: F-01"""
+    command = OpenReceiver(broker.link(), Address("a"), ReceiveMode.PEEK_LOCK)
+    assert isinstance(broker.refused(command), InvalidOperation)
+    for sub_queue in (SubQueue.DEAD_LETTER, TRANSFERS):
+        broker.receiver("a", sub_queue=sub_queue)
+    link = broker.receiver("b")
+    broker.create("c")
+    effects = broker.update("b", forward_to="c")
+    assert [effect.link for effect in effects if isinstance(effect, DetachLink)] == [link]
+
+
+def test_four_hops_are_allowed_and_a_fifth_dead_letters(broker: Broker) -> None:
+    """Req: F-01"""
+    long = chain(4)
+    long.send(4)
+    (view,) = long.peek(name="q4")
+    assert (view.message.hops, view.message.enqueued_sequence_number) == (4, 1)
+    longer = chain(5)
+    longer.send(4)
+    assert longer.peek(name="q5") == []
+    (view,) = longer.peek(name="q4", sub_queue=SubQueue.DEAD_LETTER)
+    assert reason_of(view) == "MaxTransferHopCountExceeded"
+    longer.restart()
+    assert len(longer.peek(name="q4", sub_queue=SubQueue.DEAD_LETTER)) == 1
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "reason"),
+    [
+        ("deleted", "MessagingEntityNotFound"),
+        ("disabled", "MessagingEntityDisabled"),
+        ("send-disabled", "MessagingEntityDisabled"),
+    ],
+)
+def test_what_cannot_be_passed_on_goes_to_the_transfer_dead_letter_queue(
+    broker: Broker, obstacle: str, reason: str
+) -> None:
+    """Req: F-01, L-17"""
+    if obstacle == "deleted":
+        broker.do(DeleteEntity("b", broker.reply_to()))
+    else:
+        status = EntityStatus.DISABLED if obstacle == "disabled" else EntityStatus.SEND_DISABLED
+        broker.update("b", status=status)
+    broker.send(4)
+    (view,) = broker.peek(name="a", sub_queue=TRANSFERS)
+    assert reason_of(view) == reason
+    assert view.message.sequence_number == 1
+    assert view.message.enqueued_at_ms == broker.now_ms
+    assert broker.view("a").transfer_dead_letter_count == 1
+    broker.restart()
+    assert len(broker.peek(name="a", sub_queue=TRANSFERS)) == 1
+    (delivery,) = broker.receive(1, "a", sub_queue=TRANSFERS)
+    broker.complete(delivery, 6)
+    assert broker.view("a").transfer_dead_letter_count == 0
+
+
+def test_a_message_over_the_limit_of_the_target_goes_to_the_transfer_dead_letter_queue() -> None:
+    """Req: F-01"""
+    broker = Broker(PREMIUM)
+    broker.create("b")
+    broker.create("a", forward_to="b", max_message_size_kb=2048)
+    broker.send(8, size=1_500 * 1024)
+    (view,) = broker.peek(name="a", sub_queue=TRANSFERS)
+    assert reason_of(view) == "MessageSizeExceeded"
+
+
+def test_a_full_target_rejects_the_sender() -> None:
+    """Req: F-01, A-05"""
+    broker = Broker(enforce_quotas=True)
+    broker.create("b")
+    broker.create("a", forward_to="b")
+    chunk = 256 * 1024
+    broker.checks = False
+    for _ in range(1024 * 1024 * 1024 // chunk):
+        broker.send(4, size=chunk)
+    broker.checks = True
+    (effect,) = broker.do(Send(8, arriving(), b"", broker.reply_to()))
+    assert isinstance(effect, Rejected)
+    assert isinstance(effect.error, QuotaExceeded)
+    assert "'b'" in str(effect.error)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"forward_to": "new"},
+        {"forward_to": "NEW"},
+        {"forward_to": "missing"},
+        {"forward_dead_lettered_to": "missing"},
+        {"forward_to": "b", "requires_session": True},
+    ],
+)
+def test_a_target_that_cannot_be_is_refused_at_definition(broker: Broker, settings: dict[str, Any]) -> None:
+    """Req: F-01"""
+    command = CreateQueue(QueueDescription("new", **settings), broker.reply_to())
+    assert isinstance(broker.refused(command), ArgumentInvalid)
+
+
+def test_a_circle_is_refused_at_definition(broker: Broker) -> None:
+    """Req: F-01"""
+    broker.create("c", forward_to="a")
+    found = broker.view("b").description
+    for circle in ({"forward_to": "C"}, {"forward_dead_lettered_to": "c"}):
+        error = broker.refused(UpdateQueue(replace(found, **circle), broker.reply_to()))
+        assert isinstance(error, ArgumentInvalid)
+        assert "b -> " in str(error)
+        assert "-> b" in str(error)
+
+
+def test_dead_letters_are_forwarded_with_their_source(broker: Broker) -> None:
+    """Req: F-01, L-09"""
+    broker.create("graves")
+    broker.update("b", forward_dead_lettered_to="graves")
+    broker.send(8, ttl_ms=MINUTE_MS)
+    (delivery,) = broker.receive(1, "b")
+    broker.jump(1_000)
+    broker.dead_letter(delivery, 8, reason="why")
+    assert broker.peek(name="b", sub_queue=SubQueue.DEAD_LETTER) == []
+    (view,) = broker.peek(name="graves")
+    message = view.message
+    assert (message.dead_letter_source, message.delivery_count, message.hops) == ("b", 0, 1)
+    assert (message.enqueued_at_ms, message.enqueued_sequence_number) == (broker.now_ms, 1)
+    assert view.ttl_ms == MINUTE_MS  # counted anew
+    assert reason_of(view) == "why"
+    broker.restart()
+    assert broker.peek(name="graves")[0].message.dead_letter_source == "b"
+
+
+def test_what_expires_is_forwarded_as_a_dead_letter(broker: Broker) -> None:
+    """Req: F-01, E-08"""
+    broker.create("graves")
+    broker.update("b", forward_dead_lettered_to="graves", dead_lettering_on_expiration=True)
+    broker.send(8, ttl_ms=1_000)
+    link = broker.receiver("graves")
+    broker.credit(link)
+    (delivery,) = deliveries(broker.advance(1_000))
+    assert reason_of(delivery) == "TTLExpiredException"
+
+
+def test_dead_letters_that_were_there_are_forwarded_once_the_entity_says_so(broker: Broker) -> None:
+    """Req: F-01"""
+    broker.create("graves")
+    for _ in range(3):
+        broker.send(8)
+    held, *others = broker.receive(3, "b")
+    for view in [held, *others]:
+        broker.dead_letter(view, 8)
+    (locked,) = broker.receive(1, "b", sub_queue=SubQueue.DEAD_LETTER)
+    broker.update("b", forward_dead_lettered_to="graves")  # which drops the lock
+    broker.advance(0)
+    assert broker.peek(name="b", sub_queue=SubQueue.DEAD_LETTER) == []
+    assert len(broker.peek(name="graves")) == 3
+    assert locked
+
+
+def test_messages_that_were_there_are_passed_on_in_order_before_newer_ones(broker: Broker) -> None:
+    """Req: F-01, A-07"""
+    broker.create("c")
+    for _ in range(3):
+        broker.send(8)
+    broker.update("b", forward_to="c")
+    broker.send(8)
+    assert len(broker.peek(name="b")) == 4
+    broker.advance(0)
+    assert broker.peek(name="b") == []
+    views = broker.peek(name="c")
+    assert [view.message.enqueued_sequence_number for view in views] == [1, 2, 3, 4]
+
+
+def test_scheduled_messages_are_passed_on_when_they_are_due(broker: Broker) -> None:
+    """Req: F-01, S-06"""
+    broker.schedule(5_000, name="a")
+    assert broker.peek(name="b") == []
+    broker.advance(5_000)
+    (view,) = broker.peek(name="b")
+    assert view.message.enqueued_at_ms == broker.now_ms
+    assert broker.peek(name="a") == []
+
+
+def test_a_target_with_sessions_wants_a_session_id() -> None:
+    """Req: F-01, G-01"""
+    broker = Broker()
+    broker.create("b", requires_session=True)
+    broker.create("a", forward_to="b")
+    broker.send(8, session_id="s")
+    broker.send(8)
+    assert [view.message.session_id for view in broker.peek(name="b")] == ["s"]
+    (view,) = broker.peek(name="a", sub_queue=TRANSFERS)
+    assert reason_of(view) == "Session ID is null."
+
+
+def test_duplicates_are_dropped_at_the_target_too() -> None:
+    """Req: F-01, D-01"""
+    broker = Broker()
+    broker.create("b", requires_duplicate_detection=True)
+    broker.create("a", forward_to="b")
+    broker.send(8, message_id=b"1")
+    broker.send(8, message_id=b"1")
+    broker.send(4, message_id=b"1")
+    assert len(broker.peek(name="b")) == 1
+
+
+def test_the_gateway_is_told_to_read_what_the_end_of_a_chain_needs() -> None:
+    """Req: F-01"""
+    broker = Broker()
+    broker.create("c", requires_session=True)
+    broker.create("b", forward_to="c")
+    broker.create("a", forward_to="b")
+    broker.create("plain")
+    for name, expected in (("a", True), ("plain", False)):
+        opened = broker.one(OpenSender(broker.link(), Address(name)), SenderOpened)
+        assert opened.reads_routing is expected
+    via = OpenSender(broker.link(), Address("plain"), Address("a"))
+    assert broker.one(via, SenderOpened).reads_routing
+
+
+def test_a_message_of_which_too_little_is_known_waits_until_it_was_read() -> None:
+    """Req: F-01"""
+    broker = Broker()
+    broker.create("b", requires_session=True)
+    broker.create("a", forward_to="b")
+    effects = []
+    for _ in range(3):
+        effects += broker.do(Send(8, Message(10), b"", None))
+    effects += broker.advance(0)
+    asked = [effect for effect in effects if isinstance(effect, Fetch)]
+    assert [fetch.message.sequence_number for fetch in asked] == [1, 2, 3]
+    assert broker.advance(MINUTE_MS) == []  # it is asked once
+    for fetch, session_id in reversed([*zip(asked, ("x", None, "y"), strict=True)]):
+        broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, session_id, None)))
+    broker.do(Fetched(8, 99, Routing()))
+    broker.advance(0)
+    views = broker.peek(name="b")
+    assert [(view.message.session_id, view.message.enqueued_sequence_number) for view in views] == [
+        ("x", 1),
+        ("y", 3),
+    ]
+    assert len(broker.peek(name="a", sub_queue=TRANSFERS)) == 1
+    assert broker.peek(name="a") == []
+
+
+def test_parked_messages_are_asked_for_again_after_a_restart() -> None:
+    """Req: F-01, R-02"""
+    broker = Broker()
+    broker.create("b", requires_session=True)
+    broker.create("a", forward_to="b")
+    broker.do(Send(8, Message(10), b"", None))
+    broker.restart()
+    (fetch,) = broker.advance(0)
+    assert isinstance(fetch, Fetch)
+    broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, "s", None)))
+    broker.advance(0)
+    assert len(broker.peek(name="b")) == 1
+
+
+def test_dead_letters_for_a_target_with_sessions_are_read_first() -> None:
+    """Req: F-01, G-01"""
+    broker = Broker()
+    broker.create("graves", requires_session=True)
+    broker.create("a", forward_dead_lettered_to="graves", max_delivery_count=1)
+    broker.send(8, session_id="s")
+    (delivery,) = broker.receive(1, "a")
+    broker.abandon(delivery, 8)
+    (fetch,) = [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]
+    broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, "s", None)))
+    broker.advance(0)
+    (view,) = broker.peek(name="graves")
+    assert (view.message.session_id, view.message.dead_letter_source) == ("s", "a")
+
+
+def test_sending_via_an_entity_ends_at_the_destination_or_in_its_transfer_dead_letters(
+    broker: Broker,
+) -> None:
+    """Req: F-03, F-01"""
+    broker.create("via")
+    destination = Address("b")
+    (effect,) = broker.do(Send(12, arriving(), b"", broker.reply_to(), destination))
+    assert isinstance(effect, Accepted)
+    (view,) = broker.peek(name="b")
+    assert view.message.enqueued_sequence_number == 1
+    broker.do(DeleteEntity("b", broker.reply_to()))
+    broker.do(Send(12, arriving(), b"", broker.reply_to(), destination))
+    (view,) = broker.peek(name="via", sub_queue=TRANSFERS)
+    assert view.message.sequence_number == 2
+    assert broker.peek(name="via") == []
+
+
+def test_a_time_to_live_is_capped_on_the_way_and_counts_from_the_arrival(broker: Broker) -> None:
+    """Req: F-01, E-04"""
+    broker.update("a", default_ttl_ms=60_000)
+    broker.send(4, ttl_ms=90_000)
+    broker.send(4)
+    first, second = broker.peek(name="b")
+    assert (first.ttl_ms, second.ttl_ms) == (60_000, None)
+
+
+def test_a_receiver_of_dead_letters_may_hold_one_that_waits_to_be_read() -> None:
+    """Req: F-01, L-02"""
+    broker = Broker()
+    broker.create("graves", requires_session=True)
+    broker.create("a", forward_dead_lettered_to="graves", max_delivery_count=1)
+    broker.send(8, session_id="s")
+    link = broker.receiver("a", sub_queue=SubQueue.DEAD_LETTER)
+    (delivery,) = broker.receive(1, "a")
+    broker.abandon(delivery, 8)
+    (held,) = broker.credit(link)
+    fetches = [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]
+    for fetch in fetches:
+        broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, "s", None)))
+    broker.advance(0)
+    broker.complete(held, 9)
+    assert broker.peek(name="graves") == []
