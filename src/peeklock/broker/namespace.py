@@ -34,6 +34,7 @@ from peeklock.broker.quotas import TierLimits
 from peeklock.broker.receivers import ReceiverLink
 from peeklock.broker.recovery import Recovery
 from peeklock.broker.shared import Shared
+from peeklock.broker.transactions import Transactions
 from peeklock.broker.validation import drops_locks
 
 SLICE = 1_000
@@ -98,13 +99,15 @@ class Namespace:
         self._delete_lock = delete_lock
         self._attachments = Attachments(self._entities, self._shared)
         self._operations = operations = Operations(self._entities, self._shared)
+        self._transactions = Transactions(limits, operations, self._shared)
         self._recovery: Recovery | None = None
         self._handlers: dict[type, tuple[_Handler, _Refusal]] = {
             ask.OpenSender: (self._attachments.open_sender, _refuse_link),
             ask.OpenReceiver: (self._attachments.open_receiver, _refuse_link),
-            ask.CloseLink: (self._attachments.close_link, _cannot_fail),
+            ask.OpenCoordinator: (self._transactions.open_coordinator, _refuse_link),
+            ask.CloseLink: (self._close_link, _cannot_fail),
             ask.SetCredit: (self._attachments.set_credit, _cannot_fail),
-            ask.DropConnection: (self._attachments.drop_connection, _cannot_fail),
+            ask.DropConnection: (self._drop_connection, _cannot_fail),
             ask.Send: (operations.send, operations.reject),
             ask.SendBatch: (operations.send_batch, operations.reject),
             ask.Complete: (operations.complete, _fail_settlement),
@@ -124,6 +127,9 @@ class Namespace:
             ask.GetSessionState: (operations.get_session_state, _fail),
             ask.SetSessionState: (operations.set_session_state, _fail),
             ask.ListSessions: (operations.list_sessions, _fail),
+            ask.Declare: (self._transactions.declare, _reject),
+            ask.Discharge: (self._transactions.discharge, _reject),
+            ask.Enlist: (self._transactions.enlist, self._refuse_enlisted),
             ask.LookUp: (self._look_up, _fail),
             ask.CreateQueue: (self._create_queue, _fail),
             ask.UpdateQueue: (self._update_queue, _fail),
@@ -185,6 +191,24 @@ class Namespace:
             for queue in issued
             if queue.queue_id in self._queues or queue.queue_id in states
         ]
+
+    # Links and connections
+
+    def _close_link(
+        self, command: ask.CloseLink, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        self._transactions.close_coordinator(command.link)
+        self._attachments.close_link(command, now_ms, changes, effects)
+
+    def _drop_connection(
+        self, command: ask.DropConnection, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        self._transactions.drop_connection(command.connection_id)
+        self._attachments.drop_connection(command, now_ms, changes, effects)
+
+    def _refuse_enlisted(self, command: ask.Enlist, error: ServiceBusError) -> Effect | None:
+        """Refuse a command of a transaction as it would be without one."""
+        return self._handlers[type(command.command)][1](command.command, error)
 
     # Entities
 
@@ -330,10 +354,17 @@ class Namespace:
         for queue in self._queues.values():
             check_queue(queue, now_ms)
         self._attachments.check()
+        self._transactions.check()
 
 
-def _refuse_link(command: ask.OpenSender | ask.OpenReceiver, error: ServiceBusError) -> Effect:
+def _refuse_link(
+    command: ask.OpenSender | ask.OpenReceiver | ask.OpenCoordinator, error: ServiceBusError
+) -> Effect:
     return do.LinkRefused(command.link, error)
+
+
+def _reject(command: ask.Declare | ask.Discharge, error: ServiceBusError) -> Effect:
+    return do.Rejected(command.reply_to, error)
 
 
 def _fail_settlement(command: ask.Complete, error: ServiceBusError) -> Effect | None:

@@ -91,9 +91,9 @@ class Operations:
         self, command: ask.SendBatch, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         self.check(command, now_ms)
-        self.perform(command, now_ms, changes, effects)
         if command.reply_to is not None:
             effects.append(Accepted(command.reply_to))
+        self.perform(command, now_ms, changes, effects)
 
     def _store_all(
         self,
