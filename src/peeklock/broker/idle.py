@@ -1,0 +1,109 @@
+"""Deleting entities that nobody uses (AutoDeleteOnIdle).
+
+Owns: when an entity is looked at, and whether it was idle until then. Must not know: how an entity is
+deleted.
+
+Theory of operation. An entity is looked at when it would be idle long enough if nothing happened any more.
+Whatever happened meanwhile is read off its queues then, and it is looked at again when that makes it due; so
+use costs nothing here. The last use of a queue is the latest of
+
+    accessed_at_ms         of each of its sub-queues: sends, credit given or left behind by a link that ends,
+                           accepted sessions, deferred receives, browsing, and whatever else a client asks
+    last_enqueued_at_ms    of the main queue: scheduled messages that became active, forwarded ones that came
+    here                   creation, update, start-up: `watch`
+
+and it is in use at the moment while a message is scheduled or a receiver has credit or waits for a session.
+Messages that lie there do not count.
+Source: semantics A-03, F-02; Learn "Message expiration", section "Idleness".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peeklock.broker.changes import QUEUES_PER_ENTITY, Change
+from peeklock.broker.descriptions import UNLIMITED_MS
+from peeklock.broker.effects import Effect
+from peeklock.broker.entities import Entity
+from peeklock.broker.receivers import ReceiverLink
+from peeklock.broker.timers import FAR_MS, Timers
+
+Delete = Callable[[Entity, int, list[Change], list[Effect]], None]
+"""Deletes an entity with all that is attached to it, at `now_ms`, and calls `IdleDeletion.forget` for it."""
+
+
+class IdleDeletion:
+    """Watches over the entities that are to be deleted when idle.
+
+    Whoever changes entities calls `watch` after an entity was created, at each update of it (also one that
+    changes nothing), and once for each entity when all are restored; and `forget` when one is deleted.
+    """
+
+    def __init__(self, timers: Timers, delete: Delete) -> None:
+        self._timers = timers
+        self._delete = delete
+        self._watches: dict[int, _Watch] = {}  # by entity
+
+    def watch(self, entity: Entity, now_ms: int) -> None:
+        """Start an entity's idle clock anew, by the settings that it has now."""
+        self.forget(entity)
+        idle_ms = entity.description.auto_delete_on_idle_ms
+        # "An entity with ForwardTo never counts as idle, since forwarding receives from it" F-02
+        if idle_ms < UNLIMITED_MS and entity.description.forward_to is None:
+            watch = _Watch(entity, now_ms, idle_ms, self._timers, self._delete)
+            self._watches[entity.entity_id] = watch
+            self._timers.set(watch, now_ms + idle_ms)
+
+    def forget(self, entity: Entity) -> None:
+        """Look at an entity no more."""
+        watch = self._watches.pop(entity.entity_id, None)
+        if watch is not None:
+            watch.timer_ms = FAR_MS
+
+    def check(self) -> None:
+        """Whatever is watched is looked at in time."""
+        for entity_id, watch in self._watches.items():
+            assert watch.entity.entity_id == entity_id
+            assert watch.timer_ms <= watch.used_at_ms + watch.idle_ms
+
+
+class _Watch:
+    """One entity under watch: called when it may have been idle for long enough."""
+
+    __slots__ = ("_delete", "_timers", "entity", "idle_ms", "timer_ms", "used_at_ms")
+
+    def __init__(self, entity: Entity, used_at_ms: int, idle_ms: int, timers: Timers, delete: Delete) -> None:
+        self._timers = timers
+        self._delete = delete
+        self.entity = entity
+        self.used_at_ms = used_at_ms  # as far as is known
+        self.idle_ms = idle_ms
+        self.timer_ms = FAR_MS
+
+    @property
+    def timer_key(self) -> int:
+        return -self.entity.entity_id * QUEUES_PER_ENTITY  # -1 to -3 are other parts of the namespace
+
+    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+        """Delete the entity if it was idle for long enough, else look again when it may have been."""
+        self.used_at_ms = now_ms if _is_in_use(self.entity) else self._last_used_ms(now_ms)
+        due_ms = self.used_at_ms + self.idle_ms
+        if due_ms <= now_ms:
+            self._delete(self.entity, now_ms, changes, effects)
+        else:
+            self._timers.set(self, due_ms)
+        return 1 + len(self.entity.links)
+
+    def _last_used_ms(self, now_ms: int) -> int:
+        enqueued_at_ms = min(self.entity.main.last_enqueued_at_ms, now_ms)  # never ahead, unlike its clock
+        accessed_at_ms = max(queue.accessed_at_ms for queue in self.entity.queues())
+        return max(self.used_at_ms, enqueued_at_ms, accessed_at_ms)
+
+
+def _is_in_use(entity: Entity) -> bool:
+    if len(entity.main.scheduled):
+        return True
+    return any(
+        isinstance(link, ReceiverLink) and (link.line is None or link.has_credit())
+        for link in entity.links.values()
+    )
