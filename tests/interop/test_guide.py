@@ -1,4 +1,4 @@
-"""The blocks of docs/guide-python.md run as they stand there, but for the port."""
+"""The Python blocks of pages in docs/ run as they stand there, but for the port."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import pytest
 
 from peeklock.demo.broker import BrokerProcess
 
-GUIDE = Path(__file__).parents[2] / "docs/guide-python.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_guide_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "blocks"), [("guide-python.md", 5), ("entities.md", 8)])
+def test_a_page_does_what_it_says(
+    name: str, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Req: T-11"""
-    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    page = (DOCS / name).read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(found) == blocks
     monkeypatch.chdir(tmp_path)
     with BrokerProcess(tmp_path) as broker:
         names: dict[str, object] = {}
-        for block in blocks:
-            exec(compile(block.replace("5672", str(broker.amqp_port)), str(GUIDE), "exec"), names)
+        for block in found:
+            exec(compile(block.replace("5672", str(broker.amqp_port)), name, "exec"), names)
