@@ -1,0 +1,239 @@
+"""Management of sessions, partitions and forwards as a client sees them: a whole broker over AMQP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from peeklock.amqp.errors import AmqpError
+from peeklock.amqp.messaging import scan
+from peeklock.amqp.performatives import ACCEPTED, Modified, Rejected
+from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt
+from peeklock.broker.quotas import PREMIUM
+from peeklock.testing.inprocess import InProcessBroker
+from tests.gateway.live import (
+    SETTINGS,
+    accept,
+    ask_for,
+    bodies,
+    got,
+    message,
+    request,
+    send,
+)
+from tests.gateway.playbook import LiveDesk
+
+ALL = Timestamp(253_402_300_800_000)
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    broker = InProcessBroker()
+    broker.create_queue("orders", **SETTINGS)
+    yield broker
+    broker.namespace.check(broker.clock.now_ms)
+
+
+@pytest.fixture
+def desk(broker: InProcessBroker) -> LiveDesk:
+    return LiveDesk(broker)
+
+
+# Through the management node
+
+
+def test_deferred_messages_are_received_under_their_session_s_lock(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: G-05, L-10."""
+    send(desk, message("1", "s"))
+    accept(desk, "s", credit=1)
+    [delivery] = desk.deliveries()
+    number = scan(delivery.payload).decode_message_annotations()["x-opt-sequence-number"]
+    desk.settle(delivery.delivery_id, delivery.delivery_id, Modified(True, True))
+    body = {"sequence-numbers": Array.of(Long, [number]), "receiver-settle-mode": UInt(1)}
+    other = LiveDesk(broker)
+    for asker, session_id in ((other, "s"), (desk, "t")):
+        response = request(asker, "orders", "receive-by-sequence-number", {**body, "session-id": session_id})
+        assert (response.status, str(response.condition)) == (410, "com.microsoft:session-lock-lost")
+    assert request(desk, "orders", "receive-by-sequence-number", body).status == 400
+    response = request(desk, "orders", "receive-by-sequence-number", {**body, "session-id": "s"})
+    [item] = response.body["messages"]
+    annotations = scan(item["message"]).decode_message_annotations()
+    assert (annotations["x-opt-message-state"], "x-opt-locked-until" in annotations) == (1, False)
+    settle = {"disposition-status": "completed", "lock-tokens": [item["lock-token"]], "session-id": "s"}
+    assert request(desk, "orders", "update-disposition", settle).status == 200
+    assert broker.queue("orders").active_count == 0
+
+
+def test_scheduled_messages_join_their_session_when_they_are_due(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: G-05, S-05. A session with scheduled messages only is not next."""
+    at = Timestamp(broker.clock.now_ms + 5_000)
+    later = message("later", "s", annotations={Symbol("x-opt-scheduled-enqueue-time"): at})
+    response = request(desk, "orders", "schedule-message", {"messages": [{"message": later}]})
+    assert response.status == 200
+    handle = ask_for(desk, None, credit=1)
+    assert got(desk, handle) is None
+    broker.advance(5_000)
+    desk.pump()
+    assert got(desk, handle) == "s"
+    assert bodies(desk.deliveries()) == ["later"]
+    unnamed = message("x", annotations={Symbol("x-opt-scheduled-enqueue-time"): at})
+    response = request(desk, "orders", "schedule-message", {"messages": [{"message": unnamed}]})
+    assert (response.status, str(response.condition)) == (400, "amqp:not-allowed")
+
+
+def test_peek_shows_one_session_or_all(desk: LiveDesk) -> None:
+    """Req: S-11, G-01. Whether it is held or not."""
+    send(desk, *(message(f"{name}{number}", name) for number in range(2) for name in "ab"))
+    accept(desk, "a", credit=1)
+    for session_id, expected in (("a", ["a0", "a1"]), ("b", ["b0", "b1"]), (None, ["a0", "b0", "a1", "b1"])):
+        body = {"from-sequence-number": Long(0), "message-count": Int(9), "session-id": session_id}
+        found = request(desk, "orders", "peek-message", body).body["messages"]
+        assert [scan(item["message"]).decode_body()[0][1].decode() for item in found] == expected
+    body = {"from-sequence-number": Long(0), "message-count": Int(9), "session-id": "nobody"}
+    assert request(desk, "orders", "peek-message", body).status == 204
+
+
+def test_the_state_of_a_session(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: G-03, A-05. At the limit of the tier, and one past it."""
+    accept(desk, "s")
+    get = {"session-id": "s"}
+    assert request(desk, "orders", "get-session-state", get).body == {"session-state": None}
+    limit = 262_144
+    for state in (b"first", b"", bytes(limit), None, b"last"):
+        body = {**get, "session-state": state}
+        assert request(desk, "orders", "set-session-state", body).status == 200
+        assert request(desk, "orders", "get-session-state", get).body == {"session-state": state}
+    too_large = request(desk, "orders", "set-session-state", {**get, "session-state": bytes(limit + 1)})
+    assert too_large.status == 403
+    assert request(desk, "orders", "get-session-state", get).body == {"session-state": b"last"}
+    other = LiveDesk(broker)
+    assert request(other, "orders", "get-session-state", get).status == 410
+
+
+def test_a_state_of_a_megabyte_in_the_premium_tier() -> None:
+    """Req: G-03, A-05."""
+    broker = InProcessBroker(tier=PREMIUM, body_cache_bytes=1)
+    broker.create_queue("orders", requires_session=True)
+    desk = LiveDesk(broker)
+    accept(desk, "s")
+    state = bytes(range(256)) * 4096
+    body = {"session-id": "s", "session-state": state}
+    assert request(desk, "orders", "set-session-state", body).status == 200
+    assert request(desk, "orders", "get-session-state", {"session-id": "s"}).body == {"session-state": state}
+
+
+def test_sessions_are_listed_in_pages(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: G-07. With messages, deferred ones too, or with a state; or those whose state was set since."""
+    broker.create_queue("plain")
+    everything = {"last-updated-time": ALL, "skip": Int(0), "top": Int(100)}
+    response = request(desk, "orders", "get-message-sessions", everything)
+    assert (response.status, str(response.condition)) == (204, "com.microsoft:session-not-found")
+    response = request(desk, "plain", "get-message-sessions", everything)
+    assert (response.status, str(response.condition)) == (400, "amqp:not-allowed")
+    send(desk, *(message(f"m{number}", f"s{number}") for number in range(3)))
+    accept(desk, "stateful")
+    request(desk, "orders", "set-session-state", {"session-id": "stateful", "session-state": b"x"})
+    before = broker.clock.now_ms
+    accept(desk, "later")
+    broker.advance(1_000)
+    request(desk, "orders", "set-session-state", {"session-id": "later", "session-state": b"x"})
+    found = []
+    skip = 0
+    while True:
+        page = {"last-updated-time": ALL, "skip": Int(skip), "top": Int(2)}
+        response = request(desk, "orders", "get-message-sessions", page)
+        if response.status == 204:
+            break
+        assert len(response.body["sessions-ids"]) <= 2
+        found += response.body["sessions-ids"]
+        skip = response.body["skip"]
+    assert sorted(found) == ["later", "s0", "s1", "s2", "stateful"]
+    since = {**everything, "last-updated-time": Timestamp(before)}
+    assert request(desk, "orders", "get-message-sessions", since).body["sessions-ids"] == ["later"]
+
+
+# Partitions
+
+
+def test_a_partitioned_queue_shows_its_partitions(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: S-02. Wherever a message is shown; batch delete is not possible."""
+    broker.create_queue("wide", enable_partitioning=True)
+    key = Symbol("x-opt-partition-key")
+    send(desk, *(message(str(number), annotations={key: f"k{number % 3}"}) for number in range(9)), to="wide")
+    desk.listen("wide", credit=20)
+    deliveries = desk.deliveries()
+    assert bodies(deliveries) == [str(number) for number in range(9)]
+    peeked = request(
+        desk, "wide", "peek-message", {"from-sequence-number": Long(0), "message-count": Int(20)}
+    )
+    shown = [item["message"] for item in peeked.body["messages"]]
+    for payload in [*(event.payload for event in deliveries), *shown]:
+        annotations = scan(payload).decode_message_annotations()
+        assert annotations["x-opt-partition-id"] == annotations["x-opt-sequence-number"] >> 48
+    numbers: dict[str, list[int]] = {}
+    for event in deliveries:
+        annotations = scan(event.payload).decode_message_annotations()
+        numbers.setdefault(annotations[key], []).append(annotations["x-opt-sequence-number"])
+    assert {len({number >> 48 for number in found}) for found in numbers.values()} == {1}
+    body = {"message-count": Int(5), "enqueued-time-utc": Timestamp(2**50)}
+    response = request(desk, "wide", "batch-delete-messages", body)
+    assert (response.status, str(response.condition)) == (400, "amqp:not-allowed")
+
+
+def test_a_partitioned_queue_of_sessions(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: S-02, G-01."""
+    broker.create_queue("wide", enable_partitioning=True, **SETTINGS)
+    send(desk, *(message(f"{number}", f"s{number % 4}") for number in range(12)), to="wide")
+    for number in range(4):
+        handle, session_id = accept(desk, address="wide", credit=9)
+        assert session_id == f"s{number}"
+        deliveries = desk.deliveries()
+        assert bodies(deliveries) == [str(number), str(number + 4), str(number + 8)]
+        for event in deliveries:
+            annotations = scan(event.payload).decode_message_annotations()
+            assert annotations["x-opt-partition-id"] == annotations["x-opt-sequence-number"] >> 48
+            assert "x-opt-locked-until" not in annotations
+        desk.settle(deliveries[0].delivery_id, deliveries[-1].delivery_id, ACCEPTED)
+        desk.client.detach(desk.channel, handle)
+        desk.pump()
+    assert broker.queue("wide").active_count == 0
+
+
+# Forwarding
+
+
+def test_a_forwarded_dead_letter_tells_where_it_came_from(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: F-02."""
+    broker.create_queue("graves")
+    broker.create_queue("work", forward_dead_lettered_to="graves")
+    send(desk, message("bad"), to="work")
+    desk.listen("work", credit=1)
+    [delivery] = desk.deliveries()
+    desk.settle(delivery.delivery_id, delivery.delivery_id, Rejected(AmqpError(Symbol("x"), "")))
+    desk.listen("graves", credit=1)
+    [dead] = desk.deliveries()
+    annotations = scan(dead.payload).decode_message_annotations()
+    assert annotations["x-opt-deadletter-source"] == "work"
+
+
+@pytest.mark.parametrize("body_cache_bytes", [1, 100_000])
+def test_a_stored_message_is_forwarded_into_a_queue_of_sessions(body_cache_bytes: int) -> None:
+    """Req: F-01, G-01. Its routing is read again from the body, in memory or not."""
+    broker = InProcessBroker(body_cache_bytes=body_cache_bytes)
+    broker.create_queue("graves", **SETTINGS)
+    broker.create_queue("work", forward_dead_lettered_to="graves")
+    desk = LiveDesk(broker)
+    send(desk, message("bad", "s"), message("worse"), to="work")
+    desk.listen("work", credit=2)
+    deliveries = desk.deliveries()
+    desk.settle(0, 1, Rejected(AmqpError(Symbol("x"), "")))
+    assert len(deliveries) == 2
+    accept(desk, credit=1, address="graves")
+    [dead] = desk.deliveries()
+    assert bodies([dead]) == ["bad"]
+    broker.namespace.check(broker.clock.now_ms)

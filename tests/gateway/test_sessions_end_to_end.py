@@ -1,0 +1,403 @@
+"""Message sessions as a client sees them: gateway, engine, namespace and store over AMQP, in one thread."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from peeklock.amqp.errors import AmqpError
+from peeklock.amqp.events import (
+    DispositionReceived,
+    LinkAttached,
+    LinkDetached,
+)
+from peeklock.amqp.messaging import BATCH_FORMAT, scan
+from peeklock.amqp.performatives import ACCEPTED, RELEASED, Modified, Rejected, Source
+from peeklock.amqp.types import Array, Role, Symbol
+from peeklock.broker.commands import DeleteEntity, UpdateQueue
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.testing.inprocess import InProcessBroker
+from tests.gateway.live import (
+    FILTER,
+    LOCK_MS,
+    SETTINGS,
+    accept,
+    ask_for,
+    bodies,
+    counts,
+    got,
+    message,
+    request,
+    send,
+)
+from tests.gateway.playbook import LiveDesk, message_bytes, section
+
+LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    broker = InProcessBroker()
+    broker.create_queue("orders", **SETTINGS)
+    yield broker
+    broker.namespace.check(broker.clock.now_ms)
+
+
+@pytest.fixture
+def desk(broker: InProcessBroker) -> LiveDesk:
+    return LiveDesk(broker)
+
+
+def lost(desk: LiveDesk) -> str:
+    """Give the condition with which the client's link was detached."""
+    error = desk.take_event(LinkDetached).error
+    assert error is not None
+    return str(error.condition)
+
+
+# Accepting
+
+
+def test_a_session_is_received_in_order_by_one_receiver_alone(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: G-01, G-02."""
+    send(desk, *(message(f"{name}{number}", name) for number in range(3) for name in "ab"))
+    handle = ask_for(desk, "a", credit=10)
+    attached = desk.take_event(LinkAttached)
+    assert attached.properties == {LOCKED_UNTIL: (broker.clock.now_ms + LOCK_MS) * 10_000 + 621355968 * 10**9}
+    deliveries = desk.deliveries()
+    assert bodies(deliveries) == ["a0", "a1", "a2"]
+    for event in deliveries:
+        sections = scan(event.payload)
+        assert sections.decode_properties().group_id == "a"
+        assert "x-opt-locked-until" not in sections.decode_message_annotations()
+        assert sections.decode_delivery_annotations() == {
+            "x-opt-lock-token": uuid.UUID(bytes_le=event.delivery_tag)
+        }
+    other = LiveDesk(broker)
+    ask_for(other, "a")
+    assert str(other.refusal().condition) == "com.microsoft:session-cannot-be-locked"
+    accept(other, "b", credit=1)
+    assert bodies(other.deliveries()) == ["b0"]
+    desk.settle(0, 2, ACCEPTED)
+    assert desk.take_event(DispositionReceived).state == ACCEPTED
+    assert broker.queue("orders").active_count == 3
+    send(desk, message("a3", "a"))
+    assert bodies(desk.deliveries()) == ["a3"]
+    desk.client.detach(desk.channel, handle)
+    desk.pump()
+    accept(other, "a", credit=1)
+    assert bodies(other.deliveries()) == ["a3"]
+
+
+def test_a_session_may_be_empty_or_named_by_the_empty_text(desk: LiveDesk) -> None:
+    """Req: G-01."""
+    send(desk, message("m", ""))
+    assert accept(desk, "", credit=1)[1] == ""
+    assert bodies(desk.deliveries()) == ["m"]
+    assert accept(desk, "nothing yet", credit=1)[1] == "nothing yet"
+    assert desk.deliveries() == []
+
+
+def test_who_may_attach_where(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: G-01, L-17. Source: wire contract 2.6."""
+    broker.create_queue("plain")
+    for address, filters in (
+        ("orders", None),
+        ("plain", {FILTER: "s"}),
+        ("plain", {FILTER: None}),
+        ("orders/$DeadLetterQueue", {FILTER: "s"}),
+        ("orders/$Transfer/$DeadLetterQueue", {FILTER: None}),
+    ):
+        desk.listen(address, filter=filters)
+        assert str(desk.refusal().condition) == "amqp:not-allowed"
+    desk.listen("orders/$DeadLetterQueue")
+    assert isinstance(desk.take_event(LinkAttached).source, Source)
+
+
+@pytest.mark.parametrize(
+    ("payload", "condition"),
+    [
+        (message_bytes(b"no properties"), "amqp:not-allowed"),
+        (message("none"), "amqp:not-allowed"),
+        (message_bytes(b"x", properties=[None] * 10 + [7]), "com.microsoft:argument-error"),
+        (message("long", "s" * 129), "com.microsoft:argument-error"),
+        (message("two", "s", annotations={Symbol("x-opt-partition-key"): "p"}), "amqp:not-allowed"),
+    ],
+)
+def test_a_message_without_a_session_is_refused(desk: LiveDesk, payload: bytes, condition: str) -> None:
+    """Req: G-01, R-05. One in a batch refuses the batch. Source: wire contract 3.3."""
+    handle = desk.sender()
+    assert str(desk.rejection(desk.transfer(handle, payload)).condition) == condition
+    batch = section(0x75, message("good", "s")) + section(0x75, payload)
+    delivery_id = desk.transfer(handle, batch, message_format=BATCH_FORMAT)
+    assert str(desk.rejection(delivery_id).condition) == condition
+    accept(desk, "s", credit=5)
+    assert desk.deliveries() == []
+
+
+def test_the_next_session_is_the_one_that_has_been_available_longest(desk: LiveDesk) -> None:
+    """Req: G-06."""
+    send(desk, message("1", "b"), message("2", "a"), message("3", "b"), message("4", "c"))
+    assert [accept(desk)[1] for _ in range(3)] == ["b", "a", "c"]
+    assert got(desk, ask_for(desk, None)) is None
+
+
+def test_a_receiver_waits_for_the_next_session_until_its_time_is_up(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: G-04. 65 s, or what the client says."""
+    start = broker.clock.now_ms
+    for wait_ms in (65_000, 10_000):
+        handle = ask_for(desk, None, wait_ms=None if wait_ms == 65_000 else wait_ms)
+        broker.advance(wait_ms - 1)
+        desk.pump()
+        assert got(desk, handle) is None
+        broker.advance(1)
+        desk.pump()
+        assert str(desk.refusal().condition) == "com.microsoft:timeout"
+    assert broker.clock.now_ms == start + 75_000
+    send(desk, message("m", "s"))
+    assert accept(desk)[1] == "s"
+
+
+def test_a_message_of_a_new_session_ends_the_wait_of_the_first_that_waits(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: G-04, G-06. Other links of the connection go on meanwhile."""
+    others = [LiveDesk(broker) for _ in range(2)]
+    first = ask_for(desk, None, credit=5)
+    second = ask_for(others[0], None, credit=5)
+    send(desk, message("m", "s"))  # over the same connection and AMQP session
+    assert got(desk, first) == "s"
+    assert bodies(desk.deliveries()) == ["m"]
+    assert got(others[0], second) is None
+    send(others[1], message("n", "t"))
+    others[0].pump()
+    assert got(others[0], second) == "t"
+    assert bodies(others[0].deliveries()) == ["n"]
+    desk.client.detach(desk.channel, first)
+    desk.pump()
+    handle = ask_for(others[1], None, credit=5)
+    assert got(others[1], handle) == "s"
+    assert bodies(others[1].deliveries()) == ["m"]
+
+
+@pytest.mark.parametrize("end", ["detach", "detach unclosed", "end", "close", "cut"])
+def test_a_wait_that_was_given_up_gets_no_session(desk: LiveDesk, broker: InProcessBroker, end: str) -> None:
+    """Req: G-04, L-13, L-16. Nor does its handle's next owner by mistake."""
+    handle = ask_for(desk, None, name="waits", credit=5)
+    if end.startswith("detach"):
+        desk.client.detach(desk.channel, handle, closed=end == "detach")
+        source = Source("orders", filter={FILTER: "other"})
+        desk.client.attach(desk.channel, "again", Role.RECEIVER, source, None)
+    elif end == "end":
+        desk.client.end(desk.channel)
+    elif end == "close":
+        desk.client.close()
+    else:
+        desk.cut()
+    desk.pump()
+    other = LiveDesk(broker)
+    send(other, message("m", "s"))
+    assert accept(other, credit=1)[1] == "s"
+    assert bodies(other.deliveries()) == ["m"]
+    if end.startswith("detach"):
+        desk.pump()
+        attached = [event for event in desk.events if isinstance(event, LinkAttached) and event.source]
+        assert [event.name for event in attached] == ["again"]
+
+
+def test_a_wait_ends_with_its_entity(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: G-04, A-07."""
+    ask_for(desk, None)
+    broker.ask(lambda reply_to: DeleteEntity("orders", reply_to))
+    desk.pump()
+    error = desk.refusal()
+    assert str(error.condition) == "amqp:resource-deleted"
+    broker.advance(100_000)
+
+
+# Locks
+
+
+def test_a_lapsed_session_is_lost_and_its_messages_return_counted(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: G-02, L-08, L-11. Source: wire contract 2.6, 10.4."""
+    send(desk, message("1", "s"), message("2", "s"), message("3", "s"))
+    accept(desk, "s", credit=2)
+    deliveries = desk.deliveries()
+    tokens = [uuid.UUID(bytes_le=event.delivery_tag) for event in deliveries]
+    broker.advance(LOCK_MS - 1)
+    desk.pump()
+    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+    broker.advance(1)
+    desk.pump()
+    assert lost(desk) == "com.microsoft:session-lock-lost"
+    desk.settle(0, 0, ACCEPTED)
+    assert str(desk.rejection(0).condition) == "com.microsoft:session-lock-lost"
+    for operation, body in (
+        ("update-disposition", {"disposition-status": "completed", "lock-tokens": tokens, "session-id": "s"}),
+        ("renew-session-lock", {"session-id": "s"}),
+        ("get-session-state", {"session-id": "s"}),
+        ("set-session-state", {"session-id": "s", "session-state": b"x"}),
+    ):
+        response = request(desk, "orders", operation, body)
+        assert (response.status, str(response.condition)) == (410, "com.microsoft:session-lock-lost")
+    accept(desk, credit=5)
+    again = desk.deliveries()
+    assert (bodies(again), counts(again)) == (["1", "2", "3"], [1, 1, 0])
+
+
+def test_a_renewed_session_is_kept(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: G-02. Only for the connection that holds it; traffic alone renews nothing."""
+    send(desk, message("1", "s"))
+    accept(desk, "s", credit=1)
+    broker.advance(LOCK_MS - 1)
+    response = request(desk, "orders", "renew-session-lock", {"session-id": "s"})
+    assert (response.status, response.body) == (200, {"expiration": broker.clock.now_ms + LOCK_MS})
+    other = LiveDesk(broker)
+    for session_id in ("s", "unknown"):
+        response = request(other, "orders", "renew-session-lock", {"session-id": session_id})
+        assert (response.status, str(response.condition)) == (410, "com.microsoft:session-lock-lost")
+    broker.advance(LOCK_MS - 1)
+    desk.pump()
+    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+    desk.settle(0, 0, ACCEPTED)
+    assert desk.take_event(DispositionReceived).state == ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("end", "count"), [("detach", 0), ("detach unclosed", 0), ("end", 0), ("close", 0), ("cut", 1)]
+)
+def test_the_end_of_a_link_frees_its_session(
+    desk: LiveDesk, broker: InProcessBroker, end: str, count: int
+) -> None:
+    """Req: L-13, L-08, G-02. At once; only a broken connection counts."""
+    send(desk, message("1", "s"), message("2", "s"))
+    handle, _ = accept(desk, "s", credit=2)
+    assert len(desk.deliveries()) == 2
+    if end.startswith("detach"):
+        desk.client.detach(desk.channel, handle, closed=end == "detach")
+    elif end == "end":
+        desk.client.end(desk.channel)
+    elif end == "close":
+        desk.client.close(AmqpError(Symbol("amqp:connection:forced"), "bye"))
+    else:
+        desk.cut()
+    desk.pump()
+    other = LiveDesk(broker)
+    accept(other, "s", credit=5)
+    again = other.deliveries()
+    assert (bodies(again), counts(again)) == (["1", "2"], [count, count])
+
+
+def test_what_was_detached_before_the_connection_broke_is_not_counted(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: L-13."""
+    send(desk, message("1", "s"), message("2", "t"))
+    handle, _ = accept(desk, "s", credit=1)
+    accept(desk, "t", credit=1)
+    desk.client.detach(desk.channel, handle)
+    desk.pump()
+    desk.cut()
+    other = LiveDesk(broker)
+    for session_id, count in (("s", 0), ("t", 1)):
+        accept(other, session_id, credit=1)
+        assert counts(other.deliveries()) == [count]
+
+
+def test_a_change_of_the_entity_takes_sessions_away_uncounted(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: L-12."""
+    send(desk, message("1", "s"))
+    accept(desk, "s", credit=1)
+    desk.deliveries()
+    changed = QueueDescription("orders", **{**SETTINGS, "max_delivery_count": 7})  # type: ignore[arg-type]
+    broker.ask(lambda reply_to: UpdateQueue(changed, reply_to))
+    desk.pump()
+    assert lost(desk) == "com.microsoft:session-lock-lost"
+    accept(desk, "s", credit=1)
+    assert counts(desk.deliveries()) == [0]
+
+
+def test_sessions_are_free_after_a_restart(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: L-12, G-03. States are not lost."""
+    send(desk, message("1", "s"), message("2", "t"))
+    accept(desk, "s", credit=1)
+    request(desk, "orders", "set-session-state", {"session-id": "s", "session-state": b"half way"})
+    restarted = InProcessBroker(clock=broker.clock, store=broker.store, seed=1)
+    again = LiveDesk(restarted)
+    assert [accept(again, credit=1)[1] for _ in range(2)] == ["s", "t"]
+    deliveries = again.deliveries()
+    assert (bodies(deliveries), counts(deliveries)) == (["1", "2"], [0, 0])
+    state = request(again, "orders", "get-session-state", {"session-id": "s"})
+    assert state.body == {"session-state": b"half way"}
+    restarted.namespace.check(restarted.clock.now_ms)
+
+
+# Settlement
+
+
+def test_every_settlement_in_a_session(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: L-05 to L-09, G-01. By link and by lock token."""
+    send(desk, *(message(str(number), "s") for number in range(6)))
+    handle, _ = accept(desk, "s", credit=6)
+    tokens = [uuid.UUID(bytes_le=event.delivery_tag) for event in desk.deliveries()]
+    desk.settle(0, 0, ACCEPTED)
+    desk.settle(1, 1, Modified(True, True))
+    desk.settle(
+        2, 2, Rejected(AmqpError(Symbol("com.microsoft:dead-letter"), "", {"DeadLetterReason": "why"}))
+    )
+    desk.settle(3, 3, Modified(True, False))
+    desk.settle(4, 4, RELEASED)
+    response = request(
+        desk,
+        "orders",
+        "update-disposition",
+        {
+            "disposition-status": "completed",
+            "lock-tokens": Array.of(uuid.UUID, tokens[5:]),
+            "session-id": "s",
+        },
+    )
+    assert response.status == 200
+    desk.client.flow(desk.channel, handle, 9)
+    desk.pump()
+    again = desk.deliveries()
+    assert sorted(zip(bodies(again), counts(again), strict=True)) == [("3", 1), ("4", 0)]
+    view = broker.queue("orders")
+    assert (view.active_count, view.dead_letter_count) == (3, 1)  # two and the deferred one
+
+
+def test_received_and_deleted_within_a_session(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: L-01, G-01."""
+    send(desk, message("1", "s"), message("2", "s"))
+    accept(desk, "s", credit=1, snd_settle_mode=1, rcv_settle_mode=0)
+    [delivery] = desk.deliveries()
+    assert (bodies([delivery]), delivery.settled) == (["1"], True)
+    assert broker.queue("orders").active_count == 1
+
+
+def test_dead_letters_of_a_session_are_read_without_one(desk: LiveDesk) -> None:
+    """Req: L-17. They keep their session id."""
+    send(desk, message("1", "s"))
+    for _ in range(3):
+        handle, _ = accept(desk, "s", credit=1)
+        [delivery] = desk.deliveries()
+        desk.settle(delivery.delivery_id, delivery.delivery_id, Modified(True, False))
+        desk.client.detach(desk.channel, handle)
+        desk.pump()
+    desk.events.clear()
+    desk.listen("orders/$DeadLetterQueue", credit=1)
+    [dead] = desk.deliveries()
+    sections = scan(dead.payload)
+    assert sections.decode_properties().group_id == "s"
+    assert sections.decode_application_properties()["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+    assert "x-opt-locked-until" in sections.decode_message_annotations()
