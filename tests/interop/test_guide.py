@@ -12,14 +12,12 @@ from peeklock.demo.broker import BrokerProcess
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("guide-python.md", 5), ("entities.md", 8)])
-def test_a_page_does_what_it_says(
-    name: str, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", ["guide-python.md", "entities.md"])
+def test_a_page_does_what_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Req: T-11"""
     page = (DOCS / name).read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(found) == blocks
+    assert len(found) == page.count("```python") > 4
     monkeypatch.chdir(tmp_path)
     with BrokerProcess(tmp_path) as broker:
         names: dict[str, object] = {}
