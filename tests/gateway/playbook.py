@@ -13,12 +13,20 @@ from peeklock.amqp.connection import Connection
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.events import DeliveryReceived, DispositionReceived, Event, LinkAttached, LinkDetached
 from peeklock.amqp.messaging import scan
-from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, Source, Target
+from peeklock.amqp.performatives import ACCEPTED, Coordinator, DeliveryState, Rejected, Source, Target
 from peeklock.amqp.types import Encoded, Role, Symbol, Timestamp
 from peeklock.auth import Authority, SasRule, generate
-from peeklock.broker.commands import Command, LookUp, OpenReceiver, OpenSender
+from peeklock.broker.commands import Command, LookUp, OpenCoordinator, OpenReceiver, OpenSender
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Deliver, Effect, EntityFound, QueueView, ReceiverOpened, SenderOpened
+from peeklock.broker.effects import (
+    CoordinatorOpened,
+    Deliver,
+    Effect,
+    EntityFound,
+    QueueView,
+    ReceiverOpened,
+    SenderOpened,
+)
 from peeklock.broker.message import Message, MessageState, MessageView
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
@@ -204,6 +212,12 @@ class Desk:
             self.pump()
         return handle, command
 
+    def controller(self, **options: Any) -> int:
+        """Attach a link to the coordinator that the broker accepts."""
+        handle = self.attach(Role.SENDER, Coordinator(), **options)
+        self.effect(CoordinatorOpened(self.take(OpenCoordinator).link))
+        return handle
+
     def pair(self, address: str, *, found: bool = True) -> tuple[int, int]:
         """Attach both halves of a request node."""
         handles = (
@@ -256,6 +270,7 @@ class Desk:
         *,
         message_id: Any = None,
         reply_to: Any = None,
+        state: DeliveryState | None = None,
         **properties: Any,
     ) -> None:
         """Send a request over the sending half of a node."""
@@ -268,6 +283,7 @@ class Desk:
         self.transfer(
             sender,
             section(0x73, fields) + section(0x74, application_properties) + section(0x77, body),
+            state=state,
         )
 
     def response(self) -> Response:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.events import LinkAttached, LinkDetached
-from peeklock.amqp.performatives import Coordinator, Source
-from peeklock.amqp.types import Role, Symbol
+from peeklock.amqp.performatives import Source
+from peeklock.amqp.types import Role
 from peeklock.auth import Authority, Right, SasRule
 from peeklock.broker.commands import (
     Address,
@@ -85,18 +85,11 @@ def test_a_receiver_of_any_queue_of_an_entity_is_opened(
 @pytest.mark.parametrize(
     ("role", "address", "options", "condition"),
     [
-        (Role.SENDER, Coordinator(), {}, "amqp:not-implemented"),
         (Role.SENDER, "orders/$DeadLetterQueue", {}, "amqp:not-allowed"),
         (Role.SENDER, "orders/$Transfer/$DeadLetterQueue", {}, "amqp:not-allowed"),
         (Role.SENDER, None, {}, "amqp:invalid-field"),
         (Role.SENDER, "", {}, "amqp:invalid-field"),
         (Role.RECEIVER, "amqps://localhost/", {}, "amqp:invalid-field"),
-        (
-            Role.SENDER,
-            "orders",
-            {"properties": {Symbol("com.microsoft:transfer-destination-address"): "b"}},
-            "amqp:not-implemented",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused_without_asking_the_broker(

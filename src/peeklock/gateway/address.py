@@ -26,6 +26,7 @@ class NodeKind(Enum):
     ENTITY = "entity"
     MANAGEMENT = "management"
     CBS = "cbs"
+    COORDINATOR = "coordinator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class Node:
     """The entity, spelt as the client did, and which of its queues; of the `$cbs` node: an empty path."""
     path: str
     """The whole path in lower case without outer slashes: what rights are checked against."""
+
+
+COORDINATOR = Node(NodeKind.COORDINATOR, Address("$coordinator"), "$coordinator")
+"""Not behind an address: a link's target says so. The name is for texts."""
 
 
 def parse_node(text: str) -> Node:

@@ -15,8 +15,8 @@ from peeklock.amqp.events import LinkAttached
 from peeklock.amqp.performatives import Coordinator, Source
 from peeklock.amqp.types import Described, Encoded, Long, Role, Symbol
 from peeklock.broker.commands import ReceiveMode, SessionWish, SubQueue
-from peeklock.broker.errors import ArgumentInvalid, InvalidOperation, NotSupported
-from peeklock.gateway.address import Node, NodeKind, parse_node, shown
+from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
+from peeklock.gateway.address import COORDINATOR, Node, NodeKind, parse_node, shown
 from peeklock.gateway.errors import AddressInvalid, FilterInvalid
 from peeklock.gateway.inspection import ID_LENGTH_MAX
 
@@ -56,6 +56,7 @@ class LinkKind(Enum):
     RECEIVE = "receive"
     REQUEST = "request"
     REPLY = "reply"
+    COORDINATE = "coordinate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +67,24 @@ class Wish:
     node: Node
     mode: ReceiveMode = ReceiveMode.PEEK_LOCK
     session: SessionWish | None = None
+    destination: Node | None = None
+    """Where messages shall go that are sent via the node."""
 
 
 def read_attach(event: LinkAttached, now_ms: int) -> Wish:
     """Decide what a new link shall be.
 
     Raises:
-        AddressInvalid: it names no node.
-        NotSupported: transactions, or sending via another entity.
-        InvalidOperation: sending to a sub-queue.
+        AddressInvalid: it names no node, or no destination that is one.
+        InvalidOperation: sending to a sub-queue, or coordinating on a link that receives.
         FilterInvalid: the session filter is neither a string nor null.
         ArgumentInvalid: the session id is too long.
     """
-    if isinstance(event.target, Coordinator):
-        raise NotSupported("Transactions are not supported.")
     sends = event.role is Role.SENDER
+    if isinstance(event.target, Coordinator):
+        if not sends:
+            raise InvalidOperation("A coordinator does not send.")
+        return Wish(LinkKind.COORDINATE, COORDINATOR)
     address = _address(event)
     if not isinstance(address, str) or not address:
         raise AddressInvalid(f"The link '{event.name[:64]}' names no address.")
@@ -90,14 +94,27 @@ def read_attach(event: LinkAttached, now_ms: int) -> Wish:
     if node.kind is not NodeKind.ENTITY:
         return Wish(LinkKind.REQUEST if sends else LinkKind.REPLY, node)
     if sends:
-        if TRANSFER_DESTINATION in event.properties:
-            raise NotSupported("Sending via another entity is not supported.")
         if node.address.sub_queue is not SubQueue.MAIN:
             raise InvalidOperation(f"It is not possible to send to the sub-queue '{shown(node.address)}'.")
-        return Wish(LinkKind.SEND, node)
+        return Wish(LinkKind.SEND, node, destination=_destination(event))
     settled = event.snd_settle_mode == _SETTLED
     mode = ReceiveMode.RECEIVE_AND_DELETE if settled else ReceiveMode.PEEK_LOCK
     return Wish(LinkKind.RECEIVE, node, mode, _session_wish(event, now_ms))
+
+
+def _destination(event: LinkAttached) -> Node | None:
+    """Read where a link that sends via an entity sends to. Source: wire contract 2.1."""
+    text = event.properties.get(TRANSFER_DESTINATION)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise AddressInvalid(f"The transfer destination is a {type(text).__name__}, not a string.")
+    node = parse_node(text)
+    if node.kind is NodeKind.ENTITY and not node.address.path:
+        raise AddressInvalid(f"The transfer destination '{text[:64]}' names no entity.")
+    if node.kind is not NodeKind.ENTITY or node.address.sub_queue is not SubQueue.MAIN:
+        raise InvalidOperation(f"It is not possible to send via an entity to '{text[:NAME_LENGTH_MAX]}'.")
+    return node
 
 
 def _session_wish(event: LinkAttached, now_ms: int) -> SessionWish | None:

@@ -28,16 +28,18 @@ class Claims:
             raise TooManyGrants(f"A connection may hold tokens for {GRANTS_MAX} audiences at most.")
         self._grants[grant.path] = grant
 
-    def allow(self, path: str, right: Right | None, now_ms: int) -> bool:
-        """Tell whether a right (None: any right at all) is held for a path."""
+    def allow(self, path: str | None, right: Right | None, now_ms: int) -> bool:
+        """Tell whether a right (None: any right at all) is held for a path (None: for anything)."""
         for grant in self._grants.values():
             held = bool(grant.rights) if right is None else right in grant.rights
-            if held and grant.covers(path) and grant.valid_at(now_ms):
+            if held and (path is None or grant.covers(path)) and grant.valid_at(now_ms):
                 return True
         return False
 
-    def require(self, path: str, right: Right | None, now_ms: int, host_name: str = "localhost") -> None:
-        """Insist on a right for a path.
+    def require(
+        self, path: str | None, right: Right | None, now_ms: int, host_name: str = "localhost"
+    ) -> None:
+        """Insist on a right for a path; None as in `allow`.
 
         Raises:
             ClaimMissing: it is not held.
@@ -46,7 +48,7 @@ class Claims:
             wanted = "any" if right is None else right.value
             raise ClaimMissing(
                 f"Unauthorized access. '{wanted}' claim(s) are required to perform this operation. "
-                f"Resource: 'sb://{host_name}/{path}'."
+                f"Resource: 'sb://{host_name}/{path or ''}'."
             )
 
     def next_expiry_ms(self) -> int | None:

@@ -34,16 +34,20 @@ from peeklock.broker.commands import (
     CloseLink,
     Command,
     DropConnection,
+    OpenCoordinator,
     OpenReceiver,
     OpenSender,
 )
 from peeklock.broker.effects import (
     Accepted,
+    CoordinatorOpened,
+    Declared,
     Deliver,
     DetachLink,
     Done,
     Drained,
     Effect,
+    Enlisted,
     EntitiesFound,
     EntityFound,
     Failed,
@@ -73,7 +77,9 @@ from peeklock.gateway.attach import (
 )
 from peeklock.gateway.cbs import TokenNode
 from peeklock.gateway.context import Context, GatewayLimits, Payloads
+from peeklock.gateway.coordinator import REQUEST_BYTES_MAX, CoordinatorLink
 from peeklock.gateway.errors import GatewayError, Log, Reporter
+from peeklock.gateway.intake import Intake
 from peeklock.gateway.namespaces import Namespaces
 from peeklock.gateway.nodes import RequestNodes
 from peeklock.gateway.receiver_link import ReceiverLink, Unsettled
@@ -89,7 +95,10 @@ _BATCH_SIZE_MAX = Symbol("com.microsoft:max-message-batch-size")
 _PLAIN_BYTES_MAX = 1024
 
 
-AnyLink = SenderLink | ReceiverLink | RequestLink | ReplyLink
+BrokerLink = SenderLink | ReceiverLink | CoordinatorLink
+"""Links that the broker knows; the others only exist here."""
+
+AnyLink = BrokerLink | RequestLink | ReplyLink
 
 
 class Gateway:
@@ -132,8 +141,8 @@ class Gateway:
         self._answers = Answers(self._context)
         self._links: dict[tuple[int, int], AnyLink] = {}
         """By channel and handle: only links that the client was told of, or that it may send on already."""
-        self._by_number: dict[int, SenderLink | ReceiverLink] = {}
-        self._pending: dict[int, tuple[LinkAttached, SenderLink | ReceiverLink]] = {}
+        self._by_number: dict[int, BrokerLink] = {}
+        self._pending: dict[int, tuple[LinkAttached, BrokerLink]] = {}
         """By number: links whose attach waits for the broker's answer, perhaps until a session is free."""
         self._unsettled: dict[int, Unsettled] = {}
         """Unsettled deliveries by channel."""
@@ -163,6 +172,9 @@ class Gateway:
             Accepted: self._accepted,
             Deliver: self._deliver,
             Settled: self._settled,
+            Declared: self._declared,
+            Enlisted: self._enlisted,
+            CoordinatorOpened: self._coordinator_opened,
             Rejected: self._rejected,
             SettlementFailed: self._settlement_failed,
             Drained: self._drained,
@@ -340,7 +352,7 @@ class Gateway:
             # never got is given back, now or when it comes.
             if not broken:
                 self._drop(link)
-            elif isinstance(link, SenderLink):
+            elif not isinstance(link, ReceiverLink):
                 link.forget()
         if broken:
             self._closed_receivers.clear()
@@ -378,18 +390,22 @@ class Gateway:
             self._open(event, wish)
 
     def _check_rights(self, wish: Wish, now_ms: int) -> None:
-        if wish.node.kind is not NodeKind.CBS:
-            host_name = self._context.reporter.host_name
-            self._context.claims.require(wish.node.path, _RIGHTS[wish.kind], now_ms, host_name)
+        host_name = self._context.reporter.host_name
+        for path in _claimed_paths(wish):
+            self._context.claims.require(path, _RIGHTS[wish.kind], now_ms, host_name)
 
     def _open(self, event: LinkAttached, wish: Wish) -> None:
         self._last_number += 1
         number = self._last_number
         address = wish.node.address
-        link: SenderLink | ReceiverLink
+        link: BrokerLink
         if wish.kind is LinkKind.SEND:
-            link = SenderLink(self._context, event, number, wish.node)
-            self._context.commands.append(OpenSender(link.link, address))
+            to = wish.destination
+            link = SenderLink(self._context, event, number, wish.node, to)
+            self._context.commands.append(OpenSender(link.link, address, to.address if to else None))
+        elif wish.kind is LinkKind.COORDINATE:
+            link = CoordinatorLink(self._context, event, number, wish.node)
+            self._context.commands.append(OpenCoordinator(link.link))
         else:
             unsettled = self._unsettled.setdefault(event.channel, Unsettled())
             link = ReceiverLink(self._context, event, number, wish.node, wish.mode, unsettled)
@@ -418,7 +434,7 @@ class Gateway:
             self._drop(link)
             self._context.commands.append(CloseLink(link.link))
 
-    def _drop(self, link: SenderLink | ReceiverLink) -> None:
+    def _drop(self, link: BrokerLink) -> None:
         """Forget a link that is gone; of a receiver, remember enough to give back what is still under way."""
         self._by_number.pop(link.number, None)
         self._pending.pop(link.number, None)
@@ -431,14 +447,12 @@ class Gateway:
     def _detach_unauthorized(self, now_ms: int) -> None:
         """Detach the links that no grant covers any more; the connection lives on (wire contract 1.7)."""
         for (channel, handle), link in list(self._links.items()):
-            node = link.node
-            if node.kind is NodeKind.CBS:
-                continue
-            if self._context.claims.allow(node.path, _RIGHT_OF_LINK[type(link)], now_ms):
+            right = _RIGHT_OF_LINK[type(link)]
+            if all(self._context.claims.allow(path, right, now_ms) for path in _claimed_paths(link)):
                 continue
             del self._links[channel, handle]
             expired = TokenExpired("ExpiredToken: The token is expired.")
-            refusal = self._context.reporter.report(expired, shown(node.address), now_ms)
+            refusal = self._context.reporter.report(expired, shown(link.node.address), now_ms)
             self._connection.detach(channel, handle, refusal)
             self._close(link)
 
@@ -453,7 +467,7 @@ class Gateway:
 
     def _on_oversized(self, event: DeliveryOversized, now_ms: int) -> None:
         link = self._links.get((event.channel, event.handle))
-        if isinstance(link, (SenderLink, RequestLink)):
+        if isinstance(link, Intake):
             link.oversized(event, now_ms)
 
     def _on_flow(self, event: LinkFlow, now_ms: int) -> None:
@@ -478,12 +492,26 @@ class Gateway:
         reply_to = effect.reply_to
         link = self._by_number.get(reply_to[2])
         if link is not None:
-            link.accepted(reply_to[3])  # type: ignore[union-attr]  # the number is a sender's
+            link.accepted(reply_to[3])  # type: ignore[union-attr]  # the number is no receiver's
 
     def _rejected(self, effect: Rejected, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to[2])
-        if isinstance(link, SenderLink):
+        if isinstance(link, (SenderLink, CoordinatorLink)):
             link.rejected(effect.reply_to[3], effect.error, now_ms)
+
+    def _declared(self, effect: Declared, now_ms: int) -> None:
+        link = self._by_number.get(effect.reply_to[2])
+        if isinstance(link, CoordinatorLink):
+            link.declared(effect.reply_to[3], effect.transaction_id)
+
+    def _enlisted(self, effect: Enlisted, now_ms: int) -> None:
+        number = effect.reply_to[2]
+        if number == 0:
+            self._answers.take(effect, now_ms)  # a management request, which has no link of the broker's
+            return
+        link = self._by_number.get(number)
+        if isinstance(link, (SenderLink, ReceiverLink)):
+            link.enlisted(effect.reply_to[3])
 
     def _deliver(self, effect: Deliver, now_ms: int) -> None:
         number = effect.link[2]
@@ -522,6 +550,14 @@ class Gateway:
         self._by_number[link.number] = link
         link.opened(effect, now_ms)
 
+    def _coordinator_opened(self, effect: CoordinatorOpened, now_ms: int) -> None:
+        event, link = self._pending.pop(effect.link[2], (None, None))
+        if event is None or not isinstance(link, CoordinatorLink):
+            return
+        self._connection.accept_link(event.channel, event.handle, max_message_size=REQUEST_BYTES_MAX)
+        self._by_number[link.number] = link
+        link.opened(now_ms)
+
     def _receiver_opened(self, effect: ReceiverOpened, now_ms: int) -> None:
         event, link = self._pending.pop(effect.link[2], (None, None))
         if event is None or not isinstance(link, ReceiverLink):
@@ -559,17 +595,29 @@ class Gateway:
         self._connection.detach(link.channel, link.handle, refusal)
 
 
+def _claimed_paths(subject: Wish | AnyLink) -> list[str | None]:
+    """Name what a link needs its right for; None = for anything, so that some claim is enough."""
+    paths: list[str | None] = []
+    if subject.node.kind is not NodeKind.CBS:
+        paths.append(None if subject.node.kind is NodeKind.COORDINATOR else subject.node.path)
+    if isinstance(subject, (Wish, SenderLink)) and subject.destination is not None:
+        paths.append(subject.destination.path)
+    return paths
+
+
 _RIGHTS = {
     LinkKind.SEND: Right.SEND,
     LinkKind.RECEIVE: Right.LISTEN,
     LinkKind.REQUEST: None,
     LinkKind.REPLY: None,
+    LinkKind.COORDINATE: None,
 }
 _RIGHT_OF_LINK: dict[type, Right | None] = {
     SenderLink: Right.SEND,
     ReceiverLink: Right.LISTEN,
     RequestLink: None,
     ReplyLink: None,
+    CoordinatorLink: None,
 }
 _CLOSED_RECEIVERS_MAX = 256
 """Receivers remembered after their end. Our choice: their last deliveries come within a batch or two."""

@@ -83,12 +83,10 @@ class Intake:
     def _settle(self, delivery_id: int, state: DeliveryState) -> None:
         self.context.connection.disposition(self.channel, Role.RECEIVER, delivery_id, delivery_id, state)
 
-    def _reject(self, delivery_id: int, error: Exception, now_ms: int) -> None:
+    def _reject(self, delivery_id: int, error: Exception, now_ms: int, *, settled: bool = False) -> None:
         refusal = self.context.reporter.report(error, shown(self.node.address), now_ms)
-        self._settle(delivery_id, Rejected(refusal))
+        if not settled:  # else the log line is all there is (T-06)
+            self._settle(delivery_id, Rejected(refusal))
 
     def _refuse(self, event: DeliveryReceived | DeliveryOversized, error: Exception, now_ms: int) -> None:
-        if event.settled:  # the log line is all there is (T-06)
-            self.context.reporter.report(error, shown(self.node.address), now_ms)
-        else:
-            self._reject(event.delivery_id, error, now_ms)
+        self._reject(event.delivery_id, error, now_ms, settled=event.settled)

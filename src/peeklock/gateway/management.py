@@ -18,6 +18,7 @@ from peeklock.broker.commands import (
     Command,
     DeleteMessages,
     Disposition,
+    Enlist,
     GetSessionState,
     ListSessions,
     Peek,
@@ -44,6 +45,7 @@ from peeklock.broker.effects import (
 from peeklock.broker.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
+    InvalidOperation,
     NotSupported,
     ServerBusy,
     ServiceBusError,
@@ -86,6 +88,11 @@ class ManagementNode:
             context.claims.require(request.node.path, operation.right, now_ms, context.reporter.host_name)
             if not isinstance(request.body, dict):
                 raise ArgumentInvalid("The body of the request is not a map.")
+            if request.transaction_id is not None and operation.read in _CHANGING:
+                # A schedule would promise a number before the commit (F-03), the others cannot be undone.
+                raise InvalidOperation(
+                    f"The operation '{request.operation}' is not possible in a transaction."
+                )
             read = operation.read(request, context, now_ms)
             finds = operation.answer in _FINDING
             if finds and not self._has_room():
@@ -108,7 +115,10 @@ class ManagementNode:
             return True
 
         context.finding += finds
-        context.commands.append(read(context.ask(answered)))
+        command = read(context.ask(answered))
+        if request.transaction_id is not None and isinstance(command, UpdateDisposition):
+            command = Enlist(context.connection_id, request.transaction_id, command)
+        context.commands.append(command)
 
     def _has_room(self) -> bool:
         """Say whether one more answer with messages may come: a request of 200 bytes asks for 256 KiB."""
@@ -331,6 +341,9 @@ OPERATIONS: dict[str, Operation] = {
     "com.microsoft:get-message-sessions": Operation(Right.LISTEN, _read_sessions, _answer_sessions),
     "peeklock:purge-messages": Operation(Right.LISTEN, _read_purge, _answer_purged),
 }
+_CHANGING = frozenset((_read_schedule, _read_cancel, _read_delete, _read_set_state, _read_purge))
+"""Requests that change messages or sessions and are never part of a transaction. Others only look or lock:
+they are done at once, in a transaction too."""
 
 
 # Fields of a request: any integer type for an integer, array or list for a sequence, uuid or string for a

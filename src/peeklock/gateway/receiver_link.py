@@ -18,7 +18,7 @@ from peeklock.amqp.events import LinkAttached, LinkFlow
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, TransactionalState
 from peeklock.amqp.types import Role
 from peeklock.broker.commands import ReceiveMode, Release, ReplyTo, SetCredit
-from peeklock.broker.effects import Deliver, Drained, Enlisted, ReceiverOpened, Settled, SettlementFailed
+from peeklock.broker.effects import Deliver, Drained, ReceiverOpened, Settled, SettlementFailed
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context
@@ -266,9 +266,8 @@ class ReceiverLink:
         delivery_id = effect.reply_to[3]
         self._answer(delivery_id, self._take_echo(delivery_id) if self._echoes else ACCEPTED)
 
-    def enlisted(self, effect: Enlisted) -> None:
+    def enlisted(self, delivery_id: int) -> None:
         """Answer a settlement that will be performed when its transaction is committed."""
-        delivery_id = effect.reply_to[3]
         state = self._take_echo(delivery_id)
         assert isinstance(state, TransactionalState)
         within = self.context.enlisted.get(state.txn_id)

@@ -111,7 +111,9 @@ class SenderLink(Intake):
     def enlisted(self, delivery_id: int) -> None:
         """Tell the sender that its message will be stored when its transaction is committed."""
         self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
-        self._settle(delivery_id, TransactionalState(self._enlisting.pop(delivery_id), ACCEPTED))
+        transaction_id = self._enlisting.pop(delivery_id, None)
+        if transaction_id is not None:  # it is, unless a client uses one delivery id twice
+            self._settle(delivery_id, TransactionalState(transaction_id, ACCEPTED))
 
     def rejected(self, delivery_id: int, error: ServiceBusError, now_ms: int) -> None:
         """Tell the sender that the broker refused its message."""

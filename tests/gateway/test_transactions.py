@@ -1,0 +1,831 @@
+"""Transactions: what controllers, senders and receivers say in them -> commands, effects -> answers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from peeklock.amqp.coordination import Declare, Discharge, encode_coordination
+from peeklock.amqp.encoding import encode
+from peeklock.amqp.errors import AmqpError
+from peeklock.amqp.events import DeliveryReceived, DispositionReceived, LinkAttached, LinkDetached, LinkFlow
+from peeklock.amqp.messaging import BATCH_FORMAT
+from peeklock.amqp.performatives import (
+    ACCEPTED,
+    RELEASED,
+    Coordinator,
+    Declared,
+    DeliveryState,
+    Modified,
+    Received,
+    Rejected,
+    Source,
+    TransactionalState,
+)
+from peeklock.amqp.types import Array, Described, Role, Symbol, Timestamp
+from peeklock.auth import Authority, SasRule, generate
+from peeklock.broker import commands
+from peeklock.broker.commands import (
+    Abandon,
+    Address,
+    CloseLink,
+    Complete,
+    DeadLetter,
+    Defer,
+    Disposition,
+    DropConnection,
+    Enlist,
+    LookUp,
+    OpenCoordinator,
+    OpenSender,
+    RenewLocks,
+    ReplyTo,
+    Send,
+    SendBatch,
+    UpdateDisposition,
+)
+from peeklock.broker.effects import (
+    Accepted,
+    CoordinatorOpened,
+    Deliver,
+    Enlisted,
+    EntityFound,
+    Failed,
+    LinkRefused,
+    LocksRenewed,
+    SenderOpened,
+    Settled,
+    SettlementFailed,
+)
+from peeklock.broker.effects import Declared as DeclaredEffect
+from peeklock.broker.effects import Rejected as RejectedEffect
+from peeklock.broker.errors import (
+    MessageLockLost,
+    NotSupported,
+    QuotaExceeded,
+    ServiceBusError,
+    TransactionRolledBack,
+    TransactionTimedOut,
+    TransactionUnknown,
+)
+from peeklock.gateway.coordinator import REQUEST_BYTES_MAX, TRANSACTIONS_MAX
+from tests.gateway.playbook import (
+    CONNECTION_ID,
+    KEY,
+    KEY_NAME,
+    QUEUE_ID,
+    SIZE_MAX,
+    TOKEN,
+    Desk,
+    message_bytes,
+    section,
+    view_of_queue,
+)
+
+TXN = bytes(range(16))
+WITHIN = TransactionalState(TXN)
+DESTINATION = Symbol("com.microsoft:transfer-destination-address")
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def declare(desk: Desk, control: int, txn_id: bytes = TXN) -> None:
+    """Declare a transaction, and let the broker give it an id."""
+    delivery_id = desk.transfer(control, encode_coordination(Declare()))
+    desk.effect(DeclaredEffect(desk.take(commands.Declare).reply_to, txn_id))
+    assert outcome(desk, delivery_id) == Declared(txn_id)
+
+
+def discharge(desk: Desk, control: int, *, fail: bool = False, **options: Any) -> commands.Discharge:
+    """Discharge the transaction; gives the command."""
+    desk.transfer(control, encode_coordination(Discharge(TXN, fail)), **options)
+    return desk.take(commands.Discharge)
+
+
+def outcome(desk: Desk, delivery_id: int, role: Role = Role.RECEIVER) -> DeliveryState | None:
+    """Take the next disposition: settled, of one delivery; gives its state."""
+    event = desk.take_event(DispositionReceived)
+    assert (event.role, event.first, event.last, event.settled) == (role, delivery_id, delivery_id, True)
+    return event.state
+
+
+def silent(desk: Desk) -> bool:
+    return not any(isinstance(event, DispositionReceived) for event in desk.events)
+
+
+# The coordinator's link
+
+
+@pytest.mark.parametrize(
+    "capabilities", [None, Symbol("amqp:local-transactions"), (Symbol("amqp:local-transactions"),)]
+)
+def test_a_coordinator_is_attached_and_echoed(desk: Desk, capabilities: Any) -> None:
+    """Req: F-03. Source: wire contract 0.1, 6."""
+    handle = desk.attach(Role.SENDER, Coordinator(capabilities), name="control")
+    command = desk.take(OpenCoordinator)
+    assert command.link[0] == CONNECTION_ID
+    assert not any(isinstance(event, LinkAttached) for event in desk.events)
+    desk.effect(CoordinatorOpened(command.link))
+    attached = desk.take_event(LinkAttached)
+    assert (attached.handle, attached.name, attached.role) == (handle, "control", Role.RECEIVER)
+    assert isinstance(attached.target, Coordinator)
+    assert attached.target_raw.startswith(b"\x00\x53\x30")
+    assert desk.take_event(LinkFlow).credit == 100
+
+
+def test_a_coordinator_that_the_broker_does_not_offer_is_refused(desk: Desk) -> None:
+    """Source: wire contract 2.2."""
+    desk.attach(Role.SENDER, Coordinator())
+    desk.effect(LinkRefused(desk.take(OpenCoordinator).link, NotSupported("Not on the basic tier.")))
+    assert str(desk.refusal().condition) == "amqp:not-implemented"
+
+
+def test_a_coordinator_sends_nothing(desk: Desk) -> None:
+    desk.client.attach(desk.channel, "control", Role.RECEIVER, Source("orders"), Coordinator())
+    desk.pump()
+    assert str(desk.refusal().condition) == "amqp:not-allowed"
+    assert desk.commands == []
+
+
+@pytest.mark.parametrize("audience", [None, "sb://localhost/orders"])
+def test_any_claim_is_enough_for_a_coordinator_and_none_is_not(audience: str | None) -> None:
+    """Its link names no entity. Req: R-04, F-03."""
+    desk = Desk(mechanism="ANONYMOUS", authority=Authority([SasRule(KEY_NAME, KEY)]))
+    if audience is None:
+        desk.attach(Role.SENDER, Coordinator())
+        assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+        return
+    sender, _ = desk.pair("$cbs")
+    desk.put_token(sender, audience)
+    desk.effect(EntityFound(desk.take(LookUp).reply_to, view_of_queue()))
+    desk.attach(Role.SENDER, Coordinator())
+    assert desk.take(OpenCoordinator)
+
+
+def test_a_controller_whose_last_claim_runs_out_loses_its_link(desk: Desk) -> None:
+    """Req: R-04, F-03."""
+    desk = Desk(mechanism="ANONYMOUS")
+    sender, _ = desk.pair("$cbs")
+    expires_at_ms = desk.clock.now_ms + 60_000
+    desk.put_token(sender, "sb://localhost/", generate("sb://localhost/", KEY_NAME, KEY, expires_at_ms))
+    handle = desk.controller()
+    desk.clock.now_ms = expires_at_ms + 1_000
+    desk.commands += desk.gateway.tick(desk.clock.now_ms)
+    desk.pump()
+    assert desk.take(CloseLink)
+    assert desk.take_event(LinkDetached).handle == handle
+
+
+def test_a_transaction_is_declared_and_committed(desk: Desk) -> None:
+    """Req: F-03. Source: wire contract 6."""
+    control = desk.controller()
+    delivery_id = desk.transfer(control, encode_coordination(Declare()))
+    command = desk.take(commands.Declare)
+    assert command.reply_to == (*command.link, delivery_id)
+    assert silent(desk)
+    desk.effect(DeclaredEffect(command.reply_to, TXN))
+    assert outcome(desk, delivery_id) == Declared(TXN)
+    ended = discharge(desk, control)
+    assert (ended.link, ended.transaction_id, ended.fail) == (command.link, TXN, False)
+    desk.effect(Accepted(ended.reply_to))
+    assert outcome(desk, 1) == ACCEPTED
+
+
+@pytest.mark.parametrize("value", [[TXN], [TXN, None], [TXN, False]])
+def test_a_discharge_that_does_not_say_fail_commits(desk: Desk, value: list[Any]) -> None:
+    """Source: AMQP 4.5.3."""
+    desk.transfer(desk.controller(), section(0x77, Described(0x32, value)))
+    assert desk.take(commands.Discharge).fail is False
+
+
+def test_a_discharge_that_says_fail_rolls_back(desk: Desk) -> None:
+    """Req: F-03."""
+    assert discharge(desk, desk.controller(), fail=True).fail is True
+
+
+@pytest.mark.parametrize(
+    ("error", "condition"),
+    [
+        (TransactionUnknown("x"), "amqp:transaction:unknown-id"),
+        (TransactionTimedOut("x"), "amqp:transaction:timeout"),
+        (TransactionRolledBack("x"), "amqp:transaction:rollback"),
+    ],
+)
+def test_a_discharge_that_fails_says_why(desk: Desk, error: ServiceBusError, condition: str) -> None:
+    """Req: F-03, T-02. Source: wire contract 6."""
+    command = discharge(desk, desk.controller())
+    desk.effect(RejectedEffect(command.reply_to, error))
+    assert str(desk.rejection(0).condition) == condition
+
+
+def test_a_transaction_too_many_is_refused(desk: Desk) -> None:
+    """Req: F-03."""
+    desk.transfer(desk.controller(), encode_coordination(Declare()))
+    desk.effect(RejectedEffect(desk.take(commands.Declare).reply_to, QuotaExceeded("16 are open")))
+    assert str(desk.rejection(0).condition) == "amqp:resource-limit-exceeded"
+
+
+@pytest.mark.parametrize(
+    ("payload", "condition"),
+    [
+        (b"", "amqp:decode-error"),
+        (b"noise", "amqp:decode-error"),
+        (message_bytes(b"data"), "amqp:decode-error"),
+        (message_bytes("declare"), "amqp:decode-error"),
+        (section(0x77, Described(0x30, [])), "amqp:decode-error"),
+        (section(0x77, Described(0x32, [TXN, "yes"])), "amqp:decode-error"),
+        (section(0x77, Described(0x31, [b"global"])), "amqp:not-implemented"),
+    ],
+)
+def test_what_a_coordinator_does_not_take_is_rejected_and_the_link_lives_on(
+    desk: Desk, payload: bytes, condition: str
+) -> None:
+    """Req: R-05, F-03."""
+    control = desk.controller()
+    delivery_id = desk.transfer(control, payload)
+    assert str(desk.rejection(delivery_id).condition) == condition
+    desk.transfer(control, payload, settled=True)
+    assert desk.commands == []
+    assert silent(desk)
+    desk.transfer(control, encode_coordination(Declare()))
+    assert desk.take(commands.Declare)
+
+
+def test_a_request_that_is_too_long_is_rejected(desk: Desk) -> None:
+    """Req: R-05."""
+    delivery_id = desk.transfer(desk.controller(), b"x" * (REQUEST_BYTES_MAX + 1))
+    assert str(desk.rejection(delivery_id).condition) == "amqp:link:message-size-exceeded"
+
+
+@pytest.mark.parametrize("txn_id", [None, "text", 5, b"", b"x" * 33])
+def test_a_discharge_of_what_is_no_id_is_for_the_broker_to_refuse(desk: Desk, txn_id: Any) -> None:
+    """It knows no such transaction: `unknown-id`. Req: R-05, F-03."""
+    desk.transfer(desk.controller(), section(0x77, Described(0x32, [txn_id, True])))
+    expected = txn_id if isinstance(txn_id, bytes) else b""
+    assert desk.take(commands.Discharge).transaction_id == expected
+
+
+def test_a_pre_settled_declare_is_dropped_and_a_pre_settled_discharge_done_in_silence(desk: Desk) -> None:
+    """Nobody would learn the id of the one; of the other, only the answer is unwanted. Req: F-03."""
+    control = desk.controller()
+    desk.transfer(control, encode_coordination(Declare()), settled=True)
+    assert desk.commands == []
+    for answer in (Accepted, lambda reply_to: RejectedEffect(reply_to, TransactionUnknown("x"))):
+        desk.effect(answer(discharge(desk, control, settled=True).reply_to))
+        assert silent(desk)
+
+
+def test_a_controller_may_speak_before_it_is_answered(desk: Desk) -> None:
+    """Source: wire contract 2.7."""
+    handle = desk.attach(Role.SENDER, Coordinator())
+    opened = desk.take(OpenCoordinator)
+    payload = encode_coordination(Declare())
+    # The client half would hold it back without credit: the frame is written by hand.
+    fields = b"\x52" + bytes([handle]) + b"\x43\xa0\x01t\x43\x42"
+    body = b"\x00\x53\x14\xc0" + bytes([len(fields) + 1, 5]) + fields + payload
+    size = (8 + len(body)).to_bytes(4, "big")
+    desk.commands += desk.gateway.receive(size + b"\x02\x00\x00\x00" + body, desk.clock.now_ms)
+    assert desk.commands == []
+    assert desk.gateway.uncommitted_bytes > len(payload)
+    desk.effect(CoordinatorOpened(opened.link))
+    assert desk.take(commands.Declare).reply_to == (*opened.link, 0)
+    assert desk.gateway.uncommitted_bytes == 0
+
+
+def test_credit_for_a_controller_does_not_run_out(desk: Desk) -> None:
+    control = desk.controller()
+    for _ in range(250):
+        assert desk.client.credit(desk.channel, control) > 0
+        desk.transfer(control, encode_coordination(Declare()))
+
+
+@pytest.mark.parametrize("how", ["detach", "end", "close", "cut"])
+def test_losing_the_coordinators_link_is_told_to_the_broker(desk: Desk, how: str) -> None:
+    """Which rolls back what was declared over it. Req: F-03."""
+    control = desk.controller()
+    declare(desk, control)
+    if how == "detach":
+        desk.client.detach(desk.channel, control)
+    elif how == "end":
+        desk.client.end(desk.channel)
+    elif how == "close":
+        desk.client.close()
+    else:
+        desk.commands += desk.gateway.eof(desk.clock.now_ms)
+    desk.pump()
+    if how in ("detach", "end"):
+        assert desk.take(CloseLink)
+    else:
+        assert desk.take(DropConnection).broken is (how == "cut")
+    assert desk.commands == []
+
+
+def test_an_answer_for_a_controller_that_is_gone_reaches_nobody(desk: Desk) -> None:
+    control = desk.controller()
+    desk.transfer(control, encode_coordination(Declare()))
+    command = desk.take(commands.Declare)
+    desk.client.detach(desk.channel, control)
+    desk.pump()
+    desk.effect(DeclaredEffect(command.reply_to, TXN), Accepted(command.reply_to))
+    assert silent(desk)
+
+
+# Sending
+
+
+def test_a_send_within_a_transaction_is_enlisted_and_answered_so(desk: Desk) -> None:
+    """Req: F-03. Source: wire contract 4.1, 6."""
+    payload = message_bytes()
+    delivery_id = desk.transfer(desk.sender(), payload, state=WITHIN)
+    enlist = desk.take(Enlist)
+    assert (enlist.connection_id, enlist.transaction_id) == (CONNECTION_ID, TXN)
+    assert isinstance(enlist.command, Send)
+    assert (enlist.command.queue_id, enlist.command.payload) == (QUEUE_ID, payload)
+    assert enlist.command.reply_to is not None
+    assert desk.commands == []
+    assert desk.gateway.uncommitted_bytes > 0
+    desk.effect(Enlisted(enlist.command.reply_to))
+    assert outcome(desk, delivery_id) == TransactionalState(TXN, ACCEPTED)
+    assert desk.gateway.uncommitted_bytes == 0
+
+
+def test_a_batch_within_a_transaction_is_enlisted_whole(desk: Desk) -> None:
+    """Req: F-03, T-07."""
+    envelope = section(0x75, message_bytes(b"a")) + section(0x75, message_bytes(b"b"))
+    delivery_id = desk.transfer(desk.sender(), envelope, message_format=BATCH_FORMAT, state=WITHIN)
+    command = desk.take(Enlist).command
+    assert isinstance(command, SendBatch)
+    assert len(command.messages) == 2
+    assert command.reply_to is not None
+    desk.effect(Enlisted(command.reply_to))
+    assert outcome(desk, delivery_id) == TransactionalState(TXN, ACCEPTED)
+
+
+def test_plain_and_transactional_sends_of_one_link_keep_their_outcomes(desk: Desk) -> None:
+    """Req: F-03. Whatever the order in which they are answered."""
+    sender = desk.sender()
+    other = b"other"
+    states = [None, WITHIN, None, TransactionalState(other), WITHIN]
+    replies: list[ReplyTo] = []
+    for state in states:
+        desk.transfer(sender, message_bytes(), state=state)
+        command = desk.commands.pop()
+        work = command.command if isinstance(command, Enlist) else command
+        assert isinstance(work, Send)
+        assert work.reply_to is not None
+        replies.append(work.reply_to)
+    desk.effect(
+        Accepted(replies[0]),
+        RejectedEffect(replies[1], QuotaExceeded("full")),
+        Accepted(replies[2]),
+        Enlisted(replies[3]),
+        Enlisted(replies[4]),
+    )
+    assert outcome(desk, 0) == ACCEPTED
+    assert str(desk.rejection(1).condition) == "amqp:resource-limit-exceeded"
+    assert outcome(desk, 2) == ACCEPTED
+    assert outcome(desk, 3) == TransactionalState(other, ACCEPTED)
+    assert outcome(desk, 4) == TransactionalState(TXN, ACCEPTED)
+    assert desk.gateway.uncommitted_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "condition"),
+    [
+        (TransactionUnknown("x"), "amqp:transaction:unknown-id"),
+        (TransactionTimedOut("x"), "amqp:transaction:timeout"),
+        (QuotaExceeded("x"), "amqp:resource-limit-exceeded"),
+    ],
+)
+def test_a_send_that_cannot_be_enlisted_is_rejected(
+    desk: Desk, error: ServiceBusError, condition: str
+) -> None:
+    """Req: F-03, T-02."""
+    delivery_id = desk.transfer(desk.sender(), message_bytes(), state=WITHIN)
+    command = desk.take(Enlist).command
+    assert command.reply_to is not None
+    desk.effect(RejectedEffect(command.reply_to, error))
+    assert str(desk.rejection(delivery_id).condition) == condition
+    assert desk.gateway.uncommitted_bytes == 0
+
+
+def test_a_malformed_message_is_not_enlisted(desk: Desk) -> None:
+    """Req: F-03, R-05."""
+    delivery_id = desk.transfer(desk.sender(), b"noise", state=WITHIN)
+    assert str(desk.rejection(delivery_id).condition) == "amqp:decode-error"
+    assert desk.commands == []
+
+
+def test_a_pre_settled_send_is_enlisted_without_an_answer(desk: Desk) -> None:
+    """Req: F-03, T-06."""
+    desk.transfer(desk.sender(), message_bytes(), state=WITHIN, settled=True)
+    assert desk.take(Enlist).command.reply_to is None
+    assert silent(desk)
+
+
+def test_a_delivery_id_used_twice_confuses_nobody_else(desk: Desk) -> None:
+    """Req: R-05. Only a broken client does it; its link and connection live on."""
+    desk.sender()
+    payload = message_bytes()
+    for txn_id in (b"a", b"b"):
+        state = encode(Described(0x34, [txn_id]))
+        fields = b"\x43\x43\xa0\x01t\x43\x42\x42\x40" + state
+        body = b"\x00\x53\x14\xc0" + bytes([len(fields) + 1, 8]) + fields + payload
+        size = (8 + len(body)).to_bytes(4, "big")
+        desk.commands += desk.gateway.receive(size + b"\x02\x00\x00\x00" + body, desk.clock.now_ms)
+    enlists = [desk.take(Enlist) for _ in range(2)]
+    desk.effect(*(Enlisted(enlist.command.reply_to) for enlist in enlists if enlist.command.reply_to))
+    assert not desk.gateway.closing
+
+
+@pytest.mark.parametrize("fields", [[], [None], ["text"], [b"x" * 33], [TXN, Described(0x34, [TXN])]])
+def test_a_state_that_names_no_transaction_is_never_a_plain_send(desk: Desk, fields: list[Any]) -> None:
+    """Req: F-03, R-05. The broker refuses what it does not know; the connection lives on."""
+    desk.sender()
+    state = encode(Described(0x34, fields))
+    head = b"\x43\x43\xa0\x01t\x43\x42\x42\x40" + state
+    body = b"\x00\x53\x14\xc0" + bytes([len(head) + 1, 8]) + head + message_bytes()
+    size = (8 + len(body)).to_bytes(4, "big")
+    desk.commands += desk.gateway.receive(size + b"\x02\x00\x00\x00" + body, desk.clock.now_ms)
+    enlist = desk.take(Enlist)
+    assert enlist.transaction_id == (fields[0] if fields and isinstance(fields[0], bytes) else b"")
+    assert enlist.command.reply_to is not None
+    desk.effect(RejectedEffect(enlist.command.reply_to, TransactionUnknown("x")))
+    assert b"amqp:transaction:unknown-id" in desk.sent
+    assert not desk.gateway.closing
+
+
+# Settling
+
+
+def delivered(desk: Desk, count: int = 1) -> list[int]:
+    """Deliver messages to a receiver; gives their delivery ids."""
+    _, command = desk.receiver(credit=count)
+    desk.commands.clear()
+    desk.effect(*(desk.deliver(command.link, message_bytes(), number=n + 1) for n in range(count)))
+    ids = [event.delivery_id for event in desk.events if isinstance(event, DeliveryReceived)]
+    desk.events = [event for event in desk.events if not isinstance(event, DeliveryReceived)]
+    return ids
+
+
+def enlisted(desk: Desk) -> Any:
+    """Take an enlisted settlement that wants an answer."""
+    enlist = desk.take(Enlist)
+    assert (enlist.connection_id, enlist.transaction_id) == (CONNECTION_ID, TXN)
+    return enlist.command
+
+
+DEAD = Rejected(AmqpError("com.microsoft:dead-letter", "why", {Symbol("DeadLetterReason"): "r"}))
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "echo"),
+    [
+        (ACCEPTED, lambda token, to: Complete(QUEUE_ID, token, to), ACCEPTED),
+        (
+            Modified(True, False, {Symbol("k"): 1}),
+            lambda token, to: Abandon(QUEUE_ID, token, to, {"k": 1}),
+            Modified(True, False),
+        ),
+        (Modified(False, True), lambda token, to: Defer(QUEUE_ID, token, to), Modified(False, True)),
+        (DEAD, lambda token, to: DeadLetter(QUEUE_ID, token, to, "r", "why"), Rejected()),
+    ],
+)
+def test_a_settlement_within_a_transaction_is_enlisted_and_echoed(
+    desk: Desk, said: DeliveryState, expected: Callable[[bytes, ReplyTo], Any], echo: DeliveryState
+) -> None:
+    """Req: F-03, L-06, L-09. Source: wire contract 4.3, 6."""
+    [delivery_id] = delivered(desk)
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, said))
+    command = enlisted(desk)
+    assert command == expected(TOKEN.bytes_le, command.reply_to)
+    assert desk.commands == []
+    assert silent(desk)
+    desk.effect(Enlisted(command.reply_to))
+    assert outcome(desk, delivery_id, Role.SENDER) == TransactionalState(TXN, echo)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, RELEASED, Received(1, 2), Declared(b"x"), TransactionalState(TXN, ACCEPTED)],
+    ids=["missing", "released", "received", "declared", "nested"],
+)
+def test_an_outcome_that_a_transaction_cannot_have_leaves_the_delivery_alone(
+    desk: Desk, said: DeliveryState | None
+) -> None:
+    """Req: F-03, R-05."""
+    [delivery_id] = delivered(desk)
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, said))
+    state = outcome(desk, delivery_id, Role.SENDER)
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert str(state.error.condition) == "amqp:not-allowed"
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, said), settled=True)
+    assert silent(desk)
+    assert desk.commands == []
+    desk.settle(delivery_id, delivery_id, ACCEPTED)
+    assert desk.take(Complete)
+
+
+def test_a_range_within_a_transaction_is_enlisted_one_by_one(desk: Desk) -> None:
+    """Unknown deliveries of it have lost their locks. Req: F-03, L-11, T-04."""
+    ids = delivered(desk, 5)
+    desk.settle(ids[2], ids[2], ACCEPTED)
+    desk.take(Complete)
+    desk.settle(ids[0], ids[4], TransactionalState(TXN, ACCEPTED))
+    found = [enlisted(desk) for _ in range(4)]
+    assert [command.reply_to[3] for command in found] == [ids[0], ids[1], ids[3], ids[4]]
+    state = outcome(desk, ids[2], Role.SENDER)
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert str(state.error.condition) == "com.microsoft:message-lock-lost"
+    desk.effect(*(Enlisted(command.reply_to) for command in found))
+    events = [desk.take_event(DispositionReceived) for _ in range(2)]
+    assert [(event.first, event.last) for event in events] == [(ids[0], ids[1]), (ids[3], ids[4])]
+    assert all(event.state == TransactionalState(TXN, ACCEPTED) for event in events)
+
+
+@pytest.mark.parametrize(
+    ("error", "condition"),
+    [
+        (TransactionUnknown("x"), "amqp:transaction:unknown-id"),
+        (TransactionTimedOut("x"), "amqp:transaction:timeout"),
+        (QuotaExceeded("x"), "amqp:resource-limit-exceeded"),
+    ],
+)
+def test_a_delivery_that_could_not_be_enlisted_can_be_settled_outside(
+    desk: Desk, error: ServiceBusError, condition: str
+) -> None:
+    """Req: F-03, L-11."""
+    [delivery_id] = delivered(desk)
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED))
+    desk.effect(SettlementFailed(enlisted(desk).reply_to, error))
+    state = outcome(desk, delivery_id, Role.SENDER)
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert str(state.error.condition) == condition
+    desk.settle(delivery_id, delivery_id, ACCEPTED)
+    command = desk.take(Complete)
+    assert command.lock_token == TOKEN.bytes_le
+    assert command.reply_to is not None
+    desk.effect(Settled(command.reply_to))
+    assert outcome(desk, delivery_id, Role.SENDER) == ACCEPTED
+
+
+@pytest.mark.parametrize("txn_id", [b"", b"x" * 33])
+def test_a_settlement_within_what_is_no_transaction_is_for_the_broker_to_refuse(
+    desk: Desk, txn_id: bytes
+) -> None:
+    """Req: F-03, R-05."""
+    [delivery_id] = delivered(desk)
+    desk.settle(delivery_id, delivery_id, TransactionalState(txn_id, ACCEPTED))
+    assert desk.take(Enlist).transaction_id == txn_id
+
+
+def test_after_a_roll_back_a_delivery_can_be_settled_anew(desk: Desk) -> None:
+    """It is locked as before, so long as its lock lasts. Req: F-03. Source: wire contract 6."""
+    control = desk.controller()
+    declare(desk, control)
+    [delivery_id] = delivered(desk)
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED))
+    desk.effect(Enlisted(enlisted(desk).reply_to))
+    assert outcome(desk, delivery_id, Role.SENDER) == TransactionalState(TXN, ACCEPTED)
+    desk.effect(Accepted(discharge(desk, control, fail=True).reply_to))
+    assert outcome(desk, 1) == ACCEPTED
+    desk.settle(delivery_id, delivery_id, RELEASED, settled=True)
+    assert desk.take(commands.Release).lock_token == TOKEN.bytes_le
+
+
+def test_after_the_commit_a_delivery_is_not_known_any_more(desk: Desk) -> None:
+    """Req: F-03, L-11. Others of the link are."""
+    control = desk.controller()
+    declare(desk, control)
+    first, second = delivered(desk, 2)
+    desk.settle(first, first, TransactionalState(TXN, ACCEPTED))
+    desk.effect(Enlisted(enlisted(desk).reply_to))
+    assert outcome(desk, first, Role.SENDER) == TransactionalState(TXN, ACCEPTED)
+    desk.effect(Accepted(discharge(desk, control).reply_to))
+    assert outcome(desk, 1) == ACCEPTED
+    desk.settle(first, second, ACCEPTED)
+    assert desk.take(Complete).lock_token != TOKEN.bytes_le
+    assert desk.commands == []
+    state = outcome(desk, first, Role.SENDER)
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert str(state.error.condition) == "com.microsoft:message-lock-lost"
+
+
+def test_a_commit_for_a_link_that_is_gone_is_no_harm(desk: Desk) -> None:
+    control = desk.controller()
+    declare(desk, control)
+    [delivery_id] = delivered(desk)
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED))
+    desk.effect(Enlisted(enlisted(desk).reply_to))
+    outcome(desk, delivery_id, Role.SENDER)
+    desk.client.detach(desk.channel, 1)
+    desk.pump()
+    desk.effect(Accepted(discharge(desk, control).reply_to))
+    assert outcome(desk, 1) == ACCEPTED
+
+
+def test_a_delivery_settled_on_the_clients_side_is_enlisted_without_an_answer(desk: Desk) -> None:
+    """And is known no longer, since the client has forgotten it. Req: F-03. Source: wire contract 4.3."""
+    [delivery_id] = delivered(desk)
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED), settled=True)
+    assert enlisted(desk).reply_to is None
+    assert silent(desk)
+    desk.settle(delivery_id, delivery_id, ACCEPTED)
+    assert desk.commands == []
+
+
+def test_a_delivery_settled_in_two_transactions_at_once_is_answered_in_order(desk: Desk) -> None:
+    """Req: F-03, R-05. The broker takes the first and refuses the others."""
+    [delivery_id] = delivered(desk)
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, Modified(True, False)))
+    desk.settle(delivery_id, delivery_id, TransactionalState(b"other", ACCEPTED))
+    desk.settle(delivery_id, delivery_id, Modified(False, True))
+    first, second = enlisted(desk), desk.take(Enlist).command
+    third = desk.take(Defer)
+    assert second.reply_to is not None
+    assert third.reply_to is not None
+    desk.effect(Enlisted(first.reply_to))
+    desk.effect(SettlementFailed(second.reply_to, MessageLockLost("x")))
+    desk.effect(SettlementFailed(third.reply_to, MessageLockLost("x")))
+    assert outcome(desk, delivery_id, Role.SENDER) == TransactionalState(TXN, Modified(True, False))
+    for _ in range(2):
+        assert isinstance(outcome(desk, delivery_id, Role.SENDER), Rejected)
+
+
+def test_the_answer_to_an_enlisted_settlement_stays_behind_earlier_deliveries(desk: Desk) -> None:
+    """Req: F-03."""
+    _, command = desk.receiver(credit=2)
+    desk.effect(desk.deliver(command.link, message_bytes(b"here")))
+    waiting: Deliver = desk.deliver(command.link, message_bytes(b"waits"), number=2)
+    body = desk.payloads.pop(waiting.message.body_row)
+    desk.effect(waiting)
+    first = desk.take_event(DeliveryReceived).delivery_id
+    desk.settle(first, first, TransactionalState(TXN, ACCEPTED))
+    desk.effect(Enlisted(enlisted(desk).reply_to))
+    assert silent(desk)
+    desk.payloads[waiting.message.body_row] = body
+    desk.gateway.bodies_arrived(lambda message: desk.payloads.get(message.body_row), desk.clock.now_ms)
+    desk.pump()
+    assert isinstance(desk.events[-2], DeliveryReceived)
+    assert outcome(desk, first, Role.SENDER) == TransactionalState(TXN, ACCEPTED)
+
+
+def test_what_is_remembered_of_transactions_that_nobody_discharges_is_bounded(desk: Desk) -> None:
+    """Req: R-05."""
+    control = desk.controller()
+    for number in range(TRANSACTIONS_MAX + 10):
+        declare(desk, control, number.to_bytes(16, "big"))
+    assert len(desk.gateway._context.enlisted) == TRANSACTIONS_MAX
+
+
+# Requests
+
+
+def test_a_disposition_by_request_is_enlisted_and_answered_200(desk: Desk) -> None:
+    """The request itself is settled at once. Req: F-03, L-14. Source: wire contract 0.6, 6."""
+    sender, _ = desk.pair("orders/$management")
+    body = {"disposition-status": "completed", "lock-tokens": Array.of(uuid.UUID, [TOKEN])}
+    desk.request(sender, "com.microsoft:update-disposition", body, state=WITHIN)
+    assert outcome(desk, 0) == TransactionalState(TXN, ACCEPTED)
+    enlist = desk.take(Enlist)
+    assert (enlist.connection_id, enlist.transaction_id) == (CONNECTION_ID, TXN)
+    command = enlist.command
+    assert isinstance(command, UpdateDisposition)
+    assert (command.lock_tokens, command.disposition) == ([TOKEN.bytes_le], Disposition.COMPLETED)
+    desk.effect(Enlisted(command.reply_to))
+    assert desk.response().status == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "condition"),
+    [
+        (TransactionUnknown("x"), 404, "amqp:transaction:unknown-id"),
+        (TransactionTimedOut("x"), 408, "amqp:transaction:timeout"),
+        (MessageLockLost("x"), 410, "com.microsoft:message-lock-lost"),
+    ],
+)
+def test_a_disposition_by_request_that_cannot_be_enlisted_says_why(
+    desk: Desk, error: ServiceBusError, status: int, condition: str
+) -> None:
+    """Req: F-03."""
+    sender, _ = desk.pair("orders/$management")
+    body = {"disposition-status": "abandoned", "lock-tokens": Array.of(uuid.UUID, [TOKEN])}
+    desk.request(sender, "com.microsoft:update-disposition", body, state=WITHIN)
+    reply_to = desk.take(Enlist).command.reply_to
+    assert reply_to is not None
+    desk.effect(Failed(reply_to, error))
+    response = desk.response()
+    assert (response.status, str(response.condition)) == (status, condition)
+
+
+def test_locks_are_renewed_at_once_within_a_transaction_too(desk: Desk) -> None:
+    """Req: F-03, L-10. Source: wire contract 6."""
+    sender, _ = desk.pair("orders/$management")
+    body = {"lock-tokens": Array.of(uuid.UUID, [TOKEN])}
+    desk.request(sender, "com.microsoft:renew-lock", body, state=WITHIN)
+    desk.effect(LocksRenewed(desk.take(RenewLocks).reply_to, [5]))
+    assert desk.response().status == 200
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("com.microsoft:schedule-message", {"messages": [{"message": message_bytes()}]}),
+        ("com.microsoft:cancel-scheduled-message", {"sequence-numbers": [1]}),
+        ("com.microsoft:batch-delete-messages", {"message-count": 1, "enqueued-time-utc": Timestamp(1)}),
+        ("com.microsoft:set-session-state", {"session-id": "s", "session-state": b"x"}),
+        ("peeklock:purge-messages", {"enqueued-time-utc": Timestamp(1)}),
+    ],
+)
+def test_other_changes_are_refused_within_a_transaction(
+    desk: Desk, operation: str, body: dict[str, Any]
+) -> None:
+    """A schedule would promise a number before the commit. Req: F-03."""
+    sender, _ = desk.pair("orders/$management")
+    desk.request(sender, operation, body, state=WITHIN)
+    assert outcome(desk, 0) == TransactionalState(TXN, ACCEPTED)
+    response = desk.response()
+    assert (response.status, str(response.condition)) == (400, "amqp:not-allowed")
+    assert desk.commands == []
+    desk.request(sender, operation, body)
+    assert not isinstance(desk.commands.pop(), Enlist)
+
+
+# Sending via an entity
+
+
+@pytest.mark.parametrize("text", ["audit", "/audit", "amqps://host:5671/audit", Symbol("audit")])
+def test_a_sender_via_an_entity_names_its_destination_with_each_message(desk: Desk, text: str) -> None:
+    """Req: F-03. Source: wire contract 2.1, 2.5, 6."""
+    handle = desk.attach(Role.SENDER, "orders", properties={DESTINATION: text})
+    command = desk.take(OpenSender)
+    assert (command.address, command.destination) == (Address("orders"), Address("audit"))
+    desk.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, False))
+    desk.transfer(handle, message_bytes())
+    assert desk.take(Send).destination == Address("audit")
+    desk.transfer(handle, section(0x75, message_bytes()), message_format=BATCH_FORMAT)
+    assert desk.take(SendBatch).destination == Address("audit")
+    desk.transfer(handle, message_bytes(), state=WITHIN)
+    command = desk.take(Enlist).command  # type: ignore[assignment]
+    assert command.destination == Address("audit")
+
+
+def test_a_null_destination_is_none(desk: Desk) -> None:
+    desk.attach(Role.SENDER, "orders", properties={DESTINATION: None})
+    assert desk.take(OpenSender).destination is None
+
+
+@pytest.mark.parametrize(
+    ("destination", "condition"),
+    [
+        (5, "amqp:invalid-field"),
+        (b"audit", "amqp:invalid-field"),
+        (["audit"], "amqp:invalid-field"),
+        ("", "amqp:invalid-field"),
+        ("amqps://host/", "amqp:invalid-field"),
+        ("audit/$DeadLetterQueue", "amqp:not-allowed"),
+        ("audit/$Transfer/$DeadLetterQueue", "amqp:not-allowed"),
+        ("audit/$management", "amqp:not-allowed"),
+        ("$cbs", "amqp:not-allowed"),
+    ],
+)
+def test_a_destination_that_cannot_be_one_is_refused(desk: Desk, destination: Any, condition: str) -> None:
+    """Req: R-05. Source: wire contract 2.2."""
+    desk.attach(Role.SENDER, "orders", properties={DESTINATION: destination})
+    assert str(desk.refusal().condition) == condition
+    assert desk.commands == []
+
+
+@pytest.mark.parametrize("granted", [("orders",), ("audit",), ("orders", "audit")])
+def test_sending_via_an_entity_needs_the_right_to_send_to_both(granted: tuple[str, ...]) -> None:
+    """Req: R-04. Source: wire contract 6: clients put two tokens."""
+    desk = Desk(mechanism="ANONYMOUS")
+    sender, _ = desk.pair("$cbs")
+    expires_at_ms = desk.clock.now_ms + 60_000
+    for name in granted:
+        audience = f"sb://localhost/{name}"
+        lasts_ms = expires_at_ms + (60_000 if name == "orders" else 0)
+        desk.put_token(sender, audience, generate(audience, KEY_NAME, KEY, lasts_ms))
+        desk.effect(EntityFound(desk.take(LookUp).reply_to, view_of_queue(name)))
+    desk.attach(Role.SENDER, "orders", properties={DESTINATION: "audit"})
+    if len(granted) == 1:
+        assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+        assert desk.commands == []
+        return
+    command = desk.take(OpenSender)
+    desk.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, False))
+    # The link lives no longer than the first of both grants.
+    desk.clock.now_ms = expires_at_ms + 1_000
+    desk.commands += desk.gateway.tick(desk.clock.now_ms)
+    desk.pump()
+    assert desk.take(CloseLink).link == command.link
