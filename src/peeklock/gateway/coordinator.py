@@ -21,7 +21,7 @@ from peeklock.gateway.errors import MessageMalformed
 from peeklock.gateway.intake import Intake
 
 REQUEST_BYTES_MAX = 65_536
-"""Our choice: a declare or discharge has less than 100 bytes, and may come with sections that nobody reads."""
+"""Our choice: a declare or discharge has less than 100 bytes, and may come with properties nobody reads."""
 
 TRANSACTIONS_MAX = 64
 """Transactions whose settlements a connection remembers, for a roll back. Our choice, well above the 16 that
