@@ -403,7 +403,7 @@ def test_misuse_by_the_owner_is_a_local_error() -> None:
     with pytest.raises(LocalProtocolError):
         Connection("server", container_id="s", now_ms=0).open()
     with pytest.raises(ValueError, match="neither"):
-        Connection("proxy", container_id="s", now_ms=0)  # type: ignore[arg-type]
+        Connection("proxy", container_id="s", now_ms=0)  # type: ignore[arg-type]  # that is the point
 
 
 def test_a_client_that_has_begun_to_open_does_not_open_twice() -> None:

@@ -322,7 +322,7 @@ class Broker:
 
     def settled(self, command: Abandon | Defer | DeadLetter | Release | Complete) -> list[Effect]:
         effects = self.do(command)
-        assert effects[0] == Settled(command.reply_to), effects  # type: ignore[arg-type]
+        assert effects[0] == Settled(command.reply_to), effects  # type: ignore[arg-type]  # given above
         return effects[1:]
 
     def renew(self, *views: MessageView, sub_queue: SubQueue = SubQueue.MAIN) -> list[int]:

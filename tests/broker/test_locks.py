@@ -29,7 +29,9 @@ def broker() -> Broker:
     return made
 
 
-def disposition(broker: Broker, *tokens: bytes, to: Disposition = Disposition.COMPLETED, dead: bool = False):  # type: ignore[no-untyped-def]
+def disposition(
+    broker: Broker, *tokens: bytes, to: Disposition = Disposition.COMPLETED, dead: bool = False
+) -> UpdateDisposition:
     sub_queue = SubQueue.DEAD_LETTER if dead else SubQueue.MAIN
     return UpdateDisposition(Address("orders", sub_queue), list(tokens), to, broker.reply_to(2), reason="why")
 

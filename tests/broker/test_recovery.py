@@ -133,7 +133,7 @@ def test_a_state_that_comes_as_a_plain_number_is_understood(broker: Broker) -> N
     broker.defer(broker.receive()[0])
     for fact in broker.facts:
         if isinstance(fact, MessageStored):
-            fact.message.state = int(fact.message.state)  # type: ignore[assignment]
+            fact.message.state = int(fact.message.state)  # type: ignore[assignment]  # wrongly
     broker.restart()
     assert broker.peek()[0].state is MessageState.DEFERRED
     assert numbers(broker.receive_deferred(1)) == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -278,7 +279,7 @@ def test_the_management_node_end_to_end(desk: LiveDesk, broker: InProcessBroker)
     """Req: L-03, L-10, L-14, S-06, S-11, A-06."""
     sender, _ = desk.pair("orders/$management")
 
-    def ask(operation: str, body: object) -> tuple[int, dict[str, object]]:
+    def ask(operation: str, body: object) -> tuple[int, dict[str, Any]]:
         desk.request(sender, f"com.microsoft:{operation}", body)
         assert desk.take_event(DispositionReceived).state == ACCEPTED
         response = desk.response()
@@ -301,7 +302,7 @@ def test_the_management_node_end_to_end(desk: LiveDesk, broker: InProcessBroker)
         "receive-by-sequence-number", {"sequence-numbers": [1], "receiver-settle-mode": UInt(1)}
     )
     assert status == 200
-    [item] = body["messages"]  # type: ignore[misc]
+    [item] = body["messages"]
     assert isinstance(item, dict)
     assert scan(item["message"]).decode_message_annotations()["x-opt-message-state"] == 1
     done = {"disposition-status": "completed", "lock-tokens": [item["lock-token"]]}
@@ -317,15 +318,15 @@ def test_the_management_node_end_to_end(desk: LiveDesk, broker: InProcessBroker)
     assert ask("cancel-scheduled-message", {"sequence-numbers": [3]}) == (200, {})
     assert ask("cancel-scheduled-message", {"sequence-numbers": [3]})[0] == 404
     status, body = ask("peek-message", {"from-sequence-number": 0, "message-count": 10})
-    found = [scan(item["message"]).decode_message_annotations() for item in body["messages"]]  # type: ignore[attr-defined]
+    found = [scan(item["message"]).decode_message_annotations() for item in body["messages"]]
     assert [(each["x-opt-sequence-number"], each["x-opt-message-state"]) for each in found] == [
         (2, 0),
         (4, 2),
     ]
     broker.advance(5_000)
     status, body = ask("peek-message", {"from-sequence-number": 3, "message-count": 10})
-    [item] = body["messages"]  # type: ignore[misc]
-    annotations = scan(item["message"]).decode_message_annotations()  # type: ignore[index]
+    [item] = body["messages"]
+    annotations = scan(item["message"]).decode_message_annotations()
     assert annotations["x-opt-enqueued-time"] == due
     assert annotations["x-opt-message-state"] == 0
     assert ask("batch-delete-messages", {"message-count": 10, "enqueued-time-utc": Timestamp(due)}) == (

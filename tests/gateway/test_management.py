@@ -19,6 +19,7 @@ from peeklock.broker.commands import (
     CancelScheduled,
     DeleteMessages,
     Disposition,
+    LookUp,
     Peek,
     PurgeMessages,
     ReceiveDeferred,
@@ -169,7 +170,7 @@ def test_nothing_found_is_204_with_an_empty_body(desk: Desk, sender: int, operat
     body = {"from-sequence-number": 1, "message-count": 1, "sequence-numbers": [1]}
     ask(desk, sender, operation, body)
     [command] = desk.commands
-    desk.effect(MessagesFound(command.reply_to, []))  # type: ignore[union-attr]
+    desk.effect(MessagesFound(command.reply_to, []))  # type: ignore[union-attr]  # a request has one
     response = desk.response()
     assert (response.status, response.body) == (204, {})
 
@@ -371,7 +372,9 @@ def test_batch_delete_answers_how_many(desk: Desk, sender: int, asked: int) -> N
     desk.effect(MessagesDeleted(command.reply_to, 1))
     response = desk.response()
     assert (response.status, response.body) == (200, {"message-count": 1})
-    value = decode_typed(response.raw, scan(response.raw).body[0] + 3)[0]["message-count"]  # type: ignore[index]
+    body = scan(response.raw).body
+    assert body is not None
+    value = decode_typed(response.raw, body[0] + 3)[0]["message-count"]
     assert type(value) is Int
     ask(
         desk,
@@ -649,8 +652,7 @@ def test_the_receiver_named_by_reply_to_may_be_on_another_session(desk: Desk) ->
     desk.channel = desk.client.begin()
     name = str(uuid.uuid4())
     desk.attach(Role.RECEIVER, NODE, name=name, near=name)
-    look_up = desk.commands.pop()
-    desk.effect(EntityFound(look_up.reply_to, view_of_queue()))  # type: ignore[union-attr]
+    desk.effect(EntityFound(desk.take(LookUp).reply_to, view_of_queue()))
     desk.client.flow(desk.channel, 0, 10)
     desk.pump()
     second, desk.channel = desk.channel, first
