@@ -12,8 +12,8 @@ use costs nothing here. The last use of a queue is the latest of
     last_enqueued_at_ms    of the main queue: scheduled messages that became active, forwarded ones that came
     here                   creation, update, start-up: `watch`
 
-and it is in use at the moment while a message is scheduled or a receiver has credit or waits for a session.
-Messages that lie there do not count.
+and it is in use at the moment while a message is scheduled or in somebody's hands, or a receiver has credit
+or waits for a session. Messages that lie there do not count.
 Source: semantics A-03, F-02; Learn "Message expiration", section "Idleness".
 """
 
@@ -101,7 +101,7 @@ class _Watch:
 
 
 def _is_in_use(entity: Entity) -> bool:
-    if len(entity.main.scheduled):
+    if len(entity.main.scheduled) or any(queue.locks for queue in entity.queues()):
         return True
     return any(
         isinstance(link, ReceiverLink) and (link.line is None or link.has_credit())

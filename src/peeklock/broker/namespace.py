@@ -27,9 +27,11 @@ from peeklock.broker.errors import (
     ServiceBusError,
 )
 from peeklock.broker.forwarding import Forwarding
+from peeklock.broker.idle import IdleDeletion
 from peeklock.broker.integrity import check_queue
 from peeklock.broker.message import Message
 from peeklock.broker.operations import Operations
+from peeklock.broker.purging import Purging
 from peeklock.broker.quotas import TierLimits
 from peeklock.broker.receivers import ReceiverLink
 from peeklock.broker.recovery import Recovery
@@ -100,6 +102,8 @@ class Namespace:
         self._attachments = Attachments(self._entities, self._shared)
         self._operations = operations = Operations(self._entities, self._shared)
         self._transactions = Transactions(limits, operations, self._shared)
+        self._purging = Purging(self._entities, self._shared)
+        self._idle = IdleDeletion(self._shared.timers, self._remove)
         self._recovery: Recovery | None = None
         self._handlers: dict[type, tuple[_Handler, _Refusal]] = {
             ask.OpenSender: (self._attachments.open_sender, _refuse_link),
@@ -122,6 +126,7 @@ class Namespace:
             ask.ReceiveDeferred: (operations.receive_deferred, _fail),
             ask.UpdateDisposition: (operations.update_disposition, _fail),
             ask.DeleteMessages: (operations.delete_messages, _fail),
+            ask.PurgeMessages: (self._purging.purge, _fail),
             ask.Fetched: (operations.fetched, _cannot_fail),
             ask.RenewSessionLock: (operations.renew_session, _fail),
             ask.GetSessionState: (operations.get_session_state, _fail),
@@ -221,6 +226,7 @@ class Namespace:
         self, command: ask.CreateQueue, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entity = self._entities.create(command.description, now_ms)
+        self._idle.watch(entity, now_ms)
         changes.append(entity.stored())
         effects.append(do.EntityFound(command.reply_to, entity.view()))
 
@@ -234,6 +240,7 @@ class Namespace:
                     queue.drop_locks(now_ms, changes, effects)
             entity.change(description, self._entities.limits, now_ms)
             changes.append(entity.stored())
+        self._idle.watch(entity, now_ms)
         effects.append(do.EntityFound(command.reply_to, entity.view()))
         receivers = [opened for opened in entity.links.values() if isinstance(opened, ReceiverLink)]
         if not entity.receives:
@@ -266,6 +273,7 @@ class Namespace:
         """Take an entity away, with all that is attached to it."""
         error = EntityDeleted(f"The messaging entity '{entity.name}' was deleted.")
         self._attachments.detach_all(list(entity.links.values()), error, now_ms, changes, effects)
+        self._idle.forget(entity)
         changes.append(self._entities.remove(entity))
 
     def _list_queues(
@@ -287,6 +295,8 @@ class Namespace:
     def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
         """Build the indexes and timers; nothing is locked. What fell due meanwhile follows by `advance`."""
         self._recovering().finish(now_ms)
+        for entity in self._entities:
+            self._idle.watch(entity, now_ms)
         self._entities.next_entity_id = max(self._entities.next_entity_id, next_entity_id)
         self._recovery = None
 
@@ -355,6 +365,7 @@ class Namespace:
             check_queue(queue, now_ms)
         self._attachments.check()
         self._transactions.check()
+        self._idle.check()
 
 
 def _refuse_link(

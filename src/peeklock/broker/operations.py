@@ -368,8 +368,7 @@ class Operations:
 
     def peek(self, command: ask.Peek, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
         queue = self._readable(command.address)
-        if queue.dead_letters is not None:
-            queue.accessed_at_ms = now_ms
+        queue.accessed_at_ms = now_ms
         views = browse(
             queue, command.from_sequence_number, command.count_max, command.bytes_max, command.session_id
         )
