@@ -88,7 +88,7 @@ def request(desk: LiveDesk, node: str, operation: str, body: dict[str, Any]) -> 
     before = desk.events[:]
     desk.events.clear()
     halves = desk.pair(f"{node}/$management")
-    desk.request(halves[0], f"com.microsoft:{operation}", body)
+    desk.request(halves[0], operation if ":" in operation else f"com.microsoft:{operation}", body)
     [response] = [
         event for event in desk.events if isinstance(event, DeliveryReceived) and event.handle == halves[1]
     ]

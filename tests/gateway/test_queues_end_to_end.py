@@ -157,6 +157,63 @@ def test_sessions_are_listed_in_pages(desk: LiveDesk, broker: InProcessBroker) -
     assert request(desk, "orders", "get-message-sessions", since).body["sessions-ids"] == ["later"]
 
 
+# Many messages at once
+
+
+def test_purge_takes_what_is_active_or_deferred_and_nothing_else(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: A-06. All of it in one request; none is 200 too."""
+    broker.create_queue("plain")
+    purge = "peeklock:purge-messages"
+    assert request(desk, "plain", purge, {}).body == {"message-count": 0}
+    send(desk, message("held"), message("later"), message("old"), to="plain")
+    desk.listen("plain", credit=2)
+    held, later = desk.deliveries()
+    desk.settle(later.delivery_id, later.delivery_id, Modified(True, True))
+    due = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(broker.clock.now_ms + 99_000)}
+    scheduled = {"messages": [{"message": message("scheduled", annotations=due)}]}
+    assert request(desk, "plain", "schedule-message", scheduled).status == 200
+    until = Timestamp(broker.clock.now_ms)
+    broker.advance(1)
+    send(desk, *(message(f"new {number}") for number in range(3000)), to="plain")
+    response = request(desk, "plain", purge, {"enqueued-time-utc": until})
+    assert (response.status, response.body) == (200, {"message-count": 2})
+    assert request(desk, "plain", purge, {}).body == {"message-count": 3000}
+    view = broker.queue("plain")
+    assert (view.active_count, view.scheduled_count) == (1, 1)
+    desk.settle(held.delivery_id, held.delivery_id, ACCEPTED)
+    assert broker.queue("plain").active_count == 0
+
+
+def test_purge_of_sessions_partitions_and_dead_letters(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: A-06, G-01, S-02, L-17."""
+    broker.create_queue("wide", enable_partitioning=True, **SETTINGS)
+    for address in ("orders", "wide"):
+        send(desk, *(message(str(number), f"s{number}") for number in range(9)), to=address)
+        accept(desk, "s0", credit=1, address=address)
+        [delivery] = desk.deliveries()
+        desk.settle(delivery.delivery_id, delivery.delivery_id, Rejected(AmqpError(Symbol("x"), "")))
+        assert request(desk, address, "peeklock:purge-messages", {}).body == {"message-count": 8}
+        dead = f"{address}/$DeadLetterQueue"
+        assert request(desk, dead, "peeklock:purge-messages", {}).body == {"message-count": 1}
+        view = broker.queue(address)
+        assert (view.active_count, view.dead_letter_count) == (0, 0)
+        desk.events.clear()
+        ask_for(desk, None, address=address, wait_ms=0)
+        assert str(desk.refusal().condition) == "com.microsoft:timeout"
+
+
+def test_batch_delete_of_one_session(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: A-06, G-01."""
+    send(desk, *(message(f"{name}{number}", name) for number in range(3) for name in "ab"))
+    body = {"message-count": Int(2), "enqueued-time-utc": Timestamp(2**50), "session-id": "b"}
+    assert request(desk, "orders", "batch-delete-messages", body).body == {"message-count": 2}
+    assert broker.queue("orders").active_count == 4
+    accept(desk, "b", credit=5)
+    assert bodies(desk.deliveries()) == ["b2"]
+
+
 # Partitions
 
 
