@@ -28,10 +28,14 @@ from peeklock.broker.commands import (
     Complete,
     CreateQueue,
     DeadLetter,
+    Declare,
     Defer,
+    Discharge,
     DropConnection,
+    Enlist,
     Link,
     LookUp,
+    OpenCoordinator,
     OpenReceiver,
     OpenSender,
     Peek,
@@ -51,8 +55,11 @@ from peeklock.broker.commands import (
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import (
     Accepted,
+    CoordinatorOpened,
+    Declared,
     Deliver,
     Effect,
+    Enlisted,
     EntityFound,
     Failed,
     LinkRefused,
@@ -332,6 +339,28 @@ class Broker:
 
     def drop(self, connection: int = 1, *, broken: bool = True) -> list[Effect]:
         return self.do(DropConnection(connection, broken))
+
+    # Transactions
+
+    def coordinator(self, connection: int = 1) -> Link:
+        return self.one(OpenCoordinator(self.link(connection)), CoordinatorOpened).link
+
+    def declare(self, link: Link) -> bytes:
+        return self.one(Declare(link, self.reply_to(link[0])), Declared).transaction_id
+
+    def enlist(self, transaction_id: bytes, command: Any, connection: int = 1) -> None:
+        """Enlist a command, which nobody else may hear of."""
+        facts = len(self.facts)
+        effects = self.do(Enlist(connection, transaction_id, command))
+        assert effects == [Enlisted(command.reply_to)], effects
+        assert len(self.facts) == facts
+
+    def discharge(self, link: Link, transaction_id: bytes, *, fail: bool = False) -> list[Effect]:
+        """Commit or roll back; give what follows beside the answer."""
+        reply_to = self.reply_to(link[0])
+        effects = self.do(Discharge(link, transaction_id, fail, reply_to))
+        assert Accepted(reply_to) in effects, effects
+        return [effect for effect in effects if effect != Accepted(reply_to)]
 
 
 def arriving(
