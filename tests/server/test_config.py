@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from peeklock.broker.commands import CreateQueue, UpdateQueue
 from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
-from peeklock.broker.effects import QueueView
+from peeklock.broker.effects import EntityFound, QueueView
+from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import BASIC, STANDARD
 from peeklock.server.config import FILE_BYTES_MAX, Config, ConfigError, parse_config, read_config, reconcile
 
@@ -405,6 +406,25 @@ def test_a_queue_may_forward_to_one_below_it_in_the_file() -> None:
     config = forwarding(("a", "B", "d"), ("b", "c", None), ("c", None, "d"), ("d", None, None))
     assert order(config) == ["d", "c", "b", "a"]
     assert order(config, view(name="c", forward_dead_lettered_to="d")) == ["d", "b", "a"]
+
+
+def test_a_namespace_made_by_the_file_agrees_with_it_at_the_next_start() -> None:
+    """Req: A-02, F-01. The broker takes each command in its turn, and nothing is left to do."""
+    namespace = Namespace(limits=STANDARD, tokens=bytes, digest_key=b"")
+
+    def start(config: Config) -> int:
+        steps = reconcile(config, namespace.queue_views(), STANDARD)
+        for step in steps:
+            (answer,) = namespace.apply(step(REPLY_TO), now_ms=1)[1]
+            assert isinstance(answer, EntityFound)
+        return len(steps)
+
+    chain = forwarding(("a", "B", "d"), ("b", "c", None), ("c", None, "d"), ("d", None, None))
+    assert start(chain) == 4
+    assert start(chain) == 0
+    turned = forwarding(("a", "", ""), ("b", "a", None), ("c", "b", ""), ("d", "c", None))
+    assert start(turned) == 4
+    assert start(turned) == 0
 
 
 def test_turning_a_forward_round_closes_no_circle_on_the_way() -> None:
