@@ -325,7 +325,7 @@ def test_a_delivery_at_the_links_size_is_taken_and_one_past_it_reported(frames: 
 
     server.flow(0, 0, 10)
     assert len(only(deliver(0, 1000), DeliveryReceived).payload) == 1000
-    assert deliver(1, 1001) == [DeliveryOversized(0, 0, 1, b"tag0", False, 1000)]
+    assert deliver(1, 1001) == [DeliveryOversized(0, 0, 1, b"tag0", False, None, 1000)]
     assert len(only(deliver(2, 1000), DeliveryReceived).payload) == 1000
     assert server.credit(0, 0) == 7
 
@@ -336,7 +336,7 @@ def test_an_oversized_delivery_holds_no_memory() -> None:
     for _ in range(100):
         assert server.receive(transfer(0, 0, bytes(900), more=True), 0) == []
     assert server.receive(transfer(0, 0, b"end", settled=True), 0) == [
-        DeliveryOversized(0, 0, 0, b"tag0", True, 1000)
+        DeliveryOversized(0, 0, 0, b"tag0", True, None, 1000)
     ]
 
 

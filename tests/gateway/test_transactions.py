@@ -644,6 +644,57 @@ def test_a_delivery_settled_on_the_clients_side_is_enlisted_without_an_answer(de
     assert desk.commands == []
 
 
+def test_the_clients_half_of_a_settlement_is_no_second_one(desk: Desk) -> None:
+    """Some clients settle on their side once they are answered. Req: F-03. Source: AMQP 4.4.2."""
+    [delivery_id] = delivered(desk)
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED))
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED), settled=True)
+    desk.effect(Enlisted(enlisted(desk).reply_to))
+    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED), settled=True)
+    assert desk.commands == []
+
+
+@pytest.mark.parametrize("what", ["message", "oversized", "outcome"])
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_was_refused_and_nobody_was_told_of_keeps_a_transaction_from_its_commit(
+    desk: Desk, what: str, settled: bool
+) -> None:
+    """Else a part of it would be missing. What was told is for the client to judge. Req: F-03, T-06."""
+    control = desk.controller()
+    declare(desk, control)
+    if what == "outcome":
+        [delivery_id] = delivered(desk)
+        desk.settle(delivery_id, delivery_id, TransactionalState(TXN, RELEASED), settled=settled)
+    else:
+        payload = b"noise" if what == "message" else b"x" * (SIZE_MAX + 1)
+        desk.transfer(desk.sender(), payload, state=WITHIN, settled=settled)
+    assert silent(desk) is settled
+    desk.events.clear()
+    command = discharge(desk, control)
+    assert command.fail is settled
+    desk.effect(Accepted(command.reply_to))
+    state = desk.take_event(DispositionReceived).state
+    if not settled:
+        assert state == ACCEPTED
+        return
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert str(state.error.condition) == "amqp:transaction:rollback"
+
+
+def test_what_was_refused_does_not_hinder_a_roll_back_nor_another_transaction(desk: Desk) -> None:
+    """Req: F-03."""
+    control = desk.controller()
+    declare(desk, control)
+    declare(desk, control, b"other")
+    desk.transfer(desk.sender(), b"noise", state=TransactionalState(b"other"), settled=True)
+    for fail in (False, True):
+        command = discharge(desk, control, fail=fail)
+        assert command.fail is fail
+        desk.effect(Accepted(command.reply_to))
+        assert desk.take_event(DispositionReceived).state == ACCEPTED
+
+
 def test_a_delivery_settled_in_two_transactions_at_once_is_answered_in_order(desk: Desk) -> None:
     """Req: F-03, R-05. The broker takes the first and refuses the others."""
     [delivery_id] = delivered(desk)
@@ -685,7 +736,7 @@ def test_what_is_remembered_of_transactions_that_nobody_discharges_is_bounded(de
     control = desk.controller()
     for number in range(TRANSACTIONS_MAX + 10):
         declare(desk, control, number.to_bytes(16, "big"))
-    assert len(desk.gateway._context.enlisted) == TRANSACTIONS_MAX
+    assert len(desk.gateway._context.transactions) == TRANSACTIONS_MAX
 
 
 # Requests

@@ -108,6 +108,7 @@ class DeliveryOversized:
     delivery_id: int
     delivery_tag: bytes
     settled: bool
+    state: DeliveryState | None
     size_bytes_max: int
 
 

@@ -239,6 +239,7 @@ class Incoming:
                     partial.delivery_id,
                     partial.tag,
                     partial.settled,
+                    partial.state,
                     link.size_bytes_max,
                 )
             )

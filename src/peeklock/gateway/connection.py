@@ -492,7 +492,7 @@ class Gateway:
         reply_to = effect.reply_to
         link = self._by_number.get(reply_to[2])
         if link is not None:
-            link.accepted(reply_to[3])  # type: ignore[union-attr]  # the number is no receiver's
+            link.accepted(reply_to[3], now_ms)  # type: ignore[union-attr]  # the number is no receiver's
 
     def _rejected(self, effect: Rejected, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to[2])

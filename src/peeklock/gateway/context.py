@@ -55,6 +55,16 @@ class GatewayLimits:
 
 
 @dataclass(slots=True)
+class OpenTransaction:
+    """What a connection remembers of a transaction; all else is the broker's."""
+
+    settled: list[tuple[ReceiverLink, int]] = field(default_factory=list)
+    """Deliveries whose settlement is part of it."""
+    refusal: Exception | None = None
+    """Why something that wants no answer did not become part of it: so it cannot be committed as a whole."""
+
+
+@dataclass(slots=True)
 class Context:
     """One connection's common state; `payloads` is set for the time of a call that delivers."""
 
@@ -71,8 +81,8 @@ class Context:
     """In order of their attachment."""
     waiting_links: dict[int, ReceiverLink] = field(default_factory=dict)
     """Receivers with deliveries that wait for a body, by number."""
-    enlisted: dict[bytes, list[tuple[ReceiverLink, int]]] = field(default_factory=dict)
-    """By the id of an open transaction: deliveries whose settlement is part of it."""
+    transactions: dict[bytes, OpenTransaction] = field(default_factory=dict)
+    """Those declared on this connection and not discharged, by id."""
     finding: int = 0
     """Requests under way whose answers hold messages or a state."""
     unsent_reply_bytes: int = 0
@@ -82,6 +92,12 @@ class Context:
     """Unsent output as last told by the transport."""
     payloads: Payloads | None = None
     _request_number: int = 0
+
+    def spoil(self, transaction_id: bytes, refusal: Exception) -> None:
+        """Remember that something was refused in a transaction which nobody is told."""
+        transaction = self.transactions.get(transaction_id)
+        if transaction is not None:
+            transaction.refusal = refusal
 
     def ask(self, answered: Answered) -> ReplyTo:
         """Make the reply-to of a request to the broker, and remember what to do with its answer."""

@@ -14,9 +14,9 @@ from peeklock.amqp.coordination import Declare, Discharge, decode_coordination
 from peeklock.amqp.events import DeliveryReceived, LinkAttached
 from peeklock.amqp.performatives import ACCEPTED, Declared
 from peeklock.broker import commands
-from peeklock.broker.errors import NotSupported, ServiceBusError
+from peeklock.broker.errors import NotSupported, ServiceBusError, TransactionRolledBack
 from peeklock.gateway.address import Node
-from peeklock.gateway.context import Context
+from peeklock.gateway.context import Context, OpenTransaction
 from peeklock.gateway.errors import MessageMalformed
 from peeklock.gateway.intake import Intake
 
@@ -24,8 +24,8 @@ REQUEST_BYTES_MAX = 65_536
 """Our choice: a declare or discharge has less than 100 bytes, and may come with properties nobody reads."""
 
 TRANSACTIONS_MAX = 64
-"""Transactions whose settlements a connection remembers, for a roll back. Our choice, well above the 16 that
-the broker lets a connection have open."""
+"""Transactions that a connection remembers. Our choice, well above the 16 that the broker lets it have open:
+the others have timed out, and nobody discharged them."""
 
 
 class CoordinatorLink(Intake):
@@ -64,27 +64,31 @@ class CoordinatorLink(Intake):
         else:
             if isinstance(request, Discharge):
                 self._discharging[delivery_id] = (request, event.settled)
-                self.context.commands.append(
-                    commands.Discharge(self.link, request.txn_id, request.fail, reply_to)
-                )
+                transaction = self.context.transactions.get(request.txn_id)
+                fail = request.fail or (transaction is not None and transaction.refusal is not None)
+                self.context.commands.append(commands.Discharge(self.link, request.txn_id, fail, reply_to))
             elif not event.settled:  # else nobody would learn of the transaction
                 self.context.commands.append(commands.Declare(self.link, reply_to))
 
     def declared(self, delivery_id: int, transaction_id: bytes) -> None:
         """Tell the controller its new transaction."""
-        enlisted = self.context.enlisted
-        if len(enlisted) >= TRANSACTIONS_MAX:
-            del enlisted[next(iter(enlisted))]
-        enlisted[transaction_id] = []
+        transactions = self.context.transactions
+        if len(transactions) >= TRANSACTIONS_MAX:
+            del transactions[next(iter(transactions))]
+        transactions[transaction_id] = OpenTransaction()
         self._settle(delivery_id, Declared(transaction_id))
 
-    def accepted(self, delivery_id: int) -> None:
+    def accepted(self, delivery_id: int, now_ms: int) -> None:
         """Tell the controller that its transaction is committed, or rolled back as it wanted."""
         request, settled = self._discharging.pop(delivery_id, (None, False))
-        if request is not None:
-            for link, settled_id in self.context.enlisted.pop(request.txn_id, ()):
-                if not request.fail:
-                    link.committed(settled_id)
+        transaction = None if request is None else self.context.transactions.pop(request.txn_id, None)
+        if request is not None and transaction is not None and not request.fail:
+            if transaction.refusal is not None:
+                error = TransactionRolledBack(f"The transaction was rolled back: {transaction.refusal}")
+                self._reject(delivery_id, error, now_ms, settled=settled)
+                return
+            for link, settled_id in transaction.settled:
+                link.committed(settled_id)
         if not settled:
             self._settle(delivery_id, ACCEPTED)
 

@@ -7,7 +7,7 @@ not know: what a transfer asks for. Source: wire contract 2.7, 4.1.
 from __future__ import annotations
 
 from peeklock.amqp.events import DeliveryOversized, DeliveryReceived
-from peeklock.amqp.performatives import DeliveryState, Rejected
+from peeklock.amqp.performatives import DeliveryState, Rejected, TransactionalState
 from peeklock.amqp.types import Role
 from peeklock.broker.errors import MessageSizeExceeded
 from peeklock.gateway.address import Node, shown
@@ -89,4 +89,6 @@ class Intake:
             self._settle(delivery_id, Rejected(refusal))
 
     def _refuse(self, event: DeliveryReceived | DeliveryOversized, error: Exception, now_ms: int) -> None:
+        if event.settled and isinstance(event.state, TransactionalState):
+            self.context.spoil(event.state.txn_id, error)
         self._reject(event.delivery_id, error, now_ms, settled=event.settled)

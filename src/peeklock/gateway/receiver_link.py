@@ -54,6 +54,7 @@ class ReceiverLink:
         "_settled",
         "_tokens",
         "_wanted",
+        "_within",
         "channel",
         "context",
         "handle",
@@ -100,6 +101,7 @@ class ReceiverLink:
         # What to answer when it is not `accepted`. In transactions a client may settle one delivery twice
         # before the first answer: the second time is refused, in its turn.
         self._echoes: dict[int, deque[DeliveryState]] = {}
+        self._within: dict[int, bytes] = {}  # ids of transactions in which deliveries are settled
 
     # Credit
 
@@ -253,6 +255,8 @@ class ReceiverLink:
 
     def take_token(self, delivery_id: int) -> bytes:
         """Give the lock token of a delivery that is being settled; it is unsettled no longer."""
+        if self._within:
+            self._within.pop(delivery_id, None)
         return self._tokens.pop(delivery_id)
 
     def expect(self, delivery_id: int, echo: DeliveryState) -> ReplyTo:
@@ -260,6 +264,15 @@ class ReceiverLink:
         if echo is not ACCEPTED:
             self._echoes.setdefault(delivery_id, deque()).append(echo)
         return (*self.link, delivery_id)
+
+    def expect_within(self, delivery_id: int, echo: TransactionalState) -> ReplyTo:
+        """Remember the same of a settlement within a transaction."""
+        self._within[delivery_id] = echo.txn_id
+        return self.expect(delivery_id, echo)
+
+    def is_within(self, delivery_id: int, transaction_id: bytes) -> bool:
+        """Say whether a delivery is being settled within a transaction already."""
+        return self._within.get(delivery_id) == transaction_id
 
     def settled(self, effect: Settled) -> None:
         """Answer a settlement that was performed."""
@@ -270,20 +283,22 @@ class ReceiverLink:
         """Answer a settlement that will be performed when its transaction is committed."""
         state = self._take_echo(delivery_id)
         assert isinstance(state, TransactionalState)
-        within = self.context.enlisted.get(state.txn_id)
-        if within is not None:
-            within.append((self, delivery_id))
+        transaction = self.context.transactions.get(state.txn_id)
+        if transaction is not None:
+            transaction.settled.append((self, delivery_id))
         self._answer(delivery_id, state)
 
     def settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
         """Answer a settlement that was refused."""
         delivery_id = effect.reply_to[3]
         self._take_echo(delivery_id)
+        self._within.pop(delivery_id, None)
         refusal = self.context.reporter.report(effect.error, shown(self.node.address), now_ms)
         self._answer(delivery_id, Rejected(refusal))
 
     def committed(self, delivery_id: int) -> None:
         """Forget a delivery whose settlement was part of a transaction."""
+        self._within.pop(delivery_id, None)
         if self._tokens.pop(delivery_id, None) is not None:
             del self.unsettled[delivery_id]
 
@@ -317,3 +332,4 @@ class ReceiverLink:
         for delivery_id in self._tokens:
             self.unsettled.pop(delivery_id, None)
         self._tokens.clear()
+        self._within.clear()

@@ -103,7 +103,7 @@ class SenderLink(Intake):
             self._unanswered[event.delivery_id] = size
             self.context.uncommitted_bytes += size
 
-    def accepted(self, delivery_id: int) -> None:
+    def accepted(self, delivery_id: int, now_ms: int) -> None:
         """Tell the sender that its message is stored."""
         self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
         self._settle(delivery_id, ACCEPTED)

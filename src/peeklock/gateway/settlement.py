@@ -82,31 +82,36 @@ def _enlist(
     outcome = state.outcome
     make = _ENLISTABLE.get(type(outcome))
     if make is None:
-        _refuse_outcome(context, event, outcome, now_ms)
+        _refuse_outcome(context, event, state, now_ms)
         return
     assert outcome is not None
-    echo = None if event.settled else TransactionalState(state.txn_id, _echo(outcome))
+    echo = _echo(outcome)
     for delivery_id in _known(context, unsettled, event, now_ms):
         link = unsettled[delivery_id]
         assert link.queue_id is not None
-        reply_to = None if echo is None else link.expect(delivery_id, echo)
-        command = make(link.queue_id, link.token(delivery_id), outcome, reply_to)
         if event.settled:
+            if link.is_within(delivery_id, state.txn_id):
+                continue  # the client's half of what was asked before: a second settlement is not meant
             del unsettled[delivery_id]
-            link.take_token(delivery_id)
+            command = make(link.queue_id, link.take_token(delivery_id), outcome, None)
+        else:
+            reply_to = link.expect_within(delivery_id, TransactionalState(state.txn_id, echo))
+            command = make(link.queue_id, link.token(delivery_id), outcome, reply_to)
         context.commands.append(Enlist(context.connection_id, state.txn_id, command))
 
 
 def _refuse_outcome(
-    context: Context, event: DispositionReceived, outcome: DeliveryState | None, now_ms: int
+    context: Context, event: DispositionReceived, state: TransactionalState, now_ms: int
 ) -> None:
-    said = "nothing" if outcome is None else type(outcome).__name__.lower()
+    said = "nothing" if state.outcome is None else type(state.outcome).__name__.lower()
     refused = InvalidOperation(
         "In a transaction a message can be completed, abandoned, deferred or dead-lettered; the outcome of "
         f"delivery {event.first} is {said}."
     )
     refusal = context.reporter.report(refused, "", now_ms)
-    if not event.settled:
+    if event.settled:
+        context.spoil(state.txn_id, refused)
+    else:
         context.connection.disposition(event.channel, _OUR_ROLE, event.first, event.last, Rejected(refusal))
 
 
