@@ -26,6 +26,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from peeklock.broker import arrival
 from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change
 from peeklock.broker.effects import Effect, Fetch
@@ -105,24 +106,24 @@ class Forwarding:
         is_dead_letter = source.dead_letters is None
         if message.hops >= HOPS_MAX:
             _bury(message, _TOO_MANY_HOPS)
-            entity.dead_letters.take_in(message, payload, changes)
+            arrival.take_in(entity.dead_letters, message, payload, changes)
             source.shared.touch(entity.dead_letters)
             return
         target = self._entities.get(path)
         wants_routing = target is not None and target.main.reads_routing and message.routing is None
         if wants_routing and self._obstacle(target, path, message, routing_known=False) is None:
             if is_dead_letter:
-                source.take_in(message, payload, changes)
+                arrival.take_in(source, message, payload, changes)
                 source.forward_stored_from(message.position)
             else:
-                source.park(message, payload, now_ms, changes)
+                arrival.park(source, message, payload, now_ms, changes)
             return
         reason = self._obstacle(target, path, message, routing_known=True)
         if reason is not None or target is None:
             assert reason is not None
             _bury(message, reason)
             transfers = self._entities.transfers_of(entity)
-            transfers.take_in(message, payload, changes)
+            arrival.take_in(transfers, message, payload, changes)
             source.shared.touch(transfers)
             return
         message.hops += 1
@@ -136,7 +137,7 @@ class Forwarding:
         message.delivery_count = 0
         message.session_id = None
         target.main.accessed_at_ms = now_ms
-        target.main.store(message, payload, now_ms, changes, effects)
+        arrival.store(target.main, message, payload, now_ms, changes, effects)
         source.shared.touch(target.main)
 
     def _obstacle(

@@ -2,9 +2,9 @@
 
 Owns: all messages of one queue, where each stands, and its locks. Must not know: links' owners, names of
 other entities, the wire, the store. Everything happens at the `now_ms` given; what became true is appended to
-`changes`, what follows to `effects`. Beside it stand: `delivery` (who gets which message next),
-`message_sessions` (the sessions of a queue that requires them), `settlement` (what a receiver asks for a
-message it holds), `forwarding` (what passes on to another entity).
+`changes`, what follows to `effects`. Beside it stand: `arrival` (how a message comes in), `delivery` (who
+gets which message next), `message_sessions` (the sessions of a queue that requires them), `settlement` (what
+a receiver asks for a message it holds), `forwarding` (what passes on to another entity).
 
 Theory of operation. A message stands in exactly one table, by its durable state: `active`, `deferred` or
 `scheduled`. An active one is also in one of these situations:
@@ -27,22 +27,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappush
 
-from peeklock.broker import delivery
+from peeklock.broker import arrival, delivery
 from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change, MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
-from peeklock.broker.duplicates import PURGE_EVERY_MS, Duplicates
+from peeklock.broker.duplicates import Duplicates
 from peeklock.broker.effects import Effect
-from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView, Routing
+from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
 from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.message_table import MessageTable
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.sequence_numbers import Partitions, number_of, order_of, order_to_browse_from
 from peeklock.broker.shared import Shared
 from peeklock.broker.timers import FAR_MS, Activation, Expiry
-
-ACTIVATION_LAG_MS = 1_000
-"""An activation that lags by so much enqueues at its own time, not at the scheduled one (S-07)."""
 
 ACTIVE = MessageState.ACTIVE
 DEFERRED = MessageState.DEFERRED
@@ -189,173 +186,16 @@ class MessageQueue:
         self.locks = {}
         self.line = delivery.QueueLine()
 
-    # Arrival
+    # Arrival (see `arrival`)
 
-    def store(
-        self,
-        message: Message,
-        payload: bytes | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
-        *,
-        turn: int | None = None,
-        forward_to: str | None = None,
-    ) -> int:
-        """Store an arriving message, at once or scheduled, or pass it on; answer its sequence number.
-
-        A duplicate is dropped, and the first message's number answered (D-01, S-01).
-
-        Args:
-            payload: None for a message that is stored already, somewhere else.
-            turn: the partition of a message without a key, when the caller has chosen one.
-            forward_to: pass it on to there, whatever the queue itself forwards to.
-        """
-        routing = message.routing
-        digest = None
-        if routing is not None:
-            duplicates = self.duplicates
-            if duplicates is not None and routing.message_id is not None:
-                partition_key = (
-                    None if self.partitions is None else routing.session_id or routing.partition_key
-                )
-                digest = duplicates.digest(routing.message_id, partition_key)
-                first_number = duplicates.first_number(digest, now_ms)
-                if first_number is not None:
-                    return first_number
-        position = self._take_position()
-        message.position = position
-        if self.partitions is None:
-            number = number_of(position)
-        else:
-            number = self.partitions.take(self._partition_of(routing, turn))
-        message.sequence_number = number
-        if not message.hops:
-            message.enqueued_sequence_number = number
-        if digest is not None:
-            self._note_duplicate(digest, number, now_ms, changes)
-        scheduled_at_ms = message.scheduled_at_ms
-        if scheduled_at_ms is not None and scheduled_at_ms > now_ms:
-            self._schedule(message, now_ms)
-        elif forward_to is not None or (self.forward_to is not None and not len(self.active)):
-            to = forward_to or self.forward_to
-            assert to is not None
-            message.enqueued_at_ms = self._stamp(now_ms)
-            self.shared.forwarding.pass_on(self, to, message, payload, now_ms, changes, effects)
-            return number
-        else:
-            self._enqueue(message, now_ms)
-            if self.forward_to is not None:
-                self.forward_stored_from(message.position)  # behind those that wait there
-        message.routing = None  # not kept for every stored message
-        self.size_bytes += message.size_bytes
-        if self.numbers is not None:
-            self.numbers.put(self.key_of(number), message)
-        changes.append(MessageStored(self.queue_id, message, payload))
-        return number
-
-    def park(self, message: Message, payload: bytes | None, now_ms: int, changes: list[Change]) -> None:
-        """Store a message that was numbered here and cannot be passed on yet."""
-        self._enqueue(message, now_ms)
-        self.size_bytes += message.size_bytes
-        if self.numbers is not None:
-            self.numbers.put(self.key_of(message.sequence_number), message)
-        changes.append(MessageStored(self.queue_id, message, payload))
-        self.forward_stored_from(message.position)
-
-    def _take_position(self) -> int:
+    def take_position(self) -> int:
+        """Give out the next position, which is also the order of the next number without partitions."""
         position = self.next_position
         self.next_position = position + 1
         if not self.numbers_dirty:
             self.numbers_dirty = True
             self.shared.issued.append(self)
         return position
-
-    def _partition_of(self, routing: Routing | None, turn: int | None) -> int:
-        """Session id, else partition key, else with duplicate detection the message id, else in turn
-        (S-02)."""
-        assert self.partitions is not None
-        if routing is not None:
-            key = routing.partition_key if routing.session_id is None else routing.session_id
-            if key is not None:
-                return self.partitions.of_key(key.encode())
-            if routing.message_id is not None and self.duplicates is not None:
-                return self.partitions.of_key(routing.message_id)
-        return self.partitions.next_in_turn() if turn is None else turn
-
-    def _note_duplicate(self, digest: bytes, number: int, now_ms: int, changes: list[Change]) -> None:
-        duplicates = self.duplicates
-        assert duplicates is not None
-        changes.append(duplicates.note(digest, number, now_ms))
-        if len(duplicates) == 1:
-            self.wake(now_ms + duplicates.window_ms + PURGE_EVERY_MS)
-
-    def _schedule(self, message: Message, now_ms: int) -> None:
-        message.state = SCHEDULED
-        message.enqueued_at_ms = max(now_ms, self.last_enqueued_at_ms)
-        self.scheduled.put(message.position, message)
-        if self.sessions is not None:
-            assert message.routing is not None
-            message.session_id = message.routing.session_id
-            self.sessions.stored(message)
-        self.wake(self.activation.note(message))
-
-    def _enqueue(self, message: Message, enqueued_at_ms: int) -> None:
-        """Make a message with a new position active; its time-to-live counts from here (E-01, S-04)."""
-        message.enqueued_at_ms = enqueued_at_ms = self._stamp(enqueued_at_ms)
-        ttl_ms = message.ttl_ms
-        if ttl_ms is not None:
-            message.expires_at_ms = enqueued_at_ms + min(ttl_ms, self.default_ttl_ms)
-            message.ttl_ms = None  # from here on it is expires_at_ms - enqueued_at_ms
-        self.active.put(message.position, message)
-        if ttl_ms is not None or self.default_ttl_ms < UNLIMITED_MS:
-            self._note_expiry(message)
-        if self.sessions is not None:
-            if message.routing is not None:
-                message.session_id = message.routing.session_id
-            self.sessions.stored(message)
-
-    def _activate(self, waiting: Message, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
-        """Enqueue a scheduled message as if just sent (S-07)."""
-        assert waiting.scheduled_at_ms is not None
-        lags = now_ms - waiting.scheduled_at_ms >= ACTIVATION_LAG_MS
-        self.remove(waiting, changes)
-        message = waiting.moved()
-        message.position = self._take_position()
-        if self.partitions is None:
-            message.sequence_number = number_of(message.position)
-        else:
-            message.sequence_number = self.partitions.take(self.partitions.of_number(waiting.sequence_number))
-        at_ms = now_ms if lags else waiting.scheduled_at_ms
-        if self.forward_to is not None and not len(self.active):
-            message.enqueued_at_ms = self._stamp(at_ms)
-            self.shared.forwarding.pass_on(self, self.forward_to, message, None, now_ms, changes, effects)
-            return
-        self._enqueue(message, at_ms)
-        self.size_bytes += message.size_bytes
-        if self.numbers is not None:
-            self.numbers.put(self.key_of(message.sequence_number), message)
-        changes.append(MessageStored(self.queue_id, message))
-        if self.forward_to is not None:
-            self.forward_stored_from(message.position)
-
-    def _stamp(self, at_ms: int) -> int:
-        """Give the enqueued time of a message that arrives: it never goes backwards (S-04)."""
-        if at_ms > self.last_enqueued_at_ms:
-            self.last_enqueued_at_ms = at_ms
-        return self.last_enqueued_at_ms
-
-    def take_in(self, message: Message, payload: bytes | None, changes: list[Change]) -> None:
-        """Store a dead letter, which keeps its number; it stays here."""
-        assert self.numbers is not None
-        assert self.dead_letters is None
-        message.routing = None
-        message.session_id = None  # sessions do not apply here
-        message.position = self._take_position()
-        self.size_bytes += message.size_bytes
-        self.active.put(message.position, message)
-        self.numbers.put(self.key_of(message.sequence_number), message)
-        changes.append(MessageStored(self.queue_id, message, payload))
 
     def dead_letter(
         self,
@@ -372,7 +212,7 @@ class MessageQueue:
         moved = message.moved()
         moved.overlay = overlay
         if dead_letters.forward_to is None:
-            dead_letters.take_in(moved, None, changes)
+            arrival.take_in(dead_letters, moved, None, changes)
         else:
             self.shared.forwarding.pass_on(
                 dead_letters, dead_letters.forward_to, moved, None, now_ms, changes, effects
@@ -488,7 +328,7 @@ class MessageQueue:
             heappush(self.line.returned, message.position)
         else:
             self.sessions.given_back(message)
-        self._note_expiry(message)
+        self.note_expiry(message)
 
     def set_deferred(self, message: Message, changes: list[Change]) -> None:
         """Set a message aside until it is asked for by number (L-10)."""
@@ -537,7 +377,8 @@ class MessageQueue:
         else:
             self.remove(message, changes)
 
-    def _note_expiry(self, message: Message) -> None:
+    def note_expiry(self, message: Message) -> None:
+        """Have an unlocked message looked at when its time is up."""
         if self.expiry is not None:
             self.wake(self.expiry.note(message))
 
@@ -564,7 +405,7 @@ class MessageQueue:
         if self.activation.next_ms() <= now_ms:
             due, steps = self.activation.take_due(now_ms, count_max)
             for message in due:
-                self._activate(message, now_ms, changes, effects)
+                arrival.activate(self, message, now_ms, changes, effects)
             work += steps
         if self.forward_due_ms <= now_ms:
             work += self.shared.forwarding.pass_on_stored(self, now_ms, count_max, changes, effects)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 from uuid import UUID
 
+from peeklock.broker import arrival, settlement
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
-from peeklock.broker import settlement
 from peeklock.broker.browsing import browse, deferred_by_number, oldest_unlocked, scheduled_by_number
 from peeklock.broker.changes import Change
 from peeklock.broker.commands import Disposition, ReceiveMode
@@ -76,10 +76,10 @@ class Operations:
             queue = self._check_send(command.queue_id, (message,), message.size_bytes, command.destination)
         queue.accessed_at_ms = now_ms
         if command.destination is None:
-            queue.store(message, command.payload, now_ms, changes, effects)
+            arrival.store(queue, message, command.payload, now_ms, changes, effects)
         else:
-            queue.store(
-                message, command.payload, now_ms, changes, effects, forward_to=command.destination.path
+            arrival.store(
+                queue, message, command.payload, now_ms, changes, effects, forward_to=command.destination.path
             )
         reply_to = command.reply_to
         if reply_to is not None:
@@ -109,7 +109,7 @@ class Operations:
         turn = None if queue.partitions is None else queue.partitions.next_in_turn()
         forward_to = None if destination is None else destination.path
         return [
-            queue.store(message, payload, now_ms, changes, effects, turn=turn, forward_to=forward_to)
+            arrival.store(queue, message, payload, now_ms, changes, effects, turn=turn, forward_to=forward_to)
             for message, payload in messages
         ]
 

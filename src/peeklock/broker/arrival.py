@@ -1,0 +1,190 @@
+"""How a message comes into a queue: numbered, then stored at once, set aside for later, or passed on.
+
+Owns: numbers, partitions, enqueued times, duplicates and activation. Must not know: what happens to a message
+once it stands in its queue, and who is refused (`operations`).
+Source: semantics S-01 to S-07, D-01, E-01, F-01.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from peeklock.broker.changes import Change, MessageStored
+from peeklock.broker.descriptions import UNLIMITED_MS
+from peeklock.broker.duplicates import PURGE_EVERY_MS
+from peeklock.broker.effects import Effect
+from peeklock.broker.message import Message, MessageState, Routing
+from peeklock.broker.sequence_numbers import number_of
+
+if TYPE_CHECKING:
+    from peeklock.broker.message_queue import MessageQueue
+
+ACTIVATION_LAG_MS = 1_000
+"""An activation that lags by so much enqueues at its own time, not at the scheduled one (S-07)."""
+
+
+def store(
+    queue: MessageQueue,
+    message: Message,
+    payload: bytes | None,
+    now_ms: int,
+    changes: list[Change],
+    effects: list[Effect],
+    *,
+    turn: int | None = None,
+    forward_to: str | None = None,
+) -> int:
+    """Store an arriving message, at once or scheduled, or pass it on; answer its sequence number.
+
+    A duplicate is dropped, and the first message's number answered (D-01, S-01).
+
+    Args:
+        payload: None for a message that is stored already, somewhere else.
+        turn: the partition of a message without a key, when the caller has chosen one.
+        forward_to: pass it on to there, whatever the queue itself forwards to.
+    """
+    routing = message.routing
+    digest = None
+    if routing is not None:
+        duplicates = queue.duplicates
+        if duplicates is not None and routing.message_id is not None:
+            partition_key = None if queue.partitions is None else routing.session_id or routing.partition_key
+            digest = duplicates.digest(routing.message_id, partition_key)
+            first_number = duplicates.first_number(digest, now_ms)
+            if first_number is not None:
+                return first_number
+    position = queue.take_position()
+    message.position = position
+    if queue.partitions is None:
+        number = number_of(position)
+    else:
+        number = queue.partitions.take(_partition_of(queue, routing, turn))
+    message.sequence_number = number
+    if not message.hops:
+        message.enqueued_sequence_number = number
+    if digest is not None:
+        _note_duplicate(queue, digest, number, now_ms, changes)
+    scheduled_at_ms = message.scheduled_at_ms
+    if scheduled_at_ms is not None and scheduled_at_ms > now_ms:
+        _schedule(queue, message, now_ms)
+    elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
+        to = forward_to or queue.forward_to
+        assert to is not None
+        message.enqueued_at_ms = _stamp(queue, now_ms)
+        queue.shared.forwarding.pass_on(queue, to, message, payload, now_ms, changes, effects)
+        return number
+    else:
+        _enqueue(queue, message, now_ms)
+        if queue.forward_to is not None:
+            queue.forward_stored_from(message.position)  # behind those that wait there
+    message.routing = None  # not kept for every stored message
+    _keep(queue, message, payload, changes)
+    return number
+
+
+def park(
+    queue: MessageQueue, message: Message, payload: bytes | None, now_ms: int, changes: list[Change]
+) -> None:
+    """Store a message that was numbered here and cannot be passed on yet."""
+    _enqueue(queue, message, now_ms)
+    _keep(queue, message, payload, changes)
+    queue.forward_stored_from(message.position)
+
+
+def activate(
+    queue: MessageQueue, waiting: Message, now_ms: int, changes: list[Change], effects: list[Effect]
+) -> None:
+    """Enqueue a scheduled message as if just sent (S-07)."""
+    assert waiting.scheduled_at_ms is not None
+    lags = now_ms - waiting.scheduled_at_ms >= ACTIVATION_LAG_MS
+    queue.remove(waiting, changes)
+    message = waiting.moved()
+    message.position = queue.take_position()
+    if queue.partitions is None:
+        message.sequence_number = number_of(message.position)
+    else:
+        message.sequence_number = queue.partitions.take(queue.partitions.of_number(waiting.sequence_number))
+    at_ms = now_ms if lags else waiting.scheduled_at_ms
+    if queue.forward_to is not None and not len(queue.active):
+        message.enqueued_at_ms = _stamp(queue, at_ms)
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, None, now_ms, changes, effects)
+        return
+    _enqueue(queue, message, at_ms)
+    _keep(queue, message, None, changes)
+    if queue.forward_to is not None:
+        queue.forward_stored_from(message.position)
+
+
+def take_in(queue: MessageQueue, message: Message, payload: bytes | None, changes: list[Change]) -> None:
+    """Store a dead letter, which keeps its number; it stays here."""
+    assert queue.dead_letters is None
+    message.routing = None
+    message.session_id = None  # sessions do not apply here
+    message.position = queue.take_position()
+    queue.active.put(message.position, message)
+    _keep(queue, message, payload, changes)
+
+
+def _partition_of(queue: MessageQueue, routing: Routing | None, turn: int | None) -> int:
+    """Session id, else partition key, else with duplicate detection the message id, else in turn
+    (S-02)."""
+    assert queue.partitions is not None
+    if routing is not None:
+        key = routing.partition_key if routing.session_id is None else routing.session_id
+        if key is not None:
+            return queue.partitions.of_key(key.encode())
+        if routing.message_id is not None and queue.duplicates is not None:
+            return queue.partitions.of_key(routing.message_id)
+    return queue.partitions.next_in_turn() if turn is None else turn
+
+
+def _note_duplicate(
+    queue: MessageQueue, digest: bytes, number: int, now_ms: int, changes: list[Change]
+) -> None:
+    duplicates = queue.duplicates
+    assert duplicates is not None
+    changes.append(duplicates.note(digest, number, now_ms))
+    if len(duplicates) == 1:
+        queue.wake(now_ms + duplicates.window_ms + PURGE_EVERY_MS)
+
+
+def _schedule(queue: MessageQueue, message: Message, now_ms: int) -> None:
+    message.state = MessageState.SCHEDULED
+    message.enqueued_at_ms = max(now_ms, queue.last_enqueued_at_ms)
+    queue.scheduled.put(message.position, message)
+    if queue.sessions is not None:
+        assert message.routing is not None
+        message.session_id = message.routing.session_id
+        queue.sessions.stored(message)
+    queue.wake(queue.activation.note(message))
+
+
+def _enqueue(queue: MessageQueue, message: Message, enqueued_at_ms: int) -> None:
+    """Make a message with a new position active; its time-to-live counts from here (E-01, S-04)."""
+    message.enqueued_at_ms = enqueued_at_ms = _stamp(queue, enqueued_at_ms)
+    ttl_ms = message.ttl_ms
+    if ttl_ms is not None:
+        message.expires_at_ms = enqueued_at_ms + min(ttl_ms, queue.default_ttl_ms)
+        message.ttl_ms = None  # from here on it is expires_at_ms - enqueued_at_ms
+    queue.active.put(message.position, message)
+    if ttl_ms is not None or queue.default_ttl_ms < UNLIMITED_MS:
+        queue.note_expiry(message)
+    if queue.sessions is not None:
+        if message.routing is not None:
+            message.session_id = message.routing.session_id
+        queue.sessions.stored(message)
+
+
+def _stamp(queue: MessageQueue, at_ms: int) -> int:
+    """Give the enqueued time of a message that arrives: it never goes backwards (S-04)."""
+    if at_ms > queue.last_enqueued_at_ms:
+        queue.last_enqueued_at_ms = at_ms
+    return queue.last_enqueued_at_ms
+
+
+def _keep(queue: MessageQueue, message: Message, payload: bytes | None, changes: list[Change]) -> None:
+    """Count and record a message that stands in its table."""
+    queue.size_bytes += message.size_bytes
+    if queue.numbers is not None:
+        queue.numbers.put(queue.key_of(message.sequence_number), message)
+    changes.append(MessageStored(queue.queue_id, message, payload))
