@@ -1,0 +1,77 @@
+"""What the examples share: where the broker is, queues of their own, and time to let pass.
+
+Itself no example.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from azure.servicebus import parse_connection_string
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from peeklock.testing.served import ServedBroker
+
+
+def connection_string() -> str:
+    """Give the connection string of the broker to use."""
+    found = os.environ.get("SERVICEBUS_CONNECTION_STRING")
+    if found is None:
+        raise SystemExit(
+            "set SERVICEBUS_CONNECTION_STRING to the connection string that `peeklock serve` prints"
+        )
+    return found
+
+
+@contextmanager
+def administration(broker: str) -> Iterator[ServiceBusAdministrationClient]:
+    """Open the administration client, which speaks HTTPS and has to trust the broker's certificate."""
+    options = {}
+    with tempfile.TemporaryDirectory() as folder:
+        if "UseDevelopmentEmulator=true" in broker:
+            # A broker on this machine has made its certificate itself: trust the one that it shows.
+            endpoint = urlsplit(parse_connection_string(broker).endpoint)
+            certificate = Path(folder, "certificate.pem")
+            certificate.write_text(ssl.get_server_certificate((endpoint.hostname, endpoint.port or 5672)))
+            options["connection_verify"] = str(certificate)
+        with ServiceBusAdministrationClient.from_connection_string(broker, **options) as client:
+            yield client
+
+
+@contextmanager
+def own_queues(broker: str, **queues: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Make a queue for each keyword, with the settings it has, and delete them at the end; gives their names.
+
+    The keyword is the start of the name, and the rest is this run's: two runs never share a queue.
+    """
+    run = uuid.uuid4().hex[:8]
+    with administration(broker) as client, ExitStack() as at_end:
+        names = []
+        for purpose, settings in queues.items():
+            names.append(f"{purpose}-{run}")
+            client.create_queue(names[-1], **settings)
+            at_end.callback(client.delete_queue, names[-1])
+        yield names
+
+
+@contextmanager
+def passing_time(for_real: bool) -> Iterator[tuple[str, Callable[[timedelta], None]]]:
+    """Give a connection string and a way to let time pass.
+
+    For real that is waiting. Else it is a broker of our own, in this process, whose clock is moved.
+    """
+    if for_real:
+        yield connection_string(), lambda span: time.sleep(span.total_seconds())
+    else:
+        with ServedBroker() as served:
+            yield served.connection_string, served.advance
