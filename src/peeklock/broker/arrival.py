@@ -48,7 +48,8 @@ def store(
     if routing is not None:
         duplicates = queue.duplicates
         if duplicates is not None and routing.message_id is not None:
-            partition_key = None if queue.partitions is None else routing.session_id or routing.partition_key
+            # In a partitioned queue the key belongs to the id (wire contract 10.3).
+            partition_key = None if queue.partitions is None else routing.key
             digest = duplicates.digest(routing.message_id, partition_key)
             first_number = duplicates.first_number(digest, now_ms)
             if first_number is not None:
@@ -130,7 +131,7 @@ def _partition_of(queue: MessageQueue, routing: Routing | None, turn: int | None
     (S-02)."""
     assert queue.partitions is not None
     if routing is not None:
-        key = routing.partition_key if routing.session_id is None else routing.session_id
+        key = routing.key
         if key is not None:
             return queue.partitions.of_key(key.encode())
         if routing.message_id is not None and queue.duplicates is not None:

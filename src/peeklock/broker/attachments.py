@@ -56,6 +56,7 @@ class Attachments:
         entity, queue = self._entities.queue(command.address)
         entity.require_receiving()
         _require_receivable(entity, queue, command.session)
+        self._entities.require_room_for_receiver(entity)
         deletes = command.mode is ReceiveMode.RECEIVE_AND_DELETE
         receiver = ReceiverLink(command.link, queue.queue_id, entity.links, deletes=deletes)
         if command.session is not None:

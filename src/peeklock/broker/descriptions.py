@@ -23,8 +23,7 @@ class EntityStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueDescription:
-    """Settings of a queue. Times in ms. Fields of features not offered yet are refused when they ask for the
-    feature."""
+    """Settings of a queue. Times in ms."""
 
     name: str
     lock_duration_ms: int = 60_000

@@ -19,9 +19,9 @@ from peeklock.broker.message import Message
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_sessions import MessageSessions, SessionStates
 from peeklock.broker.message_table import MessageTable
-from peeklock.broker.quotas import TierLimits
-from peeklock.broker.receivers import AnyLink
-from peeklock.broker.sequence_numbers import Partitions
+from peeklock.broker.quotas import RECEIVE_REQUESTS_MAX, TierLimits
+from peeklock.broker.receivers import AnyLink, ReceiverLink
+from peeklock.broker.sequence_numbers import PARTITION_COUNT, Partitions
 from peeklock.broker.shared import Shared
 from peeklock.broker.validation import check_forwarding, checked_queue, checked_update
 
@@ -117,6 +117,11 @@ class Entity:
     def size_bytes(self) -> int:
         size_bytes = sum(queue.size_bytes for queue in self.queues())
         return size_bytes if self.states is None else size_bytes + self.states.size_bytes
+
+    def size_bytes_max(self) -> int:
+        """Give what it may hold; each partition may hold as much as a whole queue without."""
+        partitions = PARTITION_COUNT if self.description.enable_partitioning else 1
+        return self.description.max_size_mb * 1024 * 1024 * partitions
 
     def stored(self) -> EntityStored:
         return EntityStored(self.entity_id, self.description, self.created_at_ms, self.updated_at_ms)
@@ -235,7 +240,17 @@ class Entities:
         """Whether so much more would exceed the entity's size, where that is held to (A-05)."""
         if not self._enforce_quotas:
             return False
-        return entity.size_bytes() + size_bytes > entity.description.max_size_mb * 1024 * 1024
+        return entity.size_bytes() + size_bytes > entity.size_bytes_max()
+
+    def require_room_for_receiver(self, entity: Entity) -> None:
+        """Raises: QuotaExceeded."""
+        if not self._enforce_quotas or len(entity.links) < RECEIVE_REQUESTS_MAX:
+            return
+        receivers = sum(isinstance(link, ReceiverLink) for link in entity.links.values())
+        if receivers >= RECEIVE_REQUESTS_MAX:
+            raise QuotaExceeded(
+                f"'{entity.name}' has {receivers} receivers, at most {RECEIVE_REQUESTS_MAX} are allowed"
+            )
 
     def create(self, description: QueueDescription, now_ms: int) -> Entity:
         """Raises: ArgumentInvalid, ArgumentOutOfRange, NotSupported, EntityAlreadyExists, QuotaExceeded."""

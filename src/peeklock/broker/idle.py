@@ -12,8 +12,8 @@ use costs nothing here. The last use of a queue is the latest of
     last_enqueued_at_ms    of the main queue: scheduled messages that became active, forwarded ones that came
     here                   creation, update, start-up: `watch`
 
-and it is in use at the moment while a message is scheduled or in somebody's hands, or a receiver has credit
-or waits for a session. Messages that lie there do not count.
+and it is in use at the moment while a message is scheduled or a receiver has credit or waits for a session.
+Messages that lie there do not count, nor do locked ones.
 Source: semantics A-03, F-02; Learn "Message expiration", section "Idleness".
 """
 
@@ -46,25 +46,33 @@ class IdleDeletion:
 
     def watch(self, entity: Entity, now_ms: int) -> None:
         """Start an entity's idle clock anew, by the settings that it has now."""
-        self.forget(entity)
         idle_ms = entity.description.auto_delete_on_idle_ms
+        watch = self._watches.get(entity.entity_id)
         # "An entity with ForwardTo never counts as idle, since forwarding receives from it" F-02
-        if idle_ms < UNLIMITED_MS and entity.description.forward_to is None:
-            watch = _Watch(entity, now_ms, idle_ms, self._timers, self._delete)
-            self._watches[entity.entity_id] = watch
-            self._timers.set(watch, now_ms + idle_ms)
+        if idle_ms >= UNLIMITED_MS or entity.description.forward_to is not None:
+            if watch is not None:
+                watch.timer_ms = FAR_MS
+            return
+        if watch is None:
+            # One for an entity's whole life: timers cannot tell two of one key apart.
+            watch = self._watches[entity.entity_id] = _Watch(entity, self._timers, self._delete)
+        watch.used_at_ms = now_ms
+        watch.idle_ms = idle_ms
+        self._timers.set(watch, now_ms + idle_ms)
 
     def forget(self, entity: Entity) -> None:
-        """Look at an entity no more."""
+        """Look at a deleted entity no more."""
         watch = self._watches.pop(entity.entity_id, None)
         if watch is not None:
             watch.timer_ms = FAR_MS
 
     def check(self) -> None:
-        """Whatever is watched is looked at in time."""
+        """Whatever may be idle is looked at in time."""
         for entity_id, watch in self._watches.items():
+            about = watch.entity.description
             assert watch.entity.entity_id == entity_id
-            assert watch.timer_ms <= watch.used_at_ms + watch.idle_ms
+            if about.forward_to is None and about.auto_delete_on_idle_ms < UNLIMITED_MS:
+                assert watch.timer_ms <= watch.used_at_ms + watch.idle_ms
 
 
 class _Watch:
@@ -72,12 +80,12 @@ class _Watch:
 
     __slots__ = ("_delete", "_timers", "entity", "idle_ms", "timer_ms", "used_at_ms")
 
-    def __init__(self, entity: Entity, used_at_ms: int, idle_ms: int, timers: Timers, delete: Delete) -> None:
+    def __init__(self, entity: Entity, timers: Timers, delete: Delete) -> None:
         self._timers = timers
         self._delete = delete
         self.entity = entity
-        self.used_at_ms = used_at_ms  # as far as is known
-        self.idle_ms = idle_ms
+        self.used_at_ms = 0  # as far as is known
+        self.idle_ms = 0
         self.timer_ms = FAR_MS
 
     @property
@@ -101,7 +109,7 @@ class _Watch:
 
 
 def _is_in_use(entity: Entity) -> bool:
-    if len(entity.main.scheduled) or any(queue.locks for queue in entity.queues()):
+    if len(entity.main.scheduled):
         return True
     return any(
         isinstance(link, ReceiverLink) and (link.line is None or link.has_credit())

@@ -40,6 +40,11 @@ class Routing:
     partition_key: str | None = None
     """Annotation x-opt-partition-key."""
 
+    @property
+    def key(self) -> str | None:
+        """What keeps messages together in one partition: the session id, else the partition key."""
+        return self.partition_key if self.session_id is None else self.session_id
+
 
 class Message:
     """One stored message: routing fields, numbers, state; the body is named by (body_row, body_slot).

@@ -166,7 +166,7 @@ class Operations:
         if self._entities.is_full(entity, size_bytes):
             raise QuotaExceeded(
                 f"The maximum entity size has been reached or exceeded: '{entity.name}' holds "
-                f"{entity.size_bytes()} of {entity.description.max_size_mb * 1024 * 1024} bytes, "
+                f"{entity.size_bytes()} of {entity.size_bytes_max()} bytes, "
                 f"{size_bytes} more do not fit"
             )
 
