@@ -14,9 +14,9 @@ from __future__ import annotations
 import argparse
 from datetime import timedelta
 
-from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
+from azure.core.exceptions import ResourceExistsError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from common import administration, passing_time
+from common import administration, exists, passing_time
 
 QUEUE = "orders-under-test"
 SETTINGS = {
@@ -43,16 +43,6 @@ def aborted_run(broker: str) -> str:
     return found
 
 
-def is_there(broker: str) -> bool:
-    """Tell whether the queue exists. Asking is no use of it."""
-    with administration(broker) as admin:
-        try:
-            admin.get_queue(QUEUE)
-        except ResourceNotFoundError:
-            return False
-        return True
-
-
 def main() -> None:
     """Let test runs be aborted one after the other."""
     parser = argparse.ArgumentParser(description="Queues that go by themselves.")
@@ -66,9 +56,9 @@ def main() -> None:
         assert aborted_run(broker) == "the queue of the run before", "two minutes are too short to be idle"
 
         wait(timedelta(minutes=4))
-        assert is_there(broker), "it was used four minutes ago"
+        assert exists(broker, QUEUE), "it was used four minutes ago"
         wait(timedelta(minutes=1, seconds=10))
-        assert not is_there(broker), "after five minutes without use it is gone, with the messages in it"
+        assert not exists(broker, QUEUE), "after five minutes without use it is gone, with the messages in it"
         print("five minutes later the queue is gone")
         assert aborted_run(broker) == "nothing", "the next run starts clean"
 

@@ -18,9 +18,8 @@ import socket
 import threading
 from datetime import timedelta
 
-from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from common import administration, own_queues, passing_time
+from common import administration, exists, own_queues, passing_time
 
 
 class WebProcess(threading.Thread):
@@ -61,16 +60,6 @@ def ask(client: ServiceBusClient, requests: str, web: WebProcess, question: str)
     return reply
 
 
-def is_there(broker: str, name: str) -> bool:
-    """Tell whether a queue exists. Asking is no use of it."""
-    with administration(broker) as admin:
-        try:
-            admin.get_queue(name)
-        except ResourceNotFoundError:
-            return False
-        return True
-
-
 def main() -> None:
     """Let a web process wait for long, and end."""
     parser = argparse.ArgumentParser(description="A reply queue that goes with its process.")
@@ -87,7 +76,7 @@ def main() -> None:
         assert ask(client, requests, web, "paid?") == "paid?: yes"
 
         wait(timedelta(minutes=20))
-        assert is_there(broker, web.reply_queue), "a queue that somebody listens on is in use"
+        assert exists(broker, web.reply_queue), "a queue that somebody listens on is in use"
         print("twenty minutes without a request later, it listens still")
         assert ask(client, requests, web, "sent?") == "sent?: yes"
 
@@ -95,7 +84,7 @@ def main() -> None:
         web.join()
         print("the web process is gone")
         wait(timedelta(minutes=5, seconds=10))
-        assert not is_there(broker, web.reply_queue), "after five minutes without use it is gone"
+        assert not exists(broker, web.reply_queue), "after five minutes without use it is gone"
         print("five minutes later its queue is gone too")
 
 
