@@ -363,6 +363,9 @@ class LiveDesk(Desk):
             self.pump()
         return handle
 
+    def controller(self, **options: Any) -> int:
+        return self.attach(Role.SENDER, Coordinator(), **options)
+
     def pair(self, address: str, *, found: bool = True) -> tuple[int, int]:
         return super().pair(address, found=False)
 
