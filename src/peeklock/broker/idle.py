@@ -7,13 +7,14 @@ Theory of operation. An entity is looked at when it would be idle long enough if
 Whatever happened meanwhile is read off its queues then, and it is looked at again when that makes it due; so
 use costs nothing here. The last use of a queue is the latest of
 
-    accessed_at_ms         of each of its sub-queues: sends, credit given or left behind by a link that ends,
-                           accepted sessions, deferred receives, browsing, and whatever else a client asks
+    accessed_at_ms         of each of its sub-queues: sends, credit given, sessions accepted, deferred
+                           receives, browsing, and whatever else a client asks for
     last_enqueued_at_ms    of the main queue: scheduled messages that became active, forwarded ones that came
     here                   creation, update, start-up: `watch`
 
-and it is in use at the moment while a message is scheduled or a receiver has credit or waits for a session.
-Messages that lie there do not count, nor do locked ones.
+It is in use at the moment while a message is scheduled or a receiver has credit or waits for a session.
+Nobody says when that ends, so it is looked at again and again until then: such a queue is deleted
+`LOOK_AGAIN_MS` late at most, and never early. Messages that lie there do not count, nor do locked ones.
 Source: semantics A-03, F-02; Learn "Message expiration", section "Idleness".
 """
 
@@ -27,6 +28,10 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entity
 from peeklock.broker.receivers import ReceiverLink
 from peeklock.broker.timers import FAR_MS, Timers
+
+LOOK_AGAIN_MS = 30_000
+"""How often an entity is looked at that was in use when it might have been idle. Our choice: a tenth of the
+shortest idle time."""
 
 Delete = Callable[[Entity, int, list[Change], list[Effect]], None]
 """Deletes an entity with all that is attached to it, at `now_ms`, and calls `IdleDeletion.forget` for it."""
@@ -78,11 +83,12 @@ class IdleDeletion:
 class _Watch:
     """One entity under watch: called when it may have been idle for long enough."""
 
-    __slots__ = ("_delete", "_timers", "entity", "idle_ms", "timer_ms", "used_at_ms")
+    __slots__ = ("_delete", "_timers", "_was_in_use", "entity", "idle_ms", "timer_ms", "used_at_ms")
 
     def __init__(self, entity: Entity, timers: Timers, delete: Delete) -> None:
         self._timers = timers
         self._delete = delete
+        self._was_in_use = False  # when it was looked at last
         self.entity = entity
         self.used_at_ms = 0  # as far as is known
         self.idle_ms = 0
@@ -94,13 +100,16 @@ class _Watch:
 
     def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
         """Delete the entity if it was idle for long enough, else look again when it may have been."""
-        self.used_at_ms = now_ms if _is_in_use(self.entity) else self._last_used_ms(now_ms)
-        due_ms = self.used_at_ms + self.idle_ms
+        entity = self.entity
+        is_in_use = _is_in_use(entity)
+        self.used_at_ms = now_ms if is_in_use or self._was_in_use else self._last_used_ms(now_ms)
+        self._was_in_use = is_in_use
+        due_ms = now_ms + LOOK_AGAIN_MS if is_in_use else self.used_at_ms + self.idle_ms
         if due_ms <= now_ms:
-            self._delete(self.entity, now_ms, changes, effects)
+            self._delete(entity, now_ms, changes, effects)
         else:
             self._timers.set(self, due_ms)
-        return 1 + len(self.entity.links)
+        return 1 + len(entity.links)
 
     def _last_used_ms(self, now_ms: int) -> int:
         enqueued_at_ms = min(self.entity.main.last_enqueued_at_ms, now_ms)  # never ahead, unlike its clock
