@@ -1,11 +1,8 @@
 """The gateway: one AMQP connection between a socket and the broker, sans-IO.
 
-Owns: the links of a connection, who gets which event and effect, SASL, and the end of the connection. Must
-not know: sockets, the engine, how a body is kept. Events and effects are dispatched by type tables.
-
-A link is named towards the broker by (connection id, channel, number) where the number is never used again on
-this connection: a handle may be taken anew while effects for its last owner are still under way.
-Source: wire contract 1.3-1.7, 2.9; requirement L-13.
+Owns: SASL, the beginning and end of the connection, and what goes in and out of it. Must not know: sockets,
+the engine, how a body is kept; its `Links` know the rest. Events and effects are dispatched by type tables.
+Source: wire contract 1.3-1.6; requirement L-13.
 """
 
 from __future__ import annotations
@@ -15,90 +12,33 @@ from typing import Any
 
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.errors import CONNECTION_FORCED, NOT_FOUND, AmqpError
-from peeklock.amqp.events import (
-    ConnectionClosed,
-    ConnectionOpened,
-    DeliveryOversized,
-    DeliveryReceived,
-    DispositionReceived,
-    LinkAttached,
-    LinkDetached,
-    LinkFlow,
-    SaslInit,
-    SessionBegun,
-    SessionEnded,
-)
-from peeklock.amqp.types import Role, Symbol, ULong
-from peeklock.auth import AuthorizationError, KeyRefused, Right, TokenExpired
-from peeklock.broker.commands import (
-    CloseLink,
-    Command,
-    DropConnection,
-    OpenCoordinator,
-    OpenReceiver,
-    OpenSender,
-)
+from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkAttached, SaslInit
+from peeklock.auth import AuthorizationError, KeyRefused
+from peeklock.broker.commands import Command, DropConnection
 from peeklock.broker.effects import (
-    Accepted,
-    CoordinatorOpened,
-    Declared,
-    Deliver,
-    DetachLink,
     Done,
-    Drained,
     Effect,
-    Enlisted,
     EntitiesFound,
     EntityFound,
     Failed,
-    LinkRefused,
     LocksRenewed,
     MessagesDeleted,
     MessagesFound,
     MessagesScheduled,
-    ReceiverOpened,
-    Rejected,
-    SenderOpened,
     SessionLockRenewed,
     SessionsFound,
-    Settled,
-    SettlementFailed,
 )
-from peeklock.broker.errors import ServiceBusError
-from peeklock.gateway.address import NodeKind, shown
 from peeklock.gateway.answers import Answers
-from peeklock.gateway.attach import (
-    LinkKind,
-    Wish,
-    accepted_properties,
-    accepted_source,
-    asked_for,
-    read_attach,
-)
 from peeklock.gateway.cbs import TokenNode
 from peeklock.gateway.context import Context, GatewayLimits, Payloads
-from peeklock.gateway.coordinator import REQUEST_BYTES_MAX, CoordinatorLink
-from peeklock.gateway.errors import GatewayError, Log, Reporter
-from peeklock.gateway.intake import Intake
+from peeklock.gateway.errors import Log, Reporter
+from peeklock.gateway.links import Handlers, Links
 from peeklock.gateway.namespaces import Namespaces
-from peeklock.gateway.nodes import RequestNodes
-from peeklock.gateway.receiver_link import ReceiverLink, Unsettled
-from peeklock.gateway.requests import ReplyLink, RequestLink
-from peeklock.gateway.sender_link import SenderLink, batch_size_bytes_max
-from peeklock.gateway.settlement import settle
 
 SASL_MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 """The service's set. The Python client refuses to go on without ANONYMOUS. Source: wire contract 1.3."""
 
-_BATCH_SIZE_MAX = Symbol("com.microsoft:max-message-batch-size")
-
 _PLAIN_BYTES_MAX = 1024
-
-
-BrokerLink = SenderLink | ReceiverLink | CoordinatorLink
-"""Links that the broker knows; the others only exist here."""
-
-AnyLink = BrokerLink | RequestLink | ReplyLink
 
 
 class Gateway:
@@ -139,49 +79,18 @@ class Gateway:
         )
         self._namespaces = namespaces
         self._answers = Answers(self._context)
-        self._links: dict[tuple[int, int], AnyLink] = {}
-        """By channel and handle: only links that the client was told of, or that it may send on already."""
-        self._by_number: dict[int, BrokerLink] = {}
-        self._pending: dict[int, tuple[LinkAttached, BrokerLink]] = {}
-        """By number: links whose attach waits for the broker's answer, perhaps until a session is free."""
-        self._unsettled: dict[int, Unsettled] = {}
-        """Unsettled deliveries by channel."""
-        self._starved: set[int] = set()
-        """Numbers of receivers that may need a further allowance of bytes: after each delivery, each flow,
-        and when bodies have come. A link that is not here when bytes are due would stall for ever."""
-        self._closed_receivers: dict[int, ReceiverLink] = {}
-        """Receivers that are gone, by number, for deliveries that were under way."""
-        self._nodes = RequestNodes(self._context, self._links.__setitem__, self._refuse)
-        self._last_number = 0
+        self._links = Links(self._context, self._answers)
         self._over = False
         self._stopping = False
-        self._on_event: dict[type, Callable[[Any, int], None]] = {
-            DeliveryReceived: self._on_delivery,
-            DispositionReceived: self._on_disposition,
-            LinkFlow: self._on_flow,
-            DeliveryOversized: self._on_oversized,
+        self._on_event: Handlers = {
+            **self._links.on_event,
+            LinkAttached: self._on_attached,
             SaslInit: self._on_sasl,
             ConnectionOpened: self._on_opened,
-            SessionBegun: self._on_session_begun,
-            LinkAttached: self._on_attached,
-            LinkDetached: self._on_detached,
-            SessionEnded: self._on_session_ended,
             ConnectionClosed: self._on_closed,
         }
-        self._on_effect: dict[type, Callable[[Any, int], None]] = {
-            Accepted: self._accepted,
-            Deliver: self._deliver,
-            Settled: self._settled,
-            Declared: self._declared,
-            Enlisted: self._enlisted,
-            CoordinatorOpened: self._coordinator_opened,
-            Rejected: self._rejected,
-            SettlementFailed: self._settlement_failed,
-            Drained: self._drained,
-            SenderOpened: self._sender_opened,
-            ReceiverOpened: self._receiver_opened,
-            LinkRefused: self._link_refused,
-            DetachLink: self._detach_link,
+        self._on_effect: Handlers = {
+            **self._links.on_effect,
             LocksRenewed: self._answers.take,
             MessagesFound: self._answers.take,
             MessagesScheduled: self._answers.take,
@@ -216,7 +125,7 @@ class Gateway:
     def tick(self, now_ms: int) -> list[Command]:
         """Let time pass: idle time-out, empty frames, tokens that run out."""
         if self._context.claims.expire(now_ms):
-            self._detach_unauthorized(now_ms)
+            self._links.detach_unauthorized(now_ms)
         return self._handle_events(self._connection.tick(now_ms), now_ms)
 
     def next_deadline_ms(self) -> int | None:
@@ -235,13 +144,7 @@ class Gateway:
         effects too can lead to commands (a delivery that came too late for its link is given back).
         """
         self._context.output_bytes = pending_bytes + self._connection.pending_bytes
-        if self._starved and self._context.output_bytes < self._context.limits.output_bytes_max:
-            still_starved = set()
-            for number in sorted(self._starved):
-                link = self._by_number.get(number)
-                if isinstance(link, ReceiverLink) and not link.allow_bytes():
-                    still_starved.add(number)
-            self._starved = still_starved
+        self._links.allow_bytes()
         return self.take_commands()
 
     def take_commands(self) -> list[Command]:
@@ -276,17 +179,12 @@ class Gateway:
 
     def bodies_wanted(self) -> set[int]:
         """Name the body rows that deliveries and answers wait for."""
-        rows = self._answers.body_rows_wanted()
-        for link in self._context.waiting_links.values():
-            rows.update(link.body_rows_wanted())
-        return rows
+        return self._answers.body_rows_wanted() | self._links.bodies_wanted()
 
     def bodies_arrived(self, payloads: Payloads, now_ms: int) -> None:
         """Try again what waited for a body."""
         self._context.payloads = payloads
-        for link in list(self._context.waiting_links.values()):
-            link.bodies_arrived()
-            self._starved.add(link.number)
+        self._links.bodies_arrived()
         self._answers.retry(now_ms)
 
     def _handle_events(self, events: list[Any], now_ms: int) -> list[Command]:
@@ -338,7 +236,7 @@ class Gateway:
             return
         if event.hostname:
             self._context.reporter.host_name = event.hostname.lower()
-        self._nodes.tokens = TokenNode(self._context, entry.authority)
+        self._links.nodes.tokens = TokenNode(self._context, entry.authority)
 
     def _on_closed(self, event: ConnectionClosed, now_ms: int) -> None:
         if event.error is not None:
@@ -347,277 +245,11 @@ class Gateway:
                 {"condition": str(event.error.condition), "text": event.error.description},
             )
         broken = not event.clean and not self._stopping
-        for link in [*self._by_number.values(), *(link for _, link in self._pending.values())]:
-            # A broken connection's locks are dropped by the broker. Of one that was closed, what the client
-            # never got is given back, now or when it comes.
-            if not broken:
-                self._drop(link)
-            elif not isinstance(link, ReceiverLink):
-                link.forget()
-        if broken:
-            self._closed_receivers.clear()
-        self._links.clear()
-        self._by_number.clear()
-        self._pending.clear()
-        self._unsettled.clear()
-        self._starved.clear()
-        self._context.waiting_links.clear()
+        self._links.end(broken=broken)
         self._answers.clear()
-        self._context.reply_links.clear()
         self._over = True
         self._context.commands.append(DropConnection(self._context.connection_id, broken))
 
-    # Sessions and links
-
-    def _on_session_begun(self, event: SessionBegun, now_ms: int) -> None:
-        self._unsettled[event.channel] = Unsettled()
-
-    def _on_session_ended(self, event: SessionEnded, now_ms: int) -> None:
-        self._unsettled.pop(event.channel, None)
-
     def _on_attached(self, event: LinkAttached, now_ms: int) -> None:
-        if self._stopping:
-            return  # it came in one read with what made us close
-        try:
-            wish = read_attach(event, now_ms)
-            self._check_rights(wish, now_ms)
-        except (ServiceBusError, GatewayError, AuthorizationError) as error:
-            self._refuse(event, asked_for(event), error, now_ms)
-            return
-        if wish.kind in (LinkKind.REQUEST, LinkKind.REPLY):
-            self._nodes.attach(event, wish)
-        else:
-            self._open(event, wish)
-
-    def _check_rights(self, wish: Wish, now_ms: int) -> None:
-        host_name = self._context.reporter.host_name
-        for path in _claimed_paths(wish):
-            self._context.claims.require(path, _RIGHTS[wish.kind], now_ms, host_name)
-
-    def _open(self, event: LinkAttached, wish: Wish) -> None:
-        self._last_number += 1
-        number = self._last_number
-        address = wish.node.address
-        link: BrokerLink
-        if wish.kind is LinkKind.SEND:
-            to = wish.destination
-            link = SenderLink(self._context, event, number, wish.node, to)
-            self._context.commands.append(OpenSender(link.link, address, to.address if to else None))
-        elif wish.kind is LinkKind.COORDINATE:
-            link = CoordinatorLink(self._context, event, number, wish.node)
-            self._context.commands.append(OpenCoordinator(link.link))
-        else:
-            unsettled = self._unsettled.setdefault(event.channel, Unsettled())
-            link = ReceiverLink(self._context, event, number, wish.node, wish.mode, unsettled)
-            self._context.commands.append(OpenReceiver(link.link, address, wish.mode, wish.session))
-        self._pending[number] = (event, link)
-        self._links[event.channel, event.handle] = link
-
-    def _refuse(self, event: LinkAttached, entity: str, error: Exception, now_ms: int) -> None:
-        refusal = self._context.reporter.report(error, entity, now_ms)
-        self._connection.refuse_link(event.channel, event.handle, refusal)
-
-    def _on_detached(self, event: LinkDetached, now_ms: int) -> None:
-        key = (event.channel, event.handle)
-        self._nodes.forget(key)
-        link = self._links.pop(key, None)
-        if link is None:
-            return
-        self._close(link)
-
-    def _close(self, link: AnyLink) -> None:
-        """Forget a link that either end has detached."""
-        if isinstance(link, ReplyLink):
-            self._context.reply_links.remove(link)
-            link.forget()
-        elif not isinstance(link, RequestLink):
-            self._drop(link)
-            self._context.commands.append(CloseLink(link.link))
-
-    def _drop(self, link: BrokerLink) -> None:
-        """Forget a link that is gone; of a receiver, remember enough to give back what is still under way."""
-        self._by_number.pop(link.number, None)
-        self._pending.pop(link.number, None)
-        link.forget()
-        if isinstance(link, ReceiverLink):
-            if len(self._closed_receivers) >= _CLOSED_RECEIVERS_MAX:
-                del self._closed_receivers[next(iter(self._closed_receivers))]
-            self._closed_receivers[link.number] = link
-
-    def _detach_unauthorized(self, now_ms: int) -> None:
-        """Detach the links that no grant covers any more; the connection lives on (wire contract 1.7)."""
-        for (channel, handle), link in list(self._links.items()):
-            right = _RIGHT_OF_LINK[type(link)]
-            if all(self._context.claims.allow(path, right, now_ms) for path in _claimed_paths(link)):
-                continue
-            del self._links[channel, handle]
-            expired = TokenExpired("ExpiredToken: The token is expired.")
-            refusal = self._context.reporter.report(expired, shown(link.node.address), now_ms)
-            self._connection.detach(channel, handle, refusal)
-            self._close(link)
-
-    # Transfers, flows, dispositions
-
-    def _on_delivery(self, event: DeliveryReceived, now_ms: int) -> None:
-        link = self._links.get((event.channel, event.handle))
-        if link is not None:
-            link.received(event, now_ms)  # type: ignore[union-attr]  # the engine lets no client send on our half
-            return
-        self._nodes.early(event)
-
-    def _on_oversized(self, event: DeliveryOversized, now_ms: int) -> None:
-        link = self._links.get((event.channel, event.handle))
-        if isinstance(link, Intake):
-            link.oversized(event, now_ms)
-
-    def _on_flow(self, event: LinkFlow, now_ms: int) -> None:
-        link = self._links.get((event.channel, event.handle))
-        if isinstance(link, ReceiverLink):
-            link.flow(event, now_ms)
-            self._starved.add(link.number)
-        elif isinstance(link, ReplyLink):
-            link.flow(event, now_ms)
-        elif link is None:
-            self._nodes.early(event)
-
-    def _on_disposition(self, event: DispositionReceived, now_ms: int) -> None:
-        if event.role is Role.RECEIVER:
-            unsettled = self._unsettled.get(event.channel)
-            if unsettled is not None:
-                settle(self._context, unsettled, event, now_ms)
-
-    # Effects
-
-    def _accepted(self, effect: Accepted, now_ms: int) -> None:
-        reply_to = effect.reply_to
-        link = self._by_number.get(reply_to[2])
-        if link is not None:
-            link.accepted(reply_to[3], now_ms)  # type: ignore[union-attr]  # the number is no receiver's
-
-    def _rejected(self, effect: Rejected, now_ms: int) -> None:
-        link = self._by_number.get(effect.reply_to[2])
-        if isinstance(link, (SenderLink, CoordinatorLink)):
-            link.rejected(effect.reply_to[3], effect.error, now_ms)
-
-    def _declared(self, effect: Declared, now_ms: int) -> None:
-        link = self._by_number.get(effect.reply_to[2])
-        if isinstance(link, CoordinatorLink):
-            link.declared(effect.reply_to[3], effect.transaction_id)
-
-    def _enlisted(self, effect: Enlisted, now_ms: int) -> None:
-        number = effect.reply_to[2]
-        if number == 0:
-            self._answers.take(effect, now_ms)  # a management request, which has no link of the broker's
-            return
-        link = self._by_number.get(number)
-        if isinstance(link, (SenderLink, ReceiverLink)):
-            link.enlisted(effect.reply_to[3])
-
-    def _deliver(self, effect: Deliver, now_ms: int) -> None:
-        number = effect.link[2]
-        link = self._by_number.get(number)
-        if link is not None:
-            link.deliver(effect)  # type: ignore[union-attr]  # the number is a receiver's
-            self._starved.add(number)
-        elif number in self._closed_receivers:
-            self._closed_receivers[number].release_undelivered(effect)
-
-    def _drained(self, effect: Drained, now_ms: int) -> None:
-        link = self._by_number.get(effect.link[2])
-        if isinstance(link, ReceiverLink):
-            link.drained(effect)
-
-    def _settled(self, effect: Settled, now_ms: int) -> None:
-        link = self._by_number.get(effect.reply_to[2])
-        if link is not None:
-            link.settled(effect)  # type: ignore[union-attr]  # the number is a receiver's
-
-    def _settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
-        link = self._by_number.get(effect.reply_to[2])
-        if isinstance(link, ReceiverLink):
-            link.settlement_failed(effect, now_ms)
-
-    def _sender_opened(self, effect: SenderOpened, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link[2], (None, None))
-        if event is None or not isinstance(link, SenderLink):
-            return
-        self._connection.accept_link(
-            event.channel,
-            event.handle,
-            max_message_size=effect.message_size_bytes_max,
-            properties={_BATCH_SIZE_MAX: ULong(batch_size_bytes_max(effect.message_size_bytes_max))},
-        )
-        self._by_number[link.number] = link
-        link.opened(effect, now_ms)
-
-    def _coordinator_opened(self, effect: CoordinatorOpened, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link[2], (None, None))
-        if event is None or not isinstance(link, CoordinatorLink):
-            return
-        self._connection.accept_link(event.channel, event.handle, max_message_size=REQUEST_BYTES_MAX)
-        self._by_number[link.number] = link
-        link.opened(now_ms)
-
-    def _receiver_opened(self, effect: ReceiverOpened, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link[2], (None, None))
-        if event is None or not isinstance(link, ReceiverLink):
-            return
-        source = properties = None
-        if effect.session_id is not None:
-            source = accepted_source(event.source_raw, effect.session_id)
-            properties = accepted_properties(effect.locked_until_ms)
-        self._connection.accept_link(
-            event.channel,
-            event.handle,
-            source=source,
-            max_message_size=effect.message_size_bytes_max,
-            properties=properties,
-        )
-        self._by_number[link.number] = link
-        link.opened(effect)
-        self._starved.add(link.number)
-
-    def _link_refused(self, effect: LinkRefused, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link[2], (None, None))
-        if event is None or link is None:
-            return
-        self._links.pop((event.channel, event.handle), None)
-        link.forget()
-        self._refuse(event, shown(link.node.address), effect.error, now_ms)
-
-    def _detach_link(self, effect: DetachLink, now_ms: int) -> None:
-        link = self._by_number.pop(effect.link[2], None)
-        if link is None:
-            return
-        self._links.pop((link.channel, link.handle), None)
-        link.forget()
-        refusal = self._context.reporter.report(effect.error, shown(link.node.address), now_ms)
-        self._connection.detach(link.channel, link.handle, refusal)
-
-
-def _claimed_paths(subject: Wish | AnyLink) -> list[str | None]:
-    """Name what a link needs its right for; None = for anything, so that some claim is enough."""
-    paths: list[str | None] = []
-    if subject.node.kind is not NodeKind.CBS:
-        paths.append(None if subject.node.kind is NodeKind.COORDINATOR else subject.node.path)
-    if isinstance(subject, (Wish, SenderLink)) and subject.destination is not None:
-        paths.append(subject.destination.path)
-    return paths
-
-
-_RIGHTS = {
-    LinkKind.SEND: Right.SEND,
-    LinkKind.RECEIVE: Right.LISTEN,
-    LinkKind.REQUEST: None,
-    LinkKind.REPLY: None,
-    LinkKind.COORDINATE: None,
-}
-_RIGHT_OF_LINK: dict[type, Right | None] = {
-    SenderLink: Right.SEND,
-    ReceiverLink: Right.LISTEN,
-    RequestLink: None,
-    ReplyLink: None,
-    CoordinatorLink: None,
-}
-_CLOSED_RECEIVERS_MAX = 256
-"""Receivers remembered after their end. Our choice: their last deliveries come within a batch or two."""
+        if not self._stopping:  # else it came in one read with what made us close
+            self._links.attached(event, now_ms)

@@ -1,0 +1,420 @@
+"""The links of one connection: which is which, and who gets which event and effect.
+
+Owns: links by handle and by number, those that wait to be opened, and their end. Must not know: the
+connection's beginning and end, sockets, what a link does.
+
+A link is named towards the broker by (connection id, channel, number) where the number is never used again on
+this connection: a handle may be taken anew while effects for its last owner are still under way.
+Source: wire contract 1.7, 2.1-2.3, 2.9; requirement L-13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peeklock.amqp.events import (
+    DeliveryOversized,
+    DeliveryReceived,
+    DispositionReceived,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    SessionBegun,
+    SessionEnded,
+)
+from peeklock.amqp.types import Role, Symbol, ULong
+from peeklock.auth import AuthorizationError, Right, TokenExpired
+from peeklock.broker.commands import CloseLink, OpenCoordinator, OpenReceiver, OpenSender
+from peeklock.broker.effects import (
+    Accepted,
+    CoordinatorOpened,
+    Declared,
+    Deliver,
+    DetachLink,
+    Drained,
+    Enlisted,
+    LinkRefused,
+    ReceiverOpened,
+    Rejected,
+    SenderOpened,
+    Settled,
+    SettlementFailed,
+)
+from peeklock.broker.errors import ServiceBusError
+from peeklock.gateway.address import NodeKind, shown
+from peeklock.gateway.answers import Answers
+from peeklock.gateway.attach import (
+    LinkKind,
+    Wish,
+    accepted_properties,
+    accepted_source,
+    asked_for,
+    read_attach,
+)
+from peeklock.gateway.context import Context
+from peeklock.gateway.coordinator import REQUEST_BYTES_MAX, CoordinatorLink
+from peeklock.gateway.errors import GatewayError
+from peeklock.gateway.intake import Intake
+from peeklock.gateway.nodes import RequestNodes
+from peeklock.gateway.receiver_link import ReceiverLink, Unsettled
+from peeklock.gateway.requests import ReplyLink, RequestLink
+from peeklock.gateway.sender_link import SenderLink, batch_size_bytes_max
+from peeklock.gateway.settlement import settle
+
+_BATCH_SIZE_MAX = Symbol("com.microsoft:max-message-batch-size")
+
+BrokerLink = SenderLink | ReceiverLink | CoordinatorLink
+"""Links that the broker knows; the others only exist here."""
+
+AnyLink = BrokerLink | RequestLink | ReplyLink
+
+Handlers = dict[type, Callable[[Any, int], None]]
+"""Who takes an event or an effect, with now_ms."""
+
+
+class Links:
+    """See the module."""
+
+    def __init__(self, context: Context, answers: Answers) -> None:
+        self._context = context
+        self._connection = context.connection
+        self._answers = answers
+        self._links: dict[tuple[int, int], AnyLink] = {}
+        """By channel and handle: only links that the client was told of, or that it may send on already."""
+        self._by_number: dict[int, BrokerLink] = {}
+        self._pending: dict[int, tuple[LinkAttached, BrokerLink]] = {}
+        """By number: links whose attach waits for the broker's answer, perhaps until a session is free."""
+        self._unsettled: dict[int, Unsettled] = {}
+        """Unsettled deliveries by channel."""
+        self._starved: set[int] = set()
+        """Numbers of receivers that may need a further allowance of bytes: after each delivery, each flow,
+        and when bodies have come. A link that is not here when bytes are due would stall for ever."""
+        self._closed_receivers: dict[int, ReceiverLink] = {}
+        """Receivers that are gone, by number, for deliveries that were under way."""
+        self.nodes = RequestNodes(context, self._links.__setitem__, self._refuse)
+        self._last_number = 0
+        self.on_event: Handlers = {
+            DeliveryReceived: self._on_delivery,
+            DispositionReceived: self._on_disposition,
+            LinkFlow: self._on_flow,
+            DeliveryOversized: self._on_oversized,
+            SessionBegun: self._on_session_begun,
+            LinkAttached: self.attached,
+            LinkDetached: self._on_detached,
+            SessionEnded: self._on_session_ended,
+        }
+        self.on_effect: Handlers = {
+            Accepted: self._accepted,
+            Deliver: self._deliver,
+            Settled: self._settled,
+            Declared: self._declared,
+            Enlisted: self._enlisted,
+            Rejected: self._rejected,
+            SettlementFailed: self._settlement_failed,
+            Drained: self._drained,
+            SenderOpened: self._sender_opened,
+            ReceiverOpened: self._receiver_opened,
+            CoordinatorOpened: self._coordinator_opened,
+            LinkRefused: self._link_refused,
+            DetachLink: self._detach_link,
+        }
+
+    def allow_bytes(self) -> None:
+        """Let receivers have further bytes, as far as the connection's output is free."""
+        if not self._starved or self._context.output_bytes >= self._context.limits.output_bytes_max:
+            return
+        still_starved = set()
+        for number in sorted(self._starved):
+            link = self._by_number.get(number)
+            if isinstance(link, ReceiverLink) and not link.allow_bytes():
+                still_starved.add(number)
+        self._starved = still_starved
+
+    def bodies_wanted(self) -> set[int]:
+        """Name the body rows that deliveries wait for."""
+        rows: set[int] = set()
+        for link in self._context.waiting_links.values():
+            rows.update(link.body_rows_wanted())
+        return rows
+
+    def bodies_arrived(self) -> None:
+        """Try again what waited for a body."""
+        for link in list(self._context.waiting_links.values()):
+            link.bodies_arrived()
+            self._starved.add(link.number)
+
+    def end(self, *, broken: bool) -> None:
+        """Forget all: the connection is over.
+
+        A broken connection's locks are dropped by the broker. Of one that was closed, what the client never
+        got is given back, now or when it comes.
+        """
+        for link in [*self._by_number.values(), *(link for _, link in self._pending.values())]:
+            if not broken:
+                self._drop(link)
+            elif not isinstance(link, ReceiverLink):
+                link.forget()
+        if broken:
+            self._closed_receivers.clear()
+        self._links.clear()
+        self._by_number.clear()
+        self._pending.clear()
+        self._unsettled.clear()
+        self._starved.clear()
+        self._context.waiting_links.clear()
+        self._context.reply_links.clear()
+
+    # Sessions and links
+
+    def _on_session_begun(self, event: SessionBegun, now_ms: int) -> None:
+        self._unsettled[event.channel] = Unsettled()
+
+    def _on_session_ended(self, event: SessionEnded, now_ms: int) -> None:
+        self._unsettled.pop(event.channel, None)
+
+    def attached(self, event: LinkAttached, now_ms: int) -> None:
+        """Open the link that a client asks for, or refuse it."""
+        try:
+            wish = read_attach(event, now_ms)
+            self._check_rights(wish, now_ms)
+        except (ServiceBusError, GatewayError, AuthorizationError) as error:
+            self._refuse(event, asked_for(event), error, now_ms)
+            return
+        if wish.kind in (LinkKind.REQUEST, LinkKind.REPLY):
+            self.nodes.attach(event, wish)
+        else:
+            self._open(event, wish)
+
+    def _check_rights(self, wish: Wish, now_ms: int) -> None:
+        host_name = self._context.reporter.host_name
+        for path in _claimed_paths(wish):
+            self._context.claims.require(path, _RIGHTS[wish.kind], now_ms, host_name)
+
+    def _open(self, event: LinkAttached, wish: Wish) -> None:
+        self._last_number += 1
+        number = self._last_number
+        address = wish.node.address
+        link: BrokerLink
+        if wish.kind is LinkKind.SEND:
+            to = wish.destination
+            link = SenderLink(self._context, event, number, wish.node, to)
+            self._context.commands.append(OpenSender(link.link, address, to.address if to else None))
+        elif wish.kind is LinkKind.COORDINATE:
+            link = CoordinatorLink(self._context, event, number, wish.node)
+            self._context.commands.append(OpenCoordinator(link.link))
+        else:
+            unsettled = self._unsettled.setdefault(event.channel, Unsettled())
+            link = ReceiverLink(self._context, event, number, wish.node, wish.mode, unsettled)
+            self._context.commands.append(OpenReceiver(link.link, address, wish.mode, wish.session))
+        self._pending[number] = (event, link)
+        self._links[event.channel, event.handle] = link
+
+    def _refuse(self, event: LinkAttached, entity: str, error: Exception, now_ms: int) -> None:
+        refusal = self._context.reporter.report(error, entity, now_ms)
+        self._connection.refuse_link(event.channel, event.handle, refusal)
+
+    def _on_detached(self, event: LinkDetached, now_ms: int) -> None:
+        key = (event.channel, event.handle)
+        self.nodes.forget(key)
+        link = self._links.pop(key, None)
+        if link is None:
+            return
+        self._close(link)
+
+    def _close(self, link: AnyLink) -> None:
+        """Forget a link that either end has detached."""
+        if isinstance(link, ReplyLink):
+            self._context.reply_links.remove(link)
+            link.forget()
+        elif not isinstance(link, RequestLink):
+            self._drop(link)
+            self._context.commands.append(CloseLink(link.link))
+
+    def _drop(self, link: BrokerLink) -> None:
+        """Forget a link that is gone; of a receiver, remember enough to give back what is still under way."""
+        self._by_number.pop(link.number, None)
+        self._pending.pop(link.number, None)
+        link.forget()
+        if isinstance(link, ReceiverLink):
+            if len(self._closed_receivers) >= _CLOSED_RECEIVERS_MAX:
+                del self._closed_receivers[next(iter(self._closed_receivers))]
+            self._closed_receivers[link.number] = link
+
+    def detach_unauthorized(self, now_ms: int) -> None:
+        """Detach the links that no grant covers any more; the connection lives on (wire contract 1.7)."""
+        for (channel, handle), link in list(self._links.items()):
+            right = _RIGHT_OF_LINK[type(link)]
+            if all(self._context.claims.allow(path, right, now_ms) for path in _claimed_paths(link)):
+                continue
+            del self._links[channel, handle]
+            expired = TokenExpired("ExpiredToken: The token is expired.")
+            refusal = self._context.reporter.report(expired, shown(link.node.address), now_ms)
+            self._connection.detach(channel, handle, refusal)
+            self._close(link)
+
+    # Transfers, flows, dispositions
+
+    def _on_delivery(self, event: DeliveryReceived, now_ms: int) -> None:
+        link = self._links.get((event.channel, event.handle))
+        if link is not None:
+            link.received(event, now_ms)  # type: ignore[union-attr]  # the engine lets no client send on our half
+            return
+        self.nodes.early(event)
+
+    def _on_oversized(self, event: DeliveryOversized, now_ms: int) -> None:
+        link = self._links.get((event.channel, event.handle))
+        if isinstance(link, Intake):
+            link.oversized(event, now_ms)
+
+    def _on_flow(self, event: LinkFlow, now_ms: int) -> None:
+        link = self._links.get((event.channel, event.handle))
+        if isinstance(link, ReceiverLink):
+            link.flow(event, now_ms)
+            self._starved.add(link.number)
+        elif isinstance(link, ReplyLink):
+            link.flow(event, now_ms)
+        elif link is None:
+            self.nodes.early(event)
+
+    def _on_disposition(self, event: DispositionReceived, now_ms: int) -> None:
+        if event.role is Role.RECEIVER:
+            unsettled = self._unsettled.get(event.channel)
+            if unsettled is not None:
+                settle(self._context, unsettled, event, now_ms)
+
+    # Effects
+
+    def _accepted(self, effect: Accepted, now_ms: int) -> None:
+        reply_to = effect.reply_to
+        link = self._by_number.get(reply_to[2])
+        if link is not None:
+            link.accepted(reply_to[3], now_ms)  # type: ignore[union-attr]  # the number is no receiver's
+
+    def _rejected(self, effect: Rejected, now_ms: int) -> None:
+        link = self._by_number.get(effect.reply_to[2])
+        if isinstance(link, (SenderLink, CoordinatorLink)):
+            link.rejected(effect.reply_to[3], effect.error, now_ms)
+
+    def _declared(self, effect: Declared, now_ms: int) -> None:
+        link = self._by_number.get(effect.reply_to[2])
+        if isinstance(link, CoordinatorLink):
+            link.declared(effect.reply_to[3], effect.transaction_id)
+
+    def _enlisted(self, effect: Enlisted, now_ms: int) -> None:
+        number = effect.reply_to[2]
+        if number == 0:
+            self._answers.take(effect, now_ms)  # a management request, which has no link of the broker's
+            return
+        link = self._by_number.get(number)
+        if isinstance(link, (SenderLink, ReceiverLink)):
+            link.enlisted(effect.reply_to[3])
+
+    def _deliver(self, effect: Deliver, now_ms: int) -> None:
+        number = effect.link[2]
+        link = self._by_number.get(number)
+        if link is not None:
+            link.deliver(effect)  # type: ignore[union-attr]  # the number is a receiver's
+            self._starved.add(number)
+        elif number in self._closed_receivers:
+            self._closed_receivers[number].release_undelivered(effect)
+
+    def _drained(self, effect: Drained, now_ms: int) -> None:
+        link = self._by_number.get(effect.link[2])
+        if isinstance(link, ReceiverLink):
+            link.drained(effect)
+
+    def _settled(self, effect: Settled, now_ms: int) -> None:
+        link = self._by_number.get(effect.reply_to[2])
+        if link is not None:
+            link.settled(effect)  # type: ignore[union-attr]  # the number is a receiver's
+
+    def _settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
+        link = self._by_number.get(effect.reply_to[2])
+        if isinstance(link, ReceiverLink):
+            link.settlement_failed(effect, now_ms)
+
+    def _sender_opened(self, effect: SenderOpened, now_ms: int) -> None:
+        event, link = self._pending.pop(effect.link[2], (None, None))
+        if event is None or not isinstance(link, SenderLink):
+            return
+        self._connection.accept_link(
+            event.channel,
+            event.handle,
+            max_message_size=effect.message_size_bytes_max,
+            properties={_BATCH_SIZE_MAX: ULong(batch_size_bytes_max(effect.message_size_bytes_max))},
+        )
+        self._by_number[link.number] = link
+        link.opened(effect, now_ms)
+
+    def _coordinator_opened(self, effect: CoordinatorOpened, now_ms: int) -> None:
+        event, link = self._pending.pop(effect.link[2], (None, None))
+        if event is None or not isinstance(link, CoordinatorLink):
+            return
+        self._connection.accept_link(event.channel, event.handle, max_message_size=REQUEST_BYTES_MAX)
+        self._by_number[link.number] = link
+        link.opened(now_ms)
+
+    def _receiver_opened(self, effect: ReceiverOpened, now_ms: int) -> None:
+        event, link = self._pending.pop(effect.link[2], (None, None))
+        if event is None or not isinstance(link, ReceiverLink):
+            return
+        source = properties = None
+        if effect.session_id is not None:
+            source = accepted_source(event.source_raw, effect.session_id)
+            properties = accepted_properties(effect.locked_until_ms)
+        self._connection.accept_link(
+            event.channel,
+            event.handle,
+            source=source,
+            max_message_size=effect.message_size_bytes_max,
+            properties=properties,
+        )
+        self._by_number[link.number] = link
+        link.opened(effect)
+        self._starved.add(link.number)
+
+    def _link_refused(self, effect: LinkRefused, now_ms: int) -> None:
+        event, link = self._pending.pop(effect.link[2], (None, None))
+        if event is None or link is None:
+            return
+        self._links.pop((event.channel, event.handle), None)
+        link.forget()
+        self._refuse(event, shown(link.node.address), effect.error, now_ms)
+
+    def _detach_link(self, effect: DetachLink, now_ms: int) -> None:
+        link = self._by_number.pop(effect.link[2], None)
+        if link is None:
+            return
+        self._links.pop((link.channel, link.handle), None)
+        link.forget()
+        refusal = self._context.reporter.report(effect.error, shown(link.node.address), now_ms)
+        self._connection.detach(link.channel, link.handle, refusal)
+
+
+def _claimed_paths(subject: Wish | AnyLink) -> list[str | None]:
+    """Name what a link needs its right for; None = for anything, so that some claim is enough."""
+    paths: list[str | None] = []
+    if subject.node.kind is not NodeKind.CBS:
+        paths.append(None if subject.node.kind is NodeKind.COORDINATOR else subject.node.path)
+    if isinstance(subject, (Wish, SenderLink)) and subject.destination is not None:
+        paths.append(subject.destination.path)
+    return paths
+
+
+_RIGHTS = {
+    LinkKind.SEND: Right.SEND,
+    LinkKind.RECEIVE: Right.LISTEN,
+    LinkKind.REQUEST: None,
+    LinkKind.REPLY: None,
+    LinkKind.COORDINATE: None,
+}
+_RIGHT_OF_LINK: dict[type, Right | None] = {
+    SenderLink: Right.SEND,
+    ReceiverLink: Right.LISTEN,
+    RequestLink: None,
+    ReplyLink: None,
+    CoordinatorLink: None,
+}
+_CLOSED_RECEIVERS_MAX = 256
+"""Receivers remembered after their end. Our choice: their last deliveries come within a batch or two."""
