@@ -23,6 +23,8 @@ from peeklock.gateway.address import Node, shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context
 
+_OUR_ROLE = Role.SENDER
+
 Answer = tuple[int, DeliveryState]
 """A delivery id, and what becomes of the delivery: the client has asked for it."""
 
@@ -173,7 +175,8 @@ class ReceiverLink:
             elif isinstance(effect, Drained):
                 self._give_back_credit()
             else:
-                self._dispose(*effect)
+                delivery_id, state = effect
+                self.context.connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, state)
             outbox.popleft()
 
     def bodies_arrived(self) -> None:
@@ -315,10 +318,7 @@ class ReceiverLink:
         if self._outbox:
             self._outbox.append((delivery_id, state))
         else:
-            self._dispose(delivery_id, state)
-
-    def _dispose(self, delivery_id: int, state: DeliveryState) -> None:
-        self.context.connection.disposition(self.channel, Role.SENDER, delivery_id, delivery_id, state)
+            self.context.connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, state)
 
     def forget(self) -> None:
         """Drop what belongs to this link. Locks stay with the broker (L-13), those not delivered do not."""

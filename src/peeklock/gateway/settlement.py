@@ -16,6 +16,7 @@ from typing import Any
 
 from peeklock.amqp.events import DispositionReceived
 from peeklock.amqp.performatives import (
+    ACCEPTED,
     RELEASED,
     Accepted,
     DeliveryState,
@@ -66,6 +67,13 @@ def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, n
     if make is None:
         return  # `received` is no outcome: the delivery stays unsettled
     emit = context.commands.append
+    if state is ACCEPTED and event.first == event.last and not event.settled and event.first in unsettled:
+        # Nearly all there is: worth a shorter way.
+        delivery_id = event.first
+        link = unsettled.pop(delivery_id)
+        assert link.queue_id is not None
+        emit(Complete(link.queue_id, link.take_token(delivery_id), (*link.link, delivery_id)))
+        return
     echo = None if event.settled else _echo(state)
     for delivery_id in _known(context, unsettled, event, now_ms):
         link = unsettled.pop(delivery_id)
