@@ -62,12 +62,14 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
+        if isinstance(value, azure.servicebus.aio.ServiceBusSession):
+            return Blocking(value, self._loop)
         if not callable(value):
             return value
 
         def call(*arguments: Any, **named: Any) -> Any:
-            bare = {key: _bare(value) for key, value in named.items()}
-            return self._wrap(self._loop.run(value, *map(_bare, arguments), **bare))
+            options = {key: bare(value) for key, value in named.items()}
+            return self._wrap(self._loop.run(value, *map(bare, arguments), **options))
 
         return call
 
@@ -96,7 +98,8 @@ class Blocking:
         return value
 
 
-def _bare(value: Any) -> Any:
+def bare(value: Any) -> Any:
+    """Give the client's own object."""
     return value._inner if isinstance(value, Blocking) else value
 
 
@@ -179,6 +182,10 @@ class Links:
 
     def get_queue_receiver(self, queue: str, **options: Any) -> Link:
         return Link(self._client.get_queue_receiver(queue, **options), self._background)
+
+    def list_queue_sessions(self, queue: str, **options: Any) -> list[str]:
+        """List them all, whatever pages they come in."""
+        return list(self._client.list_queue_sessions(queue, **options))
 
 
 class Background:

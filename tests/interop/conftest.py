@@ -115,3 +115,9 @@ def api(request: pytest.FixtureRequest, apis: dict[str, Api]) -> Api:
 def client(api: Api, clients: dict[str, Links]) -> Links:
     """A client in that form."""
     return clients[api.form]
+
+
+@pytest.fixture
+def any_client(clients: dict[str, Links]) -> Links:
+    """A client, where the broker's answer is the point and both forms would only ask the same twice."""
+    return clients["sync"]

@@ -345,22 +345,6 @@ def test_a_waiting_receiver_gets_a_message_as_soon_as_it_is_sent(client: Any, qu
         assert str(message) == "at last"
 
 
-def test_auto_renewal_keeps_a_short_lock(api: Api, client: Any, make_queue: Callable[..., str]) -> None:
-    """A lock of 5 s is held for 7 by the client's AutoLockRenewer.
-
-    Req: L-18, L-03
-    """
-    queue = make_queue(lock_duration=dt.timedelta(seconds=5))
-    send(client, queue, "1")
-    renewing = api.auto_lock_renewer(max_lock_renewal_duration=60)
-    with renewing as renewer, client.get_queue_receiver(queue, auto_lock_renewer=renewer) as receiver:
-        message = take_one(receiver)
-        threading.Event().wait(7)
-        assert message.auto_renew_error is None
-        receiver.complete_message(message)
-        assert receiver.peek_messages(sequence_number=1) == []
-
-
 def test_browsing_starts_where_asked_and_takes_nothing(client: Any, queue: str) -> None:
     """Req: S-11"""
     send(client, queue, *map(str, range(1, 11)))

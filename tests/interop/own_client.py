@@ -1,0 +1,95 @@
+"""A client made of our own engine on a socket, for what the official client cannot be brought to do: to
+vanish, to hang, to leave in a certain way, to ask for an operation that it does not know.
+
+Owns: the socket and waiting on it. Nothing is sent or read but inside a call, so that between calls the
+client hangs. Must not know: what the requests mean.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from peeklock.amqp.events import DeliveryReceived
+from peeklock.amqp.performatives import ACCEPTED, DeliveryState
+from tests.simulation.peer import Peer, ReceiveLink, error_condition
+
+WAIT_S = 10.0
+
+
+class OwnClient:
+    """One connection, used from a test's thread."""
+
+    def __init__(self, port: int, name: str = "own") -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self.peer = Peer(name, self._socket.sendall, lambda: time.time_ns() // 1_000_000)
+        self.conditions: list[str | None] = []
+        """Why links were detached by the broker, and the connection closed."""
+        self.peer.on_lost = self.conditions.append
+        self.peer.start()
+        self.until(lambda: self.peer.ready)
+
+    def __enter__(self) -> OwnClient:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._socket.close()
+
+    def until(self, true: Callable[[], bool], wait_s: float = WAIT_S) -> None:
+        """Read from the broker until something is true."""
+        deadline = time.monotonic() + wait_s
+        while not true():
+            left_s = deadline - time.monotonic()
+            assert left_s > 0, "nothing more came in time"
+            self._socket.settimeout(left_s)
+            data = self._socket.recv(65536)
+            if data:
+                self.peer.received(data)
+            else:
+                self.peer.ended()
+                assert true(), f"the connection was ended: {self.conditions}"
+
+    def receive(
+        self, queue: str, count: int, *, session: tuple[str | None] | None = None, delete: bool = False
+    ) -> tuple[ReceiveLink, list[DeliveryReceived]]:
+        """Open a receiver and take `count` deliveries."""
+        came: list[DeliveryReceived] = []
+        link = self.peer.attach_receiver(queue, delete=delete, session=session)
+        link.on_delivery = came.append
+        link.on_lost = self.conditions.append
+        self.until(lambda: link.open)
+        if count:
+            link.flow(count)
+            self.until(lambda: len(came) == count)
+        return link, came
+
+    def settle(
+        self, link: ReceiveLink, delivery: DeliveryReceived, state: DeliveryState = ACCEPTED
+    ) -> str | None:
+        """Settle a delivery; answer the condition with which that was refused."""
+        outcomes: list[str | None] = []
+        link.settle(delivery.delivery_id, state, lambda found: outcomes.append(error_condition(found)))
+        self.until(lambda: bool(outcomes))
+        return outcomes[0]
+
+    def ask(self, entity: str, operation: str, body: dict[str, Any]) -> tuple[int, str | None, Any]:
+        """Ask the management node of an entity; answers status, condition and body."""
+        answers: list[tuple[int, str | None, Any]] = []
+        self.peer.ask(entity, operation, body, lambda *answer: answers.append(answer))
+        self.until(lambda: bool(answers))
+        return answers[0]
+
+    def close(self) -> None:
+        """Close properly, and wait for the broker's close."""
+        self.peer.close()
+        self.until(lambda: self.peer.lost)
+        self._socket.close()
+
+    def vanish(self, *, reset: bool = False) -> None:
+        """End the stream without a word, as a killed process does; or reset it."""
+        if reset:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
