@@ -1,0 +1,93 @@
+"""Damaged transactions against a whole broker: nothing escapes, its indexes agree, others are served."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peeklock.amqp.coordination import Declare, Discharge, encode_coordination
+from peeklock.amqp.events import DispositionReceived
+from peeklock.amqp.performatives import ACCEPTED, Declared, TransactionalState
+from peeklock.testing.inprocess import InProcessBroker
+from tests.fuzz.test_amqp_garbage import mutated
+from tests.gateway.live import message, send
+from tests.gateway.playbook import LiveDesk
+
+few = settings(deadline=None, max_examples=150)
+
+
+def broker_with_a_message() -> InProcessBroker:
+    broker = InProcessBroker()
+    for name in ("orders", "audit"):
+        broker.create_queue(name)
+    send(LiveDesk(broker), message("in"))
+    return broker
+
+
+class Recorder(LiveDesk):
+    """A desk that keeps what its client writes."""
+
+    written = b""
+
+    def pump(self) -> None:
+        data = self.client.data_to_send()
+        while data:
+            self.written += data
+            self._wire.write(data)
+            self.events += self.client.receive(self._wire.read(), self.broker.clock.now_ms)
+            data = self.client.data_to_send()
+
+
+@cache
+def recorded() -> tuple[bytes, bytes]:
+    """Give what a client writes until it has declared a transaction, and what it writes then.
+
+    The broker's tokens come from a seed: against another broker the same bytes mean the same.
+    """
+    desk = Recorder(broker_with_a_message())
+    control = desk.controller()
+    sender = desk.sender("audit")
+    desk.listen(credit=1)
+    [delivery] = desk.deliveries()
+    desk.transfer(control, encode_coordination(Declare()))
+    declared = desk.take_event(DispositionReceived).state
+    assert isinstance(declared, Declared)
+    before, desk.written = desk.written, b""
+    desk.transfer(sender, message("out"), state=TransactionalState(declared.txn_id))
+    desk.settle(delivery.delivery_id, delivery.delivery_id, TransactionalState(declared.txn_id, ACCEPTED))
+    desk.transfer(control, encode_coordination(Discharge(declared.txn_id)))
+    # Undamaged, it is done.
+    assert [desk.broker.queue(name).active_count for name in ("orders", "audit")] == [0, 1]
+    return before, desk.written
+
+
+@few
+@given(st.data())
+def test_a_damaged_transaction_harms_nobody_else(data: st.DataObject) -> None:
+    """Req: F-03, R-05."""
+    before, after = recorded()
+    damaged = data.draw(mutated(after))
+    broker = broker_with_a_message()
+    wire = broker.connect()
+    wire.write(before)
+    wire.write(damaged)
+    wire.read()
+    wire.end()
+    broker.namespace.check(broker.clock.now_ms)
+    send(LiveDesk(broker), message("next"))
+
+
+@few
+@given(st.data())
+def test_a_damaged_beginning_of_one_harms_nobody_else(data: st.DataObject) -> None:
+    """Req: R-05."""
+    before, after = recorded()
+    broker = broker_with_a_message()
+    wire = broker.connect()
+    wire.write(data.draw(mutated(before)))
+    wire.write(after)
+    wire.end()
+    broker.namespace.check(broker.clock.now_ms)
+    send(LiveDesk(broker), message("next"))
