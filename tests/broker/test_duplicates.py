@@ -310,6 +310,23 @@ def test_facts_written_again_out_of_order_restore_the_same_window(broker: Broker
     assert len(broker.peek()) == 2
 
 
+def test_ids_from_before_the_clock_was_set_back_do_not_displace_later_ones(broker: Broker) -> None:
+    """Req: D-01, R-02"""
+    ids = [b"%d" % number for number in range(40)]
+    for message_id in ids[::2]:
+        broker.send(message_id=message_id)
+    broker.restart(down_ms=-60 * MINUTE_MS)
+    for message_id in ids[1::2]:
+        broker.send(message_id=message_id)
+    broker.restart(down_ms=1)
+    for message_id in ids:
+        broker.send(message_id=message_id)
+    assert len(broker.peek()) == 40
+    broker.advance(WINDOW_MS + SWEPT_AFTER_MS)
+    broker.namespace.check(broker.now_ms)
+    assert seen(broker) == 20
+
+
 def test_the_digest_depends_on_the_key() -> None:
     """Req: R-05"""
     digests = set()

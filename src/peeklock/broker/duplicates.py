@@ -115,6 +115,10 @@ class Duplicates:
         """Remember an id that `first_number` did not find."""
         if not self._count:
             self._start_anew(now_ms)
+        self._put(digest, sequence_number, now_ms, now_ms)
+        return MessageIdSeen(self.queue_id, digest, now_ms, sequence_number)
+
+    def _put(self, digest: bytes, sequence_number: int, seen_at_ms: int, now_ms: int) -> None:
         no = _hashed(digest)[0] & self._mask
         buckets = self._buckets
         if no >= len(buckets):
@@ -122,11 +126,13 @@ class Duplicates:
         bucket = buckets[no]
         if bucket and _seen_at(bucket)[0] + self.window_ms <= now_ms:
             bucket = self._without_past(bucket, now_ms)
-        buckets[no] = bucket + _pack(digest, now_ms, sequence_number)
+        at = len(bucket)
+        while at and _seen_at(bucket, at - _SIZE)[0] > seen_at_ms:
+            at -= _SIZE  # from before the clock was set back
+        buckets[no] = bucket[:at] + _pack(digest, seen_at_ms, sequence_number) + bucket[at:]
         self._count += 1
         if self._count > self._count_to_split:
             self._split()
-        return MessageIdSeen(self.queue_id, digest, now_ms, sequence_number)
 
     def next_ms(self) -> int | None:
         """When there may be something to forget."""
@@ -170,9 +176,10 @@ class Duplicates:
         by_time = attrgetter("seen_at_ms")
         within = [change for change in changes if change.seen_at_ms + self.window_ms > now_ms]
         latest = {change.digest: change for change in sorted(within, key=by_time)}
+        # The clock may have been set back meanwhile: then nothing may be older than now.
+        self._start_anew(min([now_ms, *(change.seen_at_ms for change in latest.values())]))
         for change in sorted(latest.values(), key=by_time):
-            self.note(change.digest, change.sequence_number, change.seen_at_ms)
-        self._oldest_ms = min(self._oldest_ms, now_ms)  # the clock may have been set back meanwhile
+            self._put(change.digest, change.sequence_number, change.seen_at_ms, now_ms)
 
     def check(self) -> None:
         """Every id stands once, in its bucket; no record is older than is said."""
