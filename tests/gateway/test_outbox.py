@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import pytest
 
 from peeklock.amqp.events import DeliveryReceived
-from peeklock.amqp.types import Int, Long
-from peeklock.broker.commands import Command, DropConnection, Peek, Release, SetCredit
+from peeklock.amqp.performatives import Modified
+from peeklock.amqp.types import Int, Long, Role
+from peeklock.broker.commands import Abandon, Command, DropConnection, Peek, Release, SetCredit
 from peeklock.broker.effects import Deliver, MessagesFound
 from peeklock.broker.message import MessageState, MessageView
 from peeklock.gateway.context import GatewayLimits
@@ -138,6 +139,22 @@ def test_two_flows_in_one_read_let_a_waiting_delivery_use_only_the_last(desk: De
     desk.client.flow(desk.channel, handle, 1)
     desk.pump()
     assert delivered(desk) == [b"2"]
+
+
+def test_credit_behind_a_settlement_does_not_overtake_it(desk: Desk) -> None:
+    """Req: L-07, L-16. All in one read: what is abandoned is back in its place before the credit counts."""
+    handle, opened = desk.receiver(credit=1)
+    desk.effect(desk.deliver(opened.link, message_bytes(b"1"), number=1))
+    [event] = [event for event in desk.events if isinstance(event, DeliveryReceived)]
+    desk.client.flow(desk.channel, handle, 0)
+    desk.client.disposition(
+        desk.channel, Role.RECEIVER, event.delivery_id, event.delivery_id, Modified(True), settled=False
+    )
+    desk.client.flow(desk.channel, handle, 1)
+    desk.pump()
+    asked = [command for command in desk.commands if isinstance(command, SetCredit | Abandon)]
+    assert [type(command) for command in asked[-3:]] == [SetCredit, Abandon, SetCredit]
+    assert [command.deliveries_max for command in asked[-3::2]] == [1, 2]  # type: ignore[union-attr]
 
 
 def test_two_flows_in_one_read_let_waiting_replies_use_only_the_last(desk: Desk) -> None:

@@ -118,9 +118,11 @@ class ReceiverLink:
     def flow(self, event: LinkFlow, now_ms: int) -> None:
         """Take the client's credit: what it may be sent now, so in all that much more than it was given.
 
-        The event's own figure may be old: further flows, and deliveries of ours, may have come since.
+        The event's own figure may be old: further flows, and deliveries of ours, may have come since. Yet it
+        is the most that may be used here: what came in between, a settlement above all, is to count first.
         """
-        self._wanted = self._given + self.context.connection.credit(self.channel, self.handle)
+        credit = self.context.connection.credit(self.channel, self.handle)
+        self._wanted = self._given + min(event.credit, credit)
         self._drain_asked = event.drain
         if self.queue_id is not None:
             self._set_credit(drain=event.drain)
