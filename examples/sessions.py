@@ -52,7 +52,7 @@ def main() -> None:
             assert first.session.renew_lock() > until, "a renewed lock lasts longer"
             print("ann: the lock is renewed")
             try:
-                client.get_queue_receiver(queue, session_id="ann").receive_messages(max_wait_time=1)
+                client.get_queue_receiver(queue, session_id="ann").receive_messages(max_wait_time=10)
             except SessionCannotBeLockedError:
                 print("ann: another consumer was refused")
             else:

@@ -43,7 +43,7 @@ class Role(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        with self._client:
+        with self._client, self._receiver:
             while not self.over.is_set():
                 for message in self._receiver.receive_messages(max_wait_time=0.5):
                     answer = self._handle(message)

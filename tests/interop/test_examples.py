@@ -267,7 +267,7 @@ def test_queues_left_over_by_an_aborted_run_go_by_themselves(runs: Runs) -> None
         "a run found nothing and no message, sent three, and was aborted",
         "two minutes later:",
         "a run found the queue of the run before and no message, sent three, and was aborted",
-        "five minutes later the queue is gone",
+        "six minutes later the queue is gone",
         "a run found nothing and no message, sent three, and was aborted",
     ]
 
@@ -283,7 +283,7 @@ def test_a_reply_queue_lives_as_long_as_its_process_listens(runs: Runs) -> None:
         "twenty minutes without a request later, it listens still",
         "the web process got: sent?: yes",
         "the web process is gone",
-        "five minutes later its queue is gone too",
+        "six minutes later its queue is gone too",
     ]
 
 
