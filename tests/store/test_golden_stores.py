@@ -12,7 +12,8 @@ from peeklock.broker.changes import MessageIdSeen, NumbersIssued
 from peeklock.broker.message import Message, MessageState
 from peeklock.store.base import Batch, LiveFacts
 from peeklock.store.check import SOUND, check
-from peeklock.store.sqlite import FORMAT, SqliteStore
+from peeklock.store.format import FORMAT
+from peeklock.store.sqlite import SqliteStore
 from tests.golden.stores.make import EVERY_SETTING, ORDERS, PARTITIONS, PAYLOADS, SESSIONS, STATE
 from tests.store.damage import format_of
 

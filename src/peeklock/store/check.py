@@ -20,7 +20,8 @@ from peeklock.store import body_rows, frames
 from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
 from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, holder, is_held
-from peeklock.store.sqlite import check_header, read_entities, read_format
+from peeklock.store.format import check_header, read_format
+from peeklock.store.sqlite import read_entities
 
 SOUND, DAMAGED, NOT_CHECKED = 0, 1, 2
 """Exit statuses."""

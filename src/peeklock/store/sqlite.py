@@ -5,8 +5,8 @@ know: what the facts mean.
 
 A commit is one transaction of few statements over BLOBs that were packed on the event loop, since sqlite3
 takes the interpreter's lock for each statement: one row for the frame, one for each body row. The writing
-thread does nothing else; reads have a connection and a thread of their own, so that none waits for an fsync.
-In WAL mode neither blocks the other.
+thread does nothing else; reads have a connection and a thread of their own, so that none waits for an fsync,
+and so has the copying of the WAL into the database (`checkpointer`). In WAL mode none blocks the other.
 
     journal(no, meta)   one frame per batch         body(no, data)   payloads, by row
     kv(k, v, checksum)  entity definitions and the next free entity id
@@ -15,7 +15,7 @@ A file holds one namespace: a column for it would be the same in all rows, and a
 a second B-tree beside each table.
 
 Space. Dropped rows leave free pages; new rows use these first. Pages that stay free are given back to the
-disk in slices, with a commit when they are most of the file, else when no commit has come for a moment; then
+disk in slices, after a commit when they are most of the file, else when no commit has come for a moment; then
 the WAL is emptied too.
 
 Source: sqlite.org/wal.html, /pragma.html, /atomiccommit.html; figures are in bench/micro_store.py.
@@ -27,27 +27,20 @@ import os
 import sqlite3
 import sys
 import time
+from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from peeklock.broker.changes import EntityRemoved, EntityStored
 from peeklock.store import body_rows, entities, frames
-from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged, StoreError, StoreFailed, StoreTooNew
+from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged, StoreError, StoreFailed
+from peeklock.store.checkpointer import CHECKPOINT_PAGES, Checkpointer, checkpoint
 from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, FolderLock
+from peeklock.store.format import APPLICATION_ID, FORMAT, check_header, is_new, read_format
 from peeklock.store.sqlite_errors import Plainly
 from peeklock.store.worker import IDLE_AFTER_S, Worker
-
-FORMAT = 2
-"""Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this.
-
-Format 2 has kinds of runs that format 1 has not; a frame without them is the same in both. So a store of
-format 1 is taken over by writing the new number; a release that knows only format 1 refuses it from then on.
-"""
-
-APPLICATION_ID = 0x706B6C6B
-"""`pklk`: tells our files from other SQLite databases."""
 
 _SCHEMA = (
     "CREATE TABLE journal(no INTEGER PRIMARY KEY, meta BLOB NOT NULL)",
@@ -57,11 +50,13 @@ _SCHEMA = (
     f"PRAGMA user_version = {FORMAT}",
 )
 
-WAL_CHECKPOINT_PAGES = 8000
-"""The WAL is copied into the database at 32 MB. Source: architecture, durable store."""
-
 WAL_BYTES_KEPT = 40 * 1024 * 1024
 """The WAL file keeps this size once grown, a little more than it uses: to extend it costs each fsync more."""
+
+PAGE_BYTES = 4096
+
+PAGES_A_COMMIT = 6
+"""Pages that a commit writes beside those of its rows: about what trees and lists of free pages take."""
 
 WRITER_CACHE_KIB = 32 * 1024
 READER_CACHE_KIB = 2 * 1024  # whole body rows are kept by the engine's own cache
@@ -72,15 +67,16 @@ FREE_PAGES_KEPT = 1024
 BUSY_FREE_PAGES_MIN = 4096
 """Above 16 MB, and half of the file, free pages are given back also while commits go on."""
 
-SHRINK_MS = 5
-SHRINK_PAGES = 128
-"""Pages are given back in slices of about so long; the first has so many. A page takes 10 to 40 us."""
+SHRINK_MS = 1
+SHRINK_PAGES_MAX = 128
+"""Pages are given back in slices of about so long, and at most so many: a page takes 1 to 40 us, and which of
+them is not known before. A commit that comes meanwhile waits for the slice."""
 
 REWRITE_PAGES_MAX = 2048
 """Up to 8 MB in use are rewritten as a whole instead, when idle: some 20 ms, however many pages are free."""
 
-LOOK_EVERY_COMMITS = 16
-"""How often a commit looks whether to give back pages: the look costs some 20 us."""
+SHRINK_EVERY_S = 0.05
+"""How often, while commits go on, to look whether to give back a slice: some 5 MB a second."""
 
 IDLE_WAL_BYTES_MAX = 1024 * 1024
 """A larger WAL is emptied when idle."""
@@ -118,12 +114,15 @@ class SqliteStore:
         self._lock = FolderLock(self._folder)
         self._writer: Worker | None = None
         self._reader: Worker | None = None
+        self._checkpointer: Checkpointer | None = None
         self._write_db: sqlite3.Connection | None = None
         self._read_db: sqlite3.Connection | None = None
         self._last_no = 0
         self._next_entity_id = 1
-        self._commits = 0
-        self._shrink_pages = SHRINK_PAGES
+        self._shrink_at = 0.0  # monotonic
+        self._pages_written = 0  # since the start, about; grows in the writer's thread alone
+        self._pages_tidied = 0  # how many those were at the last checkpoint without a commit
+        self._shrink_pages = SHRINK_PAGES_MAX
         self._failure: str | None = None
 
     # Opening
@@ -135,11 +134,18 @@ class SqliteStore:
         except OSError as error:
             raise StoreFailed(f"cannot make the folder {self._folder}: {error.strerror}") from error
         self._lock.take()
-        self._writer = Worker("peeklock-store-writer", when_idle=self._tidy, idle_after_s=self._idle_after_s)
+        self._writer = Worker(
+            "peeklock-store-writer",
+            after_each=self._shrink_if_mostly_free,
+            when_idle=self._tidy,
+            idle_after_s=self._idle_after_s,
+        )
         self._reader = Worker("peeklock-store-reader")
+        self._checkpointer = Checkpointer(self._finish_checkpoint)
         try:
             await self._writer.submit(self._open_writer)
             await self._reader.submit(self._open_reader)
+            await self._checkpointer.open(self._open_checkpointer)
         except BaseException:
             await self._let_go()
             raise
@@ -150,22 +156,18 @@ class SqliteStore:
             db = self._write_db = self._connect(
                 self._path, isolation_level=None, check_same_thread=False, cached_statements=32
             )
-            is_new = _is_new(db, self._path)
-            if is_new:
-                db.execute("PRAGMA page_size = 4096")
+            new = is_new(db, self._path)
+            if new:
+                db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
                 db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL").fetchall()
-            db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'fsync' else 'NORMAL'}")
-            if sys.platform == "darwin" and self._durability == "fsync":
-                # fsync on macOS leaves the data in the drive's cache.
-                db.execute("PRAGMA fullfsync = ON")
-                db.execute("PRAGMA checkpoint_fullfsync = ON")
+            self._set_durability(db)
             db.execute("PRAGMA secure_delete = OFF").fetchall()
             db.execute("PRAGMA temp_store = MEMORY")
             db.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
             db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}").fetchall()
-            db.execute(f"PRAGMA wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}").fetchall()
-            if is_new:
+            db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+            if new:
                 db.execute("BEGIN IMMEDIATE")
                 for statement in _SCHEMA:
                     db.execute(statement)
@@ -177,6 +179,13 @@ class SqliteStore:
                 # Into the header of the file itself, where whoever opens it looks first.
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._last_no = db.execute("SELECT coalesce(max(no), 0) FROM journal").fetchall()[0][0]
+
+    def _set_durability(self, db: sqlite3.Connection) -> None:
+        db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'fsync' else 'NORMAL'}")
+        if sys.platform == "darwin" and self._durability == "fsync":
+            # fsync on macOS leaves the data in the drive's cache.
+            db.execute("PRAGMA fullfsync = ON")
+            db.execute("PRAGMA checkpoint_fullfsync = ON")
 
     def _sync_folders(self) -> None:
         """Make the names of new files durable, SQLite syncs only their contents."""
@@ -195,6 +204,12 @@ class SqliteStore:
             db.execute("PRAGMA query_only = ON")
             db.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
 
+    def _open_checkpointer(self) -> sqlite3.Connection:
+        with Plainly(f"open {self._path} to copy its WAL"):
+            db = self._connect(self._path, isolation_level=None, check_same_thread=False)
+            self._set_durability(db)
+            return db
+
     # Writing
 
     def commit(self, batch: Batch) -> Awaitable[int]:
@@ -210,9 +225,11 @@ class SqliteStore:
         dropped = _ranges(batch.dropped_rows)
         entries, gone = self._entity_entries(batch)
         truncate_before = batch.truncate_before
-        return self._writer.submit(
+        committing = self._writer.submit(
             lambda: self._write(no, meta, bodies, dropped, truncate_before, entries, gone)
         )
+        committing.add_done_callback(self._look_at_wal)
+        return committing
 
     def _write(
         self,
@@ -243,12 +260,13 @@ class SqliteStore:
                 if gone:
                     db.executemany("DELETE FROM kv WHERE k = ?", gone)
                 db.execute("COMMIT")
-                self._shrink_if_mostly_free(db)
         except StoreError as error:
             # What is durable now is known only to the file. Nothing may be written after it: see the engine's
             # rule 3.
             self._failure = str(error)
             raise
+        size_bytes = len(meta) + sum(len(data) for _, data in bodies)
+        self._pages_written += PAGES_A_COMMIT + len(bodies) + size_bytes // PAGE_BYTES
         return len(meta)
 
     def _entity_entries(self, batch: Batch) -> tuple[list[tuple[str, str, int]], list[tuple[str]]]:
@@ -267,14 +285,34 @@ class SqliteStore:
         ]
         return entries, [(key,) for key, text in texts.items() if text is None]
 
+    # The WAL
+
+    def _look_at_wal(self, committing: Future[int]) -> None:
+        if self._checkpointer is not None:
+            self._checkpointer.look(self._pages_written)
+
+    def _finish_checkpoint(self) -> Future[None]:
+        assert self._writer is not None
+        return self._writer.submit(self._copy_rest_of_wal)
+
+    def _copy_rest_of_wal(self) -> None:
+        if self._failure is None:
+            checkpoint(self._write_db)
+
     # Space
 
-    def _shrink_if_mostly_free(self, db: sqlite3.Connection) -> None:
-        self._commits += 1
-        if self._commits % LOOK_EVERY_COMMITS == 0:
+    def _shrink_if_mostly_free(self) -> None:
+        """Give back space while commits go on; a failure is left for the next one to meet."""
+        db = self._write_db
+        if time.monotonic() < self._shrink_at or db is None or self._failure is not None:
+            return
+        self._shrink_at = time.monotonic() + SHRINK_EVERY_S
+        try:
             free, pages = _page_counts(db)
             if free > BUSY_FREE_PAGES_MIN and 2 * free > pages:
                 self._shrink(db, free)
+        except sqlite3.Error:
+            pass
 
     def _tidy(self) -> float | None:
         """Give back space while no commit comes; answers when to go on.
@@ -291,6 +329,9 @@ class SqliteStore:
                     db.execute("VACUUM")
                 else:
                     self._shrink(db, free - FREE_PAGES_KEPT)
+                    if self._pages_written - self._pages_tidied >= CHECKPOINT_PAGES:
+                        self._pages_tidied = self._pages_written
+                        checkpoint(db)
                 return 0
             if _size_of(f"{self._path}-wal") > IDLE_WAL_BYTES_MAX:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -301,11 +342,13 @@ class SqliteStore:
     def _shrink(self, db: sqlite3.Connection, pages_max: int) -> None:
         """Give back a slice of free pages, and set the size of the next one by how long it took."""
         start = time.monotonic()
+        pages = min(self._shrink_pages, pages_max)
         # Not `execute`: it steps a statement without columns once, which gives back a single page.
-        db.executescript(f"PRAGMA incremental_vacuum({min(self._shrink_pages, pages_max)})")
+        db.executescript(f"PRAGMA incremental_vacuum({pages})")
+        self._pages_written += 2 * pages
         took_ms = (time.monotonic() - start) * 1000
         self._shrink_pages = min(
-            4096, max(16, int(self._shrink_pages * min(2, max(0.5, SHRINK_MS / took_ms))))
+            SHRINK_PAGES_MAX, max(16, int(self._shrink_pages * min(2, max(0.5, SHRINK_MS / took_ms))))
         )
 
     async def free_bytes(self) -> int | None:
@@ -406,6 +449,9 @@ class SqliteStore:
         await self._let_go()
 
     async def _let_go(self) -> None:
+        if self._checkpointer is not None:
+            await self._checkpointer.close()
+            self._checkpointer = None
         if self._reader is not None:
             await self._reader.submit(self._close_reader)
             self._reader.stop()
@@ -449,58 +495,6 @@ def read_entities(rows: Sequence[tuple[str, str, int]]) -> tuple[list[EntityStor
         elif key.startswith(entities.KEY_PREFIX):
             stored.append(entities.decode(key, text))
     return stored, next_entity_id
-
-
-def check_header(path: Path) -> None:
-    """Look whose file this is before SQLite touches it. Raises: StoreTooNew, StoreDamaged, StoreFailed.
-
-    Source: sqlite.org/fileformat.html, 1.3: user version at byte 60, application id at byte 68.
-    """
-    try:
-        with path.open("rb") as file:
-            header = file.read(100)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StoreFailed(f"cannot read {path}: {error.strerror}; check the folder's owner") from error
-    if not header:
-        return
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        raise StoreDamaged(f"{path} is no SQLite database: its first bytes are {header[:16]!r}")
-    _check_identity(
-        path, int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"), empty_is_new=True
-    )
-
-
-def _check_identity(path: Path, application_id: int, version: int, *, empty_is_new: bool) -> None:
-    if empty_is_new and not application_id and not version:
-        return
-    if application_id != APPLICATION_ID:
-        raise StoreDamaged(
-            f"{path} is no store of this broker: its application id is {application_id:#010x}, "
-            f"not {APPLICATION_ID:#010x}"
-        )
-    if version > FORMAT:
-        raise StoreTooNew(
-            f"{path} has format {version}, written by a newer release; this one reads up to {FORMAT}: "
-            "start a newer release"
-        )
-
-
-def _is_new(db: sqlite3.Connection, path: Path) -> bool:
-    """Whether a database has no tables yet: it was just made, or a process died while it made it."""
-    [[tables]] = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-    read_format(db, path, empty_is_new=not tables)
-    return not tables
-
-
-def read_format(db: sqlite3.Connection, path: Path, *, empty_is_new: bool = False) -> int:
-    """Give the format of an opened database; the WAL may know it better than the file. Raises: StoreTooNew,
-    StoreDamaged."""
-    [[application_id]] = db.execute("PRAGMA application_id").fetchall()
-    [[version]] = db.execute("PRAGMA user_version").fetchall()
-    _check_identity(path, application_id, version, empty_is_new=empty_is_new)
-    return int(version)
 
 
 def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:

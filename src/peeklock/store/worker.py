@@ -19,12 +19,13 @@ _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"
 
 
 class Worker:
-    """Runs jobs in the order they were submitted; in between, when none comes for a while, `when_idle`."""
+    """Runs jobs in the order they were submitted; in between `after_each` and `when_idle`."""
 
     def __init__(
         self,
         name: str,
         *,
+        after_each: Callable[[], None] | None = None,
         when_idle: Callable[[], float | None] | None = None,
         idle_after_s: float = IDLE_AFTER_S,
     ) -> None:
@@ -32,12 +33,13 @@ class Worker:
 
         Args:
             name: of the thread.
-            idle_after_s: how long without a job counts as idle.
-            when_idle: called then; answers after how many seconds to call it again if
-            still no
-                job has come, None = not before the next job.
+            after_each: called after each job, when its result is on its way.
+            when_idle: called when no job came for a while; answers after how many seconds to call it again
+                if still none has come, None = not before the next job.
+            idle_after_s: how long that while is.
         """
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._after_each = after_each
         self._when_idle = when_idle
         self._idle_after_s = idle_after_s
         # A daemon: a process that must stop at once does not wait for a disk that hangs.
@@ -69,6 +71,8 @@ class Worker:
             except RuntimeError:  # the loop is closed: nobody waits any more
                 return
             del item, job, future, result, error
+            if self._after_each is not None:
+                self._after_each()
 
     def _next(self) -> _Job | None:
         timeout: float | None = None if self._when_idle is None else self._idle_after_s

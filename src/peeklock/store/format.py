@@ -1,0 +1,72 @@
+"""Whose file a database is, and in which format.
+
+Owns: the marks by which our files are known, the number of the format. Must not know: what is in the tables.
+
+Source: sqlite.org/fileformat.html, 1.3: user version at byte 60 of a file, application id at byte 68.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from peeklock.store.base import StoreDamaged, StoreFailed, StoreTooNew
+
+FORMAT = 2
+"""Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this.
+
+Format 2 has kinds of runs that format 1 has not; a frame without them is the same in both. So a store of
+format 1 is taken over by writing the new number; a release that knows only format 1 refuses it from then on.
+"""
+
+APPLICATION_ID = 0x706B6C6B
+"""`pklk`: tells our files from other SQLite databases."""
+
+
+def check_header(path: Path) -> None:
+    """Look whose file this is before SQLite touches it. Raises: StoreTooNew, StoreDamaged, StoreFailed."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreFailed(f"cannot read {path}: {error.strerror}; check the folder's owner") from error
+    if not header:
+        return
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        raise StoreDamaged(f"{path} is no SQLite database: its first bytes are {header[:16]!r}")
+    _check_identity(
+        path, int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"), empty_is_new=True
+    )
+
+
+def is_new(db: sqlite3.Connection, path: Path) -> bool:
+    """Whether a database has no tables yet: it was just made, or a process died while it made it."""
+    [[tables]] = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    read_format(db, path, empty_is_new=not tables)
+    return not tables
+
+
+def read_format(db: sqlite3.Connection, path: Path, *, empty_is_new: bool = False) -> int:
+    """Give the format of an opened database; the WAL may know it better than the file. Raises: StoreTooNew,
+    StoreDamaged."""
+    [[application_id]] = db.execute("PRAGMA application_id").fetchall()
+    [[version]] = db.execute("PRAGMA user_version").fetchall()
+    _check_identity(path, application_id, version, empty_is_new=empty_is_new)
+    return int(version)
+
+
+def _check_identity(path: Path, application_id: int, version: int, *, empty_is_new: bool) -> None:
+    if empty_is_new and not application_id and not version:
+        return
+    if application_id != APPLICATION_ID:
+        raise StoreDamaged(
+            f"{path} is no store of this broker: its application id is {application_id:#010x}, "
+            f"not {APPLICATION_ID:#010x}"
+        )
+    if version > FORMAT:
+        raise StoreTooNew(
+            f"{path} has format {version}, written by a newer release; this one reads up to {FORMAT}: "
+            "start a newer release"
+        )
