@@ -10,22 +10,26 @@ from __future__ import annotations
 import socket
 import struct
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState
-from tests.simulation.peer import Peer, ReceiveLink, error_condition
+from peeklock.amqp.types import Array, Int, Long
+from tests.simulation.peer import Peer, ReceiveLink, error_condition, lock_uuid
 
 WAIT_S = 10.0
+PEEK = "com.microsoft:peek-message"
 
 
 class OwnClient:
     """One connection, used from a test's thread."""
 
-    def __init__(self, port: int, name: str = "own") -> None:
+    def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
-        self.peer = Peer(name, self._socket.sendall, lambda: time.time_ns() // 1_000_000)
+        self.write = self._socket.sendall
+        self.peer = Peer("own", self.write, lambda: time.time_ns() // 1_000_000)
         self.conditions: list[str | None] = []
         """Why links were detached by the broker, and the connection closed."""
         self.peer.on_lost = self.conditions.append
@@ -82,10 +86,26 @@ class OwnClient:
         self.until(lambda: bool(answers))
         return answers[0]
 
-    def close(self) -> None:
-        """Close properly, and wait for the broker's close."""
-        self.peer.close()
-        self.until(lambda: self.peer.lost)
+    def settle_by_token(self, entity: str, delivery: DeliveryReceived, how: str) -> str | None:
+        """Settle a delivery, of whatever connection, through the management node; answer the condition with
+        which that was refused."""
+        body = {"disposition-status": how, "lock-tokens": tokens(delivery)}
+        status, condition, _ = self.ask(entity, "com.microsoft:update-disposition", body)
+        assert (status == 200) == (condition is None)
+        return condition
+
+    def leave(self, link: ReceiveLink, queue: str, how: str) -> None:
+        """End a receiver properly, by `detach`, `detach unclosed`, `end` or `close`; then vanish."""
+        if how == "close":
+            self.peer.close()
+            self.until(lambda: self.peer.lost)
+        else:
+            if how == "end":
+                self.peer.end(link.channel)
+            else:
+                self.peer.connection.detach(link.channel, link.handle, closed=how == "detach")
+            # An answer to what is asked afterwards shows that it has been read.
+            self.ask(queue, PEEK, {"from-sequence-number": Long(0), "message-count": Int(1)})
         self._socket.close()
 
     def vanish(self, *, reset: bool = False) -> None:
@@ -93,3 +113,8 @@ class OwnClient:
         if reset:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
+
+
+def tokens(*deliveries: DeliveryReceived) -> Array:
+    """Give the lock tokens of deliveries as requests carry them."""
+    return Array.of(uuid.UUID, [lock_uuid(delivery.delivery_tag) for delivery in deliveries])
