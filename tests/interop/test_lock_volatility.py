@@ -127,7 +127,7 @@ def test_sessions_are_free_after_the_broker_was_killed_and_keep_their_states(
             client.get_queue_receiver("s", session_id="a") as receiver,
         ):
             sender.send_messages(
-                [ServiceBusMessage(body, session_id=body[0]) for body in ("a1", "a2", "b1", "a3")]
+                [ServiceBusMessage(body, session_id=body[0]) for body in ("a1", "a2", "a3", "b1")]
             )
             completed, deferred, held = take(receiver, 3)
             receiver.complete_message(completed)
