@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import pairwise
 from typing import Any
+
+import pytest
 
 from peeklock.broker.commands import (
     Address,
@@ -13,20 +16,25 @@ from peeklock.broker.commands import (
     LookUp,
     OpenReceiver,
     OpenSender,
+    PurgeMessages,
     ReceiveMode,
     Send,
     SetCredit,
+    UpdateQueue,
 )
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Effect, ReceiverOpened
+from peeklock.broker.effects import Effect, Fetch, MessagesDeleted, ReceiverOpened
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
-from peeklock.engine.bodies import BodyCache
+from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.server.shard import Shard
+from peeklock.server.shard import CLIENTS_WAIT_MS, READ_ROWS_MAX, Shard
+from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
+from peeklock.testing.clock import ManualClock
 from peeklock.testing.faults import FaultyStore
+from tests.gateway.playbook import message_bytes
 
 NOW_MS = 1_700_000_000_000
 LINK = (1, 0, 1)
@@ -54,13 +62,20 @@ class Connection:
         self.wanted = set()
 
 
-async def started(*, free: int | None = None, **options: Any) -> tuple[Shard, Namespace]:
+async def started(
+    *, free: int | None = None, cache_bytes: int = BUDGET_BYTES, **options: Any
+) -> tuple[Shard, Namespace]:
     namespace = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"test")
-    engine, store = Engine(namespace, BodyCache()), FaultyStore(MemoryStore(), free=free)
+    engine, store = Engine(namespace, BodyCache(cache_bytes)), FaultyStore(MemoryStore(), free=free)
     await store.open()
     await engine.recover(store, NOW_MS)
-    options = {"min_free_bytes": lambda: 0, "on_failure": lambda failure: None, **options}
-    shard = Shard(engine, namespace, store, lambda: NOW_MS, **options)
+    options = {
+        "now_ms": lambda: NOW_MS,
+        "min_free_bytes": lambda: 0,
+        "on_failure": lambda failure: None,
+        **options,
+    }
+    shard = Shard(engine, namespace, store, **options)
     await shard.submit(lambda to: CreateQueue(QueueDescription("orders"), to))
     return shard, namespace
 
@@ -112,6 +127,143 @@ def test_connections_that_wait_for_no_body_are_not_asked_when_one_arrives() -> N
         await until_idle(shard)
         assert waiting.wanted == set()
         assert [connection.asked for connection in others] == [0, 0, 0]
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("cache_bytes", [1, BUDGET_BYTES])
+def test_routing_fields_of_stored_messages_are_read_for_the_core(cache_bytes: int) -> None:
+    """Whether their bodies are in memory or not; many rows are read in pieces. Req: F-01, D-01."""
+
+    async def test() -> None:
+        shard, namespace = await started(cache_bytes=cache_bytes)
+        await shard.submit(
+            lambda to: CreateQueue(QueueDescription("unique", requires_duplicate_detection=True), to)
+        )
+        for n in range(READ_ROWS_MAX + 5):  # each in a row of its own
+            payload = message_bytes(properties=[f"id {n // 2}"])
+            shard.offer((Send(4, Message(len(payload)), payload, None),))
+            await until_idle(shard)
+        shard.offer((UpdateQueue(QueueDescription("orders", forward_to="unique"), (1, 0, 0, 0)),))
+        for _ in range(20):
+            await until_idle(shard)
+        orders, unique = (view for view in namespace.queue_views())
+        assert (orders.active_count, orders.transfer_dead_letter_count) == (0, 0)
+        assert unique.active_count == (READ_ROWS_MAX + 5 + 1) // 2
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_a_row_that_is_read_for_its_routing_is_not_dropped_meanwhile() -> None:
+    """The message may be gone by then. Req: F-01, R-06."""
+
+    async def test() -> None:
+        shard, _ = await started(cache_bytes=1)
+        payload = message_bytes(properties=["id"])
+        for _ in range(3):
+            shard.offer((Send(4, Message(len(payload)), payload, None),))
+            await until_idle(shard)
+        bodies = shard._engine.bodies
+        message = shard._engine.namespace.find(4, 1)
+        assert message is not None
+        assert bodies.get(message.body_row, 0) is None
+        shard._dispatch([Fetch(4, message)], NOW_MS)
+        assert bodies.wanted == {message.body_row}
+        await until_idle(shard)
+        assert bodies.wanted == set()
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+class Purging:
+    """A queue of many messages that is purged, and what its shard does meanwhile."""
+
+    COUNT = 20_000
+
+    def __init__(self, shard: Shard, namespace: Namespace) -> None:
+        self.shard = shard
+        self.namespace = namespace
+        self.left: list[int] = []
+
+    async def fill(self) -> None:
+        for _ in range(self.COUNT):
+            self.shard.offer((Send(4, Message(1), b"x", None),))
+        await until_idle(self.shard)
+
+    async def purge(self) -> None:
+        done = self.shard.submit(lambda to: PurgeMessages(Address("orders"), NOW_MS, to))
+        while not done.done():
+            self.left.append(self.namespace.totals().active_messages)
+            await asyncio.sleep(0)
+        effect = await done
+        assert isinstance(effect, MessagesDeleted)
+        assert effect.count == self.COUNT
+
+
+def test_a_purge_takes_no_more_than_a_slice_between_two_turns_of_the_loop() -> None:
+    """Req: A-06. Nobody else asks for anything: it does not pause either."""
+
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        shard, namespace = await started(now_ms=lambda: clock.now_ms)
+        purging = Purging(shard, namespace)
+        await purging.fill()
+        purge = asyncio.ensure_future(purging.purge())
+        await asyncio.sleep(0)
+        clock.now_ms += CLIENTS_WAIT_MS
+        await purge
+        steps = [before - after for before, after in pairwise([*purging.left, 0])]
+        assert max(steps) <= 1000
+        assert len(steps) < 10 * purging.COUNT / 1000
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_a_purge_waits_for_the_commit_in_flight() -> None:
+    """A slice for each commit: batches stay small, and the loop is free while the disk works. Req: A-06."""
+
+    async def test() -> None:
+        shard, namespace = await started()
+        purging = Purging(shard, namespace)
+        await purging.fill()
+        ready = asyncio.Event()
+        commit = shard._store.commit
+
+        async def slow(batch: Batch) -> int:
+            await ready.wait()
+            return await commit(batch)
+
+        shard._store.commit = slow  # type: ignore[method-assign,assignment]
+        done = shard.submit(lambda to: PurgeMessages(Address("orders"), NOW_MS, to))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert namespace.totals().active_messages >= purging.COUNT - 1000
+        ready.set()
+        await done
+        assert namespace.totals().active_messages == 0
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_a_client_is_answered_between_the_slices_of_a_purge() -> None:
+    """Req: A-06."""
+
+    async def test() -> None:
+        shard, namespace = await started()
+        purging = Purging(shard, namespace)
+        await purging.fill()
+        purge = asyncio.ensure_future(purging.purge())
+        answered_at = []
+        while not purge.done():
+            await until_idle(shard)
+            answered_at.append(namespace.totals().active_messages)
+        assert len([left for left in answered_at if 0 < left < purging.COUNT]) >= 10
+        await purge
         await shard.stop()
 
     asyncio.run(test())

@@ -54,11 +54,11 @@ HEAD_READ_BYTES = 256 * 1024
 COPY_READ_BYTES = 1024 * 1024
 """Rows read per slice to be copied: at most half of it lives, written with one commit."""
 
-TRUNCATE_BYTES_MAX = 8 * 1024 * 1024
-DROP_BYTES_MAX = 16 * 1024 * 1024
-DROP_ROWS_MAX = 1000
-"""Work of one commit. Source: our choice; a drained row of 256 KiB frees 64 pages, 16 MiB are freed in some
-10 ms."""
+TRUNCATE_BYTES_MAX = 2 * 1024 * 1024
+DROP_BYTES_MAX = 2 * 1024 * 1024
+DROP_ROWS_MAX = 500
+"""Work of one commit. Source: our choice; a drained row of 256 KiB frees 64 pages, 2 MiB are freed in some
+2 ms."""
 
 DROP_ALONE_BYTES = 1024 * 1024
 """Fewer dead bytes wait for a commit that has facts: a commit of its own would delay the next client's."""

@@ -12,14 +12,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from peeklock.broker.commands import Command, LimitSending, Release
+from peeklock.broker.commands import Command, Fetched, LimitSending, Release
 from peeklock.broker.effects import (
+    CoordinatorOpened,
     Deliver,
     DetachLink,
     Drained,
     Effect,
+    Fetch,
     LinkRefused,
     ReceiverOpened,
     SenderOpened,
@@ -27,6 +30,7 @@ from peeklock.broker.effects import (
 from peeklock.broker.namespace import Namespace
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimRead
+from peeklock.gateway.inspection import read_routing
 from peeklock.server import log
 from peeklock.server.tasks import tell_failure
 from peeklock.store.base import Store, StoreError
@@ -34,8 +38,10 @@ from peeklock.store.base import Store, StoreError
 if TYPE_CHECKING:
     from peeklock.broker.message import Message
 
-_BY_LINK = frozenset({DetachLink, Deliver, Drained, LinkRefused, ReceiverOpened, SenderOpened})
-"""Effects addressed by link; all others are addressed by reply_to."""
+_BY_LINK = frozenset(
+    {CoordinatorOpened, DetachLink, Deliver, Drained, LinkRefused, ReceiverOpened, SenderOpened}
+)
+"""Effects addressed by link; all others but `Fetch` are addressed by reply_to."""
 
 OWN_CONNECTION_ID = 0
 """Connection id of requests made by this process itself (administration, start-up); real connections start at
@@ -46,6 +52,16 @@ LAG_MS_MAX = 1000
 back-pressure."""
 
 HOUSEKEEPING_S = 0.25
+
+CLIENTS_WAIT_MS = 100
+"""So long after its last command some client is likely to send the next one."""
+
+REST_FACTOR = 2
+"""What is due in slices then rests for so many times what a slice took: two thirds of the loop are the
+clients'. Our choice."""
+
+READ_ROWS_MAX = 16
+"""Body rows read in one go: some 4 MB."""
 
 
 class Connection(Protocol):
@@ -95,10 +111,13 @@ class Shard:
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms: int | None = None
+        self._asked_at_ms = 0
+        self._rest_until = 0.0  # monotonic; the next slice of what is due may follow then
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows_under_way: set[int] = set()
         self._waiting_for_room: set[Connection] = set()
         self._waiting_for_bodies: dict[int, Connection] = {}
+        self._fetches: dict[int, list[tuple[Fetch, int]]] = {}  # by row under way, with their slots
         self._idle = asyncio.Event()
         self._idle.set()
         self._failed = False
@@ -147,7 +166,7 @@ class Shard:
             self._pump()
 
     def _apply(self, commands: Iterable[Command]) -> None:
-        now = self.now_ms()
+        now = self._asked_at_ms = self.now_ms()
         offer = self._engine.offer
         try:
             for command in commands:
@@ -172,19 +191,31 @@ class Shard:
         self._scheduled = False
         if self._failed:
             return
-        now = self.now_ms()
         engine = self._engine
-        engine.advance(now)
-        if not engine.in_flight:
-            batch = engine.take_batch(now)
-            if batch is None:
-                self._dispatch(engine.release(), now)
-            else:
-                self._idle.clear()
-                # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
-                committing = asyncio.ensure_future(self._store.commit(batch))
-                committing.add_done_callback(partial(self._committed, batch.no))
+        if engine.in_flight:
+            return  # its end comes here again
+        now = self.now_ms()
+        self._advance(now)
+        batch = engine.take_batch(now)
+        if batch is None:
+            self._dispatch(engine.release(), now)
+        else:
+            self._idle.clear()
+            # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
+            committing = asyncio.ensure_future(self._store.commit(batch))
+            committing.add_done_callback(partial(self._committed, batch.no))
         self._set_timer(now)
+
+    def _advance(self, now: int) -> None:
+        """Let happen what is due: a slice for each commit, and with pauses while clients are at work."""
+        started = monotonic()
+        if started < self._rest_until:
+            return
+        self._engine.advance(now)
+        due = self._engine.next_deadline_ms()
+        if due is not None and due <= now and now - self._asked_at_ms < CLIENTS_WAIT_MS:
+            ended = monotonic()
+            self._rest_until = ended + REST_FACTOR * (ended - started)
 
     def _committed(self, no: int, committing: asyncio.Future[int]) -> None:
         try:
@@ -205,10 +236,17 @@ class Shard:
     def _dispatch(self, effects: list[Effect], now: int) -> None:
         touched: dict[int, Connection] = {}
         undelivered: list[Command] = []
+        fetches: list[Fetch] = []
         connections = self._connections
         by_link = _BY_LINK
         for effect in effects:
-            to: int = effect.link[0] if type(effect) in by_link else effect.reply_to[0]  # type: ignore[union-attr]
+            if type(effect) in by_link:
+                to: int = effect.link[0]  # type: ignore[union-attr]
+            elif type(effect) is Fetch:
+                fetches.append(effect)
+                continue
+            else:
+                to = effect.reply_to[0]  # type: ignore[union-attr]
             connection = touched.get(to)
             if connection is None:
                 if to == OWN_CONNECTION_ID:
@@ -228,6 +266,8 @@ class Shard:
             self._fetch_bodies(connection_id, connection)
         if undelivered:
             self.offer(undelivered)
+        if fetches:
+            self._fetch_routing(fetches)
 
     def _answer(self, effect: Any) -> None:
         future = self._waiters.pop(effect.reply_to[3], None)
@@ -259,21 +299,51 @@ class Shard:
             and engine.bodies.get(following, 0) is None
         ):
             rows.add(following)
-        self._rows_under_way.update(rows)
+        self._want(rows)
+
+    def _fetch_routing(self, fetches: list[Fetch]) -> None:
+        """Answer with the routing fields of stored messages, once their bodies are in memory."""
+        answers: list[Command] = []
+        rows = set()
+        for fetch in fetches:
+            payload = self.body(fetch.message)
+            if payload is None:
+                # Named now: a body that is copied forward meanwhile is still where it was.
+                row, slot = fetch.message.body_row, fetch.message.body_slot
+                self._fetches.setdefault(row, []).append((fetch, slot))
+                rows.add(row)
+            else:
+                answers.append(_fetched(fetch, payload))
+        if answers:
+            self.offer(answers)
+        if rows := rows - self._rows_under_way:
+            self._want(rows)
+
+    def _want(self, rows: set[int]) -> None:
+        """Read rows that are not under way; they are not dropped meanwhile."""
+        self._rows_under_way |= rows
         for row in rows:
-            engine.bodies.want(row)
+            self._engine.bodies.want(row)
         self._spawn(self._read_bodies(sorted(rows)))
 
     async def _read_bodies(self, rows: list[int]) -> None:
-        try:
-            found = await self._store.read_body_rows(rows)
-        except StoreError as failure:
-            self._fail(failure)
-            return
+        for first in range(0, len(rows), READ_ROWS_MAX):
+            try:
+                found = await self._store.read_body_rows(rows[first : first + READ_ROWS_MAX])
+            except StoreError as failure:
+                self._fail(failure)
+                return
+            self._rows_under_way.difference_update(found)
+            self._take_bodies(found)
+
+    def _take_bodies(self, found: dict[int, list[bytes]]) -> None:
         now = self.now_ms()
+        answers: list[Command] = []
         for row, payloads in found.items():
             self._engine.bodies.put(row, payloads)
-        self._rows_under_way.difference_update(rows)
+            answers += [_fetched(fetch, payloads[slot]) for fetch, slot in self._fetches.pop(row, ())]
+        if answers:
+            self.offer(answers)
         for connection_id, connection in list(self._waiting_for_bodies.items()):
             connection.bodies_arrived(now)
             connection.flush(now)
@@ -290,7 +360,8 @@ class Shard:
             self._timer = None
         self._timer_at_ms = due
         if due is not None:
-            self._timer = self._loop.call_later(max(0, due - now) / 1000, self._due)
+            wait_s = max((due - now) / 1000, self._rest_until - monotonic(), 0)
+            self._timer = self._loop.call_later(wait_s, self._due)
 
     def _due(self) -> None:
         self._timer = None
@@ -394,3 +465,7 @@ class Shard:
         if self._timer is not None:
             self._timer.cancel()
         await self._store.close()
+
+
+def _fetched(fetch: Fetch, payload: bytes) -> Fetched:
+    return Fetched(fetch.queue_id, fetch.message.position, read_routing(payload))

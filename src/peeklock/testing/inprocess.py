@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from peeklock.auth import Authority
 from peeklock.broker.commands import Address as EntityAddress
-from peeklock.broker.commands import Command, CreateQueue, LookUp, ReplyTo
+from peeklock.broker.commands import Command, CreateQueue, Fetched, LookUp, ReplyTo
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Effect, EntityFound, Failed, QueueView
+from peeklock.broker.effects import Effect, EntityFound, Failed, Fetch, QueueView
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
@@ -24,6 +24,7 @@ from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
+from peeklock.gateway.inspection import read_routing
 from peeklock.gateway.namespaces import Namespaces, OneNamespace
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.clock import ManualClock
@@ -200,6 +201,13 @@ class InProcessBroker:
 
     def _dispatch(self, effects: list[Effect], now: int) -> None:
         for effect in effects:
+            if isinstance(effect, Fetch):
+                payload = self._body(effect.message)
+                if payload is None:
+                    payload = self._read_body(effect.message)
+                routing = read_routing(payload)
+                self.offer([Fetched(effect.queue_id, effect.message.position, routing)])
+                continue
             reply_to: ReplyTo | None = getattr(effect, "reply_to", None)
             connection_id = effect.link[0] if reply_to is None else reply_to[0]  # type: ignore[union-attr]
             if reply_to is not None and connection_id == OWN_CONNECTION_ID:
@@ -213,8 +221,16 @@ class InProcessBroker:
     def _fetch_bodies(self, gateway: Gateway) -> None:
         while rows := sorted(gateway.bodies_wanted()):
             # One row at a time: the cache may be too small for two.
-            self.engine.bodies.put(rows[0], _finish(self.store.read_body_rows(rows[:1]))[rows[0]])
+            self._read_row(rows[0])
             gateway.bodies_arrived(self._body, self.clock.now_ms)
+
+    def _read_body(self, message: Message) -> bytes:
+        return self._read_row(message.body_row)[message.body_slot]
+
+    def _read_row(self, row: int) -> list[bytes]:
+        payloads: list[bytes] = _finish(self.store.read_body_rows([row]))[row]
+        self.engine.bodies.put(row, payloads)
+        return payloads
 
     def _body(self, message: Message) -> bytes | None:
         return self.engine.bodies.get(message.body_row, message.body_slot)
