@@ -546,6 +546,29 @@ def test_the_broker_may_detach_a_receiver(desk: Desk) -> None:
     assert desk.commands == []  # the broker has forgotten the link and its locks
 
 
+def test_what_was_delivered_over_a_link_that_the_broker_detached_is_answered_with_the_reason(
+    desk: Desk,
+) -> None:
+    """Until a receiver is opened on that session again. Clients settle before they have read the detach, and
+    are to learn what stands in the way.
+
+    Req: L-11, A-04.
+    """
+    _, opened = desk.receiver(credit=2)
+    for _ in range(2):
+        desk.effect(desk.deliver(opened.link, message_bytes()))
+    first, second = (desk.take_event(DeliveryReceived).delivery_id for _ in range(2))
+    desk.effect(DetachLink(opened.link, EntityDisabled("'orders' is disabled.")))
+    desk.commands.clear()
+    desk.settle(first, first, ACCEPTED)
+    assert str(desk.rejection(first).condition) == "com.microsoft:entity-disabled"
+    desk.receiver()
+    desk.commands.clear()
+    desk.settle(second, second, ACCEPTED)
+    assert str(desk.rejection(second).condition) == "com.microsoft:message-lock-lost"
+    assert desk.commands == []
+
+
 def test_one_connection_s_effects_never_reach_an_unknown_link(desk: Desk) -> None:
     """Req: R-05. Effects for links long gone are dropped."""
     before = len(desk.sent)

@@ -388,6 +388,8 @@ class Links:
             return
         self._links.pop((link.channel, link.handle), None)
         link.forget()
+        if isinstance(link, ReceiverLink):
+            link.unsettled.detached_with = effect.error
         refusal = self._context.reporter.report(effect.error, shown(link.node.address), now_ms)
         self._connection.detach(link.channel, link.handle, refusal)
 

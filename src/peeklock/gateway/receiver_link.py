@@ -19,6 +19,7 @@ from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, Trans
 from peeklock.amqp.types import Role
 from peeklock.broker.commands import ReceiveMode, Release, ReplyTo, SetCredit
 from peeklock.broker.effects import Deliver, Drained, ReceiverOpened, Settled, SettlementFailed
+from peeklock.broker.errors import ServiceBusError
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context
@@ -32,12 +33,14 @@ Answer = tuple[int, DeliveryState]
 class Unsettled(dict[int, "ReceiverLink"]):
     """The unsettled deliveries of one AMQP session, by delivery id: which link each was sent over."""
 
-    __slots__ = ("of_message_session",)
+    __slots__ = ("detached_with", "of_message_session")
 
     def __init__(self) -> None:
         self.of_message_session = False
         """Whether the latest receiver opened on it holds a message session: what is not found here was then
         lost with that. A disposition does not name its link."""
+        self.detached_with: ServiceBusError | None = None
+        """Why the broker has detached a receiver since: that is what stands in the way of who settles."""
 
 
 class ReceiverLink:
@@ -112,6 +115,7 @@ class ReceiverLink:
         self.queue_id = effect.queue_id
         self._partitioned = effect.partitioned
         self.unsettled.of_message_session = effect.session_id is not None
+        self.unsettled.detached_with = None
         if self._wanted or self._drain_asked:
             self._set_credit(drain=self._drain_asked)
 

@@ -52,8 +52,9 @@ Settlement = EnlistedSettlement | Release
 def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, now_ms: int) -> None:
     """Turn a receiver's disposition into commands.
 
-    Known deliveries of the range are settled one by one. Those that are not known (any more) are answered
-    lock lost in one range each, unless the client wants no answer.
+    Known deliveries of the range are settled one by one. Those that are not known (any more) are answered in
+    one range each, unless the client wants no answer: with what the broker detached their receiver for, else
+    lock lost.
     """
     state = event.state
     if state is None:
@@ -145,7 +146,9 @@ def _answer_unknown(
     context: Context, unsettled: Unsettled, channel: int, first: int, last: int, now_ms: int
 ) -> None:
     lost: ServiceBusError
-    if unsettled.of_message_session:
+    if unsettled.detached_with is not None:
+        lost = unsettled.detached_with
+    elif unsettled.of_message_session:
         lost = SessionLockLost(
             "The session lock has expired on the message session, or the message was settled before "
             f"(delivery {first})."
