@@ -18,8 +18,8 @@ RECEIVE_REQUESTS_MAX = 5_000
 """Receivers attached to one entity at a time; enforced only where the namespace says so (A-05). Source: wire
 contract 10.1."""
 
-DUPLICATE_IDS_MAX = 10_000_000
-"""Message ids one entity remembers: about 420 MB. At the cap sends are refused. Our choice: 16,000 sends a
+DUPLICATE_IDS_MAX = 5_000_000
+"""Message ids one entity remembers: up to 900 MB. At the cap sends are refused. Our choice: 8,000 sends a
 second over the default window of ten minutes."""
 
 TRANSACTION_MESSAGES_MAX = 100
