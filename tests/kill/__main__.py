@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.kill.loop import KillLoop
+from tests.kill.loop import MessageLoop
 
 
 def main(arguments: list[str]) -> int:
@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="peeklock-kill-") as folder:
-        loop = KillLoop(Path(folder), options.seed, options=("--durability", options.durability))
+        loop = MessageLoop(Path(folder), options.seed, options=("--durability", options.durability))
         try:
             figures = asyncio.run(loop.run(options.rounds))
         except AssertionError as broken:

@@ -12,13 +12,14 @@ from random import Random
 from typing import Any
 
 from peeklock.amqp.events import DeliveryReceived
-from peeklock.amqp.messaging import BATCH_FORMAT, encode_message, scan
+from peeklock.amqp.messaging import BATCH_FORMAT, Properties, encode_message, scan
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Modified
 from tests.kill.ledger import Ledger
 from tests.simulation.facts import uid_of
 from tests.simulation.peer import Peer, ReceiveLink, SendLink, error_condition
 
 IN_FLIGHT_MAX = 64
+REPEATS_SHARE = 0.1
 
 
 def now_ms() -> int:
@@ -78,13 +79,22 @@ class Client(asyncio.Protocol):
 
 
 class Sender(Client):
-    """Keeps `IN_FLIGHT_MAX` sends under way, single ones and batches, until told to stop."""
+    """Keeps `IN_FLIGHT_MAX` sends under way, single ones and batches, until told to stop. With `repeats` some
+    are sent again, under the same message ids, whatever became of them."""
 
     def __init__(
-        self, name: str, ledger: Ledger, random: Random, queue: str, *, sends_max: int = 1 << 30
+        self,
+        name: str,
+        ledger: Ledger,
+        random: Random,
+        queue: str,
+        *,
+        sends_max: int = 1 << 30,
+        repeats: bool = False,
     ) -> None:
         super().__init__(name, ledger, random)
         self._queue = queue
+        self._repeats = repeats
         self._link: SendLink | None = None
         self._left = sends_max
         self.in_flight = 0
@@ -101,18 +111,23 @@ class Sender(Client):
         while not self.stopped and self.in_flight < IN_FLIGHT_MAX and link.credit > 0 and self._left > 0:
             self._left -= 1
             self.in_flight += 1
-            if self.random.random() < 0.1:
+            if self._repeats and self.ledger.fates and self.random.random() < REPEATS_SHARE:
+                uids = self.ledger.sent_before(self.random)
+            elif self.random.random() < 0.1:
                 group = self.ledger.sending()  # the first member's uid names the group
                 self.ledger.fates[group].group = group
                 uids = [group, *(self.ledger.sending(group) for _ in range(self.random.randint(1, 6)))]
+            else:
+                uids = [self.ledger.sending()]
+            if len(uids) == 1:
+                link.send(self._message(uids[0]), self._outcome(uids))
+            else:
                 payload = encode_message(data=[self._message(uid) for uid in uids])
                 link.send(payload, self._outcome(uids), message_format=BATCH_FORMAT)
-            else:
-                uid = self.ledger.sending()
-                link.send(self._message(uid), self._outcome([uid]))
 
     def _message(self, uid: int) -> bytes:
-        return encode_message(data=b"uid=%08d;" % uid + b"." * self.random.choice((0, 100, 1000, 4000)))
+        body = b"uid=%08d;" % uid + b"." * self.random.choice((0, 100, 1000, 4000))
+        return encode_message(properties=Properties(message_id=str(uid)), data=body)
 
     def _outcome(self, uids: list[int]) -> Callable[[DeliveryState | None], None]:
         def outcome(state: DeliveryState | None) -> None:

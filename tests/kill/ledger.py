@@ -6,6 +6,10 @@ Owns: the promises. Must not know: sockets or processes. Each message carries `u
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count, takewhile
+from random import Random
+
+LATE = 300
 
 
 class Broken(AssertionError):
@@ -40,6 +44,20 @@ class Ledger:
         uid = len(self.fates) + 1
         self.fates[uid] = Fate(uid, group)
         return uid
+
+    def sent_before(self, random: Random) -> list[int]:
+        """Choose what was sent once already: a message, or all of a batch. Half of them are of late, where
+        the most is not known."""
+        last = len(self.fates)
+        first = max(1, last - LATE) if random.random() < 0.5 else 1
+        uid = random.randint(first, last)
+        group = self.fates[uid].group
+        if not group:
+            return [uid]
+        return list(takewhile(lambda member: self._is_in(member, group), count(group)))
+
+    def _is_in(self, uid: int, group: int) -> bool:
+        return uid in self.fates and self.fates[uid].group == group
 
     def answered(self, uid: int, condition: str | None) -> None:
         """The outcome of its send has arrived; None = accepted."""

@@ -1,4 +1,4 @@
-"""Rounds of start, work, kill; then a drain and the verdict.
+"""Rounds of start, work, kill; then the verdict.
 
 Owns: when the broker dies and in which way. Must not know: how clients work.
 """
@@ -7,128 +7,182 @@ from __future__ import annotations
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from peeklock.demo.broker import BrokerProcess
+from peeklock.store.check import SOUND, check
 from tests.kill.clients import Browser, Client, Receiver, Sender
 from tests.kill.ledger import Broken, Ledger
 
 QUEUE = "work"
-PROPERTIES = {"LockDuration": "PT5S", "MaxDeliveryCount": 2000}
-"""The highest delivery count there is: nothing is dead-lettered, however often the broker dies."""
+DOOR = "door"
+"""What is sent here is forwarded to the queue."""
+
+DELIVERIES_MAX = 2000
+"""The highest there is: nothing is dead-lettered, however often the broker dies."""
+
+PROPERTIES = {
+    "LockDuration": "PT5S",
+    "MaxDeliveryCount": DELIVERIES_MAX,
+    "RequiresDuplicateDetection": True,
+    "DuplicateDetectionHistoryTimeWindow": "PT1H",
+}
+QUEUES: dict[str, dict[str, Any]] = {QUEUE: PROPERTIES, DOOR: {"ForwardTo": QUEUE}}
 
 FORCED = "amqp:connection:forced"
 DRAIN_S_MAX = 60.0
 
 
-def broker_on(folder: Path, *options: str) -> BrokerProcess:
-    """Describe a broker on a folder that has the one queue; `options` are further ones of `serve`."""
-    queue = {"Name": QUEUE, "Properties": PROPERTIES}
-    config = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": [queue]}]}}
+def broker_on(folder: Path, *options: str, queues: dict[str, dict[str, Any]] | None = None) -> BrokerProcess:
+    """Describe a broker on a folder that has the queues; `options` are further ones of `serve`."""
+    described = [{"Name": name, "Properties": properties} for name, properties in (queues or QUEUES).items()]
+    config = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": described}]}}
     file = folder / "Config.json"
     file.write_text(json.dumps(config))
     return BrokerProcess(folder, (f"--config={file}", *options))
 
 
-class KillLoop:
+class Loop(ABC):
     """One run over one folder."""
 
-    def __init__(self, folder: Path, seed: int, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, seed: int, queues: dict[str, dict[str, Any]], options: Sequence[str]):
         self.random = Random(seed)
-        self.ledger = Ledger()
-        self.broker = broker_on(folder, *options)
+        self.broker = broker_on(folder, *options, queues=queues)
         self._names = 0
 
     async def run(self, rounds: int) -> dict[str, int]:
-        """Kill the broker `rounds` times, each fourth time politely; then drain and judge. Raises: Broken."""
+        """Kill the broker `rounds` times, each fourth time politely; then judge. Raises: Broken."""
         try:
             for number in range(rounds):
                 await asyncio.to_thread(self.broker.start)
-                if number % 4 == 3:
-                    await self.polite_round()
-                else:
-                    await self.kill_round()
+                await self.round(polite=number % 4 == 3)
             await asyncio.to_thread(self.broker.start)
-            await self.drain()
+            await self.finish()
             await self._stop()
+            self._check_folder()
         finally:
             self.broker.kill()
-        return self.ledger.finish()
+        return self.verdict()
 
-    def _name(self, kind: str) -> str:
+    @abstractmethod
+    async def round(self, *, polite: bool) -> None:
+        """Connect clients to the broker that runs, let them work, and end it with `kill` or `stop`."""
+
+    @abstractmethod
+    async def finish(self) -> None:
+        """Find out what is left."""
+
+    @abstractmethod
+    def verdict(self) -> dict[str, int]:
+        """Judge what was found; answers figures. Raises: Broken."""
+
+    def name(self, kind: str) -> str:
+        """Give a connection a name of its own."""
         self._names += 1
         return f"{kind}-{self._names}"
 
-    async def connect(self, *, senders: int, receivers: int) -> tuple[list[Sender], list[Receiver]]:
-        """Connect clients, which begin at once."""
-        sending = [Sender(self._name("sender"), self.ledger, self.random, QUEUE) for _ in range(senders)]
-        receiving = [
-            Receiver(self._name("receiver"), self.ledger, self.random, QUEUE) for _ in range(receivers)
-        ]
-        for client in (*sending, *receiving):
-            await client.connect(self.broker.amqp_port)
-        return sending, receiving
-
-    async def kill_round(self) -> None:
-        """Work for a random time, then SIGKILL."""
-        senders, receivers = await self.connect(senders=3, receivers=2)
-        await asyncio.sleep(self.random.uniform(0.01, 0.7))
-        if self.random.random() < 0.5:
-            for sender in senders:  # so that the backlog does not only grow
-                sender.stopped = True
-            await asyncio.sleep(self.random.uniform(0.0, 0.4))
+    async def kill(self, clients: Sequence[Client]) -> None:
+        """SIGKILL."""
         self.broker.kill()
-        await self._over([*senders, *receivers])
+        await self.over(clients)
 
-    async def polite_round(self) -> None:
-        """Work for a random time, then SIGTERM: everybody is told, and the exit status is 0."""
-        senders, receivers = await self.connect(senders=2, receivers=2)
-        await asyncio.sleep(self.random.uniform(0.1, 0.6))
+    async def stop(self, clients: Sequence[Client]) -> None:
+        """SIGTERM: everybody is told, and the exit status is 0."""
         await self._stop()
-        await self._over([*senders, *receivers])
-        for client in (*senders, *receivers):
+        await self.over(clients)
+        for client in clients:
             if client.condition != FORCED:
                 raise Broken(f"{client.peer.name} was told {client.condition}, not {FORCED}")
 
-    async def drain(self) -> None:
-        """Receive and complete all that is left; locks of the process before are gone with it."""
-        receiver = Receiver(
-            self._name("drainer"), self.ledger, self.random, QUEUE, careless=False, credit=200
-        )
-        await receiver.connect(self.broker.amqp_port)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_S_MAX
-        while True:
-            before = receiver.deliveries
-            await asyncio.sleep(0.2)
-            self._check([receiver])
-            if loop.time() > deadline:
-                raise Broken(f"not drained after {DRAIN_S_MAX} s")
-            if receiver.deliveries == before and receiver.settling == 0 and await self.count() == 0:
-                break
-        receiver.close()
-        await self._over([receiver])
+    async def over(self, clients: Sequence[Client]) -> None:
+        """Wait until connections have ended."""
+        for client in clients:
+            await asyncio.wait_for(client.over.wait(), 10)
+        self.check(clients)
 
-    async def count(self) -> int:
-        """Give how many messages the queue holds, 100 at most."""
-        browser = Browser(self._name("browser"), self.ledger, self.random, QUEUE)
-        await browser.connect(self.broker.amqp_port)
-        found = await asyncio.wait_for(browser.found, 10)
-        browser.close()
-        return found
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raise what went wrong for a client."""
+        for client in clients:
+            if client.failure is not None:
+                raise client.failure
 
     async def _stop(self) -> None:
         status = await asyncio.to_thread(self.broker.stop)
         if status != 0:
             raise Broken(f"exit status {status} after SIGTERM:\n{self.broker.log.read_text()[-4000:]}")
 
-    async def _over(self, clients: list[Client]) -> None:
-        for client in clients:
-            await asyncio.wait_for(client.over.wait(), 10)
-        self._check(clients)
+    def _check_folder(self) -> None:
+        report = check(self.broker.data)
+        if report.exit_status != SOUND:
+            raise Broken("the store is not sound: " + "; ".join(report.lines))
 
-    def _check(self, clients: list[Client]) -> None:
-        for client in clients:
-            if client.failure is not None:
-                raise client.failure
+
+class MessageLoop(Loop):
+    """Messages of one queue, sent to it or to one that forwards there, some of them twice."""
+
+    def __init__(self, folder: Path, seed: int, *, options: Sequence[str] = ()) -> None:
+        super().__init__(folder, seed, QUEUES, options)
+        self.ledger = Ledger()
+
+    async def round(self, *, polite: bool) -> None:
+        """Work for a random time."""
+        senders, receivers = await self.connect(senders=2 if polite else 3, receivers=2)
+        if polite:
+            await asyncio.sleep(self.random.uniform(0.1, 0.6))
+            await self.stop([*senders, *receivers])
+            return
+        await asyncio.sleep(self.random.uniform(0.01, 0.7))
+        if self.random.random() < 0.5:
+            for sender in senders:  # so that the backlog does not only grow
+                sender.stopped = True
+            await asyncio.sleep(self.random.uniform(0.0, 0.4))
+        await self.kill([*senders, *receivers])
+
+    async def connect(self, *, senders: int, receivers: int) -> tuple[list[Sender], list[Receiver]]:
+        """Connect clients, which begin at once."""
+        sending = [
+            Sender(self.name("sender"), self.ledger, self.random, DOOR if number % 2 else QUEUE, repeats=True)
+            for number in range(senders)
+        ]
+        receiving = [
+            Receiver(self.name("receiver"), self.ledger, self.random, QUEUE) for _ in range(receivers)
+        ]
+        for client in (*sending, *receiving):
+            await client.connect(self.broker.amqp_port)
+        return sending, receiving
+
+    async def finish(self) -> None:
+        """Receive and complete all that is left; locks of the process before are gone with it."""
+        receiver = Receiver(self.name("drainer"), self.ledger, self.random, QUEUE, careless=False, credit=200)
+        await receiver.connect(self.broker.amqp_port)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_S_MAX
+        while True:
+            before = receiver.deliveries
+            await asyncio.sleep(0.2)
+            self.check([receiver])
+            if loop.time() > deadline:
+                raise Broken(f"not drained after {DRAIN_S_MAX} s")
+            if receiver.deliveries == before and receiver.settling == 0 and await self.count(QUEUE) == 0:
+                break
+        receiver.close()
+        await self.over([receiver])
+        for left in (DOOR, f"{DOOR}/$Transfer/$DeadLetterQueue", f"{QUEUE}/$DeadLetterQueue"):
+            if await self.count(left):
+                raise Broken(f"messages are left in {left}")
+
+    async def count(self, queue: str) -> int:
+        """Give how many messages a queue holds, 100 at most."""
+        browser = Browser(self.name("browser"), self.ledger, self.random, queue)
+        await browser.connect(self.broker.amqp_port)
+        found = await asyncio.wait_for(browser.found, 10)
+        browser.close()
+        return found
+
+    def verdict(self) -> dict[str, int]:
+        """Ask the ledger."""
+        return self.ledger.finish()

@@ -13,7 +13,7 @@ import pytest
 from peeklock.demo.broker import BrokerFailed, BrokerProcess
 from tests.kill.clients import Client, Receiver, Sender
 from tests.kill.ledger import Broken, Ledger
-from tests.kill.loop import QUEUE, KillLoop, broker_on
+from tests.kill.loop import QUEUE, MessageLoop, broker_on
 
 pytestmark = pytest.mark.kill
 
@@ -51,7 +51,7 @@ def test_nothing_acknowledged_is_lost_or_returns_however_often_it_is_killed(
     tmp_path: Path, durability: str, rounds: int
 ) -> None:
     """Req: R-01, R-02, L-05, T-01, T-07, S-01"""
-    loop = KillLoop(tmp_path, seed=7, options=("--durability", durability))
+    loop = MessageLoop(tmp_path, seed=7, options=("--durability", durability))
     figures = asyncio.run(loop.run(rounds))
     assert figures["accepted"] > 200
     assert figures["completed"] > 100
