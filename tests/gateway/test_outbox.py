@@ -9,7 +9,7 @@ import pytest
 
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.performatives import Modified
-from peeklock.amqp.types import Int, Long, Role
+from peeklock.amqp.types import Int, Long, Role, Symbol
 from peeklock.broker.commands import Abandon, Command, DropConnection, Peek, Release, SetCredit
 from peeklock.broker.effects import Deliver, MessagesFound
 from peeklock.broker.message import MessageState, MessageView
@@ -139,6 +139,29 @@ def test_two_flows_in_one_read_let_a_waiting_delivery_use_only_the_last(desk: De
     desk.client.flow(desk.channel, handle, 1)
     desk.pump()
     assert delivered(desk) == [b"2"]
+
+
+def test_messages_of_a_session_wait_in_order_for_credit_that_was_taken_back(desk: Desk) -> None:
+    """Req: G-01. One that went back to the queue would come behind those that are under way."""
+    handle, opened = desk.receiver(
+        credit=3,
+        filter={Symbol("com.microsoft:session-filter"): "red"},
+        opened={"session_id": "red", "locked_until_ms": 1_700_000_060_000},
+    )
+    first, second, third = (
+        desk.deliver(opened.link, message_bytes(b"%d" % number), number=number) for number in (1, 2, 3)
+    )
+    desk.client.flow(desk.channel, handle, 0)
+    desk.pump()
+    desk.effect(first)
+    desk.client.flow(desk.channel, handle, 2)
+    desk.pump()
+    desk.effect(second, third)
+    assert delivered(desk) == [b"1", b"2"]
+    assert not any(isinstance(command, Release) for command in desk.commands)
+    desk.client.flow(desk.channel, handle, 1)
+    desk.pump()
+    assert delivered(desk) == [b"3"]
 
 
 def test_credit_behind_a_settlement_does_not_overtake_it(desk: Desk) -> None:

@@ -52,6 +52,7 @@ class ReceiverLink:
         "_echoes",
         "_given",
         "_given_bytes",
+        "_holds_session",
         "_kept",
         "_missing",
         "_outbox",
@@ -92,6 +93,7 @@ class ReceiverLink:
         self.queue_id: int | None = None
         self._partitioned = False
         self._settled = mode is ReceiveMode.RECEIVE_AND_DELETE
+        self._holds_session = False
         self._wanted = 0  # deliveries that the client allows in all
         self._drain_asked = False
         self._given = 0  # deliveries taken from the broker and not waiting here, sent or given back
@@ -114,7 +116,7 @@ class ReceiverLink:
         """Pass on the credit that came before the link was open."""
         self.queue_id = effect.queue_id
         self._partitioned = effect.partitioned
-        self.unsettled.of_message_session = effect.session_id is not None
+        self._holds_session = self.unsettled.of_message_session = effect.session_id is not None
         self.unsettled.detached_with = None
         if self._wanted or self._drain_asked:
             self._set_credit(drain=self._drain_asked)
@@ -222,8 +224,10 @@ class ReceiverLink:
         connection = self.context.connection
         if self._given >= self._wanted:
             # The client took its credit back while this was under way.
-            if self._settled:
-                return False  # it is gone from the queue: wait for new credit
+            if self._settled or self._holds_session:
+                # It is gone from the queue, or would come behind what else of its session is under way: it
+                # waits for new credit.
+                return False
             self._given += 1
             self._given_bytes += message.size_bytes
             self._kept.pop(tag, None)
