@@ -11,7 +11,8 @@ from pathlib import Path
 
 from bench import report
 from bench.loadgen import BUILD, LoadFailed, compile_loadgen
-from bench.scenarios import SCENARIOS, Run
+from bench.run import Run
+from bench.scenarios import SCENARIOS
 from bench.systems import Peeklock, RabbitNode, RabbitQueue, StartFailed, System, rabbitmq_missing
 
 
@@ -78,8 +79,7 @@ def _measure(run: Run, name: str) -> None:
     try:
         SCENARIOS[name](run)
     except (LoadFailed, StartFailed) as error:
-        run.results.left_out.append(f"{name}: {error}")
-        print(f"  FAILED: {error}")
+        run.left_out(name, error)
     print(f"== {name}: {time.monotonic() - started:.0f} s", flush=True)
 
 

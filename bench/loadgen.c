@@ -1,12 +1,12 @@
 // loadgen: an AMQP 1.0 load generator that is not itself the bottleneck.
 //
 // One thread, poll(2), frames encoded by hand, no library: it costs about 1 us of CPU a message, so that on a machine
-// shared with the broker the broker is what is measured. It knows one link a connection and one message shape; it is no
-// client library. Anything but the outcome `accepted`, in either direction, ends it with a message and a status that is
-// not 0.
+// shared with the broker the broker is what is measured. It knows one message shape, one sending link a connection and
+// any number of receiving ones; it is no client library. Anything but the outcome `accepted`, in either direction, ends
+// it with a message and a status that is not 0.
 //
-// Order of this file: options, byte buffers, encoding, decoding, one connection, frames in, the loop, the report.
-// Sections quoted are those of the AMQP 1.0 core specification (part.section).
+// Order of this file: options, the message, connections and links, message sessions, frames in, the loop, the report,
+// the modes. Bytes are in amqp.h. Sections quoted are those of the AMQP 1.0 core specification (part.section).
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -15,20 +15,18 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "amqp.h"
 
 static const char USAGE[] =
     "usage: loadgen -m send|recv|both [options]     drive messages and report rates and latencies\n"
+    "       loadgen -m next -g N [options]          fill N sessions, then let receivers take the next session again\n"
+    "                                               and again: receive what is there, complete, leave, refill\n"
     "       loadgen -I N [options]                  hold N idle connections until stdin closes\n"
     "  -h HOST  -p PORT        broker (127.0.0.1, 5672)\n"
     "  -u USER  -P PASSWORD    SASL PLAIN (default: ANONYMOUS)\n"
@@ -37,9 +35,14 @@ static const char USAGE[] =
     "  -n COUNT                messages over all connections (100000)\n"
     "  -s BYTES                body size (1024)\n"
     "  -r                      rich messages: annotations, properties, application properties\n"
+    "  -g N                    rich messages of N sessions in turn: group-id, and partition key\n"
+    "  -G                      receive from those N sessions by name, a link each\n"
+    "  -k N                    mode next: messages in a session when it is filled (1)\n"
     "  -S N  -R N              sending and receiving connections (1 and 1)\n"
-    "  -w N                    unsettled sends, and receive credit, a connection (1000)\n"
+    "  -l N                    receiving links over all receiving connections (one each)\n"
+    "  -w N                    unsettled sends, and receive credit, a link (1000)\n"
     "  -o RATE                 offer RATE messages a second over all senders; latency counts from the intended time\n"
+    "  -e                      mode send: stop offering when stdin closes, though COUNT is not reached\n"
     "  -x                      pre-settled transfers\n"
     "  -i                      one disposition a message (default: ranges of up to 100)\n"
     "  -2                      receiver-settle-mode second: unsettled dispositions, each waits for the broker's answer\n"
@@ -48,160 +51,66 @@ static const char USAGE[] =
     "  -T SECONDS              give up after so long without progress (30)\n"
     "  -j                      report as one line of JSON\n";
 
-// Exit statuses, so that a script can tell them apart.
-enum { EXIT_USAGE = 1, EXIT_PROTOCOL = 2, EXIT_PEER_CLOSED = 3, EXIT_STALLED = 4, EXIT_OUTCOME = 5 };
-
 static struct {
     const char *mode, *host, *port, *user, *password, *send_address, *recv_address;
-    long count;
+    long count, sessions, fill;
     double rate, stall_s;
-    int size, senders, receivers, window, idle, broker_pid;
-    bool rich, settled, individual, second, await_answer, json;
+    int size, senders, receivers, links, window, idle, broker_pid;
+    bool rich, named, next, settled, individual, second, await_answer, until_eof, json;
 } opt = {
     .mode = "send", .host = "127.0.0.1", .port = "5672", .password = "", .send_address = "q",
-    .count = 100000, .stall_s = 30, .size = 1024, .senders = 1, .receivers = 1, .window = 1000,
+    .count = 100000, .fill = 1, .stall_s = 30, .size = 1024, .senders = 1, .receivers = 1, .window = 1000,
 };
 
-static void die(int status, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    fputs("loadgen: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    exit(status);
-}
+// Here begins: the message.
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+static const char SESSION[] = "session-"; // a session's id is this and its number in 8 hexadecimal digits
 
-static void *must_alloc(size_t count, size_t size) {
-    void *p = calloc(count ? count : 1, size);
-    if (!p) die(EXIT_PROTOCOL, "out of memory");
-    return p;
-}
-
-// Here begins: byte buffers.
-
-typedef struct {
-    uint8_t *data;
-    size_t start, end, capacity; // what is live is data[start..end)
-} Buffer;
-
-static size_t live(const Buffer *b) { return b->end - b->start; }
-
-static void put(Buffer *b, const void *bytes, size_t n) {
-    if (b->end + n > b->capacity) {
-        b->capacity = (b->end + n) * 2 + 4096;
-        b->data = realloc(b->data, b->capacity);
-        if (!b->data) die(EXIT_PROTOCOL, "out of memory");
-    }
-    memcpy(b->data + b->end, bytes, n);
-    b->end += n;
-}
-
-static void consume(Buffer *b, size_t n) {
-    b->start += n;
-    if (b->start == b->end) {
-        b->start = b->end = 0;
-    } else if (b->start > 1 << 20) {
-        memmove(b->data, b->data + b->start, live(b));
-        b->end -= b->start;
-        b->start = 0;
-    }
-}
-
-// Here begins: encoding.
-
-// Codes of performatives (2.7), SASL frames (5.3.3), outcomes (3.4) and termini (3.5).
-enum {
-    OPEN = 0x10, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE,
-    ACCEPTED = 0x24, REJECTED = 0x25, SOURCE = 0x28, TARGET = 0x29,
-    SASL_MECHANISMS = 0x40, SASL_INIT = 0x41, SASL_OUTCOME = 0x44,
-};
-enum { AMQP_FRAME = 0, SASL_FRAME = 1 };
-enum { ROLE_SENDER = 0, ROLE_RECEIVER = 1 };
-
-static void store32(uint8_t *p, uint32_t v) {
-    p[0] = v >> 24, p[1] = v >> 16, p[2] = v >> 8, p[3] = v;
-}
-
-static void put8(Buffer *b, uint8_t v) { put(b, &v, 1); }
-
-static void put32(Buffer *b, uint32_t v) {
-    uint8_t bytes[4];
-    store32(bytes, v);
-    put(b, bytes, 4);
-}
-
-static void put_null(Buffer *b) { put8(b, 0x40); }
-static void put_bool(Buffer *b, bool v) { put8(b, v ? 0x41 : 0x42); }
-static void put_ubyte(Buffer *b, uint8_t v) { put8(b, 0x50), put8(b, v); }
-
-static void put_uint(Buffer *b, uint32_t v) {
-    if (v == 0) {
-        put8(b, 0x43);
-    } else if (v < 256) {
-        put8(b, 0x52), put8(b, v);
-    } else {
-        put8(b, 0x70), put32(b, v);
-    }
-}
-
-static void put_variable(Buffer *b, uint8_t short_code, const void *bytes, size_t n) {
-    if (n < 256) {
-        put8(b, short_code), put8(b, n);
-    } else {
-        put8(b, short_code | 0x10), put32(b, n); // each type's 32-bit code is its 8-bit code + 0x10
-    }
-    put(b, bytes, n);
-}
-
-static void put_string(Buffer *b, const char *s) { put_variable(b, 0xa1, s, strlen(s)); }
-static void put_symbol(Buffer *b, const char *s) { put_variable(b, 0xa3, s, strlen(s)); }
-
-// Open a described list of `count` fields; close_list() writes its size.
-static size_t open_list(Buffer *b, uint8_t code, uint8_t count) {
-    size_t at = b->end;
-    put(b, (uint8_t[]){0x00, 0x53, code, 0xd0, 0, 0, 0, 0, 0, 0, 0, count}, 12);
-    return at;
-}
-
-static void close_list(Buffer *b, size_t at) { store32(b->data + at + 4, b->end - at - 8); }
-
-static size_t open_frame(Buffer *b, uint8_t type) {
-    size_t at = b->end;
-    put(b, (uint8_t[]){0, 0, 0, 0, 2, type, 0, 0}, 8);
-    return at;
-}
-
-static void close_frame(Buffer *b, size_t at) { store32(b->data + at, b->end - at); }
-
-// The one message that is sent again and again; only the digits of its message-id change.
+// The one message that is sent again and again; only these digits in it change. 0: there are none.
 static Buffer message;
-static size_t message_id_at; // 0: the message has no id
+static size_t message_id_at, partition_key_at, group_id_at;
+
+// Append a section that is a list or map of up to 255 bytes, and give where its items begin.
+static size_t put_section(Buffer *b, uint8_t section, uint8_t type, const Buffer *items) {
+    put(b, (uint8_t[]){0x00, 0x53, section}, 3), put_variable(b, type, items->data, items->end);
+    return b->end - items->end;
+}
+
+static void put_digits(uint8_t *at, uint64_t value, int count) {
+    while (count-- > 0) at[count] = "0123456789abcdef"[value & 15], value >>= 4;
+}
 
 static void build_message(void) {
     Buffer *b = &message;
     put(b, (uint8_t[]){0x00, 0x53, 0x70, 0xc0, 2, 1, 0x41}, 7); // header: durable
     if (opt.rich) {
         Buffer m = {0};
-        put8(&m, 2), put_symbol(&m, "x-opt-partition-key"), put_string(&m, "pk-0001");
-        put(b, (uint8_t[]){0x00, 0x53, 0x72}, 3), put_variable(b, 0xc1, m.data, m.end);
+        char session_id[32];
+        snprintf(session_id, sizeof session_id, "%s%08x", SESSION, 0);
+        // A partition key beside a session id has to be the same.
+        put8(&m, 2), put_symbol(&m, "x-opt-partition-key"), put_string(&m, opt.sessions ? session_id : "pk-0001");
+        size_t at = put_section(b, 0x72, 0xc1, &m) + m.end - 8;
+        if (opt.sessions) partition_key_at = at;
+
+        // No two messages have the same id, whichever run or connection they are of: 16 digits of this run, 8 of the
+        // sender, 8 of the message.
+        uint8_t id[33] = {0};
+        uint64_t run_id;
+        if (getrandom(&run_id, sizeof run_id, 0) != sizeof run_id) die(EXIT_PROTOCOL, "no random numbers");
+        put_digits(id, run_id, 16), put_digits(id + 16, 0, 16);
         m.end = 0;
-        put8(&m, 7), put_string(&m, "7f1c0a3e5b2d4f6a8c9e0d1f00000000");
-        size_t id_end = m.end;
+        put8(&m, opt.sessions ? 11 : 7), put_string(&m, (char *)id);
         for (int i = 0; i < 5; i++) put_null(&m);
         put_symbol(&m, "application/json");
-        put(b, (uint8_t[]){0x00, 0x53, 0x73}, 3), put_variable(b, 0xc0, m.data, m.end);
-        message_id_at = b->end - (m.end - id_end) - 8;
+        if (opt.sessions) put_null(&m), put_null(&m), put_null(&m), put_string(&m, session_id);
+        at = put_section(b, 0x73, 0xc0, &m);
+        message_id_at = at + 3 + 16;
+        if (opt.sessions) group_id_at = at + m.end - 8;
+
         m.end = 0;
         put8(&m, 4), put_string(&m, "kind"), put_string(&m, "order");
         put_string(&m, "tenant"), put(&m, (uint8_t[]){0x54, 42}, 2);
-        put(b, (uint8_t[]){0x00, 0x53, 0x74}, 3), put_variable(b, 0xc1, m.data, m.end);
+        put_section(b, 0x74, 0xc1, &m);
         free(m.data);
     }
     uint8_t *body = must_alloc(opt.size, 1);
@@ -210,120 +119,101 @@ static void build_message(void) {
     free(body);
 }
 
-static void number_message(uint32_t n) {
-    static const char digits[] = "0123456789abcdef";
-    for (int i = 7; message_id_at && i >= 0; i--, n >>= 4) message.data[message_id_at + i] = digits[n & 15];
+static void number_message(uint32_t sender, uint32_t n, uint32_t session) {
+    uint8_t *bytes = message.data;
+    if (message_id_at) put_digits(bytes + message_id_at, (uint64_t)sender << 32 | n, 16);
+    if (group_id_at) put_digits(bytes + partition_key_at, session, 8), put_digits(bytes + group_id_at, session, 8);
 }
 
-// Here begins: decoding.
+// Here begins: connections and links.
 
-static uint32_t load32(const uint8_t *p) {
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
+typedef enum { SASL_HEADER, SASL, OPENING, READY, CLOSING, CLOSED } Phase;
+typedef enum { DETACHED, ATTACHING, ATTACHED, DETACHING } LinkPhase;
 
-// Size of the encoded value at p, which must end by `end` (1.6: the high half of the code gives the width).
-static size_t value_size(const uint8_t *p, const uint8_t *end) {
-    static const uint8_t fixed[] = {[4] = 1, [5] = 2, [6] = 3, [7] = 5, [8] = 9, [9] = 17};
-    size_t n = 0, room = end - p;
-    if (p >= end) die(EXIT_PROTOCOL, "a value is cut off");
-    switch (p[0] >> 4) {
-    case 0x0:
-        n = 1 + value_size(p + 1, end);
-        n += value_size(p + n, end);
-        break;
-    case 0x4: case 0x5: case 0x6: case 0x7: case 0x8: case 0x9:
-        n = fixed[p[0] >> 4];
-        break;
-    case 0xa: case 0xc: case 0xe:
-        if (room >= 2) n = 2 + (size_t)p[1];
-        break;
-    case 0xb: case 0xd: case 0xf:
-        if (room >= 5) n = 5 + (size_t)load32(p + 1);
-        break;
-    }
-    if (n == 0 || n > room) die(EXIT_PROTOCOL, "a value of type 0x%02x is bad or cut off", p[0]);
-    return n;
-}
-
-// The number or boolean at p; null and other types count as `otherwise`.
-static uint64_t number(const uint8_t *p, uint64_t otherwise) {
-    switch (p ? p[0] : 0x40) {
-    case 0x41: return 1;
-    case 0x42: case 0x43: case 0x44: return 0;
-    case 0x50: case 0x52: case 0x53: case 0x56: return p[1];
-    case 0x60: return p[1] << 8 | p[2];
-    case 0x70: return load32(p + 1);
-    case 0x80: return (uint64_t)load32(p + 1) << 32 | load32(p + 5);
-    default: return otherwise;
-    }
-}
-
-enum { FIELDS_MAX = 16 }; // attach has the most: 14
+typedef struct Connection Connection;
 
 typedef struct {
-    uint8_t code;
-    const uint8_t *field[FIELDS_MAX]; // NULL: absent or null
-} Performative;
+    Connection *on;
+    uint32_t handle; // ours
+    char name[48];
+    LinkPhase phase;
+    long total, started, done, outstanding; // messages: to do, sent or received, settled, neither yet
+    long credit;         // as sender: what the peer allows. As receiver: what we gave and is not used
+    uint32_t delivery_count;
+    uint32_t partial_id; // delivery under way over several frames
+    long session;        // that it receives from; -1: none
+    // Where the broker gives it one session after the other:
+    long attaches, received; // so far; messages of this session
+    bool drained;            // the broker has said that there is no more
+    double left_s;           // when it gave the session back
+} Link;
 
-static Performative decode_performative(const uint8_t *p, const uint8_t *end) {
-    Performative result = {0};
-    value_size(p, end); // checks the whole nest once; what follows stays inside
-    if (p[0] != 0x00) die(EXIT_PROTOCOL, "a frame body does not begin with a descriptor");
-    result.code = number(p + 1, 0);
-    const uint8_t *list = p + 1 + value_size(p + 1, end), *item;
-    uint32_t count;
-    switch (list[0]) {
-    case 0x45: return result;
-    case 0xc0: count = list[1] ? list[2] : 0, item = list + 3; break;
-    case 0xd0: count = load32(list + 1) >= 4 ? load32(list + 5) : 0, item = list + 9; break;
-    default: die(EXIT_PROTOCOL, "performative 0x%02x is no list", result.code); return result;
-    }
-    for (uint32_t i = 0; i < count && i < FIELDS_MAX; i++) {
-        if (item[0] != 0x40) result.field[i] = item;
-        item += value_size(item, end);
-    }
-    return result;
-}
-
-// Code of a described value such as an outcome; 0 where there is none.
-static uint8_t outcome_code(const uint8_t *p) { return p && p[0] == 0x00 ? number(p + 1, 0) : 0; }
-
-// Bytes of a frame as text, for messages about it: conditions and descriptions are readable in it.
-static const char *readable(const uint8_t *p, const uint8_t *end) {
-    static char text[400];
-    size_t n = 0;
-    for (; p < end && n < sizeof text - 1; p++) text[n++] = *p >= 32 && *p < 127 ? *p : '.';
-    text[n] = 0;
-    return text;
-}
-
-// Here begins: connection.
-
-typedef enum { SASL_HEADER, SASL, OPENING, ATTACHED, CLOSING, CLOSED } Phase;
-
-// One connection with one session and one link. Delivery ids count from 0, so one array holds a time per delivery.
 typedef struct {
+    double started_s; // negative once settled
+    Link *link;
+} Delivery;
+
+// One connection with one session: one link that sends, or many that receive. Delivery ids count from 0 over all links,
+// so that one array holds what is known of a delivery.
+struct Connection {
     int fd, id;
     Phase phase;
     bool sends;
     bool header_seen; // the peer's AMQP header, after SASL
     Buffer in, out;
-    long total, started, done; // messages: to do, sent or received, settled
-    double *started_at;        // seconds, by delivery; negative once settled
-    long outstanding;
+    Link *links, **by_peer_handle;
+    int link_count, attaching; // of these, answers to attaches still to come
+    Delivery *deliveries;
+    long delivery_count, deliveries_max;
     uint32_t next_out, peer_window, next_in; // session: transfer ids, and transfers the peer still takes
-    uint32_t delivery_count;
-    long credit;         // as sender: what the peer allows. As receiver: what we gave and is not used
-    uint32_t first_in;   // the peer's first delivery id
-    uint32_t partial_id; // delivery under way over several frames
-    uint32_t ack_first, ack_count; // accepted and not told yet
+    uint32_t first_in;                       // the peer's first delivery id
+    uint32_t ack_first, ack_count;           // accepted and not told yet
     double last_write_s;
-} Connection;
+};
 
+static long sent, received; // messages: sends accepted, deliveries settled
 static float *latencies_us; // send to accepted; where only receiving, disposition to the broker's answer
 static long latency_count;
 static double clock_s;   // time of the turn: one look at the clock serves all frames of a read
 static double started_s; // when every link stood
+
+// Ask for a link; a receiver's session is the one named, or the next where -1 stands and the mode is that.
+static void write_attach(Link *l) {
+    Connection *c = l->on;
+    Buffer *b = &c->out;
+    size_t frame = open_frame(b, AMQP_FRAME), list = open_list(b, ATTACH, c->sends ? 10 : 7);
+    snprintf(l->name, sizeof l->name, "link-%d-%d-%u-%ld", getpid(), c->id, l->handle, ++l->attaches);
+    put_string(b, l->name), put_uint(b, l->handle), put_bool(b, c->sends ? ROLE_SENDER : ROLE_RECEIVER);
+    put_ubyte(b, opt.settled ? 1 : 0), put_ubyte(b, opt.second ? 1 : 0);
+    bool filtered = !c->sends && (opt.next || l->session >= 0);
+    size_t terminus = open_list(b, SOURCE, filtered ? 8 : 1);
+    if (c->sends) put_null(b); else put_string(b, opt.recv_address);
+    if (filtered) {
+        Buffer filter = {0};
+        char session_id[32];
+        snprintf(session_id, sizeof session_id, "%s%08lx", SESSION, l->session);
+        put8(&filter, 2), put_symbol(&filter, "com.microsoft:session-filter");
+        if (opt.next) put_null(&filter); else put_string(&filter, session_id);
+        for (int i = 0; i < 6; i++) put_null(b);
+        put_variable(b, 0xc1, filter.data, filter.end);
+        free(filter.data);
+    }
+    close_list(b, terminus), terminus = open_list(b, TARGET, 1);
+    if (c->sends) put_string(b, opt.send_address); else put_null(b);
+    close_list(b, terminus);
+    if (c->sends) put_null(b), put_null(b), put_uint(b, 0); // initial-delivery-count
+    close_list(b, list), close_frame(b, frame);
+    l->phase = ATTACHING;
+    c->attaching++;
+}
+
+static void write_detach(Link *l) {
+    Buffer *b = &l->on->out;
+    size_t frame = open_frame(b, AMQP_FRAME), list = open_list(b, DETACH, 2);
+    put_uint(b, l->handle), put_bool(b, true);
+    close_list(b, list), close_frame(b, frame);
+    l->phase = DETACHING;
+}
 
 static void write_open(Connection *c) {
     Buffer *b = &c->out;
@@ -341,17 +231,8 @@ static void write_open(Connection *c) {
     put_null(b), put_uint(b, 0), put_uint(b, 0x7fffffff), put_uint(b, 0x7fffffff);
     close_list(b, list), close_frame(b, frame);
 
-    frame = open_frame(b, AMQP_FRAME), list = open_list(b, ATTACH, c->sends ? 10 : 7);
-    snprintf(name, sizeof name, "link-%d-%d", getpid(), c->id);
-    put_string(b, name), put_uint(b, 0), put_bool(b, c->sends ? ROLE_SENDER : ROLE_RECEIVER);
-    put_ubyte(b, opt.settled ? 1 : 0), put_ubyte(b, opt.second ? 1 : 0);
-    size_t terminus = open_list(b, SOURCE, 1);
-    if (c->sends) put_null(b); else put_string(b, opt.recv_address);
-    close_list(b, terminus), terminus = open_list(b, TARGET, 1);
-    if (c->sends) put_string(b, opt.send_address); else put_null(b);
-    close_list(b, terminus);
-    if (c->sends) put_null(b), put_null(b), put_uint(b, 0); // initial-delivery-count
-    close_list(b, list), close_frame(b, frame);
+    if (opt.next && !c->sends) return; // its links come when the sessions are filled
+    for (int i = 0; i < c->link_count; i++) write_attach(&c->links[i]);
 }
 
 static void write_sasl_init(Connection *c) {
@@ -367,13 +248,15 @@ static void write_sasl_init(Connection *c) {
     free(response.data);
 }
 
-static void write_credit(Connection *c) {
+static void write_credit(Link *l) {
+    Connection *c = l->on;
     Buffer *b = &c->out;
-    long left = c->total - c->started;
-    c->credit = left < opt.window ? left : opt.window;
-    size_t frame = open_frame(b, AMQP_FRAME), list = open_list(b, FLOW, 7);
+    long left = opt.next ? opt.window : l->total - l->started;
+    l->credit = left < opt.window ? left : opt.window;
+    size_t frame = open_frame(b, AMQP_FRAME), list = open_list(b, FLOW, opt.next ? 9 : 7);
     put_uint(b, c->next_in), put_uint(b, 0x7fffffff), put_uint(b, c->next_out), put_uint(b, 0x7fffffff);
-    put_uint(b, 0), put_uint(b, c->delivery_count), put_uint(b, c->credit);
+    put_uint(b, l->handle), put_uint(b, l->delivery_count), put_uint(b, l->credit);
+    if (opt.next) put_null(b), put_bool(b, true); // drain: say when there is no more
     close_list(b, list), close_frame(b, frame);
 }
 
@@ -390,9 +273,9 @@ static void flush_accepted(Connection *c) {
     c->ack_count = 0;
 }
 
-static void write_transfer(Connection *c) {
+static void write_transfer(Connection *c, uint32_t session) {
     uint8_t head[40], *p = head + 8;
-    number_message(c->next_out);
+    number_message(c->id, c->next_out, session);
     // handle 0, delivery-id, delivery-tag, message-format 0, settled
     memcpy(p, (uint8_t[]){0x00, 0x53, TRANSFER, 0xc0, 0, 5, 0x43, 0x70}, 8), p += 8;
     store32(p, c->next_out), p += 4;
@@ -406,22 +289,108 @@ static void write_transfer(Connection *c) {
     put(&c->out, message.data, message.end);
 }
 
+static void begin_delivery(Link *l, double at_s) {
+    Connection *c = l->on;
+    if (c->delivery_count >= c->deliveries_max) die(EXIT_PROTOCOL, "connection %d: too many deliveries", c->id);
+    c->deliveries[c->delivery_count++] = (Delivery){at_s, l};
+    l->started++, l->outstanding++, l->delivery_count++, l->credit--;
+}
+
+// Here begins: message sessions, where the broker hands out the next one again and again.
+//
+// A session is filled, can be had, is held by a link until that has completed all there is, and is filled again while
+// messages are left to send. So as many sessions as ever can be had or are held, until the last of them are drained.
+
+typedef struct {
+    long inside;        // messages sent and not received
+    double available_s; // since when it can be had, as early as that may be; negative: it is held, or empty
+    bool held;
+    long handed_out; // so many times
+} Session;
+
+static Session *sessions;
+static uint32_t *plan; // the session of each message to send
+static long planned;
+static float *waits_us; // from when a session could be had to when a link had it
+static long handed_out;
+static double steady_end_s;    // when the last message was planned
+static long steady_handed_out; // so many times until then
+
+static void fill(uint32_t session) {
+    if (planned == opt.count) return;
+    for (long i = 0; i < opt.fill; i++) plan[planned++] = session;
+    if (planned == opt.count) steady_end_s = clock_s, steady_handed_out = handed_out;
+}
+
+static void sent_to_session(uint32_t session) {
+    Session *s = &sessions[session];
+    s->inside++;
+    if (!s->held && s->available_s < 0) s->available_s = clock_s;
+}
+
+// Which session the broker says that a link got: the value of the filter in the source of its answer.
+static long session_of_source(const uint8_t *source, const uint8_t *end) {
+    const uint8_t *filter = source ? decode_performative(source, end).field[7] : NULL, *value = NULL;
+    if (filter && filter[0] == 0xc1 && filter[2] == 2) value = filter + 3 + value_size(filter + 3, end);
+    size_t prefix = strlen(SESSION);
+    if (!value || value[0] != 0xa1 || value[1] != prefix + 8 || memcmp(value + 2, SESSION, prefix))
+        die(EXIT_PROTOCOL, "an attach is answered without one of our sessions");
+    return strtol(readable(value + 2 + prefix, value + 2 + prefix + 8), NULL, 16);
+}
+
+static void take_session(Link *l, long session) {
+    if (session >= opt.sessions) die(EXIT_PROTOCOL, "session %ld is none of ours", session);
+    Session *s = &sessions[session];
+    if (s->held) die(EXIT_PROTOCOL, "session %ld is held twice", session);
+    if (s->available_s < 0) die(EXIT_PROTOCOL, "session %ld was handed out although it is empty", session);
+    waits_us[handed_out++] = (clock_s - s->available_s) * 1e6;
+    s->held = true, s->available_s = -1, s->handed_out++;
+    l->session = session, l->received = 0, l->drained = false;
+    write_credit(l);
+}
+
+static void leave_if_done(Link *l) {
+    if (!l->drained || l->outstanding || l->phase != ATTACHED) return;
+    if (!l->received) die(EXIT_PROTOCOL, "session %ld was handed out and gave nothing", l->session);
+    flush_accepted(l->on);
+    l->left_s = clock_s;
+    write_detach(l);
+}
+
+static void on_session_left(Link *l) {
+    Session *s = &sessions[l->session];
+    s->held = false;
+    if (s->inside) s->available_s = l->left_s; else fill(l->session);
+    l->session = -1, l->delivery_count = 0;
+    if (received < opt.count) write_attach(l);
+}
+
+// Here begins: what connections do in their turn.
+
 // When message n of this sender is meant to leave: at once, or at its place in the offered rate.
 static double intended_s(const Connection *c, long n) {
     return opt.rate > 0 ? started_s + (double)(n * opt.senders + c->id) / opt.rate : clock_s;
 }
 
+static uint32_t session_of_message(const Connection *c, long n) {
+    if (opt.next) return plan[n];
+    return opt.sessions ? (n * opt.senders + c->id) % opt.sessions : 0;
+}
+
 // Send what window, credit and rate allow.
 static void pump(Connection *c) {
-    if (!c->sends || c->phase != ATTACHED || started_s == 0) return;
-    while (c->started < c->total && c->credit > 0 && c->peer_window > 0 && c->outstanding < opt.window &&
-           live(&c->out) < 1 << 18) {
-        double due = intended_s(c, c->started);
+    if (!c->sends || c->phase != READY || started_s == 0) return;
+    Link *l = &c->links[0];
+    while (l->started < (opt.next ? planned : l->total) && l->credit > 0 && c->peer_window > 0 &&
+           l->outstanding < opt.window && live(&c->out) < 1 << 18) {
+        double due = intended_s(c, l->started);
         if (due > clock_s) break;
-        write_transfer(c);
-        c->started_at[c->started++] = due;
-        c->next_out++, c->delivery_count++, c->credit--, c->peer_window--;
-        if (opt.settled) c->done++; else c->outstanding++;
+        uint32_t session = session_of_message(c, l->started);
+        write_transfer(c, session);
+        if (opt.next) sent_to_session(session);
+        begin_delivery(l, due);
+        c->next_out++, c->peer_window--;
+        if (opt.settled) l->done++, l->outstanding--, sent++;
     }
 }
 
@@ -429,26 +398,52 @@ static void pump(Connection *c) {
 static void settle(Connection *c, uint32_t first, uint32_t last) {
     for (uint32_t id = first;; id++) {
         uint32_t n = id - (c->sends ? 0 : c->first_in);
-        if (n >= (uint32_t)c->started || c->started_at[n] < 0)
+        if (n >= (uint32_t)c->delivery_count || c->deliveries[n].started_s < 0)
             die(EXIT_PROTOCOL, "connection %d: delivery %u settled twice, or never begun", c->id, id);
-        if (c->sends || opt.senders == 0) latencies_us[latency_count++] = (clock_s - c->started_at[n]) * 1e6;
-        c->started_at[n] = -1;
-        c->done++, c->outstanding--;
+        Delivery *d = &c->deliveries[n];
+        if (c->sends || opt.senders == 0) latencies_us[latency_count++] = (clock_s - d->started_s) * 1e6;
+        d->started_s = -1;
+        d->link->done++, d->link->outstanding--;
+        ++*(c->sends ? &sent : &received);
+        leave_if_done(d->link);
         if (id == last) return;
     }
 }
 
 // Here begins: frames in.
 
+static Link *link_by_peer_handle(Connection *c, const uint8_t *handle) {
+    uint64_t h = number(handle, UINT64_MAX);
+    if (h >= (uint64_t)c->link_count || !c->by_peer_handle[h])
+        die(EXIT_PROTOCOL, "connection %d: a frame about a link that is not attached", c->id);
+    return c->by_peer_handle[h];
+}
+
+static void on_attach(Connection *c, const Performative *p, const uint8_t *end) {
+    const uint8_t *name = p->field[0];
+    uint64_t handle = number(p->field[1], UINT64_MAX);
+    Link *l = c->links, *last = l + c->link_count;
+    while (l < last && (name[1] != strlen(l->name) || memcmp(name + 2, l->name, name[1]))) l++;
+    if (l == last || handle >= (uint64_t)c->link_count)
+        die(EXIT_PROTOCOL, "connection %d: an attach that answers none of ours, or with a strange handle", c->id);
+    c->by_peer_handle[handle] = l;
+    l->phase = ATTACHED;
+    if (--c->attaching == 0 && c->phase == OPENING) c->phase = READY;
+    if (c->sends) return;
+    l->delivery_count = number(p->field[9], 0);
+    if (opt.next && p->field[5]) take_session(l, session_of_source(p->field[5], end)); // else refused: detach follows
+}
+
 static void on_transfer(Connection *c, const Performative *p) {
+    Link *l = link_by_peer_handle(c, p->field[0]);
     bool more = number(p->field[5], 0), settled = number(p->field[4], 0);
-    uint32_t id = p->field[1] ? number(p->field[1], 0) : c->partial_id;
-    if (c->started == 0) c->first_in = id;
-    c->next_in++, c->partial_id = id;
+    uint32_t id = p->field[1] ? number(p->field[1], 0) : l->partial_id;
+    if (c->delivery_count == 0) c->first_in = id;
+    c->next_in++, l->partial_id = id;
     if (more) return;
-    if (c->started >= c->total) die(EXIT_PROTOCOL, "connection %d: more deliveries than credit", c->id);
-    c->started_at[c->started++] = clock_s;
-    c->delivery_count++, c->credit--, c->outstanding++;
+    if (l->credit <= 0) die(EXIT_PROTOCOL, "connection %d: more deliveries than credit", c->id);
+    begin_delivery(l, clock_s);
+    if (opt.next) l->received++, sessions[l->session].inside--;
     if (settled) {
         settle(c, id, id);
     } else if (opt.individual) {
@@ -458,9 +453,9 @@ static void on_transfer(Connection *c, const Performative *p) {
         if (c->ack_count++ == 0) c->ack_first = id;
     }
     if (!settled && !opt.await_answer) settle(c, id, id);
-    bool more_wanted = c->started < c->total && c->credit <= opt.window / 2;
+    bool more_wanted = !opt.next && l->started < l->total && l->credit <= opt.window / 2;
     if (c->ack_count >= 100 || more_wanted) flush_accepted(c);
-    if (more_wanted) write_credit(c);
+    if (more_wanted) write_credit(l);
 }
 
 static void on_disposition(Connection *c, const Performative *p, const uint8_t *end) {
@@ -478,8 +473,29 @@ static void on_disposition(Connection *c, const Performative *p, const uint8_t *
 
 static void on_flow(Connection *c, const Performative *p) {
     c->peer_window = number(p->field[0], 0) + number(p->field[1], 0) - c->next_out;
-    if (c->sends && p->field[4]) // 2.6.7: credit is relative to the receiver's view of delivery-count
-        c->credit = (int32_t)(number(p->field[5], 0) + number(p->field[6], 0) - c->delivery_count);
+    if (!p->field[4]) return;
+    Link *l = link_by_peer_handle(c, p->field[4]);
+    if (c->sends) { // 2.6.7: credit is relative to the receiver's view of delivery-count
+        l->credit = (int32_t)(number(p->field[5], 0) + number(p->field[6], 0) - l->delivery_count);
+    } else if (opt.next && number(p->field[8], 0)) { // the answer to our drain comes after the last delivery
+        l->credit = 0, l->delivery_count = number(p->field[5], 0), l->drained = true;
+        leave_if_done(l);
+    }
+}
+
+// Take the answer to our own close or detach; false: it is none.
+static bool on_answered_end(Connection *c, const Performative *p) {
+    if (p->code == CLOSE && c->phase == CLOSING && !p->field[0]) {
+        c->phase = CLOSED;
+        return true;
+    }
+    if (p->code != DETACH || p->field[2]) return false;
+    Link *l = link_by_peer_handle(c, p->field[0]);
+    if (l->phase != DETACHING) return false;
+    c->by_peer_handle[number(p->field[0], 0)] = NULL;
+    l->phase = DETACHED;
+    on_session_left(l);
+    return true;
 }
 
 static void on_sasl_frame(Connection *c, const Performative *p) {
@@ -508,20 +524,16 @@ static void on_frame(Connection *c, const uint8_t *frame, const uint8_t *end) {
     case BEGIN:
         c->next_in = number(p.field[1], 0);
         c->peer_window = number(p.field[2], 0);
+        if ((uint64_t)c->link_count - 1 > number(p.field[4], UINT32_MAX))
+            die(EXIT_USAGE, "%d links are more than the broker lets a session have", c->link_count);
+        if (!c->attaching) c->phase = READY;
         break;
-    case ATTACH:
-        if (!c->sends) c->delivery_count = number(p.field[9], 0);
-        c->phase = ATTACHED;
-        break;
+    case ATTACH: on_attach(c, &p, end); break;
     case FLOW: on_flow(c, &p); break;
     case TRANSFER: on_transfer(c, &p); break;
     case DISPOSITION: on_disposition(c, &p, end); break;
-    case CLOSE:
-        if (c->phase == CLOSING && !p.field[0]) {
-            c->phase = CLOSED;
-            break;
-        } // fall through
-    case DETACH: case END:
+    case CLOSE: case DETACH: case END:
+        if (on_answered_end(c, &p)) break;
         die(EXIT_PEER_CLOSED, "connection %d: the broker ended it: %s", c->id, readable(body, end));
     }
 }
@@ -548,13 +560,17 @@ static void on_bytes(Connection *c) {
 
 // Here begins: the loop.
 
-static Connection *connect_one(int id, bool sends, long total) {
+static Connection *connect_one(int id, bool sends, int link_count, long deliveries_max) {
     Connection *c = must_alloc(1, sizeof *c);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
     int one = 1, error = getaddrinfo(opt.host, opt.port, &hints, &found);
     if (error) die(EXIT_USAGE, "%s: %s", opt.host, gai_strerror(error));
-    *c = (Connection){.id = id, .sends = sends, .total = total, .last_write_s = clock_s};
-    c->started_at = must_alloc(total, sizeof *c->started_at);
+    *c = (Connection){.id = id, .sends = sends, .last_write_s = clock_s};
+    c->link_count = link_count, c->deliveries_max = deliveries_max;
+    c->links = must_alloc(link_count, sizeof *c->links);
+    c->by_peer_handle = must_alloc(link_count, sizeof *c->by_peer_handle);
+    c->deliveries = must_alloc(deliveries_max, sizeof *c->deliveries);
+    for (int i = 0; i < link_count; i++) c->links[i] = (Link){.on = c, .handle = i, .session = -1};
     c->fd = socket(found->ai_family, SOCK_STREAM, 0);
     if (c->fd < 0 || connect(c->fd, found->ai_addr, found->ai_addrlen))
         die(EXIT_PEER_CLOSED, "%s:%s: %s", opt.host, opt.port, strerror(errno));
@@ -613,7 +629,7 @@ static void turn(Connection **all, int n, double wait_s, int extra_fd, bool *ext
     for (int i = 0; i < n; i++) {
         if (fds[i].revents & (POLLIN | POLLHUP | POLLERR)) read_some(all[i]);
         pump(all[i]); // and after it, so that an answer's place in the window is used in the same turn
-        if (all[i]->phase == ATTACHED && clock_s - all[i]->last_write_s > 20)
+        if (all[i]->phase == READY && clock_s - all[i]->last_write_s > 20)
             put(&all[i]->out, (uint8_t[]){0, 0, 0, 8, 2, 0, 0, 0}, 8);
         if (all[i]->phase != CLOSED) write_some(all[i]);
     }
@@ -633,37 +649,23 @@ static void close_all(Connection **all, int n) {
     }
 }
 
-static void wait_until_attached(Connection **all, int n) {
+static void wait_until_ready(Connection **all, int n) {
     double deadline = now_s() + opt.stall_s;
     for (int ready = 0; ready < n;) {
         turn(all, n, 0.1, -1, NULL);
         ready = 0;
-        for (int i = 0; i < n; i++) ready += all[i]->phase >= ATTACHED;
-        if (ready < n && clock_s > deadline) die(EXIT_STALLED, "%d of %d links attached", ready, n);
+        for (int i = 0; i < n; i++) ready += all[i]->phase >= READY;
+        if (ready < n && clock_s > deadline) die(EXIT_STALLED, "%d of %d connections ready", ready, n);
     }
 }
 
-static int hold_idle(void) {
-    struct rlimit files;
-    getrlimit(RLIMIT_NOFILE, &files);
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
-    Connection **all = must_alloc(opt.idle, sizeof *all);
-    clock_s = now_s();
-    for (int n = 0; n < opt.idle;) { // in steps below the usual listen backlog of 100
-        for (int step = 0; step < 50 && n < opt.idle; step++, n++) all[n] = connect_one(n, false, 0);
-        wait_until_attached(all, n);
-    }
-    printf("holding %d connections\n", opt.idle);
-    fflush(stdout);
-    for (bool done = false; !done;) {
-        bool ready;
-        char bytes[64];
-        turn(all, opt.idle, 5, STDIN_FILENO, &ready);
-        done = ready && read(STDIN_FILENO, bytes, sizeof bytes) <= 0;
-    }
-    close_all(all, opt.idle);
-    return 0;
+// Give up where nothing has moved for too long.
+static void watch_progress(void) {
+    static long before = -1;
+    static double since_s;
+    if (sent + received != before) before = sent + received, since_s = clock_s;
+    if (clock_s - since_s > opt.stall_s)
+        die(EXIT_STALLED, "no progress: %ld sends accepted, %ld received and settled", sent, received);
 }
 
 // Here begins: the report.
@@ -694,10 +696,10 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// The smallest latency that at least `share` of all do not exceed.
-static double percentile_us(double share) {
-    long n = (long)(share * latency_count + 0.999999) - 1;
-    return latencies_us[n < 0 ? 0 : n];
+// The smallest of sorted values that at least `share` of all do not exceed.
+static double percentile(const float *values, long count, double share) {
+    long n = (long)(share * count + 0.999999) - 1;
+    return values[n < 0 ? 0 : n];
 }
 
 typedef struct {
@@ -710,7 +712,7 @@ static void report(Measured m) {
     if (latency_count) {
         qsort(latencies_us, latency_count, sizeof *latencies_us, by_value);
         double shares[] = {0.5, 0.9, 0.99, 0.999, 1};
-        for (int i = 0; i < 5; i++) p[i] = percentile_us(shares[i]);
+        for (int i = 0; i < 5; i++) p[i] = percentile(latencies_us, latency_count, shares[i]);
     }
     double client_us = m.client_cpu_s * 1e6 / opt.count, broker_us = m.broker_cpu_s * 1e6 / opt.count;
     if (opt.json)
@@ -727,44 +729,129 @@ static void report(Measured m) {
                m.broker_cpu_s / m.seconds, p[0], p[1], p[2], p[3], p[4]);
 }
 
-// Messages of connection i out of n, so that together they are opt.count.
-static long share(int i, int n) { return opt.count / n + (i < opt.count % n); }
+static void report_hand_out(Measured m) {
+    double steady_s = steady_end_s > started_s ? steady_end_s - started_s : 0;
+    double steady_rate = steady_s ? steady_handed_out / steady_s : 0;
+    double drain_rate = (handed_out - steady_handed_out) / (m.seconds - steady_s);
+    long fewest = sessions[0].handed_out, most = 0;
+    for (long i = 0; i < opt.sessions; i++) {
+        if (sessions[i].handed_out < fewest) fewest = sessions[i].handed_out;
+        if (sessions[i].handed_out > most) most = sessions[i].handed_out;
+    }
+    qsort(waits_us, handed_out, sizeof *waits_us, by_value);
+    double median = percentile(waits_us, handed_out, 0.5) / 1e6, longest = percentile(waits_us, handed_out, 1) / 1e6;
+    double client_us = m.client_cpu_s * 1e6 / handed_out, broker_us = m.broker_cpu_s * 1e6 / handed_out;
+    if (opt.json)
+        printf("{\"mode\": \"next\", \"count\": %ld, \"sessions\": %ld, \"seconds\": %.4f, \"handed_out\": %ld, "
+               "\"recv_rate\": %.1f, \"steady_rate\": %.1f, \"drain_rate\": %.1f, \"wait_s\": {\"p50\": %.4f, "
+               "\"max\": %.4f}, \"times_handed_out\": {\"min\": %ld, \"max\": %ld}, \"client_us_per_session\": %.3f, "
+               "\"broker_us_per_session\": %.3f}\n",
+               opt.count, opt.sessions, m.seconds, handed_out, opt.count / m.seconds, steady_rate, drain_rate, median,
+               longest, fewest, most, client_us, broker_us);
+    else
+        printf("next: %ld sessions handed out %ld times with %ld messages in %.2f s: %.0f/s while they are filled again, "
+               "%.0f/s while they are drained; a session waits %.3f s (median), %.3f s at most, and is handed out %ld to "
+               "%ld times; CPU a hand-out: client %.1f us, broker %.1f us\n",
+               opt.sessions, handed_out, opt.count, m.seconds, steady_rate, drain_rate, median, longest, fewest, most,
+               client_us, broker_us);
+}
+
+// Here begins: the modes.
+
+// Part i of n, so that together they are the whole.
+static long part(long whole, long i, long n) { return whole / n + (i < whole % n); }
+
+static int hold_idle(void) {
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    Connection **all = must_alloc(opt.idle, sizeof *all);
+    clock_s = now_s();
+    for (int n = 0; n < opt.idle;) { // in steps below the usual listen backlog of 100
+        for (int step = 0; step < 50 && n < opt.idle; step++, n++) all[n] = connect_one(n, false, 1, 0);
+        wait_until_ready(all, n);
+    }
+    printf("holding %d connections\n", opt.idle);
+    fflush(stdout);
+    for (bool done = false; !done;) {
+        bool ready;
+        char bytes[64];
+        turn(all, opt.idle, 5, STDIN_FILENO, &ready);
+        done = ready && read(STDIN_FILENO, bytes, sizeof bytes) <= 0;
+    }
+    close_all(all, opt.idle);
+    return 0;
+}
+
+static Connection **connect_all(void) {
+    Connection **all = must_alloc(opt.senders + opt.receivers, sizeof *all), **next = all;
+    clock_s = now_s();
+    for (int i = 0; i < opt.senders; i++) {
+        long total = part(opt.count, i, opt.senders);
+        *next = connect_one(i, true, 1, total);
+        (*next++)->links[0].total = total;
+    }
+    long link = 0;
+    for (int i = 0; i < opt.receivers; i++) {
+        int link_count = part(opt.links, i, opt.receivers);
+        long total = 0;
+        for (int j = 0; j < link_count; j++) total += part(opt.count, link + j, opt.links);
+        *next = connect_one(opt.senders + i, false, link_count, opt.next ? opt.count : total);
+        for (int j = 0; j < link_count; j++, link++) {
+            (*next)->links[j].total = part(opt.count, link, opt.links);
+            if (opt.named) (*next)->links[j].session = link;
+        }
+        next++;
+    }
+    wait_until_ready(all, opt.senders + opt.receivers);
+    prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); // ns: the usual 50 us would count as latency
+    return all;
+}
+
+// How long to wait for bytes before the next message is due, where a rate is offered.
+static double until_due_s(Connection **all) {
+    double wait_s = 1;
+    for (int i = 0; opt.rate > 0 && i < opt.senders; i++) {
+        const Link *l = &all[i]->links[0];
+        if (l->started == l->total) continue;
+        double due_in = intended_s(all[i], l->started) - now_s();
+        wait_s = due_in < 0 ? 0 : due_in < wait_s ? due_in : wait_s;
+        // Late because the broker holds us back: only its bytes help.
+        if (due_in < 0 && (l->credit <= 0 || l->outstanding >= opt.window)) wait_s = 0.01;
+    }
+    return wait_s;
+}
+
+// Offer no more; but each sender offers one message, so that there is something to report.
+static void stop_offering(Connection **all) {
+    opt.count = 0;
+    for (int i = 0; i < opt.senders; i++) {
+        Link *l = &all[i]->links[0];
+        opt.count += l->total = l->started ? l->started : 1;
+    }
+}
 
 static int drive(void) {
     int n = opt.senders + opt.receivers;
-    Connection **all = must_alloc(n, sizeof *all);
     Measured m = {0};
     build_message();
     latencies_us = must_alloc(opt.count, sizeof *latencies_us);
-    clock_s = now_s();
-    for (int i = 0; i < opt.senders; i++) all[i] = connect_one(i, true, share(i, opt.senders));
-    for (int i = opt.senders; i < n; i++) all[i] = connect_one(i, false, share(i - opt.senders, opt.receivers));
-    wait_until_attached(all, n);
-
-    prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); // ns: the usual 50 us would count as latency
+    Connection **all = connect_all();
     double broker_cpu_s = process_cpu_s(opt.broker_pid), client_cpu_s = own_cpu_s();
     started_s = clock_s = now_s();
-    for (int i = opt.senders; i < n; i++) write_credit(all[i]);
-    double progress_s = started_s;
-    for (long before = -1;;) {
-        long sent = 0, received = 0;
-        double wait_s = 1;
-        for (int i = 0; i < n; i++) {
-            *(all[i]->sends ? &sent : &received) += all[i]->done;
-            if (opt.rate > 0 && all[i]->sends && all[i]->started < all[i]->total) {
-                double due_in = intended_s(all[i], all[i]->started) - now_s();
-                wait_s = due_in < 0 ? 0 : due_in < wait_s ? due_in : wait_s;
-                // Late because the broker holds us back: only its bytes help.
-                if (due_in < 0 && (all[i]->credit <= 0 || all[i]->outstanding >= opt.window)) wait_s = 0.01;
-            }
-        }
+    for (int i = opt.senders; i < n; i++)
+        for (int j = 0; j < all[i]->link_count; j++) write_credit(&all[i]->links[j]);
+    int extra_fd = opt.until_eof ? STDIN_FILENO : -1;
+    for (;;) {
         if (opt.senders && !m.send_s && sent == opt.count) m.send_s = clock_s - started_s;
         if (opt.receivers && !m.recv_s && received == opt.count) m.recv_s = clock_s - started_s;
         if ((!opt.senders || m.send_s) && (!opt.receivers || m.recv_s)) break;
-        if (sent + received != before) before = sent + received, progress_s = clock_s;
-        if (clock_s - progress_s > opt.stall_s)
-            die(EXIT_STALLED, "no progress: %ld sends accepted, %ld received and settled", sent, received);
-        turn(all, n, wait_s, -1, NULL);
+        watch_progress();
+        bool extra_ready;
+        char bytes[64];
+        turn(all, n, until_due_s(all), extra_fd, &extra_ready);
+        if (extra_ready && read(extra_fd, bytes, sizeof bytes) <= 0) stop_offering(all), extra_fd = -1;
     }
     m.seconds = clock_s - started_s;
     m.broker_cpu_s = process_cpu_s(opt.broker_pid) - broker_cpu_s;
@@ -774,8 +861,53 @@ static int drive(void) {
     return 0;
 }
 
+static int hand_out(void) {
+    int n = opt.senders + opt.receivers;
+    Measured m = {0};
+    build_message();
+    latencies_us = must_alloc(opt.count, sizeof *latencies_us);
+    plan = must_alloc(opt.count, sizeof *plan);
+    waits_us = must_alloc(opt.count, sizeof *waits_us);
+    sessions = must_alloc(opt.sessions, sizeof *sessions);
+    for (long i = 0; i < opt.sessions; i++) sessions[i].available_s = -1;
+    for (long i = 0; i < opt.sessions; i++) fill(i);
+    Connection **all = connect_all();
+    started_s = clock_s = now_s();
+    while (sent < planned) turn(all, n, 1, -1, NULL), watch_progress();
+
+    double broker_cpu_s = process_cpu_s(opt.broker_pid), client_cpu_s = own_cpu_s();
+    started_s = clock_s = now_s();
+    for (long i = 0; i < opt.sessions; i++) sessions[i].available_s = started_s;
+    for (int i = opt.senders; i < n; i++)
+        for (int j = 0; j < all[i]->link_count; j++) write_attach(&all[i]->links[j]);
+    while (received < opt.count) turn(all, n, 1, -1, NULL), watch_progress();
+    m.seconds = clock_s - started_s;
+    m.broker_cpu_s = process_cpu_s(opt.broker_pid) - broker_cpu_s;
+    m.client_cpu_s = own_cpu_s() - client_cpu_s;
+    close_all(all, n);
+    report_hand_out(m);
+    return 0;
+}
+
+static bool choose_mode(void) {
+    if (!opt.recv_address) opt.recv_address = opt.send_address;
+    opt.next = !strcmp(opt.mode, "next");
+    if (opt.sessions) opt.rich = true;
+    if (!strcmp(opt.mode, "send")) opt.receivers = 0;
+    else if (!strcmp(opt.mode, "recv")) opt.senders = 0;
+    else if (opt.next) opt.senders = 1;
+    else if (strcmp(opt.mode, "both")) return false;
+    if (opt.named) opt.links = opt.sessions;
+    if (opt.links < opt.receivers) opt.links = opt.receivers;
+    if (opt.next && (opt.sessions < 1 || opt.fill < 1 || opt.count % opt.fill || opt.count < opt.sessions * opt.fill))
+        return false;
+    if (opt.next && (opt.receivers < 1 || opt.settled || opt.rate > 0)) return false;
+    return opt.count > 0 && opt.size > 0 && opt.window > 0 && opt.senders >= 0 && opt.receivers >= 0 &&
+           opt.sessions >= 0 && (!opt.named || opt.sessions >= opt.receivers) && !(opt.until_eof && opt.receivers);
+}
+
 int main(int argc, char **argv) {
-    for (int o; (o = getopt(argc, argv, "m:I:h:p:u:P:a:A:n:s:rS:R:w:o:xi21B:T:j")) != -1;) {
+    for (int o; (o = getopt(argc, argv, "m:I:h:p:u:P:a:A:n:s:rg:Gk:S:R:l:w:o:exi21B:T:j")) != -1;) {
         switch (o) {
         case 'm': opt.mode = optarg; break;
         case 'I': opt.idle = atoi(optarg); break;
@@ -788,10 +920,15 @@ int main(int argc, char **argv) {
         case 'n': opt.count = atol(optarg); break;
         case 's': opt.size = atoi(optarg); break;
         case 'r': opt.rich = true; break;
+        case 'g': opt.sessions = atol(optarg); break;
+        case 'G': opt.named = true; break;
+        case 'k': opt.fill = atol(optarg); break;
         case 'S': opt.senders = atoi(optarg); break;
         case 'R': opt.receivers = atoi(optarg); break;
+        case 'l': opt.links = atoi(optarg); break;
         case 'w': opt.window = atoi(optarg); break;
         case 'o': opt.rate = atof(optarg); break;
+        case 'e': opt.until_eof = true; break;
         case 'x': opt.settled = true; break;
         case 'i': opt.individual = true; break;
         case '2': opt.second = opt.await_answer = true; break;
@@ -802,13 +939,10 @@ int main(int argc, char **argv) {
         default: fputs(USAGE, stderr); return EXIT_USAGE;
         }
     }
-    if (!opt.recv_address) opt.recv_address = opt.send_address;
-    if (!strcmp(opt.mode, "send")) opt.receivers = 0;
-    if (!strcmp(opt.mode, "recv")) opt.senders = 0;
-    bool known = !strcmp(opt.mode, "send") || !strcmp(opt.mode, "recv") || !strcmp(opt.mode, "both");
-    if (optind < argc || !known || opt.count < 1 || opt.size < 1 || opt.window < 1 || opt.senders < 0 || opt.receivers < 0) {
+    if (optind < argc || !choose_mode()) {
         fputs(USAGE, stderr);
         return EXIT_USAGE;
     }
-    return opt.idle > 0 ? hold_idle() : drive();
+    if (opt.idle > 0) return hold_idle();
+    return opt.next ? hand_out() : drive();
 }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).with_name("loadgen.c")
+SOURCES = (Path(__file__).with_name("loadgen.c"), Path(__file__).with_name("amqp.h"))
 BUILD = Path(__file__).with_name(".build")
 
 
@@ -37,6 +37,7 @@ class Endpoint:
 class Load:
     """What one run came to: rates in messages/s, CPU in microseconds a message, latencies in microseconds."""
 
+    count: int
     send_rate: float
     receive_rate: float
     broker_us: float
@@ -46,6 +47,19 @@ class Load:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class HandOut:
+    """What handing out sessions came to: sessions/s, waits in seconds, CPU in microseconds a hand-out."""
+
+    steady_rate: float  # while each session is filled again after it was drained; 0 where none is
+    drain_rate: float  # after that
+    receive_rate: float  # messages/s over both
+    wait_s: dict[str, float]  # from when a session could be had to when a receiver had it: p50, max
+    times_handed_out: dict[str, int]  # of one session: min, max
+    broker_us: float
+    client_us: float
+
+
 def compile_loadgen() -> Path:
     """Compile `loadgen.c` unless that is done, and return the program's path.
 
@@ -53,17 +67,18 @@ def compile_loadgen() -> Path:
         LoadFailed: no C compiler, or it refused.
     """
     program = BUILD / "loadgen"
-    if program.exists() and program.stat().st_mtime >= SOURCE.stat().st_mtime:
+    changed_at = max(source.stat().st_mtime for source in SOURCES)
+    if program.exists() and program.stat().st_mtime >= changed_at:
         return program
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise LoadFailed("no C compiler: install gcc (Debian and Ubuntu: apt-get install gcc libc6-dev)")
     BUILD.mkdir(exist_ok=True)
     fresh = BUILD / f"loadgen-{os.getpid()}"  # several processes may find it missing at the same time
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(SOURCE)]
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(SOURCES[0])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise LoadFailed(f"{compiler} refused {SOURCE.name}:\n{done.stderr}")
+        raise LoadFailed(f"{compiler} refused {SOURCES[0].name}:\n{done.stderr}")
     fresh.replace(program)
     return program
 
@@ -78,23 +93,51 @@ def drive(
     Raises:
         LoadFailed: an outcome other than accepted, a closed connection, no progress, or out of time.
     """
-    command = [*_command(endpoint, address), "-m", mode, "-n", str(count), "-r", "-j", *options]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise LoadFailed(f"not done after {timeout_s:.0f} s: {mode} of {count}") from error
-    if done.returncode != 0:
-        raise LoadFailed(done.stderr.strip() or f"status {done.returncode}")
-    said: dict[str, Any] = json.loads(done.stdout)
-    return Load(
-        send_rate=said["send_rate"],
+    return _load(_run(endpoint, address, mode, count, *options, timeout_s=timeout_s))
+
+
+def hand_out(
+    endpoint: Endpoint, address: str, count: int, sessions: int, *options: str, timeout_s: float = 120
+) -> HandOut:
+    """Fill sessions, and let receivers take the next one again and again until `count` messages are done.
+
+    Raises:
+        LoadFailed: as `drive`, or a session that was given to two, without messages, or that is none of ours.
+    """
+    said = _run(endpoint, address, "next", count, "-g", str(sessions), *options, timeout_s=timeout_s)
+    return HandOut(
+        steady_rate=said["steady_rate"],
+        drain_rate=said["drain_rate"],
         receive_rate=said["recv_rate"],
-        broker_us=said["broker_us_per_message"],
-        broker_cores=said["broker_cpu_cores"],
-        client_us=said["client_us_per_message"],
-        latency_us=said["latency_us"],
-        seconds=said["seconds"],
+        wait_s=said["wait_s"],
+        times_handed_out=said["times_handed_out"],
+        broker_us=said["broker_us_per_session"],
+        client_us=said["client_us_per_session"],
     )
+
+
+class Offer:
+    """Messages offered at a rate while other things go on; `load` is what came of it, at the end."""
+
+    load: Load
+
+
+@contextlib.contextmanager
+def offered(endpoint: Endpoint, address: str, rate: int, seconds_max: int) -> Iterator[Offer]:
+    """Send `rate` messages a second while the body runs, for `seconds_max` seconds at most."""
+    command = _command(endpoint, address)
+    command += ["-m", "send", "-n", str(rate * seconds_max), "-r", "-j", "-o", str(rate), "-e"]
+    offer = Offer()
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield offer
+        finally:
+            said, errors = process.communicate(timeout=30)
+    if process.returncode != 0:
+        raise LoadFailed(errors.strip())
+    offer.load = _load(json.loads(said))
 
 
 @contextlib.contextmanager
@@ -120,3 +163,30 @@ def _command(endpoint: Endpoint, address: str) -> list[str]:
     program = str(compile_loadgen())
     port, pid = str(endpoint.port), str(endpoint.pid)
     return [program, "-p", port, "-u", endpoint.user, "-P", endpoint.password, "-B", pid, "-a", address]
+
+
+def _run(
+    endpoint: Endpoint, address: str, mode: str, count: int, *options: str, timeout_s: float
+) -> dict[str, Any]:
+    command = [*_command(endpoint, address), "-m", mode, "-n", str(count), "-r", "-j", *options]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise LoadFailed(f"not done after {timeout_s:.0f} s: {mode} of {count}") from error
+    if done.returncode != 0:
+        raise LoadFailed(done.stderr.strip() or f"status {done.returncode}")
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def _load(said: dict[str, Any]) -> Load:
+    return Load(
+        count=said["count"],
+        send_rate=said["send_rate"],
+        receive_rate=said["recv_rate"],
+        broker_us=said["broker_us_per_message"],
+        broker_cores=said["broker_cpu_cores"],
+        client_us=said["client_us_per_message"],
+        latency_us=said["latency_us"],
+        seconds=said["seconds"],
+    )

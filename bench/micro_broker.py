@@ -1,4 +1,5 @@
-"""`python -m bench.micro_broker`: what a command costs the core, and a stored message in memory.
+"""`python -m bench.micro_broker`: what a command costs the core, and a stored message in memory; both for a
+plain queue, what commands cost also for others.
 
 Owns: the figures that the budgets of the broker room are held against. Knows nothing of wire, engine, store.
 
@@ -13,47 +14,97 @@ import itertools
 import os
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored
 from peeklock.broker.commands import (
     Address,
+    CloseLink,
     Complete,
     CreateQueue,
     OpenReceiver,
     OpenSender,
     ReceiveMode,
     Send,
+    SessionWish,
     SetCredit,
 )
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Deliver
-from peeklock.broker.message import Message
+from peeklock.broker.message import Message, Routing
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 
 NOW_MS = 1_700_000_000_000
 QUEUE_ID = 4
 SENDER = (1, 0, 0)
-RECEIVER = (1, 0, 1)
-CREATED = EntityStored(1, QueueDescription("orders"), NOW_MS, NOW_MS)
+SESSION_COUNT = 1000
+FAR_MS = NOW_MS + 60_000
 
 BUDGETS_US = {"send": 5.0, "deliver": 6.0, "complete": 4.0, "restore": 1.5}
 BUDGET_BYTES = 300
 
 
-def namespace() -> Namespace:
-    """Make a namespace with one queue, a sender and a receiver."""
-    made = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
-    made.apply(CreateQueue(CREATED.description, (1, 0, 0, 0)), NOW_MS)
-    made.apply(OpenSender(SENDER, Address("orders")), NOW_MS)
-    made.apply(OpenReceiver(RECEIVER, Address("orders"), ReceiveMode.PEEK_LOCK), NOW_MS)
-    return made
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of queue, and what the gateway reads of the messages for it."""
+
+    description: QueueDescription
+    routing: Callable[[int], Routing | None]
+    sessions: int = 0
+    """So many, in turn, each with a receiver; 0: one receiver without a session."""
+
+    def namespace(self) -> Namespace:
+        """Make a namespace with one such queue and a sender."""
+        made = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
+        made.apply(CreateQueue(self.description, (1, 0, 0, 0)), NOW_MS)
+        made.apply(OpenSender(SENDER, Address("orders")), NOW_MS)
+        return made
+
+    def receivers(self, core: Namespace) -> list[tuple[int, int, int]]:
+        """Open the receivers."""
+        named = [SessionWish(_session_id(number), FAR_MS) for number in range(self.sessions)]
+        wishes: Sequence[SessionWish | None] = named or [None]
+        links = [(1, 0, number) for number, _ in enumerate(wishes, 1)]
+        for link, wish in zip(links, wishes, strict=True):
+            core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, wish), NOW_MS)
+        return links
+
+    def sends(self, count: int) -> list[Send]:
+        """Make commands as the gateway would, each with a size of its own that no other object shares."""
+        commands = []
+        for n in range(count):
+            message = Message(1000 + n % 500)
+            message.routing = self.routing(n)
+            commands.append(Send(QUEUE_ID, message, b"", (1, 0, 0, n)))
+        return commands
 
 
-def sends(count: int) -> list[Send]:
-    """Make commands as the gateway would, each with a size of its own that no other object shares."""
-    return [Send(QUEUE_ID, Message(1000 + n % 500), b"", (1, 0, 0, n)) for n in range(count)]
+def _session_id(number: int) -> str:
+    return f"session-{number:08x}"
+
+
+def _message_id(number: int) -> bytes:
+    return b"\xa1\x20%032x" % number
+
+
+PLAIN = Kind(QueueDescription("orders"), lambda n: None)
+KINDS = {
+    "plain": PLAIN,
+    "1,000 sessions": Kind(
+        QueueDescription("orders", requires_session=True),
+        lambda n: Routing(_message_id(n), _session_id(n % SESSION_COUNT)),
+        SESSION_COUNT,
+    ),
+    "partitioned": Kind(
+        QueueDescription("orders", enable_partitioning=True),
+        lambda n: Routing(_message_id(n), None, _session_id(n % SESSION_COUNT)),
+    ),
+    "detecting duplicates": Kind(
+        QueueDescription("orders", requires_duplicate_detection=True), lambda n: Routing(_message_id(n))
+    ),
+}
 
 
 def timed(count: int, work: Callable[[], None]) -> float:
@@ -64,10 +115,11 @@ def timed(count: int, work: Callable[[], None]) -> float:
     return (time.perf_counter() - start) / count * 1e6
 
 
-def one_round(count: int) -> dict[str, float]:
+def one_round(kind: Kind, count: int) -> dict[str, float]:
     """Send, deliver, complete and restore `count` messages."""
-    core = namespace()
-    commands = sends(count)
+    core = kind.namespace()
+    links = kind.receivers(core)
+    commands = kind.sends(count)
     changes: list[Change] = []
     deliveries: list[Deliver] = []
 
@@ -77,10 +129,10 @@ def one_round(count: int) -> dict[str, float]:
             changes.extend(apply(command, NOW_MS)[0])
 
     def deliver() -> None:
-        for total in range(
-            10, count + 10, 10
-        ):  # credit comes in small steps, as from a receiver that keeps up
-            deliveries.extend(core.apply(SetCredit(RECEIVER, total, 1 << 60), NOW_MS)[1])  # type: ignore[arg-type]
+        # Credit comes in small steps, as from receivers that keep up.
+        for total in range(10, count // len(links) + 10, 10):
+            for link in links:
+                deliveries.extend(core.apply(SetCredit(link, total, 1 << 60), NOW_MS)[1])  # type: ignore[arg-type]
 
     figures = {"send": timed(count, send), "deliver": timed(count, deliver)}
     completions = [Complete(QUEUE_ID, found.lock_token or b"", (1, 0, 1, 0)) for found in deliveries]
@@ -92,11 +144,13 @@ def one_round(count: int) -> dict[str, float]:
 
     figures["complete"] = timed(count, complete)
     # One message in two was completed; each record is an object of its own, as it comes out of a journal.
-    records = [MessageStored(QUEUE_ID, message) for message in (change.message for change in changes)]  # type: ignore[union-attr]
+    records: list[Change] = [
+        MessageStored(QUEUE_ID, change.message) for change in changes if isinstance(change, MessageStored)
+    ]
     for n in range(0, count, 2):
-        records.append(MessageRemoved(QUEUE_ID, records[n].message))  # type: ignore[arg-type]
+        records.append(MessageRemoved(QUEUE_ID, commands[n].message))
     restored = Namespace(limits=STANDARD, tokens=lambda: b"", digest_key=b"bench")
-    restored.restore_entity(CREATED)
+    restored.restore_entity(EntityStored(1, kind.description, NOW_MS, NOW_MS))
     frames = [records[n : n + 256] for n in range(0, len(records), 256)]
 
     def restore() -> None:
@@ -109,11 +163,12 @@ def one_round(count: int) -> dict[str, float]:
     return figures
 
 
-def round_trip(count: int) -> float:
-    """Send, deliver and complete one message after the other, with the receiver waiting."""
-    core = namespace()
-    commands = sends(count)
-    core.apply(SetCredit(RECEIVER, count, 1 << 60), NOW_MS)
+def round_trip(kind: Kind, count: int) -> float:
+    """Send, deliver and complete one message after the other, with the receivers waiting."""
+    core = kind.namespace()
+    commands = kind.sends(count)
+    for link in kind.receivers(core):
+        core.apply(SetCredit(link, count, 1 << 60), NOW_MS)
 
     def cycle() -> None:
         for command in commands:
@@ -123,9 +178,31 @@ def round_trip(count: int) -> float:
     return timed(count, cycle)
 
 
+def hand_out(count: int) -> float:
+    """Give sessions of one message to whoever wants the next: accept, receive, complete, leave."""
+    core = KINDS["1,000 sessions"].namespace()
+    for n in range(count):
+        message = Message(1000)
+        message.routing = Routing(_message_id(n), _session_id(n))
+        core.apply(Send(QUEUE_ID, message, b"", None), NOW_MS)
+    wish = SessionWish(None, FAR_MS)
+
+    def cycle() -> None:
+        for number in range(1, count + 1):
+            link = (1, 0, number)
+            core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, wish), NOW_MS)
+            (delivered, _) = core.apply(SetCredit(link, 10, 1 << 60, drain=True), NOW_MS)[1]
+            core.apply(Complete(QUEUE_ID, delivered.lock_token, (*link, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]
+            core.apply(CloseLink(link), NOW_MS)
+
+    figure = timed(count, cycle)
+    assert core.totals().sessions == 0
+    return figure
+
+
 def bytes_per_message(count: int) -> float:
     """Give the memory of one stored message: its record, all indexes, and what the engine writes into it."""
-    core = namespace()
+    core = PLAIN.namespace()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     rows = itertools.count(1_000_000)
@@ -150,12 +227,16 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    rounds = [one_round(arguments.messages) for _ in range(arguments.rounds)]
-    for name, budget in BUDGETS_US.items():
-        best = min(figures[name] for figures in rounds)
-        print(f"{name:>10}  {best:6.2f} us   budget {budget} us")
-    best = min(round_trip(arguments.messages) for _ in range(arguments.rounds))
-    print(f"{'all three':>10}  {best:6.2f} us   one after the other, receiver waiting")
+    for kind_name, kind in KINDS.items():
+        print(f"{kind_name}:")
+        rounds = [one_round(kind, arguments.messages) for _ in range(arguments.rounds)]
+        for name, budget in BUDGETS_US.items():
+            best = min(figures[name] for figures in rounds)
+            print(f"{name:>10}  {best:6.2f} us" + (f"   budget {budget} us" if kind is PLAIN else ""))
+        best = min(round_trip(kind, arguments.messages) for _ in range(arguments.rounds))
+        print(f"{'all three':>10}  {best:6.2f} us   one after the other, receivers waiting")
+    best = min(hand_out(arguments.messages // 5) for _ in range(arguments.rounds))
+    print(f"{'hand-out':>10}  {best:6.2f} us   a session of one message: accept, receive, complete, leave")
     size = bytes_per_message(arguments.messages * 4)
     print(f"{'memory':>10}  {size:6.0f} bytes a message, budget {BUDGET_BYTES}")
 

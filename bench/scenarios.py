@@ -1,7 +1,7 @@
-"""What is done to the brokers, and what is measured while it is done.
+"""What is done to the brokers, and what is measured while it is done: a plain queue, beside RabbitMQ's.
 
 Each scenario adds rows to `Results`. Systems take turns within a scenario, A B A B, so that a slow minute of
-the machine meets all of them; the report quotes medians.
+the machine meets all of them; the report quotes medians. What other queues cost is in `queue_kinds`.
 """
 
 from __future__ import annotations
@@ -10,112 +10,13 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import count
-from pathlib import Path
 
 from bench.delay import delayed_path
 from bench.disk import fsync_us
-from bench.loadgen import Load, LoadFailed, drive, idle_connections
-from bench.systems import Peeklock, RabbitNode, StartFailed, System, rss_bytes
-
-MB = 1_000_000  # the aims are in decimal megabytes
-
-# One unsettled disposition a message, each waiting for the broker's answer, as the official clients settle.
-# RabbitMQ refuses receiver-settle-mode second, but answers the same dispositions on a link in mode first.
-SETTLE_EACH = {True: ("-i", "-2"), False: ("-i", "-1")}
-
-
-@dataclass(slots=True)
-class Row:
-    """One measure, with its samples by system.
-
-    `aim` is for peeklock's median: at most that where `better` is "lower", else at least that.
-    """
-
-    scenario: str
-    measure: str
-    unit: str
-    better: str
-    aim: float | None = None
-    aim_ratio: float | None = None  # at least so many times RabbitMQ's quorum queue
-    samples: dict[str, list[float]] = field(default_factory=dict)
-
-    def median(self, system: str) -> float | None:
-        """Median of a system's samples; None if it has none."""
-        values = self.samples.get(system)
-        return statistics.median(values) if values else None
-
-
-@dataclass(slots=True)
-class Results:
-    """Rows in order of first mention, and what could not be measured."""
-
-    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-
-    def add(
-        self,
-        scenario: str,
-        measure: str,
-        unit: str,
-        system: str,
-        value: float,
-        *,
-        better: str = "lower",
-        aim: float | None = None,
-        aim_ratio: float | None = None,
-    ) -> None:
-        """Add a sample and show it."""
-        row = self.rows.setdefault((scenario, measure), Row(scenario, measure, unit, better, aim, aim_ratio))
-        row.samples.setdefault(system, []).append(value)
-        print(f"  {scenario}: {system}: {measure} {value:,.4g} {unit}", flush=True)
-
-
-@dataclass(slots=True)
-class Run:
-    """One run of the benchmarks: its systems, its folder, its size."""
-
-    folder: Path
-    systems: list[System]
-    node: RabbitNode | None
-    quick: bool
-    results: Results = field(default_factory=Results)
-    numbers: count[int] = field(default_factory=count)
-
-    @property
-    def rounds(self) -> int:
-        return 1 if self.quick else 3
-
-    def scaled(self, full: int) -> int:
-        """Return the number of messages of a step: a tenth in a quick run."""
-        return full // 10 if self.quick else full
-
-    def fresh_peeklock(self) -> Peeklock:
-        """A broker on an empty folder of its own; the scenario stops it."""
-        return Peeklock(self.folder / f"fresh-{next(self.numbers)}", ("bench",))
-
-    def each(self, scenario: str, step: Callable[[System], None]) -> None:
-        """Let the systems take turns; one that fails is named and left out of the rest of the scenario."""
-        taking_part = list(self.systems)
-        for _ in range(self.rounds):
-            for system in list(taking_part):
-                try:
-                    system.start()
-                    step(system)
-                except (LoadFailed, StartFailed) as error:
-                    self.results.left_out.append(f"{scenario}: {system.name}: {error}")
-                    print(f"  {scenario}: {system.name}: FAILED: {error}", flush=True)
-                    taking_part.remove(system)
-
-
-def settle_options(system: System) -> tuple[str, ...]:
-    """Options of the load generator to settle each message by itself and wait for the answer."""
-    return SETTLE_EACH[isinstance(system, Peeklock)]
-
-
-def _drive(system: System, mode: str, messages: int, *options: str, timeout_s: float = 120) -> Load:
-    return drive(system.endpoint(), system.address("bench"), mode, messages, *options, timeout_s=timeout_s)
+from bench.loadgen import LoadFailed, drive, idle_connections
+from bench.queue_kinds import SCENARIOS as QUEUE_KINDS
+from bench.run import MB, Run, drive_queue, settle_options
+from bench.systems import Peeklock, StartFailed, System, rss_bytes
 
 
 def send_and_receive(run: Run) -> None:
@@ -123,11 +24,11 @@ def send_and_receive(run: Run) -> None:
     messages = run.scaled(60_000)
 
     def step(system: System) -> None:
-        sent = _drive(system, "send", messages)
+        sent = drive_queue(system, "send", messages)
         run.results.add("send", "rate", "msg/s", system.name, sent.send_rate, better="higher", aim=15_000)
         run.results.add("send", "broker CPU", "us/msg", system.name, sent.broker_us)
         run.results.add("send", "broker cores in use", "cores", system.name, sent.broker_cores)
-        received = _drive(system, "recv", messages, *settle_options(system))
+        received = drive_queue(system, "recv", messages, *settle_options(system))
         rate = received.receive_rate
         run.results.add("receive + complete", "rate", "msg/s", system.name, rate, better="higher", aim=12_000)
         run.results.add("receive + complete", "broker CPU", "us/msg", system.name, received.broker_us)
@@ -143,7 +44,7 @@ def end_to_end(run: Run) -> None:
     messages = run.scaled(60_000)
 
     def step(system: System) -> None:
-        load = _drive(system, "both", messages, *settle_options(system))
+        load = drive_queue(system, "both", messages, *settle_options(system))
         name, add = "end to end", run.results.add
         add(name, "rate", "msg/s", system.name, load.receive_rate, better="higher")
         add(name, "broker CPU", "us/msg", system.name, load.broker_us, aim=85)
@@ -167,7 +68,7 @@ def latency(run: Run) -> None:
 
     def step(system: System) -> None:
         before = fsync_us(run.folder)
-        load = _drive(system, "send", 1000 * seconds, "-o", "1000")
+        load = drive_queue(system, "send", 1000 * seconds, "-o", "1000")
         fsync = statistics.mean((before, fsync_us(run.folder)))
         name = "1,000 msg/s offered"
         run.results.add(name, "the disk's own fsync, p50", "us", system.name, fsync)
@@ -176,7 +77,7 @@ def latency(run: Run) -> None:
                 name, f"{percentile} send to accepted", "us", system.name, load.latency_us[percentile]
             )
         run.results.add(name, "p50 / fsync", "", system.name, load.latency_us["p50"] / fsync, aim=3)
-        _drive(system, "recv", 1000 * seconds, *settle_options(system))
+        drive_queue(system, "recv", 1000 * seconds, *settle_options(system))
 
     run.each("latency", step)
 
@@ -207,7 +108,7 @@ def start_up(run: Run) -> None:
                 grown = (rss_bytes(pid) - before) / MB
             add("idle connections", f"{connections:,} cost", "MB", system.name, grown, aim=150)
     except LoadFailed as error:
-        run.results.left_out.append(f"idle connections: {error}")
+        run.left_out("idle connections", error)
     finally:
         fresh.stop()
 
@@ -223,14 +124,14 @@ def backlog(run: Run) -> None:
 
     def probe_rates(of: Peeklock, label: str) -> None:
         # A probe sends and receives as much, so the depth stays.
-        sent = _drive(of, "send", probe).send_rate
-        received = _drive(of, "recv", probe, *settle).receive_rate
+        sent = drive_queue(of, "send", probe).send_rate
+        received = drive_queue(of, "recv", probe, *settle).receive_rate
         add(name, f"send rate, {label}", "msg/s", of.name, sent, better="higher")
         add(name, f"receive + complete rate, {label}", "msg/s", of.name, received, better="higher")
 
     try:
         broker.start()
-        filled = _drive(broker, "send", depth, timeout_s=200)
+        filled = drive_queue(broker, "send", depth, timeout_s=200)
         add(
             name,
             f"send rate while filling to {depth:,}",
@@ -268,12 +169,12 @@ def backlog(run: Run) -> None:
         broker.kill()
         add(name, "restart to serving, after SIGKILL", "s", broker.name, broker.start(), aim=6)
         # Replace the whole backlog: the journal has then grown to where it is cut, three records a live one.
-        churned = _drive(broker, "both", depth, *settle, timeout_s=300)
+        churned = drive_queue(broker, "both", depth, *settle, timeout_s=300)
         add(name, "end to end rate over it", "msg/s", broker.name, churned.receive_rate, better="higher")
         broker.kill()
         add(name, "restart to serving, long journal", "s", broker.name, broker.start(), aim=6)
         _add_memory_and_disk(run, broker, "full, after restart")
-        drained = _drive(broker, "recv", depth, *settle, timeout_s=300)
+        drained = drive_queue(broker, "recv", depth, *settle, timeout_s=300)
         add(
             name,
             "receive + complete rate while draining",
@@ -286,8 +187,7 @@ def backlog(run: Run) -> None:
         add(name, "RSS, peak of recovery and draining", "MB", broker.name, peak, aim=700)
         _add_space_after_draining(run, broker)
     except (LoadFailed, StartFailed) as error:
-        run.results.left_out.append(f"backlog: {error}")
-        print(f"  backlog: FAILED: {error}", flush=True)
+        run.left_out("backlog", error)
     finally:
         empty.stop()
         broker.stop()
@@ -322,7 +222,7 @@ def delayed(run: Run) -> None:
             ):
                 load = drive(far, system.address("bench"), "send", messages, "-w", str(window))
                 run.results.add("path delayed by 70 ms", label, "s", system.name, load.seconds)
-        _drive(system, "recv", 210, *settle_options(system))
+        drive_queue(system, "recv", 210, *settle_options(system))
 
     run.each("delayed path", step)
 
@@ -334,4 +234,5 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     "latency": latency,
     "delayed": delayed,
     "backlog": backlog,
+    **QUEUE_KINDS,
 }

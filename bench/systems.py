@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +30,9 @@ KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 RABBITMQ_SERVER = Path(
     "/usr/lib/rabbitmq/bin/rabbitmq-server"
 )  # the one in /usr/sbin changes user and folder
+
+Settings = Mapping[str, Mapping[str, object]]
+"""Settings of queues as in Config.json, by name of the queue."""
 
 
 class StartFailed(Exception):
@@ -59,6 +63,7 @@ class Peeklock:
 
     folder: Path
     queues: tuple[str, ...]
+    settings: Settings = field(default_factory=dict)
     name: str = "peeklock"
     process: subprocess.Popen[str] | None = None
     port: int = 0
@@ -69,7 +74,10 @@ class Peeklock:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "Config.json"
         # A lock outlives any scenario, so that no lapse is measured by accident.
-        entities = [{"Name": name, "Properties": {"LockDuration": "PT5M"}} for name in self.queues]
+        entities = [
+            {"Name": name, "Properties": {"LockDuration": "PT5M", **self.settings.get(name, {})}}
+            for name in self.queues
+        ]
         namespace = {"Name": "sbemulatorns", "Queues": entities, "Topics": []}
         config.write_text(
             json.dumps({"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}})

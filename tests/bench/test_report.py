@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.report import markdown
-from bench.scenarios import Results
+from bench.results import Results
 
 ABOUT = {"date": "2026-01-01", "cores": "2", "processor": "some", "system": "Linux 6", "python": "3.11.0"}
 

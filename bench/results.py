@@ -1,0 +1,55 @@
+"""What was measured: rows of samples, with their aims.
+
+Owns: what a row is. Must not know: who measures, or how it is shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Row:
+    """One measure, with its samples by system.
+
+    `aim` is for peeklock's median: at most that where `better` is "lower", else at least that.
+    """
+
+    scenario: str
+    measure: str
+    unit: str
+    better: str
+    aim: float | None = None
+    aim_ratio: float | None = None  # at least so many times RabbitMQ's quorum queue
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def median(self, system: str) -> float | None:
+        """Median of a system's samples; None if it has none."""
+        values = self.samples.get(system)
+        return statistics.median(values) if values else None
+
+
+@dataclass(slots=True)
+class Results:
+    """Rows in order of first mention, and what could not be measured."""
+
+    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def add(
+        self,
+        scenario: str,
+        measure: str,
+        unit: str,
+        system: str,
+        value: float,
+        *,
+        better: str = "lower",
+        aim: float | None = None,
+        aim_ratio: float | None = None,
+    ) -> None:
+        """Add a sample and show it."""
+        row = self.rows.setdefault((scenario, measure), Row(scenario, measure, unit, better, aim, aim_ratio))
+        row.samples.setdefault(system, []).append(value)
+        print(f"  {scenario}: {system}: {measure} {value:,.4g} {unit}", flush=True)

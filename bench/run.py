@@ -1,0 +1,78 @@
+"""One run of the benchmarks: which systems take part, where, how much is done, and how they are driven.
+
+Owns: turns and sizes. Must not know: a scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from bench.loadgen import Load, LoadFailed, drive
+from bench.results import Results
+from bench.systems import Peeklock, RabbitNode, Settings, StartFailed, System
+
+MB = 1_000_000  # the aims are in decimal megabytes
+
+# One unsettled disposition a message, each waiting for the broker's answer, as the official clients settle.
+# RabbitMQ refuses receiver-settle-mode second, but answers the same dispositions on a link in mode first.
+SETTLE_EACH = {True: ("-i", "-2"), False: ("-i", "-1")}
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of the benchmarks: its systems, its folder, its size."""
+
+    folder: Path
+    systems: list[System]
+    node: RabbitNode | None
+    quick: bool
+    results: Results = field(default_factory=Results)
+    numbers: count[int] = field(default_factory=count)
+
+    @property
+    def rounds(self) -> int:
+        return 1 if self.quick else 3
+
+    def scaled(self, full: int) -> int:
+        """Return the number of messages of a step: a tenth in a quick run."""
+        return full // 10 if self.quick else full
+
+    def fresh_peeklock(self, settings: Settings | None = None) -> Peeklock:
+        """A broker on an empty folder of its own; the scenario stops it.
+
+        It has the queue `bench`, and those for which there are settings, by name.
+        """
+        folder = self.folder / f"fresh-{next(self.numbers)}"
+        return Peeklock(folder, ("bench", *(settings or {})), settings or {})
+
+    def left_out(self, scenario: str, error: Exception) -> None:
+        """Note what could not be measured, and why."""
+        self.results.left_out.append(f"{scenario}: {error}")
+        print(f"  {scenario}: FAILED: {error}", flush=True)
+
+    def each(self, scenario: str, step: Callable[[System], None]) -> None:
+        """Let the systems take turns; one that fails is named and left out of the rest of the scenario."""
+        taking_part = list(self.systems)
+        for _ in range(self.rounds):
+            for system in list(taking_part):
+                try:
+                    system.start()
+                    step(system)
+                except (LoadFailed, StartFailed) as error:
+                    self.left_out(f"{scenario}: {system.name}", error)
+                    taking_part.remove(system)
+
+
+def settle_options(system: System) -> tuple[str, ...]:
+    """Options of the load generator to settle each message by itself and wait for the answer."""
+    return SETTLE_EACH[isinstance(system, Peeklock)]
+
+
+def drive_queue(
+    system: System, mode: str, messages: int, *options: str, queue: str = "bench", timeout_s: float = 120
+) -> Load:
+    """Drive one queue of a system."""
+    return drive(system.endpoint(), system.address(queue), mode, messages, *options, timeout_s=timeout_s)

@@ -1,0 +1,40 @@
+"""How long the broker's loop is away, as whoever asks it something meanwhile finds out.
+
+Owns: a thread that asks `GET /health` again and again, over one connection. The answer needs no disk and
+waits for nothing but the loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+
+PAUSE_S = 0.001
+"""Between an answer and the next request: a stall is met by at least that much less than it lasts."""
+
+
+@contextlib.contextmanager
+def answer_times(port: int) -> Iterator[list[float]]:
+    """Ask while the body runs; the list holds the seconds that each answer took."""
+    times: list[float] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        while not over.wait(PAUSE_S):
+            started = time.perf_counter()
+            connection.request("GET", "/health")
+            connection.getresponse().read()
+            times.append(time.perf_counter() - started)
+        connection.close()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield times
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,74 @@
+"""What drives a broker for the benchmarks does so with a real one: the load generator's modes, the client."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from bench.client import Client
+from bench.loadgen import LoadFailed, hand_out, offered
+from bench.run import drive_queue, settle_options
+from bench.stalls import answer_times
+from bench.systems import Peeklock
+from peeklock.amqp.messaging import encode_message
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peeklock]:
+    settings: dict[str, dict[str, object]] = {
+        "sessions": {"RequiresSession": True},
+        "ids": {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "P1D"},
+    }
+    system = Peeklock(tmp_path_factory.mktemp("broker"), ("bench", "sessions", "ids"), settings)
+    system.start()
+    yield system
+    system.stop()
+
+
+def test_sessions_are_handed_out_in_the_order_in_which_they_could_be_had(broker: Peeklock) -> None:
+    options = ("-k", "2", "-l", "5", "-R", "2", *settle_options(broker))
+    load = hand_out(broker.endpoint(), "sessions", 3 * 20 * 2, 20, *options)
+    assert load.times_handed_out["min"] >= 2
+    assert load.steady_rate > 0
+    assert load.drain_rate > 0
+
+
+def test_named_sessions_are_received_from(broker: Peeklock) -> None:
+    drive_queue(broker, "send", 100, "-g", "30", queue="sessions")
+    options = ("-g", "30", "-G", "-R", "2", *settle_options(broker))
+    assert drive_queue(broker, "recv", 100, *options, queue="sessions").receive_rate > 0
+
+
+def test_no_message_of_several_runs_is_taken_for_a_duplicate(broker: Peeklock) -> None:
+    for _ in range(2):
+        drive_queue(broker, "send", 50, "-S", "2", queue="ids")
+    drive_queue(broker, "recv", 100, *settle_options(broker), queue="ids")
+
+
+def test_a_queue_is_purged_while_another_is_sent_to(broker: Peeklock) -> None:
+    drive_queue(broker, "send", 200, "-g", "10", queue="sessions")
+    endpoint = broker.endpoint()
+    with (
+        Client(endpoint) as client,
+        answer_times(endpoint.port) as times,
+        offered(endpoint, "bench", 1000, 60) as offer,
+    ):
+        assert client.request("sessions", "peeklock:purge-messages", {}) == {"message-count": 200}
+    assert all(seconds > 0 for seconds in times)
+    drive_queue(broker, "recv", offer.load.count, *settle_options(broker))
+
+
+def test_a_refused_request_is_told(broker: Peeklock) -> None:
+    with Client(broker.endpoint()) as client, pytest.raises(LoadFailed, match="dance"):
+        client.request("bench", "dance", {})
+
+
+def test_transactions_take_one_message_and_leave_two(broker: Peeklock) -> None:
+    drive_queue(broker, "send", 40)
+    with Client(broker.endpoint()) as client:
+        assert client.transactions("bench", 40, 4, encode_message(data=b"two")) > 0
+    drive_queue(broker, "recv", 80, *settle_options(broker))
