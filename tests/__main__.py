@@ -52,10 +52,11 @@ SOAK = (
     Step("simulation, seeds 1000 to 5999", (PYTHON, "-m", "tests.simulation", "--seeds", "1000:6000"), 3000),
     *(
         Step(
-            f"kill loop, seed {seed}",
-            (PYTHON, "-m", "tests.kill", "--rounds", "30", "--seed", str(seed)),
+            f"kill loop, {loop}, seed {seed}",
+            (PYTHON, "-m", "tests.kill", loop, "--rounds", "30", "--seed", str(seed)),
             300,
         )
+        for loop in ("messages", "transactions")
         for seed in range(10)
     ),
 )

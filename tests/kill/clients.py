@@ -30,15 +30,14 @@ def now_ms() -> int:
 class Client(asyncio.Protocol):
     """One connection that is not made again when it breaks."""
 
-    def __init__(self, name: str, ledger: Ledger, random: Random) -> None:
-        self.ledger = ledger
-        self.random = random
+    def __init__(self, name: str) -> None:
         self.peer = Peer(name, self._write, now_ms)
         self.peer.on_ready = self.ready
         self.peer.on_lost = self._lost
         self.condition: str | None = None
         self.failure: BaseException | None = None
         self.over = asyncio.Event()
+        self.vanished = False
         self._transport: asyncio.Transport | None = None
 
     async def connect(self, port: int) -> None:
@@ -63,6 +62,12 @@ class Client(asyncio.Protocol):
     def close(self) -> None:
         if not self.peer.lost:
             self.peer.close()
+
+    def vanish(self) -> None:
+        """Break the connection without a word."""
+        self.vanished = True
+        if self._transport is not None:
+            self._transport.abort()
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -92,7 +97,9 @@ class Sender(Client):
         sends_max: int = 1 << 30,
         repeats: bool = False,
     ) -> None:
-        super().__init__(name, ledger, random)
+        super().__init__(name)
+        self.ledger = ledger
+        self.random = random
         self._queue = queue
         self._repeats = repeats
         self._link: SendLink | None = None
@@ -153,7 +160,9 @@ class Receiver(Client):
         careless: bool = True,
         credit: int = 50,
     ) -> None:
-        super().__init__(name, ledger, random)
+        super().__init__(name)
+        self.ledger = ledger
+        self.random = random
         self._queue = queue
         self._careless = careless
         self._credit = credit
@@ -193,7 +202,9 @@ class Browser(Client):
     """Tells how many messages a queue holds, by peeking."""
 
     def __init__(self, name: str, ledger: Ledger, random: Random, queue: str) -> None:
-        super().__init__(name, ledger, random)
+        super().__init__(name)
+        self.ledger = ledger
+        self.random = random
         self._queue = queue
         self.found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -95,7 +95,7 @@ class Loop(ABC):
         await self._stop()
         await self.over(clients)
         for client in clients:
-            if client.condition != FORCED:
+            if client.condition != FORCED and not client.vanished:
                 raise Broken(f"{client.peer.name} was told {client.condition}, not {FORCED}")
 
     async def over(self, clients: Sequence[Client]) -> None:

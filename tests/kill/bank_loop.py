@@ -1,0 +1,146 @@
+"""Rounds of transfers between accounts, with a broker that dies in the middle of them.
+
+Owns: who is there in a round, and what is changed meanwhile. Must not know: how clients work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from peeklock.auth import generate
+from tests.kill.bank import Bank, States
+from tests.kill.ledger import Broken
+from tests.kill.loop import DELIVERIES_MAX, Loop
+from tests.kill.tellers import (
+    ACCOUNTS,
+    AUDIT,
+    BOOK,
+    DOOR,
+    Auditor,
+    Keeper,
+    Teller,
+    book_message,
+    note_message,
+    number_of,
+    read_book,
+    uid_of,
+)
+from tests.simulation.peer import KEY, KEY_NAME
+
+ACCOUNT: dict[str, Any] = {"LockDuration": "PT5M", "MaxDeliveryCount": DELIVERIES_MAX}
+QUEUES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(ACCOUNTS, ACCOUNT),
+    DOOR: {"ForwardTo": ACCOUNTS[-1]},
+    BOOK: {
+        **ACCOUNT,
+        "RequiresSession": True,
+        "RequiresDuplicateDetection": True,
+        "DuplicateDetectionHistoryTimeWindow": "P1D",
+    },
+}
+
+TELLERS = ("ada", "bela", "carla")
+KEEPERS = ("north", "south")
+NOTES = 40
+"""Brought to each account."""
+WORTH = 1_000_000
+"""Of each; enough for it to be parted for a long time."""
+MARKERS = 20
+"""Sent a round for transfers of which the end is known."""
+
+
+class BankLoop(Loop):
+    """Transactions over several queues, states of sessions, message ids, across kills."""
+
+    def __init__(self, folder: Path, seed: int, *, options: Sequence[str] = ()) -> None:
+        super().__init__(folder, seed, QUEUES, options)
+        self.bank = Bank()
+        self._states = {name: States() for name in KEEPERS}
+        self._figures: dict[str, int] = {}
+
+    async def round(self, *, polite: bool) -> None:
+        """Send markers for the round before; then work for a random time."""
+        await self._audit()
+        clients = [
+            *(Teller(self.name("teller"), self.bank, self.random, name) for name in TELLERS),
+            *(Keeper(self.name("keeper"), states, name) for name, states in self._states.items()),
+        ]
+        for client in clients:
+            await client.connect(self.broker.amqp_port)
+        await asyncio.sleep(self.random.uniform(0.05, 0.6))
+        if self.random.random() < 0.6:
+            await change_lock_duration(
+                self.broker.http_port, self.random.choice(ACCOUNTS), self.random.randint(100, 300)
+            )
+            await asyncio.sleep(self.random.uniform(0.0, 0.3))
+        if polite:
+            await self.stop(clients)
+        else:
+            await self.kill(clients)
+
+    async def _audit(self) -> None:
+        auditor = Auditor(self.name("auditor"))
+        await auditor.connect(self.broker.amqp_port)
+        await asyncio.wait_for(auditor.connected, 10)
+        if not self.bank.notes:
+            for account in ACCOUNTS:
+                uids = [self.bank.bring(account, WORTH) for _ in range(NOTES)]
+                await auditor.send(account, [note_message(uid) for uid in uids])
+        transfers = self.bank.unmarked(self.random, MARKERS)
+        await auditor.send(BOOK, [book_message("marker", transfer.number, AUDIT) for transfer in transfers])
+        for transfer in transfers:
+            transfer.marked = True
+        await auditor.leave()
+
+    async def finish(self) -> None:
+        """Read accounts and book, and judge them."""
+        await self._audit()
+        auditor = Auditor(self.name("auditor"))
+        await auditor.connect(self.broker.amqp_port)
+        await asyncio.wait_for(auditor.connected, 10)
+        accounts = {}
+        for account in ACCOUNTS:
+            found = await auditor.browse(account)
+            accounts[account] = [(number_of(payload), uid_of(payload)) for payload in found]
+        for left in (DOOR, f"{DOOR}/$Transfer/$DeadLetterQueue", f"{ACCOUNTS[0]}/$DeadLetterQueue"):
+            if await auditor.browse(left):
+                raise Broken(f"messages are left in {left}")
+        numbers = [number_of(payload) for payload in await auditor.browse(BOOK)]
+        if numbers != list(range(1, len(numbers) + 1)):
+            raise Broken(f"the numbers of the book have gaps: {numbers}")
+        entries = {}
+        for teller in TELLERS:
+            found = read_book(await auditor.receive_session(BOOK, teller))
+            entries[teller] = [number for kind, number in found if kind == "entry"]
+        audited = read_book(await auditor.receive_session(BOOK, AUDIT))
+        markers = [number for kind, number in audited if kind == "marker"]
+        await auditor.leave()
+        self._figures = self.bank.judge(accounts, entries, markers)
+
+    def verdict(self) -> dict[str, int]:
+        """Give what was found; `finish` has judged it."""
+        return {**self._figures, "states": sum(states.count for states in self._states.values())}
+
+
+async def change_lock_duration(http_port: int, queue: str, seconds: int) -> None:
+    """Change an account by the administration: all locks in it are lost (L-12)."""
+    token = generate("http://localhost/", KEY_NAME, KEY, time.time_ns() // 1_000_000 + 60_000)
+    namespace = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+    body = (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+        f'<QueueDescription xmlns="{namespace}"><LockDuration>PT{seconds}S</LockDuration>'
+        f"<MaxDeliveryCount>{DELIVERIES_MAX}</MaxDeliveryCount></QueueDescription></content></entry>"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", http_port)
+    writer.write(
+        f"PUT /{queue}?api-version=2021-05 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\n"
+        f"If-Match: *\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    answer = await reader.read()
+    writer.close()
+    if not answer.startswith(b"HTTP/1.1 200"):
+        raise Broken(f"the account was not changed: {answer[:300]!r}")
