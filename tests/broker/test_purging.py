@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 import pytest
 
 from peeklock.broker.changes import MessageRemoved
@@ -10,6 +13,7 @@ from peeklock.broker.descriptions import EntityStatus
 from peeklock.broker.effects import Effect, Failed, MessagesDeleted
 from peeklock.broker.errors import EntityDeleted, EntityDisabled, EntityNotFound, ServerBusy
 from peeklock.broker.message import MessageState
+from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.purging import SLICE, WAITING_MAX
 from tests.broker.playbook import LOTS, MINUTE_MS, Broker, arriving, numbers
 
@@ -173,6 +177,33 @@ def test_sessions_and_partitions_are_purged_too(broker: Broker) -> None:
     broker.complete(held[0], queue_id)
     broker.send(queue_id, session_id="s5")
     assert broker.accept(None, "steps").session_id == "s5"
+
+
+def test_a_slice_looks_at_a_bounded_number_of_messages_of_sessions_too(broker: Broker) -> None:
+    """Req: A-06, T-08"""
+    queue_id = broker.create("steps", requires_session=True)
+    broker.checks = False
+    for n in range(10 * SLICE):
+        broker.send(queue_id, session_id=f"s{n % 10}")
+    ask(broker, "steps")
+    looks = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal looks
+        looks += event == "call" and frame.f_code is MessageQueue.find.__code__
+
+    most = 0
+    while broker.namespace.next_deadline_ms() == broker.now_ms:
+        looks = 0
+        sys.setprofile(count)
+        try:
+            a_slice(broker)
+        finally:
+            sys.setprofile(None)
+        most = max(most, looks)
+    assert 0 < most <= 5 * SLICE
+    broker.namespace.check(broker.now_ms)
+    assert broker.peek(name="steps") == []
 
 
 def test_expired_messages_are_left_to_the_sweep(broker: Broker) -> None:

@@ -573,12 +573,15 @@ def test_an_id_is_known_to_its_own_link_until_it_is_discharged(broker: Broker, l
 # Time
 
 
-def test_a_transaction_is_rolled_back_two_minutes_after_it_was_declared(broker: Broker, link: Link) -> None:
-    """Req: F-03"""
+def test_a_transaction_is_rolled_back_two_minutes_after_its_first_operation(
+    broker: Broker, link: Link
+) -> None:
+    """Req: F-03; "the transaction timer starts when the first operation starts" (Learn)."""
     broker.update(lock_duration_ms=5 * MINUTE_MS)
+    transaction = broker.declare(link)
+    broker.advance(10 * MINUTE_MS)
     broker.send()
     (held,) = broker.receive()
-    transaction = broker.declare(link)
     broker.enlist(transaction, completing(broker, held))
     broker.advance(TRANSACTION_MS_MAX - 1)
     broker.enlist(transaction, sending(broker))
@@ -594,12 +597,23 @@ def test_a_transaction_is_rolled_back_two_minutes_after_it_was_declared(broker: 
     assert broker.peek() == []
 
 
+def test_a_refused_operation_starts_the_time_too(broker: Broker, link: Link) -> None:
+    """Req: F-03"""
+    transaction = broker.declare(link)
+    broker.refused(Enlist(1, transaction, Send(99, arriving(), b"", broker.reply_to())))
+    broker.advance(TRANSACTION_MS_MAX)
+    discharge = Discharge(link, transaction, False, broker.reply_to())
+    assert type(broker.refused(discharge)) is TransactionTimedOut
+
+
 @pytest.mark.parametrize("fail", [False, True])
 def test_a_discharge_at_the_limit_comes_too_late_however_late_the_timer(
     broker: Broker, link: Link, fail: bool
 ) -> None:
     """Req: F-03"""
     in_time, late = broker.declare(link), broker.declare(link)
+    for transaction in (in_time, late):
+        broker.enlist(transaction, sending(broker))
     broker.jump(TRANSACTION_MS_MAX - 1)
     broker.discharge(link, in_time)
     broker.jump(1)
@@ -608,9 +622,10 @@ def test_a_discharge_at_the_limit_comes_too_late_however_late_the_timer(
 
 def test_transactions_time_out_one_after_the_other(broker: Broker, link: Link) -> None:
     """Req: F-03"""
-    first = broker.declare(link)
+    first, second = broker.declare(link), broker.declare(link)
+    broker.enlist(first, sending(broker))
     broker.advance(MINUTE_MS)
-    second = broker.declare(link)
+    broker.enlist(second, sending(broker))
     broker.advance(MINUTE_MS)
     broker.enlist(second, sending(broker))
     assert type(broker.refused(Enlist(1, first, sending(broker)))) is TransactionTimedOut
@@ -621,9 +636,12 @@ def test_transactions_time_out_one_after_the_other(broker: Broker, link: Link) -
 
 def test_so_many_ids_of_timed_out_transactions_are_remembered(broker: Broker, link: Link) -> None:
     """Req: F-03, T-08"""
-    ids = []
+    ids: list[bytes] = []
     while len(ids) <= TIMED_OUT_MAX:
-        ids += [broker.declare(link) for _ in range(OPEN_TRANSACTIONS_MAX)]
+        declared = [broker.declare(link) for _ in range(OPEN_TRANSACTIONS_MAX)]
+        for transaction in declared:
+            broker.enlist(transaction, sending(broker))
+        ids += declared
         broker.advance(TRANSACTION_MS_MAX)
     ids = ids[-TIMED_OUT_MAX - 1 :]
     reasons = [type(broker.refused(Enlist(1, found, sending(broker)))) for found in ids]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from peeklock.broker.changes import Change, MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.duplicates import PURGE_EVERY_MS
 from peeklock.broker.effects import Effect
 from peeklock.broker.message import Message, MessageState, Routing
 from peeklock.broker.sequence_numbers import number_of
@@ -64,7 +63,10 @@ def store(
     if not message.hops:
         message.enqueued_sequence_number = number
     if digest is not None:
-        _note_duplicate(queue, digest, number, now_ms, changes)
+        assert duplicates is not None
+        changes.append(duplicates.note(digest, number, now_ms))
+        if duplicates.count == 1:
+            queue.set_timer()
     scheduled_at_ms = message.scheduled_at_ms
     if scheduled_at_ms is not None and scheduled_at_ms > now_ms:
         _schedule(queue, message, now_ms)
@@ -137,16 +139,6 @@ def _partition_of(queue: MessageQueue, routing: Routing | None, turn: int | None
         if routing.message_id is not None and queue.duplicates is not None:
             return queue.partitions.of_key(routing.message_id)
     return queue.partitions.next_in_turn() if turn is None else turn
-
-
-def _note_duplicate(
-    queue: MessageQueue, digest: bytes, number: int, now_ms: int, changes: list[Change]
-) -> None:
-    duplicates = queue.duplicates
-    assert duplicates is not None
-    changes.append(duplicates.note(digest, number, now_ms))
-    if len(duplicates) == 1:
-        queue.wake(now_ms + duplicates.window_ms + PURGE_EVERY_MS)
 
 
 def _schedule(queue: MessageQueue, message: Message, now_ms: int) -> None:

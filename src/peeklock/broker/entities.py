@@ -171,7 +171,7 @@ class Entity:
             queue.message_size_bytes_max = size_max
         self.main.accepts_sends = self.description.status in _SENDING
         self.main.checks_sends = self._enforces_quotas or not (
-            self.main.sessions is None and self.main.duplicates is None and self.main.forward_to is None
+            self.main.sessions is None and self.main.forward_to is None
         )
 
 

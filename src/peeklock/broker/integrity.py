@@ -52,5 +52,7 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
     if queue.expiry is not None:
         queue.expiry.check()
         assert queue.timer_ms <= queue.expiry.next_ms()
+    if queue.duplicates is not None:
+        queue.duplicates.check()
     queue.activation.check()
     assert queue.timer_ms <= queue.activation.next_ms()

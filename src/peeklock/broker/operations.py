@@ -71,6 +71,7 @@ class Operations:
             or not queue.accepts_sends
             or message.size_bytes > queue.message_size_bytes_max
             or queue.checks_sends
+            or (queue.duplicates is not None and queue.duplicates.full)
             or command.destination is not None
         ):
             queue = self._check_send(command.queue_id, (message,), message.size_bytes, command.destination)

@@ -72,10 +72,10 @@ class Transaction:
         "transaction_id",
     )
 
-    def __init__(self, transaction_id: bytes, link: Link, deadline_ms: int) -> None:
+    def __init__(self, transaction_id: bytes, link: Link) -> None:
         self.transaction_id = transaction_id
         self.link = link  # over which it was declared
-        self.deadline_ms = deadline_ms
+        self.deadline_ms = FAR_MS  # its time runs from its first operation
         self.commands: list[Enlistable] = []  # in the order of enlisting
         self.locks: list[Lock] = []  # that they settle
         self.message_count = 0
@@ -107,10 +107,10 @@ class Transactions:
         self._operations = operations
         self._shared = shared
         self._controls: dict[int, dict[Link, _Control]] = {}  # by connection
-        self._by_age: dict[bytes, Transaction] = {}  # all that are open; each may last equally long
+        self._by_age: dict[bytes, Transaction] = {}  # whose time runs; each may last equally long
 
     def __len__(self) -> int:
-        return len(self._by_age)
+        return sum(len(control.open) for controls in self._controls.values() for control in controls.values())
 
     # Links
 
@@ -153,15 +153,18 @@ class Transactions:
                 f"{open_count} transactions are open on this connection, the most there can be"
             )
         transaction_id = self._shared.tokens()
-        transaction = Transaction(transaction_id, link, now_ms + TRANSACTION_MS_MAX)
-        controls[link].open[transaction_id] = self._by_age[transaction_id] = transaction
-        if transaction.deadline_ms < self.timer_ms:
-            self._shared.timers.set(self, transaction.deadline_ms)
+        controls[link].open[transaction_id] = Transaction(transaction_id, link)
         effects.append(do.Declared(command.reply_to, transaction_id))
 
     def enlist(self, command: ask.Enlist, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
         controls = self._controls.get(command.connection_id, {})
         transaction = self._open(controls.values(), command.transaction_id, now_ms)
+        if transaction.deadline_ms == FAR_MS:
+            # "The transaction timer starts when the first operation in the transaction starts" (Learn).
+            transaction.deadline_ms = now_ms + TRANSACTION_MS_MAX
+            self._by_age[transaction.transaction_id] = transaction
+            if transaction.deadline_ms < self.timer_ms:
+                self._shared.timers.set(self, transaction.deadline_ms)
         asked = command.command
         try:
             self._check_size(transaction, asked)
@@ -249,7 +252,7 @@ class Transactions:
                 lock.transaction = None
         link = transaction.link
         del self._controls[link[0]][link].open[transaction.transaction_id]
-        del self._by_age[transaction.transaction_id]
+        self._by_age.pop(transaction.transaction_id, None)
 
     def _check_size(self, transaction: Transaction, asked: Enlistable) -> None:
         """Raises: QuotaExceeded; the transaction stays as it is."""
@@ -283,9 +286,9 @@ class Transactions:
             for control in controls.values()
             for transaction_id, transaction in control.open.items()
         }
-        assert known == self._by_age
-        for transaction in known.values():
+        for transaction_id, transaction in known.items():
             assert self.timer_ms <= transaction.deadline_ms
+            assert (transaction.deadline_ms < FAR_MS) == (transaction_id in self._by_age)
             assert transaction.message_count == sum(map(_count_of, transaction.commands))
             assert transaction.size_bytes == sum(map(_size_of, transaction.commands))
             for lock in transaction.locks:
