@@ -29,8 +29,7 @@ TRANSACTION_BYTES_MAX = 16 * 1024 * 1024
 """Size of the messages sent in one transaction. Source: semantics F-03."""
 
 TRANSACTION_MS_MAX = 120_000
-"""Source: wire contract 6 and 10.1, "2 min"; counted from the declaration (our choice: a transaction that is
-not used must end too)."""
+"""Source: wire contract 6 and 10.1: 2 minutes from the first operation."""
 
 OPEN_TRANSACTIONS_MAX = 16
 """On one connection. Source: semantics F-03."""
