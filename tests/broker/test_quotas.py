@@ -13,23 +13,18 @@ from peeklock.broker.errors import QuotaExceeded
 from peeklock.broker.quotas import STANDARD
 from tests.broker.playbook import Broker, arriving
 
-CHUNK = 256 * 1024
+CHUNK = 64 * 1024 * 1024
+KIB = 1024
 GIB = 1024 * 1024 * 1024
-
-
-def fill(broker: Broker, chunks: int) -> None:
-    broker.checks = False
-    for _ in range(chunks):
-        broker.send(size=CHUNK)
-    broker.checks = True
 
 
 @pytest.mark.parametrize(("partitioned", "chunks"), [(False, GIB // CHUNK), (True, 16 * GIB // CHUNK)])
 def test_an_entity_takes_no_more_than_its_size(partitioned: bool, chunks: int) -> None:
     """Req: A-05, S-02"""
-    broker = Broker(enforce_quotas=True)
+    broker = Broker(replace(STANDARD, message_size_kb_default=CHUNK // 1024), enforce_quotas=True)
     broker.create(enable_partitioning=partitioned)
-    fill(broker, chunks)
+    for _ in range(chunks):
+        broker.send(size=CHUNK)
     error = broker.refused(Send(4, arriving(1), b"", broker.reply_to()))
     assert isinstance(error, QuotaExceeded)
     assert "'orders'" in str(error)
@@ -39,14 +34,13 @@ def test_an_entity_takes_no_more_than_its_size(partitioned: bool, chunks: int) -
 
 def test_the_states_of_sessions_count_too() -> None:
     """Req: A-05, G-03"""
-    broker = Broker(enforce_quotas=True)
+    broker = Broker(replace(STANDARD, message_size_kb_default=CHUNK // 1024), enforce_quotas=True)
     broker.create(requires_session=True)
     broker.accept("a")
-    broker.checks = False
     for _ in range(GIB // CHUNK - 1):
         broker.send(size=CHUNK, session_id="b")
-    broker.checks = True
-    full = SetSessionState(Address("orders"), "a", bytes(CHUNK), broker.reply_to())
+    broker.send(size=CHUNK - 256 * KIB, session_id="b")
+    full = SetSessionState(Address("orders"), "a", bytes(256 * KIB), broker.reply_to())
     broker.do(full)
     broker.do(full)  # replacing one by another needs no more room
     more = broker.refused(Send(4, arriving(1, session_id="b"), b"", broker.reply_to()))
