@@ -22,7 +22,7 @@ from peeklock.broker.changes import (
 )
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.message import Message
-from peeklock.store.base import Batch, Store, StoreDamaged
+from peeklock.store.base import Batch, FrameKeys, Store, StoreDamaged
 from peeklock.store.memory import MemoryStore
 from peeklock.store.sqlite import SqliteStore
 
@@ -154,11 +154,11 @@ async def test_texts_hops_and_partitions_are_there_after_a_restart(medium: Mediu
         }
         assert live.numbers == [(2, counters)]
         [head] = await store.read_head(1)
-        assert sorted(c.message.session_id or "" for c in head.changes if isinstance(c, MessageStored)) == [
-            "",
-            "",
-            "session ☃",
-            "session ☃",
+        assert sorted(head.stored) == [
+            (QUEUE_ID, (1,)),
+            (QUEUE_ID, (2,)),
+            (QUEUE_ID + 2, (1,)),
+            (QUEUE_ID + 3, (1,)),
         ]
 
 
@@ -265,11 +265,15 @@ async def test_a_truncated_head_is_gone_and_the_rest_still_loads(medium: Medium)
 @run
 async def test_the_head_is_read_up_to_a_size_but_at_least_one_frame(medium: Medium) -> None:
     async with medium.opened() as store:
-        sizes = [await store.commit(Batch(no, [stored(no)])) for no in range(1, 5)]
-        assert [frame.no for frame in await store.read_head(1)] == [1]
-        assert [frame.no for frame in await store.read_head(sizes[0] + sizes[1])] == [1, 2]
+        seen = MessageIdSeen(QUEUE_ID, b"d" * 16, 5, 2)
+        removed = MessageRemoved(QUEUE_ID, message(9))
+        sizes = [
+            await store.commit(Batch(no, [stored(no), stored(10 + no), seen, removed])) for no in range(1, 5)
+        ]
+        assert [keys.no for keys in await store.read_head(1)] == [1]
+        assert [keys.no for keys in await store.read_head(sizes[0] + sizes[1])] == [1, 2]
         head = await store.read_head(10**9)
-        assert [(frame.no, frame.size_bytes) for frame in head] == list(enumerate(sizes, 1))
+        assert head == [FrameKeys(no, [(QUEUE_ID, (no, 10 + no))], [seen]) for no in range(1, 5)]
 
 
 @run

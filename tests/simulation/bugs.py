@@ -18,7 +18,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.peek_lock import Lock
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.store.base import Batch, Frame, LiveFacts, Store
+from peeklock.store.base import Batch, Frame, FrameKeys, LiveFacts, Store
 from tests.simulation.node import Pieces
 
 
@@ -87,7 +87,7 @@ class WrappedStore:
     async def last_body_row(self) -> int:
         return await self._inner.last_body_row()
 
-    async def read_head(self, bytes_max: int) -> list[Frame]:
+    async def read_head(self, bytes_max: int) -> list[FrameKeys]:
         return await self._inner.read_head(bytes_max)
 
     async def free_bytes(self) -> int | None:

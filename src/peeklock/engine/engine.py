@@ -38,7 +38,7 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.message import Message
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger, extra_bytes, numbers_bytes
-from peeklock.store.base import Batch, Frame, Store
+from peeklock.store.base import Batch, FrameKeys, Store
 
 if TYPE_CHECKING:
     from peeklock.engine.reclaim import _Row
@@ -144,6 +144,7 @@ class Engine:
     def _record(self, changes: list[Change]) -> None:
         ledger = self.ledger
         frame_live = ledger.frame_live
+        ids = 0
         for change in changes:
             if type(change) is MessageStored:
                 message = change.message
@@ -163,9 +164,11 @@ class Engine:
             elif type(change) is MessageRemoved:
                 ledger.release(change.message)
             elif type(change) is MessageIdSeen:
-                ledger.add_id()
+                ids += 1
             elif type(change) is EntityRemoved:
                 ledger.doom(self.namespace.removed_entity_messages(change.entity_id))
+        if ids:
+            ledger.add_ids(ids)
         self._changes += changes
 
     def _place(self, message: Message, payload: bytes) -> None:
@@ -291,9 +294,9 @@ class Engine:
         self._reading_rows = set()
         ledger = self.ledger
         texts: set[str | None] = set()
-        for frame in found.head:
-            self._record(self._still_true(frame, texts))
-            ledger.check_head(frame.no)
+        for keys in found.head:
+            self._record(self._still_true(keys, texts))
+            ledger.check_head(keys.no)
         for row, payloads in found.rows.items():
             for slot, messages in ledger.owners(row):
                 ledger.release_bodies(messages)
@@ -306,7 +309,7 @@ class Engine:
         if found.listed is not None:
             ledger.take_listed(found.listed)
 
-    def _still_true(self, frame: Frame, texts: set[str | None]) -> list[Change]:
+    def _still_true(self, keys: FrameKeys, texts: set[str | None]) -> list[Change]:
         """Give the facts of a frame that nothing replaced since, as they are now.
 
         `texts` are those that the open batch has from frames before this one.
@@ -314,19 +317,19 @@ class Engine:
         find = self.namespace.find
         changes: list[Change] = []
         taken: set[int] = set()  # a message may have several records in one frame
-        for change in frame.changes:
-            if isinstance(change, MessageStored):
-                message = find(change.queue_id, change.message.position)
-                if message is None or message.journal_no != frame.no or id(message) in taken:
+        for queue_id, positions in keys.stored:
+            for position in positions:
+                message = find(queue_id, position)
+                if message is None or message.journal_no != keys.no or id(message) in taken:
                     continue
                 taken.add(id(message))
-                changes.append(MessageStored(change.queue_id, message))
+                changes.append(MessageStored(queue_id, message))
                 self.ledger.add_extra(extra_bytes(message, texts))
-            elif isinstance(change, MessageIdSeen):
-                again = self.namespace.still_holds(change, self.ledger.now_ms)
-                if again is not None:
-                    changes.append(again)
-        self.ledger.forget_ids(frame.no)
+        for seen in keys.ids:
+            again = self.namespace.still_holds(seen, self.ledger.now_ms)
+            if again is not None:
+                changes.append(again)
+        self.ledger.forget_ids(keys.no)
         return changes
 
     # Recovery

@@ -24,7 +24,7 @@ from operator import attrgetter
 
 from peeklock.broker.changes import NumbersIssued
 from peeklock.broker.message import Message
-from peeklock.store.base import Frame, Store
+from peeklock.store.base import FrameKeys, Store
 
 JOURNAL_BYTES_MIN = 4 * 1024 * 1024
 """A journal up to this size is left alone. Source: architecture, reclaim."""
@@ -48,8 +48,8 @@ compares."""
 SETTLE_MS = 1000
 """How long a row must stay under half alive before it is copied. Source: our choice, see above."""
 
-HEAD_READ_BYTES = 256 * 1024
-"""Head of the journal read per slice: at most 2,900 records, some 5 ms of work."""
+HEAD_READ_BYTES = 128 * 1024
+"""Head of the journal read per slice: at most 1,450 records, some 3 ms of work."""
 
 COPY_READ_BYTES = 1024 * 1024
 """Rows read per slice to be copied: at most half of it lives, written with one commit."""
@@ -75,7 +75,7 @@ class ReclaimFound:
     """What a `ReclaimRead` asked for."""
 
     rows: dict[int, list[bytes]] = field(default_factory=dict)
-    head: list[Frame] = field(default_factory=list)
+    head: list[FrameKeys] = field(default_factory=list)
     listed: list[tuple[int, int]] | None = None
 
 
@@ -347,11 +347,11 @@ class SpaceLedger:
             self._extra_bytes = self._pass_extra_bytes
             self._extra_messages = self.live_messages
 
-    def add_id(self) -> None:
-        """Count a message id recorded in the open batch."""
+    def add_ids(self, count: int) -> None:
+        """Count message ids recorded in the open batch."""
         no = self.first_no + len(self.frame_live) - 1
-        self.id_frames[no] = self.id_frames.get(no, 0) + 1
-        self.ids_recorded += 1
+        self.id_frames[no] = self.id_frames.get(no, 0) + count
+        self.ids_recorded += count
 
     def forget_ids(self, no: int) -> None:
         """The message ids of frame `no` lapsed or were recorded anew."""

@@ -57,8 +57,8 @@ CLIENTS_WAIT_MS = 100
 """So long after its last command some client is likely to send the next one."""
 
 REST_FACTOR = 2
-"""What is due in slices then rests for so many times what a slice took: two thirds of the loop are the
-clients'. Our choice."""
+"""What is due in slices then rests for so many times what a slice and its commit took: two thirds of the loop
+and of the disk are the clients'. Our choice."""
 
 READ_ROWS_MAX = 16
 """Body rows read in one go: some 4 MB."""
@@ -112,7 +112,8 @@ class Shard:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms: int | None = None
         self._asked_at_ms = 0
-        self._rest_until = 0.0  # monotonic; the next slice of what is due may follow then
+        self._slice_started_at: float | None = None  # monotonic; of one after which more is due
+        self._rest_until = 0.0  # monotonic; the next one may follow then
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows_under_way: set[int] = set()
         self._waiting_for_room: set[Connection] = set()
@@ -198,6 +199,7 @@ class Shard:
         self._advance(now)
         batch = engine.take_batch(now)
         if batch is None:
+            self._rest()
             self._dispatch(engine.release(), now)
         else:
             self._idle.clear()
@@ -208,14 +210,19 @@ class Shard:
 
     def _advance(self, now: int) -> None:
         """Let happen what is due: a slice for each commit, and with pauses while clients are at work."""
-        started = monotonic()
-        if started < self._rest_until:
+        started_at = monotonic()
+        if started_at < self._rest_until:
             return
         self._engine.advance(now)
         due = self._engine.next_deadline_ms()
         if due is not None and due <= now and now - self._asked_at_ms < CLIENTS_WAIT_MS:
-            ended = monotonic()
-            self._rest_until = ended + REST_FACTOR * (ended - started)
+            self._slice_started_at = started_at
+
+    def _rest(self) -> None:
+        if self._slice_started_at is not None:
+            now = monotonic()
+            self._rest_until = now + REST_FACTOR * (now - self._slice_started_at)
+            self._slice_started_at = None
 
     def _committed(self, no: int, committing: asyncio.Future[int]) -> None:
         try:
@@ -223,6 +230,7 @@ class Shard:
         except BaseException as failure:  # also cancellation: the batch's fate is unknown then
             self._fail(failure)
             return
+        self._rest()
         now = self.now_ms()
         self._dispatch(self._engine.committed(no, frame_bytes, now), now)
         if self._waiting_for_room:

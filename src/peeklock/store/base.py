@@ -60,6 +60,17 @@ class Frame:
 
 
 @dataclass(slots=True)
+class FrameKeys:
+    """What one batch recorded that may still hold: enough to find what has to be recorded anew, and read many
+    times as quickly as the records."""
+
+    no: int
+    stored: list[tuple[int, tuple[int, ...]]]
+    """(queue id, positions) of messages."""
+    ids: list[MessageIdSeen]
+
+
+@dataclass(slots=True)
 class LiveFacts:
     """What still holds after all frames: the journal folded, last record wins."""
 
@@ -107,8 +118,8 @@ class Store(Protocol):
     async def last_body_row(self) -> int:
         """Give the highest body row there is, 0 when there is none."""
 
-    async def read_head(self, bytes_max: int) -> list[Frame]:
-        """Give the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
+    async def read_head(self, bytes_max: int) -> list[FrameKeys]:
+        """Give the keys of the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
         StoreDamaged."""
 
     async def free_bytes(self) -> int | None:

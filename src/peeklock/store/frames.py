@@ -37,7 +37,7 @@ from peeklock.broker.changes import (
     NumbersIssued,
 )
 from peeklock.broker.message import Message, MessageState
-from peeklock.store.base import Batch, Frame, StoreDamaged
+from peeklock.store.base import Batch, Frame, FrameKeys, StoreDamaged
 
 FRAME_VERSION = 1
 
@@ -71,6 +71,11 @@ STORED_PAIRS = {
     STORED_WITH_TEXTS: struct.Struct(f"<Q{_WITH_TEXTS_REST.size}s"),
 }
 """The stored records as (position, rest), as a fold keeps them."""
+
+_POSITIONS = {
+    STORED: struct.Struct(f"<Q{_STORED_REST.size}x"),
+    STORED_WITH_TEXTS: struct.Struct(f"<Q{_WITH_TEXTS_REST.size}x"),
+}
 
 _RECORDS = {
     STORED: _STORED_RECORD,
@@ -231,6 +236,18 @@ def decode(no: int, meta: bytes) -> Frame:
         else:
             changes += read_numbers(kind, data)
     return Frame(no, changes, len(meta))
+
+
+def read_keys(no: int, meta: bytes) -> FrameKeys:
+    """Give what frame `no` recorded that may still hold, by key. Raises: StoreDamaged."""
+    keys = FrameKeys(no, [], [])
+    for kind, queue_id, data in runs(no, meta):
+        if kind in _POSITIONS:
+            positions = tuple(position for (position,) in _POSITIONS[kind].iter_unpack(data))
+            keys.stored.append((queue_id, positions))
+        elif kind == ID_SEEN:
+            keys.ids += read_ids(queue_id, data)
+    return keys
 
 
 def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from peeklock.broker.changes import EntityRemoved, EntityStored
 from peeklock.store import body_rows, frames
-from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged, StoreFailed
+from peeklock.store.base import Batch, Frame, FrameKeys, LiveFacts, StoreDamaged, StoreFailed
 from peeklock.store.fold import Fold
 
 
@@ -114,15 +114,15 @@ class MemoryStore:
         """Give the highest body row there is, 0 when there is none."""
         return max(self._bodies, default=0)
 
-    async def read_head(self, bytes_max: int) -> list[Frame]:
-        """Give the oldest frames, at least one if there is one, up to about `bytes_max`."""
-        head: list[Frame] = []
+    async def read_head(self, bytes_max: int) -> list[FrameKeys]:
+        """Give the keys of the oldest frames, at least one if there is one, up to about `bytes_max`."""
+        head: list[FrameKeys] = []
         size_bytes = 0
         for no, meta in self._journal.items():
             if head and size_bytes + len(meta) > bytes_max:
                 break
             size_bytes += len(meta)
-            head.append(frames.decode(no, meta))
+            head.append(frames.read_keys(no, meta))
         return head
 
     async def free_bytes(self) -> int | None:

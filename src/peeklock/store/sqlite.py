@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 from peeklock.broker.changes import EntityRemoved, EntityStored
 from peeklock.store import body_rows, entities, frames
-from peeklock.store.base import Batch, Frame, LiveFacts, StoreDamaged, StoreError, StoreFailed
+from peeklock.store.base import Batch, Frame, FrameKeys, LiveFacts, StoreDamaged, StoreError, StoreFailed
 from peeklock.store.checkpointer import CHECKPOINT_PAGES, Checkpointer, checkpoint
 from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, FolderLock
@@ -67,16 +67,16 @@ FREE_PAGES_KEPT = 1024
 BUSY_FREE_PAGES_MIN = 4096
 """Above 16 MB, and half of the file, free pages are given back also while commits go on."""
 
-SHRINK_MS = 1
-SHRINK_PAGES_MAX = 128
-"""Pages are given back in slices of about so long, and at most so many: a page takes 1 to 40 us, and which of
-them is not known before. A commit that comes meanwhile waits for the slice."""
+SHRINK_S = 0.001
+IDLE_SHRINK_S = 0.005
+"""How long pages are given back at a time, while commits go on and while none comes: one page takes 4 us, or
+300 when many are free. A commit that comes meanwhile waits for it."""
 
 REWRITE_PAGES_MAX = 2048
 """Up to 8 MB in use are rewritten as a whole instead, when idle: some 20 ms, however many pages are free."""
 
 SHRINK_EVERY_S = 0.05
-"""How often, while commits go on, to look whether to give back a slice: some 5 MB a second."""
+"""How often, while commits go on, to look whether to give back pages."""
 
 IDLE_WAL_BYTES_MAX = 1024 * 1024
 """A larger WAL is emptied when idle."""
@@ -122,7 +122,6 @@ class SqliteStore:
         self._shrink_at = 0.0  # monotonic
         self._pages_written = 0  # since the start, about; grows in the writer's thread alone
         self._pages_tidied = 0  # how many those were at the last checkpoint without a commit
-        self._shrink_pages = SHRINK_PAGES_MAX
         self._failure: str | None = None
 
     # Opening
@@ -310,7 +309,7 @@ class SqliteStore:
         try:
             free, pages = _page_counts(db)
             if free > BUSY_FREE_PAGES_MIN and 2 * free > pages:
-                self._shrink(db, free)
+                self._shrink(db, free, SHRINK_S)
         except sqlite3.Error:
             pass
 
@@ -328,7 +327,7 @@ class SqliteStore:
                 if pages - free <= REWRITE_PAGES_MAX:
                     db.execute("VACUUM")
                 else:
-                    self._shrink(db, free - FREE_PAGES_KEPT)
+                    self._shrink(db, free - FREE_PAGES_KEPT, IDLE_SHRINK_S)
                     if self._pages_written - self._pages_tidied >= CHECKPOINT_PAGES:
                         self._pages_tidied = self._pages_written
                         checkpoint(db)
@@ -339,17 +338,17 @@ class SqliteStore:
             return None
         return None
 
-    def _shrink(self, db: sqlite3.Connection, pages_max: int) -> None:
-        """Give back a slice of free pages, and set the size of the next one by how long it took."""
-        start = time.monotonic()
-        pages = min(self._shrink_pages, pages_max)
-        # Not `execute`: it steps a statement without columns once, which gives back a single page.
-        db.executescript(f"PRAGMA incremental_vacuum({pages})")
+    def _shrink(self, db: sqlite3.Connection, pages_max: int, time_max_s: float) -> None:
+        """Give back some free pages."""
+        pages = 0
+        until = time.monotonic() + time_max_s
+        db.execute("BEGIN IMMEDIATE")
+        while pages < pages_max and time.monotonic() < until:
+            # One at a time: what a page costs is not known before, and `execute` takes one step only.
+            db.execute("PRAGMA incremental_vacuum(1)").close()
+            pages += 1
+        db.execute("COMMIT")
         self._pages_written += 2 * pages
-        took_ms = (time.monotonic() - start) * 1000
-        self._shrink_pages = min(
-            SHRINK_PAGES_MAX, max(16, int(self._shrink_pages * min(2, max(0.5, SHRINK_MS / took_ms))))
-        )
 
     async def free_bytes(self) -> int | None:
         """Give the free space of the volume, as an unprivileged process may use it."""
@@ -413,15 +412,15 @@ class SqliteStore:
         last: int = (await self._read("SELECT coalesce(max(no), 0) FROM body"))[0][0]
         return last
 
-    async def read_head(self, bytes_max: int) -> list[Frame]:
-        """Give the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
+    async def read_head(self, bytes_max: int) -> list[FrameKeys]:
+        """Give the keys of the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
         StoreDamaged."""
         assert self._reader is not None
         return await self._reader.submit(lambda: self._head(bytes_max))
 
-    def _head(self, bytes_max: int) -> list[Frame]:
+    def _head(self, bytes_max: int) -> list[FrameKeys]:
         assert self._read_db is not None
-        head: list[Frame] = []
+        head: list[FrameKeys] = []
         size_bytes = 0
         with Plainly(f"read the journal of {self._path}"):
             cursor = self._read_db.execute("SELECT no, meta FROM journal ORDER BY no")
@@ -429,7 +428,7 @@ class SqliteStore:
                 if head and size_bytes + len(meta) > bytes_max:
                     break
                 size_bytes += len(meta)
-                head.append(frames.decode(no, meta))
+                head.append(frames.read_keys(no, meta))
             cursor.close()  # an open cursor would keep the WAL from being emptied
         return head
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
 
 from peeklock.broker.changes import EntityStored
-from peeklock.store.base import Batch, Frame, LiveFacts, Store, StoreFailed
+from peeklock.store.base import Batch, Frame, FrameKeys, LiveFacts, Store, StoreFailed
 
 
 class Fault(Enum):
@@ -76,8 +76,8 @@ class FaultyStore:
         """Give the inner store's highest row."""
         return await self._inner.last_body_row()
 
-    async def read_head(self, bytes_max: int) -> list[Frame]:
-        """Give the inner store's oldest frames."""
+    async def read_head(self, bytes_max: int) -> list[FrameKeys]:
+        """Give the keys of the inner store's oldest frames."""
         return await self._inner.read_head(bytes_max)
 
     async def free_bytes(self) -> int | None:
