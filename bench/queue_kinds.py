@@ -22,11 +22,8 @@ Rates = dict[str, float]
 """Messages/s by what was done."""
 
 SESSIONS = {"sessions": {"RequiresSession": True}}
-SESSION_COUNT = 1000
-IN_SESSIONS = ("-g", str(SESSION_COUNT))
-
-SESSIONS_HELD = (*IN_SESSIONS, "-G", "-w", "5")
-"""A receiver for each of the 1,000 sessions, with a credit of 5: 5,000 messages under way in all."""
+HELD = ("-G", "-w", "5")
+"""A receiver for each of 1,000 sessions, with a credit of 5: 5,000 messages under way in all."""
 
 OFFERED_RATE = 1000
 """Messages a second that another queue gets while one is purged."""
@@ -40,9 +37,12 @@ def _in_turns(
     kind: str,
     plain: Callable[[], Rates],
     other: Callable[[], Rates],
-    aim: float | None = None,
+    aims: Rates | None = None,
 ) -> None:
-    """Let a plain queue and another take turns, each being the first every other time."""
+    """Let a plain queue and another take turns, each being the first every other time.
+
+    `aims` are for the other's rates, as shares of the plain one's.
+    """
     for turn in range(run.rounds + 2):
         if turn % 2:
             others, plains = other(), plain()
@@ -52,7 +52,7 @@ def _in_turns(
             add = run.results.add
             add(name, f"{label} rate, plain queue", "msg/s", "peeklock", plains[label], better="higher")
             add(name, f"{label} rate, {kind}", "msg/s", "peeklock", rate, better="higher")
-            ratio = rate / plains[label]
+            ratio, aim = rate / plains[label], (aims or {}).get(label)
             add(name, f"{label} rate, {kind} / plain", "", "peeklock", ratio, better="higher", aim=aim)
 
 
@@ -103,24 +103,25 @@ def hand_out_sessions(run: Run) -> None:
 def session_rates(run: Run) -> None:
     """A queue with messages of 1,000 sessions beside a plain one, their bodies within the cache."""
     broker = run.fresh_peeklock(SESSIONS)
-    messages = run.scaled(60_000)
-    name, aim = "session queue", 0.8
+    sessions, messages = run.scaled(1000), run.scaled(60_000)
+    name, in_sessions = "session queue", ("-g", str(sessions))
 
     def plain() -> Rates:
-        return _rates(broker, messages, "bench", *IN_SESSIONS)
+        return _rates(broker, messages, "bench", *in_sessions)
 
     def held() -> Rates:
-        return _rates(broker, messages, "sessions", *IN_SESSIONS, receive_options=SESSIONS_HELD)
+        return _rates(broker, messages, "sessions", *in_sessions, receive_options=(*in_sessions, *HELD))
 
     def handed_out() -> Rates:
-        fill, receivers = ("-k", str(messages // SESSION_COUNT)), ("-l", "8", *settle_options(broker))
-        load = hand_out(broker.endpoint(), "sessions", messages, SESSION_COUNT, *fill, *receivers)
+        fill, receivers = ("-k", str(messages // sessions)), ("-l", "8", *settle_options(broker))
+        load = hand_out(broker.endpoint(), "sessions", messages, sessions, *fill, *receivers)
         return {"receive + complete": load.receive_rate}
 
+    aims = {"send": 0.8, "receive + complete": 0.8}
     try:
         broker.start()
-        _in_turns(run, name, "1,000 sessions", plain, held, aim)
-        _in_turns(run, name, "8 receivers on the next of 1,000 sessions", plain, handed_out, aim)
+        _in_turns(run, name, f"{sessions:,} sessions", plain, held, aims)
+        _in_turns(run, name, f"8 receivers on the next of {sessions:,} sessions", plain, handed_out, aims)
     finally:
         broker.stop()
 
@@ -188,7 +189,7 @@ def duplicates(run: Run) -> None:
             "detecting",
             lambda: _rates(plain, probe, "ids"),
             lambda: _rates(detecting, probe, "ids"),
-            0.85,
+            {"send": 0.85},
         )
 
 
@@ -200,16 +201,16 @@ def other_kinds(run: Run) -> None:
     }
     broker = run.fresh_peeklock(settings)
     messages, transactions, at_once = run.scaled(60_000), run.scaled(5_000), 8
-    name = "other kinds"
+    name, grouped = "other kinds", ("-g", "1000")
 
     def plain() -> Rates:
-        return _rates(broker, messages, "bench", *IN_SESSIONS)
+        return _rates(broker, messages, "bench", *grouped)
 
     def partitioned() -> Rates:  # by session id, so over all partitions
-        return _rates(broker, messages, "partitioned", *IN_SESSIONS)
+        return _rates(broker, messages, "partitioned", *grouped)
 
     def forwarding() -> Rates:
-        return _rates(broker, messages, "forwarding", *IN_SESSIONS, receive_from="bench")
+        return _rates(broker, messages, "forwarding", *grouped, receive_from="bench")
 
     try:
         broker.start()
