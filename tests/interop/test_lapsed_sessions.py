@@ -102,10 +102,11 @@ def _open(scene: Scene) -> None:
 
 
 def _begin(scene: Scene, renewer: Any) -> None:
-    for name, receiver in scene.receivers.items():
-        scene.held[name] = take_one(receiver)
     kept = scene.receivers[RENEWED]
     renewer.register(kept.opened(), kept.session)
+    with ThreadPoolExecutor() as pool:
+        held = pool.map(take_one, scene.receivers.values())
+        scene.held = dict(zip(scene.receivers, held, strict=True))
     reader = scene.reader.opened()
     scene.renewed, scene.renewed_in_part = take(scene.reader, 2)
     renewer.register(reader, scene.renewed)

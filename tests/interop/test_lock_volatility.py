@@ -294,9 +294,9 @@ def test_a_client_that_hangs_keeps_its_locks_until_they_lapse() -> None:
         ):
             send(client, "q", "1")
             link, (delivery,) = hanging.receive("q", 1)
-            broker.advance(lock - dt.timedelta(seconds=5))
+            broker.advance(lock / 2)
             assert_empty(other)
-            broker.advance(dt.timedelta(seconds=5))
+            broker.advance(lock / 2)
             again = take_one(other)
             assert (str(again), again.delivery_count) == ("1", 1)
             assert hanging.settle(link, delivery) == LOCK_LOST

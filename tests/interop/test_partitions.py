@@ -93,18 +93,21 @@ def test_all_that_names_a_message_by_its_number_finds_it(client: Links, queue: s
         client.get_queue_receiver(queue) as receiver,
         dead_letters,
     ):
-        due = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.7)
+        now = dt.datetime.now(dt.UTC)
         scheduled = sender.schedule_messages(
-            [ServiceBusMessage(key, partition_key=key) for key in "abcdef"], due
+            [ServiceBusMessage(key, partition_key=key) for key in "abcdef"], now + dt.timedelta(hours=1)
         )
         assert len({number >> 48 for number in scheduled}) > 1
         browsed = receiver.peek_messages(max_message_count=10, sequence_number=scheduled[3])
         assert (str(browsed[0]), browsed[0].state) == ("d", ServiceBusMessageState.SCHEDULED)
-        sender.cancel_scheduled_messages(scheduled[:2])
+        sender.cancel_scheduled_messages(scheduled)
         with pytest.raises(MessageNotFoundError):
             sender.cancel_scheduled_messages(scheduled[0])
+        sender.schedule_messages(
+            [ServiceBusMessage(key, partition_key=key) for key in "ghij"], now + dt.timedelta(seconds=1)
+        )
         deferred, dead, abandoned, kept = take(receiver, 4)
-        assert sorted(map(str, (deferred, dead, abandoned, kept))) == ["c", "d", "e", "f"]
+        assert sorted(map(str, (deferred, dead, abandoned, kept))) == ["g", "h", "i", "j"]
         receiver.defer_message(deferred)
         receiver.dead_letter_message(dead, reason="test")
         receiver.abandon_message(abandoned)

@@ -81,8 +81,8 @@ def test_a_named_session_is_received_in_order_by_its_holder_alone(client: Links,
     assert [found.delivery_count for found in rest] == [0, 0, 0]
 
 
-def test_the_next_session_is_the_one_that_has_been_available_longest(client: Links, queue: str) -> None:
-    """With none available a receiver waits as long as it says, and takes the first that becomes so.
+def test_receivers_are_given_the_next_sessions_and_wait_while_there_is_none(client: Links, queue: str) -> None:
+    """Each another one; with none available as long as it says, and it takes the first that becomes so.
 
     Req: G-04, G-06
     """
@@ -91,17 +91,17 @@ def test_the_next_session_is_the_one_that_has_been_available_longest(client: Lin
         accept(client, queue) as one,
         accept(client, queue) as two,
         accept(client, queue) as three,
-        client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1) as nobody,
         client.get_queue_sender(queue) as sender,
     ):
         given = {}
         for receiver in (one, two, three):
             given[receiver.session.session_id] = bodies(take(receiver, 1))
         assert given == {"a": ["a1"], "b": ["b1"], "c": ["c1"]}
+        in_vain = client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1)
         started = time.monotonic()
-        with pytest.raises(OperationTimeoutError):
+        with in_vain as nobody, pytest.raises(OperationTimeoutError, match="TrackingId:"):
             nobody.opened()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 8
         with accept(client, queue) as waiting:
             sender.send_messages(message("d1"))
             assert waiting.session.session_id == "d"
@@ -239,11 +239,12 @@ def test_scheduled_messages_join_their_session_when_they_are_due(any_client: Lin
     """
     with any_client.get_queue_sender(queue) as sender, accept(any_client, queue, "held") as holder:
         holder.opened()
-        due = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
-        cancelled, _ = sender.schedule_messages([message("x", "other"), message("1", "held")], due)
-        sender.schedule_messages(message("2", "free"), due)
-        sender.cancel_scheduled_messages(cancelled)
+        now = dt.datetime.now(dt.UTC)
+        (cancelled,) = sender.schedule_messages(message("x", "other"), now + dt.timedelta(hours=1))
         assert any_client.list_queue_sessions(queue) == []
+        sender.cancel_scheduled_messages(cancelled)
+        due = now + dt.timedelta(seconds=1)
+        sender.schedule_messages([message("1", "held"), message("2", "free")], due)
         with accept(any_client, queue) as waiting:
             assert waiting.session.session_id == "free"
             assert str(take_one(waiting)) == "2"
