@@ -33,6 +33,7 @@ from peeklock.broker.commands import (
 from peeklock.broker.effects import Deliver, DetachLink, Drained, ReceiverOpened, Settled, SettlementFailed
 from peeklock.broker.errors import EntityDisabled, InvalidOperation, MessageLockLost
 from peeklock.gateway.context import GatewayLimits
+from peeklock.gateway.receiver_link import SHARE_BYTES_MIN
 from tests.gateway.playbook import CONNECTION_ID, QUEUE_ID, SIZE_MAX, TOKEN, Desk, message_bytes
 
 MIB = 1_048_576
@@ -295,6 +296,23 @@ def test_bytes_are_allowed_as_far_as_the_output_is_free() -> None:
     assert credit.bytes_max == 10_000 + 4 * len(body)
     assert credit.deliveries_max == 1000
     assert desk.gateway.written(0, now) == []
+
+
+def test_the_receivers_of_a_connection_share_its_output() -> None:
+    """Each may fill its part before anything of it is seen to wait. Req: T-08."""
+    desk = Desk(limits=GatewayLimits(output_bytes_max=100_000))
+    allowed = []
+    handles = []
+    for _ in range(8):
+        handle, _ = desk.receiver(credit=1000)
+        handles.append(handle)
+        allowed.append(desk.take(SetCredit).bytes_max)
+    assert allowed == [100_000 // number for number in range(1, 7)] + [SHARE_BYTES_MIN] * 2
+    for handle in handles:
+        desk.client.detach(desk.channel, handle)
+    desk.pump()
+    desk.receiver(credit=1000)
+    assert desk.take(SetCredit).bytes_max == 100_000
 
 
 # Settlement: the handshake

@@ -87,6 +87,8 @@ class Context:
     """Requests under way whose answers hold messages or a state."""
     unsent_reply_bytes: int = 0
     """Of replies on all links that wait for the client's credit."""
+    receivers: int = 0
+    """Receivers that are open: they share the output."""
     uncommitted_bytes: int = 0
     output_bytes: int = 0
     """Unsent output as last told by the transport."""

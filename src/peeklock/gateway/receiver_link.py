@@ -26,6 +26,10 @@ from peeklock.gateway.context import Context
 
 _OUR_ROLE = Role.SENDER
 
+SHARE_BYTES_MIN = 16_384
+"""Output that each receiver of a connection may fill, however many there are. Our choice: less, and a link
+with small messages would ask the broker for more after every few of them."""
+
 Answer = tuple[int, DeliveryState]
 """A delivery id, and what becomes of the delivery: the client has asked for it."""
 
@@ -53,6 +57,7 @@ class ReceiverLink:
         "_given",
         "_given_bytes",
         "_holds_session",
+        "_is_open",
         "_kept",
         "_missing",
         "_outbox",
@@ -99,6 +104,7 @@ class ReceiverLink:
         self._given = 0  # deliveries taken from the broker and not waiting here, sent or given back
         self._given_bytes = 0
         self._bytes_max = 0
+        self._is_open = False
         self._outbox: deque[Deliver | Drained | Answer] = deque()
         # Payloads of what waits in the outbox, by lock token: a message that is gone from its queue meanwhile
         # (received and deleted, or completed by another after its lock lapsed) can be read nowhere else.
@@ -115,6 +121,8 @@ class ReceiverLink:
     def opened(self, effect: ReceiverOpened) -> None:
         """Pass on the credit that came before the link was open."""
         self.queue_id = effect.queue_id
+        self._is_open = True
+        self.context.receivers += 1
         self._partitioned = effect.partitioned
         self._holds_session = self.unsettled.of_message_session = effect.session_id is not None
         self.unsettled.detached_with = None
@@ -142,7 +150,7 @@ class ReceiverLink:
         """
         if self._wanted <= self._given:
             return True
-        if self._bytes_max - self._given_bytes > self.context.limits.output_bytes_max // 2:
+        if self._bytes_max - self._given_bytes > self._share() // 2:
             return True
         if self._free_bytes_max() <= max(self._bytes_max, self._given_bytes):
             return False
@@ -151,7 +159,13 @@ class ReceiverLink:
 
     def _free_bytes_max(self) -> int:
         free = self.context.limits.output_bytes_max - self.context.output_bytes
-        return self._given_bytes + max(0, free)
+        return self._given_bytes + max(0, min(free, self._share()))
+
+    def _share(self) -> int:
+        """Give the part of the connection's output that this link may fill: the others may do so as well
+        before anything of it is seen to wait."""
+        output_bytes_max = self.context.limits.output_bytes_max
+        return max(output_bytes_max // self.context.receivers, min(SHARE_BYTES_MIN, output_bytes_max))
 
     def _set_credit(self, *, drain: bool) -> None:
         self._bytes_max = max(self._bytes_max, self._free_bytes_max())
@@ -332,6 +346,9 @@ class ReceiverLink:
 
     def forget(self) -> None:
         """Drop what belongs to this link. Locks stay with the broker (L-13), those not delivered do not."""
+        if self._is_open:
+            self._is_open = False
+            self.context.receivers -= 1
         for effect in self._outbox:
             if type(effect) is Deliver:
                 self.release_undelivered(effect)
