@@ -63,8 +63,8 @@ _REMOVED_RECORD = struct.Struct("<Q")  # position
 _NUMBERS_RECORD = struct.Struct("<QQqQ")  # queue id, next position, next sequence number, last enqueued at
 _PARTITIONED_RECORD = struct.Struct("<QQqQ16Q")  # the same, and the next order of each partition
 _ID_RECORD = struct.Struct("<16sqq")  # digest, seen at, sequence number
-_OVERLAY_RECORD = struct.Struct("<QI")  # position, length
-_TEXT_RECORD = struct.Struct("<I")  # length of its UTF-8
+_OVERLAY_RECORD = struct.Struct("<QI")  # position, length; the bytes of all follow the last record of the run
+_TEXT_RECORD = struct.Struct("<I")  # length of its UTF-8; the bytes of all follow the last one
 
 STORED_PAIRS = {
     STORED: struct.Struct(f"<Q{_STORED_REST.size}s"),
@@ -87,9 +87,6 @@ _RECORDS = {
     OVERLAYS: _OVERLAY_RECORD,
     TEXTS: _TEXT_RECORD,
 }
-_FOLLOWED_BY_BYTES = (OVERLAYS, TEXTS)
-"""The last field of each record says how many bytes there are of it, after the last record of the run."""
-
 _ABSENT = -1  # stands for None in times and durations, which are never negative
 _STATE_MASK = 0x03
 _HOPS_SHIFT = 2
@@ -274,12 +271,14 @@ def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
         if record is None:
             raise StoreDamaged(f"{where} holds records of an unknown kind, {kind}")
         stop = at + count * record.size
-        if kind in _FOLLOWED_BY_BYTES:
-            if stop <= end:
-                stop += sum(fields[-1] for fields in record.iter_unpack(meta[at:stop]))
-            at -= _COUNT.size  # the count is given along: it says where the bytes begin
+        if kind == TEXTS and stop <= end:
+            stop += sum(struct.unpack_from(f"<{count}I", meta, at))
+        elif kind == OVERLAYS and stop <= end:
+            stop += sum(size for _, size in _OVERLAY_RECORD.iter_unpack(meta[at:stop]))
         if stop > end:
             raise StoreDamaged(f"{where} ends within a run of {count} records")
+        if kind in (OVERLAYS, TEXTS):
+            at -= _COUNT.size  # it says where the bytes begin
         cut.append((kind, queue_id, meta[at:stop]))
         at = stop
     return cut
