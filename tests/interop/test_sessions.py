@@ -81,7 +81,7 @@ def test_a_named_session_is_received_in_order_by_its_holder_alone(client: Links,
     assert [found.delivery_count for found in rest] == [0, 0, 0]
 
 
-def test_receivers_are_given_the_next_sessions_and_wait_while_there_is_none(client: Links, queue: str) -> None:
+def test_receivers_get_the_next_sessions_and_wait_while_there_is_none(client: Links, queue: str) -> None:
     """Each another one; with none available as long as it says, and it takes the first that becomes so.
 
     Req: G-04, G-06
