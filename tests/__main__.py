@@ -45,7 +45,7 @@ ALL = (
     Step("simulation, seeds 0 to 199", (PYTHON, "-m", "tests.simulation", "--seeds", "0:200"), 120),
     Step("kill loops", (*PYTEST, "-m", "kill"), 60),
     # Clients mostly wait, so that more processes than cores pay.
-    Step("official client", (*PYTEST, "-n", "6", "--dist", "worksteal", "-m", "interop"), 120),
+    Step("official client", (*PYTEST, "-n", "8", "--dist", "worksteal", "-m", "interop"), 120),
 )
 
 SOAK = (
