@@ -363,6 +363,16 @@ def test_large_overlays_do_not_keep_the_journal_in_motion() -> None:
     assert rig.engine.ledger.journal_bytes < LIMITS["JOURNAL_BYTES_MIN"]
 
 
+@pytest.mark.usefixtures("small")
+def test_large_overlays_in_one_frame_do_not_keep_the_journal_in_motion() -> None:
+    """All that lives is recorded anew at once, before the first frame can be forgotten. Req: R-06."""
+    rig = Rig()
+    overlay = b"a long reason" * 40
+    rig.commit(Create(), *(Put(b"x") for _ in range(10)), *(Touch(n, overlay) for n in range(1, 11)))
+    rig.settle()
+    assert rig.engine.ledger.journal_bytes > 5000
+
+
 def encoded_bytes(rig: Rig) -> int:
     """Give what all that lives takes in one frame."""
     return len(frames.encode(Batch(1, [MessageStored(m.queue_id, m) for m in rig.messages()])))

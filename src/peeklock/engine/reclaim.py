@@ -361,9 +361,7 @@ class SpaceLedger:
         """Give the number before which frames are forgotten with the open batch, 0 for none."""
         if not self.journal_is_long:
             return 0
-        if self._pass_until is None:
-            self._pass_until = self.first_no + len(self.frame_live) - 1
-            self._pass_extra_bytes = 0
+        self._begin_pass()
         size_bytes = count = 0
         for live, frame_bytes in zip(self.frame_live, self.frame_sizes, strict=False):
             if live or size_bytes > TRUNCATE_BYTES_MAX or self.first_no + count in self.id_frames:
@@ -377,6 +375,12 @@ class SpaceLedger:
         self.first_no += count
         self.journal_bytes -= size_bytes
         return self.first_no
+
+    def _begin_pass(self) -> None:
+        """Count from the open batch on what is recorded anew, unless that goes on already."""
+        if self._pass_until is None:
+            self._pass_until = self.first_no + len(self.frame_live) - 1
+            self._pass_extra_bytes = 0
 
     def check_head(self, no: int) -> None:
         """Make sure that all which lived in frame `no` was recorded anew, but for what a deleted entity
@@ -430,6 +434,7 @@ class SpaceLedger:
         head_bytes = 0
         if self.journal_is_long and not self._doomed and self.frame_sizes:
             if self.frame_live[0] or self.first_no in self.id_frames:
+                self._begin_pass()  # not with the truncation: the whole journal may be this one read
                 # At least as much as a commit under load adds, or the head would never be caught up with.
                 head_bytes = max(HEAD_READ_BYTES, 2 * self.frame_sizes[-1])
         if rows or head_bytes or self._list_after is not None:
