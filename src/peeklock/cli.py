@@ -1,4 +1,4 @@
-"""The command line: `peeklock serve | check | demo`.
+"""The command line: `peeklock serve | check | export | demo`.
 
 Owns: options, their help, exit statuses. Must not know: what the commands do. What only one command needs is
 imported in that command, since `serve` is to be ready in 600 ms.
@@ -56,6 +56,7 @@ def main() -> None:
     Try it:          peeklock demo
     Run it:          peeklock serve --data ./data
     Verify a store:  peeklock check ./data
+    Keep its queues: peeklock export ./data > Config.json
     """
 
 
@@ -191,6 +192,26 @@ def check(folder: Path) -> None:
     for line in report.lines:
         click.echo(line)
     sys.exit(report.exit_status)
+
+
+@main.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def export(folder: Path) -> None:
+    """Write the queues of the store in DIR as a configuration file.
+
+    It goes to standard output; `peeklock serve --config` takes it. Nothing is touched, also while a broker
+    runs.
+    Exit status: 0 written, 1 not.
+    """
+    from peeklock.server.export import export_config
+    from peeklock.store.base import StoreError
+
+    try:
+        text = export_config(folder)
+    except StoreError as failure:
+        click.echo(f"peeklock: {failure}", err=True)
+        sys.exit(1)
+    click.echo(text.encode(), nl=False)  # bytes: JSON is UTF-8, whatever the terminal is
 
 
 @main.command()

@@ -28,9 +28,14 @@ def test_every_setting_has_its_row() -> None:
     table = rows("Every setting")
     assert set(table) == {f"`{setting}`" for setting in SETTINGS}
     for setting in SETTINGS:
-        *_, in_file, changes = table[f"`{setting}`"]
-        assert (in_file == "yes") is (setting in QUEUE_PROPERTIES), setting
+        *_, changes = table[f"`{setting}`"]
         assert (changes == "yes") is (setting not in IMMUTABLE), setting
+
+
+def test_settings_have_one_name_in_the_file_and_in_the_administration() -> None:
+    """Req: A-02"""
+    in_administration = {setting: field for setting, (field, _) in SETTINGS.items()}
+    assert {setting: field for setting, (field, _) in QUEUE_PROPERTIES.items()} == in_administration
 
 
 def _yes(field: str) -> Callable[[TierLimits], str]:

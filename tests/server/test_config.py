@@ -1,7 +1,8 @@
-"""The configuration file: what it may hold, what each mistake is called, and what it asks of the broker."""
+"""The configuration file: what it may hold, what each mistake is called, and how it is written."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.broker.commands import CreateQueue, UpdateQueue
 from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
-from peeklock.broker.effects import EntityFound, QueueView
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import BASIC, STANDARD
-from peeklock.server.config import FILE_BYTES_MAX, Config, ConfigError, parse_config, read_config, reconcile
-
-REPLY_TO = (0, 0, 0, 1)
+from peeklock.server.config import (
+    FILE_BYTES_MAX,
+    QUEUE_PROPERTIES,
+    Config,
+    ConfigError,
+    format_config,
+    parse_config,
+    read_config,
+)
 
 SAMPLE = """
 {
@@ -70,10 +73,6 @@ def read(text: str) -> Config:
     return parse_config(text.encode())
 
 
-def view(**settings: Any) -> QueueView:
-    return QueueView(1, QueueDescription(**settings), 0, 0, 0, 0, 0, 0, 0, 0)
-
-
 def test_the_emulator_s_file_is_read_whole() -> None:
     """Req: A-02."""
     config = read(SAMPLE)
@@ -98,19 +97,25 @@ def test_settings_beyond_the_emulator_s_go_by_their_names_in_the_administration(
     """Req: A-02, A-03, A-04."""
     properties = {
         "AutoDeleteOnIdle": "PT10M",
+        "EnableBatchedOperations": False,
+        "EnableExpress": True,
         "EnablePartitioning": True,
         "MaxMessageSizeInKilobytes": 2048,
         "MaxSizeInMegabytes": 2048,
         "Status": "ReceiveDisabled",
+        "UserMetadata": "made by hand",
     }
     assert read(with_queues({"Name": "orders", "Properties": properties})).queues[0].description == (
         QueueDescription(
             "orders",
             auto_delete_on_idle_ms=600_000,
+            enable_batched_operations=False,
+            enable_express=True,
             enable_partitioning=True,
             max_message_size_kb=2048,
             max_size_mb=2048,
             status=EntityStatus.RECEIVE_DISABLED,
+            user_metadata="made by hand",
         )
     )
 
@@ -259,6 +264,10 @@ WRONG = [
         "'Active', 'Disabled', 'SendDisabled', 'ReceiveDisabled'",
     ),
     (
+        with_property("UserMetadata", 7),
+        f'{QUEUE}.Properties.UserMetadata: 7 is not a text in quotation marks ("" for none)',
+    ),
+    (
         with_namespaces(BARE, Logging={"Type": "Syslog"}),
         "UserConfig.Logging.Type: 'Syslog' is none of 'File', 'Console', 'File,Console', 'Console,File'",
     ),
@@ -326,220 +335,102 @@ def test_any_json_gives_a_configuration_or_its_own_error(value: Any) -> None:
     assert config.namespace
 
 
-# What the file asks of the broker
+# Writing
 
 
-def test_missing_queues_are_created() -> None:
-    """Req: A-02."""
-    steps = reconcile(read(SAMPLE), [], STANDARD)
-    assert [step(REPLY_TO) for step in steps] == [
-        CreateQueue(queue.description, REPLY_TO) for queue in reversed(read(SAMPLE).queues)
-    ]
-    assert [step.path for step in steps] == [f"UserConfig.Namespaces[0].Queues[{n}]" for n in (1, 0)]
-
-
-def test_a_queue_that_agrees_is_left_alone_whatever_its_name_s_case() -> None:
-    """Req: A-02, L-12. An update would cost the held locks."""
-    old = view(name="Orders", max_delivery_count=5)
-    assert reconcile(read(with_property("MaxDeliveryCount", 5)), [old], STANDARD) == []
-
-
-def test_a_difference_is_applied_and_all_else_stays() -> None:
-    """Req: A-02."""
-    old = view(
-        name="Orders",
-        max_delivery_count=5,
-        lock_duration_ms=5_000,
-        status=EntityStatus.SEND_DISABLED,
-        user_metadata="made by hand",
-    )
-    steps = reconcile(read(with_property("MaxDeliveryCount", 7)), [old], STANDARD)
-    assert [step(REPLY_TO) for step in steps] == [
-        UpdateQueue(
-            QueueDescription(
-                "Orders",
-                max_delivery_count=7,
-                lock_duration_ms=5_000,
-                status=EntityStatus.SEND_DISABLED,
-                user_metadata="made by hand",
-            ),
-            REPLY_TO,
-        )
-    ]
-
-
-def test_a_difference_in_what_cannot_be_changed_refuses_the_start() -> None:
-    """Req: A-02."""
-    with pytest.raises(ConfigError) as refused:
-        reconcile(read(with_property("RequiresDuplicateDetection", True)), [view(name="orders")], STANDARD)
-    assert str(refused.value) == (
-        f"{QUEUE}.Properties.RequiresDuplicateDetection: is false on the existing queue 'orders' and "
-        "cannot be changed; correct the file, or delete the queue first"
-    )
-    for key, field in (
-        ("RequiresSession", "requires_session"),
-        ("EnablePartitioning", "enable_partitioning"),
-    ):
-        with pytest.raises(ConfigError, match=f"{key}: is true on the existing queue"):
-            reconcile(read(with_property(key, False)), [view(name="orders", **{field: True})], STANDARD)
-
-
-# Forwards
-
-
-def forwarding(*forwards: tuple[str, str | None, str | None]) -> Config:
-    """Name, ForwardTo and ForwardDeadLetteredMessagesTo of each queue; None = not in the file."""
-    queues = []
-    for name, to, dead_to in forwards:
-        properties = {"ForwardTo": to, "ForwardDeadLetteredMessagesTo": dead_to}
-        given_ones = {key: target for key, target in properties.items() if target is not None}
-        queues.append({"Name": name, "Properties": given_ones})
-    return read(with_queues(*queues))
-
-
-def order(config: Config, *existing: QueueView) -> list[str]:
-    return [step.description.name for step in reconcile(config, existing, STANDARD)]
-
-
-def test_a_queue_may_forward_to_one_below_it_in_the_file() -> None:
-    """Req: A-02, F-01. The broker takes a forward only to a queue that is there."""
-    config = forwarding(("a", "B", "d"), ("b", "c", None), ("c", None, "d"), ("d", None, None))
-    assert order(config) == ["d", "c", "b", "a"]
-    assert order(config, view(name="c", forward_dead_lettered_to="d")) == ["d", "b", "a"]
-
-
-def test_a_namespace_made_by_the_file_agrees_with_it_at_the_next_start() -> None:
-    """Req: A-02, F-01. The broker takes each command in its turn, and nothing is left to do."""
-    namespace = Namespace(limits=STANDARD, tokens=bytes, digest_key=b"")
-
-    def start(config: Config) -> int:
-        steps = reconcile(config, namespace.queue_views(), STANDARD)
-        for step in steps:
-            (answer,) = namespace.apply(step(REPLY_TO), now_ms=1)[1]
-            assert isinstance(answer, EntityFound)
-        return len(steps)
-
-    chain = forwarding(("a", "B", "d"), ("b", "c", None), ("c", None, "d"), ("d", None, None))
-    assert start(chain) == 4
-    assert start(chain) == 0
-    turned = forwarding(("a", "", ""), ("b", "a", None), ("c", "b", ""), ("d", "c", None))
-    assert start(turned) == 4
-    assert start(turned) == 0
-
-
-def test_turning_a_forward_round_closes_no_circle_on_the_way() -> None:
-    """Req: A-02, F-01."""
-    old = [view(name="a", forward_to="b"), view(name="b")]
-    assert order(forwarding(("b", "a", None), ("a", "", None)), *old) == ["a", "b"]
-
-
-def test_a_forward_to_a_queue_from_before_needs_no_entry_in_the_file() -> None:
-    """Req: A-02, F-01."""
-    assert order(forwarding(("a", "Kept", None)), view(name="kept")) == ["a"]
-
-
-def test_a_forward_whose_target_was_deleted_since_may_stay_as_it_is() -> None:
-    """Req: A-02. The file still says what is so: nothing is to be done."""
-    assert order(forwarding(("a", "gone", None)), view(name="a", forward_to="gone")) == []
-
-
-@pytest.mark.parametrize(
-    ("forwards", "existing", "problems"),
-    [
-        (
-            [("a", "gone", None), ("b", None, "lost")],
-            [],
-            [
-                "Queues[0].Properties.ForwardTo: there is no queue 'gone', in the file or from before",
-                "Queues[1].Properties.ForwardDeadLetteredMessagesTo: there is no queue 'lost', "
-                "in the file or from before",
-            ],
-        ),
-        ([("a", "A", None)], [], ["Queues[0].Properties.ForwardTo: forwards to 'A' and so in a circle"]),
-        (
-            [("a", None, "b"), ("b", "a", None)],
-            [],
-            [
-                "Queues[0].Properties.ForwardDeadLetteredMessagesTo: forwards to 'b' and so in a circle",
-                "Queues[1].Properties.ForwardTo: forwards to 'a' and so in a circle",
-            ],
-        ),
-        (
-            [("b", "a", None)],
-            [view(name="a", forward_to="b"), view(name="b")],
-            ["Queues[0].Properties.ForwardTo: forwards to 'a' and so in a circle"],
-        ),
+def test_a_file_that_is_written_holds_what_somebody_has_set() -> None:
+    """Req: A-02. And MaxDeliveryCount, which the emulator takes for 3 when it is left out."""
+    assert format_config(
+        [
+            QueueDescription("orders", lock_duration_ms=90_500, forward_to="Archive", max_delivery_count=3),
+            QueueDescription("Archive", status=EntityStatus.SEND_DISABLED, user_metadata="für später"),
+        ]
+    ) == (
+        """{
+  "UserConfig": {
+    "Namespaces": [
+      {
+        "Name": "sbemulatorns",
+        "Queues": [
+          {
+            "Name": "Archive",
+            "Properties": {
+              "MaxDeliveryCount": 10,
+              "Status": "SendDisabled",
+              "UserMetadata": "für später"
+            }
+          },
+          {
+            "Name": "orders",
+            "Properties": {
+              "ForwardTo": "Archive",
+              "LockDuration": "PT1M30.5S",
+              "MaxDeliveryCount": 3
+            }
+          }
+        ],
+        "Topics": []
+      }
     ],
+    "Logging": {
+      "Type": "Console"
+    }
+  }
+}
+"""
+    )
+
+
+def test_every_setting_of_a_queue_has_its_place_in_the_file() -> None:
+    """Req: A-02. Else a queue would come back with less than it had."""
+    in_file = {field for field, _ in QUEUE_PROPERTIES.values()}
+    assert in_file == {field.name for field in dataclasses.fields(QueueDescription)} - {"name"}
+
+
+EVERY_SETTING = QueueDescription(
+    "tenant/Queue.1",
+    lock_duration_ms=5_001,
+    max_size_mb=5120,
+    requires_duplicate_detection=True,
+    requires_session=True,
+    default_ttl_ms=1_234_567_890_123,
+    dead_lettering_on_expiration=True,
+    duplicate_window_ms=20_000,
+    max_delivery_count=2_000,
+    enable_batched_operations=False,
+    status=EntityStatus.DISABLED,
+    forward_to="a",
+    forward_dead_lettered_to="B",
+    user_metadata='quoted "text", \\, \n and \U0001f600',
+    auto_delete_on_idle_ms=300_000,
+    enable_partitioning=True,
+    enable_express=True,
+    max_message_size_kb=102_400,
 )
-def test_a_forward_that_leads_nowhere_or_in_a_circle_is_told_by_its_path(
-    forwards: list[Any], existing: list[QueueView], problems: list[str]
-) -> None:
-    """Req: A-02, F-01."""
-    with pytest.raises(ConfigError) as refused:
-        order(forwarding(*forwards), *existing)
-    assert list(refused.value.problems) == [f"UserConfig.Namespaces[0].{problem}" for problem in problems]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8),
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8),
-)
-def test_no_command_comes_before_its_targets_or_closes_a_circle(
-    before: list[tuple[int, int]], after: list[tuple[int, int]]
-) -> None:
-    """Req: A-02, F-01. From any forwards without circles to any others, in a file in any order."""
-    old = {str(source): str(target) for source, target in before if source < target}
-    new = {str(source): str(target) for source, target in after if source > target}
-    names = sorted({*new, *new.values()})
-    exist = {*old, *old.values()}
-    config = forwarding(*((name, new.get(name, ""), None) for name in names))
-    steps = reconcile(config, [view(name=name, forward_to=old.get(name)) for name in exist], STANDARD)
-    now = dict(old)
-    for step in steps:
-        name, target = step.description.name, step.description.forward_to
-        assert step.exists == (name in exist)
-        assert target is None or target in exist
-        exist.add(name)
-        now.pop(name, None)
-        if target is not None:
-            now[name] = target
-        while target is not None:
-            assert target != name
-            target = now.get(target)
-
-
-def test_queues_that_the_file_does_not_name_stay() -> None:
+def test_what_is_written_is_read_as_it_was() -> None:
     """Req: A-02."""
-    assert reconcile(read(with_namespaces({"Name": "ns"})), [view(name="kept")], STANDARD) == []
+    default = QueueDescription("z")
+    for field in dataclasses.fields(QueueDescription):
+        assert getattr(EVERY_SETTING, field.name) != getattr(default, field.name)
+    config = parse_config(format_config([default, EVERY_SETTING]).encode())
+    assert [queue.description for queue in config.queues] == [EVERY_SETTING, default]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "reason"),
-    [
-        ("LockDuration", "P25D", "LockDuration of 'orders' is 2160000000 ms, allowed are 5000 to 300000 ms"),
-        ("LockDuration", "PT4S", "LockDuration of 'orders' is 4000 ms, allowed are 5000 to 300000 ms"),
-        ("MaxDeliveryCount", 0, "MaxDeliveryCount of 'orders' is 0, allowed are 1 to 2000"),
-        (
-            "DuplicateDetectionHistoryTimeWindow",
-            "PT19S",
-            "DuplicateDetectionHistoryTimeWindow of 'orders' is 19000 ms, allowed are 20000 to 604800000 ms",
-        ),
-    ],
-)
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_value_out_of_range_is_told_by_its_path_before_anything_is_run(
-    key: str, value: Any, reason: str, exists: bool
-) -> None:
-    """Req: A-02, A-05."""
-    config = read(with_queues({"Name": "orders", "Properties": {key: value}}, {"Name": "other"}))
-    with pytest.raises(ConfigError) as refused:
-        reconcile(config, [view(name="orders")] if exists else [], STANDARD)
-    assert str(refused.value) == f"{QUEUE}.Properties: {reason}"
+def test_a_namespace_without_queues_is_written_and_read() -> None:
+    """Req: A-02."""
+    assert parse_config(format_config([]).encode()) == Config("sbemulatorns", ())
 
 
-def test_what_the_tier_makes_of_a_value_is_no_difference_at_the_next_start() -> None:
-    """Req: A-02, A-05. In the basic tier "unlimited" means 14 days."""
-    config = read(with_property("DefaultMessageTimeToLive", "P10675199DT2H48M5.4775807S"))
-    (created,) = reconcile(config, [], BASIC)
-    assert created.description.default_ttl_ms == 14 * 86_400_000
-    assert reconcile(config, [QueueView(1, created.description, 0, 0, 0, 0, 0, 0, 0, 0)], BASIC) == []
+def test_as_many_queues_as_the_service_has_fit_into_a_file() -> None:
+    """Req: A-02, A-05. With the longest names and metadata."""
+    queue = dataclasses.replace(
+        EVERY_SETTING,
+        name="n" * 260,
+        forward_to="t" * 260,
+        forward_dead_lettered_to="d" * 260,
+        user_metadata="\U0001f600" * 1024,
+    )
+    one, two = (len(format_config([queue] * count).encode()) for count in (1, 2))
+    assert one + 9_999 * (two - one) <= FILE_BYTES_MAX

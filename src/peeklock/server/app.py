@@ -261,7 +261,8 @@ class Broker:
             raise StartFailed(f"{self._settings.config}: {failure}") from failure
 
     async def _configure(self, shard: Shard, config: Config) -> None:
-        from peeklock.server.config import ConfigError, reconcile
+        from peeklock.server.config import ConfigError
+        from peeklock.server.reconcile import reconcile
 
         self._namespace_name = config.namespace
         try:

@@ -1,8 +1,8 @@
-"""The configuration file: the emulator's Config.json, read strictly, and what it asks of the broker.
+"""The configuration file: the emulator's Config.json, read strictly, and written.
 
-Owns: the file's form and its errors, each naming the JSON path of what is wrong; the commands that make the
-namespace agree with the file. Must not know: how commands are run, ranges of values (`broker.validation`).
-Pure but for reading the file.
+Owns: the file's form in both directions, and its errors, each naming the JSON path of what is wrong. Must not
+know: what the file asks of the broker (`reconcile`), ranges of values (`broker.validation`). Pure but for
+reading the file.
 
 The form is that of the public Service Bus emulator (its `Schema/Config-schema.json`):
 `UserConfig.Namespaces[0].{Name, Queues[].{Name, Properties}, Topics[]}` and `UserConfig.Logging.Type`. Three
@@ -10,10 +10,6 @@ differences, on purpose: a setting that the file leaves out gets the service's d
 not the emulator's 3); ranges are the service's, so that a queue is the same here as in Azure; settings that
 the emulator's schema lacks go by their names in the administration API. `Logging` is checked and has no
 effect: log lines go to standard error.
-
-A queue may forward to one that stands below it in the file: the commands come targets first. Queues that are
-done then forward among themselves, those still to come as they did before, so that no command finds its
-target missing or closes a circle unless the file does.
 """
 
 from __future__ import annotations
@@ -21,24 +17,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peeklock.admin.durations import parse_duration
-from peeklock.broker.commands import CreateQueue, ReplyTo, UpdateQueue
+from peeklock.admin.durations import format_duration, parse_duration
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
-from peeklock.broker.effects import QueueView
-from peeklock.broker.errors import ServiceBusError
-from peeklock.broker.quotas import TierLimits
-from peeklock.broker.validation import checked_queue, checked_update
 
-FILE_BYTES_MAX = 16 * 1024 * 1024
-"""10,000 entities, the service's limit, at 1 KiB each leave room. Our choice."""
+FILE_BYTES_MAX = 64 * 1024 * 1024
+"""10,000 entities, the service's limit, at 6 KiB each: every setting, and metadata of 1,024 characters of 4
+bytes. Our choice."""
 
 PROBLEMS_MAX = 50
 """Problems told at once. Our choice: more help nobody."""
+
+EMULATOR_NAMESPACE = "sbemulatorns"
+"""The only name of a namespace that the emulator takes; ours too when nobody says otherwise."""
 
 
 class ConfigError(Exception):
@@ -73,20 +67,6 @@ class Config:
     queues: tuple[QueueConfig, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One command that the file asks for; call it with the reply-to."""
-
-    path: str
-    description: QueueDescription
-    exists: bool
-
-    def __call__(self, reply_to: ReplyTo) -> CreateQueue | UpdateQueue:
-        if self.exists:
-            return UpdateQueue(self.description, reply_to)
-        return CreateQueue(self.description, reply_to)
-
-
 def read_config(file: Path) -> Config:
     """Read a configuration file. Raises: ConfigError (also for a file that cannot be read)."""
     try:
@@ -116,95 +96,27 @@ def parse_config(data: bytes) -> Config:
     return _Reader().read(top)
 
 
-def reconcile(config: Config, existing: Iterable[QueueView], limits: TierLimits) -> list[Step]:
-    """Give the commands that make the namespace agree with the file; queues that agree already give none.
+def format_config(queues: Iterable[QueueDescription]) -> str:
+    """Write the configuration that these queues agree with, by name.
 
-    Only what the file names is changed: a setting that it leaves out stays as it is on a queue that exists,
-    and queues that it does not name stay.
-
-    Raises: ConfigError when a value is out of the tier's range, when a queue exists and differs in what
-    cannot be changed, or when a forward leads nowhere or in a circle; then nothing is to be run.
-    Source: requirement A-02.
+    Defaults are left out, so that what somebody has set is what there is to read, and so that the file fits
+    the emulator's schema, which knows neither the largest time span nor a duplicate window of 10 minutes.
+    MaxDeliveryCount always stands there, since left out it is 3 in the emulator. Source: our choice.
     """
-    found = {view.description.name.lower(): view.description for view in existing}
-    steps: list[Step] = []
-    problems: list[str] = []
-    for queue in config.queues:
-        old = found.get(queue.name.lower())
-        fixed = [] if old is None else _fixed(queue, old)
-        problems += fixed
-        if fixed:
-            continue
-        try:
-            if old is None:
-                new = checked_queue(queue.description, limits)
-            else:
-                new = checked_update(old, replace(old, **queue.settings), limits)
-        except ServiceBusError as failure:
-            problems.append(f"{queue.path}.Properties: {failure}")
-            continue
-        if new != old:
-            steps.append(Step(queue.path, new, exists=old is not None))
-    problems += _forward_problems(config, found, steps)
-    if problems:
-        raise ConfigError(*problems)
-    return _targets_first(steps)
+    named = sorted(queues, key=lambda queue: (queue.name.lower(), queue.name))
+    entries = [{"Name": queue.name, "Properties": _properties(queue)} for queue in named]
+    namespace = {"Name": EMULATOR_NAMESPACE, "Queues": entries, "Topics": []}
+    user = {"Namespaces": [namespace], "Logging": {"Type": "Console"}}
+    return json.dumps({"UserConfig": user}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _fixed(queue: QueueConfig, old: QueueDescription) -> list[str]:
-    return [
-        f"{queue.path}.Properties.{key}: is {json.dumps(getattr(old, field))} on the existing queue "
-        f"{old.name!r} and cannot be changed; correct the file, or delete the queue first"
-        for key, field in _IMMUTABLE.items()
-        if queue.settings.get(field, getattr(old, field)) != getattr(old, field)
-    ]
-
-
-def _forward_problems(
-    config: Config, existing: Mapping[str, QueueDescription], steps: list[Step]
-) -> list[str]:
-    """Find the forwards that lead nowhere or in a circle; those of a queue that agrees already may stay."""
-    changed = {step.path: step.description for step in steps}
-    targets: dict[str, list[str]] = {queue.name.lower(): [] for queue in config.queues}
-    targets.update((name, _targets(old)) for name, old in existing.items())
-    targets.update((new.name.lower(), _targets(new)) for new in changed.values())
-    problems = []
-    for queue in config.queues:
-        for key, field in _FORWARDS.items():
-            target = queue.settings.get(field)
-            if target is None or queue.path not in changed:
-                continue
-            where = f"{queue.path}.Properties.{key}"
-            if target.lower() not in targets:
-                problems.append(f"{where}: there is no queue {target!r}, in the file or from before")
-            elif queue.name.lower() in _reached(target.lower(), targets):
-                problems.append(f"{where}: forwards to {target!r} and so in a circle")
-    return problems
-
-
-def _targets(description: QueueDescription) -> list[str]:
-    named = (getattr(description, field) for field in _FORWARDS.values())
-    return [target.lower() for target in named if target is not None]
-
-
-def _reached(name: str, targets: Mapping[str, list[str]]) -> set[str]:
-    """Name a queue and all that its messages may come to."""
-    reached = {name}
-    left = [name]
-    while left:
-        for target in targets.get(left.pop(), ()):
-            if target not in reached:
-                reached.add(target)
-                left.append(target)
-    return reached
-
-
-def _targets_first(steps: list[Step]) -> list[Step]:
-    """Order steps without circles so that each comes after the queues that it forwards to."""
-    by_name = {step.description.name.lower(): step for step in steps}
-    targets = {name: _targets(step.description) for name, step in by_name.items()}
-    ordered = TopologicalSorter(targets).static_order()
-    return [by_name[name] for name in ordered if name in by_name]
+def _properties(queue: QueueDescription) -> dict[str, Any]:
+    default = QueueDescription(queue.name)
+    return {
+        key: form.write(value)
+        for key, (field, form) in QUEUE_PROPERTIES.items()
+        if (value := getattr(queue, field)) != getattr(default, field) or key == "MaxDeliveryCount"
+    }
 
 
 # The form of the file
@@ -254,6 +166,12 @@ def _entity_name(value: Any) -> str | None:
     return value or None
 
 
+def _text(value: Any) -> str | None:
+    if not isinstance(value, str):
+        raise ValueError(f'{_shown(value)} is not a text in quotation marks ("" for none)')
+    return value or None
+
+
 def _status(value: Any) -> EntityStatus:
     for status in EntityStatus:
         if status.value == value:
@@ -261,31 +179,43 @@ def _status(value: Any) -> EntityStatus:
     raise ValueError(f"{_shown(value)} is none of {', '.join(repr(status.value) for status in EntityStatus)}")
 
 
-QUEUE_PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", _duration),
-    "DeadLetteringOnMessageExpiration": ("dead_lettering_on_expiration", _boolean),
-    "DefaultMessageTimeToLive": ("default_ttl_ms", _duration),
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_window_ms", _duration),
-    "EnablePartitioning": ("enable_partitioning", _boolean),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", _entity_name),
-    "ForwardTo": ("forward_to", _entity_name),
-    "LockDuration": ("lock_duration_ms", _duration),
-    "MaxDeliveryCount": ("max_delivery_count", _whole_number),
-    "MaxMessageSizeInKilobytes": ("max_message_size_kb", _whole_number),
-    "MaxSizeInMegabytes": ("max_size_mb", _whole_number),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", _boolean),
-    "RequiresSession": ("requires_session", _boolean),
-    "Status": ("status", _status),
-}
-"""Key in the file -> field of QueueDescription and its reader, which raises ValueError."""
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How the values of a setting stand in the file."""
 
-_IMMUTABLE = {
-    "EnablePartitioning": "enable_partitioning",
-    "RequiresDuplicateDetection": "requires_duplicate_detection",
-    "RequiresSession": "requires_session",
-}
+    read: Callable[[Any], Any]
+    """From JSON. Raises: ValueError."""
+    write: Callable[[Any], Any] = lambda value: value
+    """To JSON; never asked for a default, so not for None."""
 
-_FORWARDS = {"ForwardTo": "forward_to", "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to"}
+
+_BOOLEAN = _Form(_boolean)
+_WHOLE_NUMBER = _Form(_whole_number)
+_DURATION = _Form(_duration, format_duration)
+_ENTITY_NAME = _Form(_entity_name)
+_TEXT = _Form(_text)
+_STATUS = _Form(_status, lambda status: status.value)
+
+QUEUE_PROPERTIES: dict[str, tuple[str, _Form]] = {
+    "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", _DURATION),
+    "DeadLetteringOnMessageExpiration": ("dead_lettering_on_expiration", _BOOLEAN),
+    "DefaultMessageTimeToLive": ("default_ttl_ms", _DURATION),
+    "DuplicateDetectionHistoryTimeWindow": ("duplicate_window_ms", _DURATION),
+    "EnableBatchedOperations": ("enable_batched_operations", _BOOLEAN),
+    "EnableExpress": ("enable_express", _BOOLEAN),
+    "EnablePartitioning": ("enable_partitioning", _BOOLEAN),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", _ENTITY_NAME),
+    "ForwardTo": ("forward_to", _ENTITY_NAME),
+    "LockDuration": ("lock_duration_ms", _DURATION),
+    "MaxDeliveryCount": ("max_delivery_count", _WHOLE_NUMBER),
+    "MaxMessageSizeInKilobytes": ("max_message_size_kb", _WHOLE_NUMBER),
+    "MaxSizeInMegabytes": ("max_size_mb", _WHOLE_NUMBER),
+    "RequiresDuplicateDetection": ("requires_duplicate_detection", _BOOLEAN),
+    "RequiresSession": ("requires_session", _BOOLEAN),
+    "Status": ("status", _STATUS),
+    "UserMetadata": ("user_metadata", _TEXT),
+}
+"""Key in the file -> field of QueueDescription and its form."""
 
 _LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
 
@@ -356,9 +286,9 @@ class _Reader:
         properties = self._object(queue.get("Properties", _Object([])), where, tuple(QUEUE_PROPERTIES))
         for key, given in (properties or {}).items():
             if key in QUEUE_PROPERTIES:
-                field, read = QUEUE_PROPERTIES[key]
+                field, form = QUEUE_PROPERTIES[key]
                 try:
-                    settings[field] = read(given)
+                    settings[field] = form.read(given)
                 except ValueError as failure:
                     self._problem(f"{where}.{key}", str(failure))
         return None if name is None else QueueConfig(path, name, settings)

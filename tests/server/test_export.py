@@ -1,0 +1,143 @@
+"""`peeklock export`: the configuration file of a data folder, which it does not touch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from peeklock.broker.changes import EntityRemoved, EntityStored
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.demo.broker import BrokerProcess, program
+from peeklock.server.config import format_config
+from peeklock.server.export import export_config
+from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreTooNew
+from peeklock.store.sqlite import SqliteStore
+from tests.golden.stores.make import EVERY_SETTING, ORDERS, SESSIONS
+from tests.store.damage import meddle
+
+GOLDEN = Path(__file__).parents[1] / "golden/stores"
+QUEUES = [QueueDescription("orders", lock_duration_ms=30_000), QueueDescription("done", forward_to="orders")]
+
+
+@contextmanager
+def untouched(folder: Path) -> Iterator[None]:
+    """Make sure that no file in a folder changes, comes or goes."""
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    yield
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+async def opened(folder: Path) -> SqliteStore:
+    """Make a store with two queues; a third has been deleted."""
+    store = SqliteStore(folder, durability="os")
+    await store.open()
+    numbered = enumerate([*QUEUES, QueueDescription("gone")], start=1)
+    await store.commit(Batch(1, [EntityStored(number, queue, 0, 0) for number, queue in numbered]))
+    await store.commit(Batch(2, [EntityRemoved(3)]))
+    return store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give the folder of a broker that was stopped."""
+
+    async def make() -> None:
+        await (await opened(tmp_path / "data")).close()
+
+    asyncio.run(make())
+    return tmp_path / "data"
+
+
+def test_the_queues_of_a_folder_are_exported_and_nothing_is_touched(folder: Path) -> None:
+    """Req: A-02."""
+    with untouched(folder):
+        assert export_config(folder) == format_config(QUEUES)
+
+
+def test_a_folder_that_a_kill_left_is_read_through_its_wal(tmp_path: Path) -> None:
+    """Req: A-02."""
+    left = tmp_path / "left"
+
+    async def leave() -> None:
+        store = await opened(tmp_path / "data")
+        shutil.copytree(tmp_path / "data", left, ignore=shutil.ignore_patterns("*-shm"))
+        await store.close()
+
+    asyncio.run(leave())
+    assert (left / "peeklock.db-wal").stat().st_size > 0
+    with untouched(left):
+        assert export_config(left) == format_config(QUEUES)
+
+
+@pytest.mark.parametrize(
+    ("number", "stored"), [(1, [ORDERS, EVERY_SETTING]), (2, [ORDERS, EVERY_SETTING, SESSIONS])]
+)
+def test_folders_of_each_format_are_read(tmp_path: Path, number: int, stored: list[EntityStored]) -> None:
+    """Req: A-02, R-07."""
+    shutil.copytree(GOLDEN / f"format-{number}", tmp_path / "data")
+    with untouched(tmp_path / "data"):
+        assert export_config(tmp_path / "data") == format_config(entity.description for entity in stored)
+
+
+def test_a_folder_that_cannot_be_read_says_why(folder: Path, tmp_path: Path) -> None:
+    """Req: A-02, R-07."""
+    with pytest.raises(StoreFailed, match="there is no store in"):
+        export_config(tmp_path)
+    database = folder / "peeklock.db"
+    meddle(database, "UPDATE kv SET v = replace(v, 'orders', 'odders')")
+    with pytest.raises(StoreDamaged, match="the entry entity/000000000001 fails its checksum"):
+        export_config(folder)
+    meddle(database, "DROP TABLE kv")
+    with pytest.raises(StoreFailed, match="could not read the queues of"):
+        export_config(folder)
+    meddle(database, "PRAGMA user_version = 3")
+    with pytest.raises(StoreTooNew, match="has format 3"):
+        export_config(folder)
+
+
+def test_the_command_exports_what_a_running_broker_has_and_another_one_takes_it(tmp_path: Path) -> None:
+    """Req: A-02."""
+    given = tmp_path / "Config.json"
+    queues = [
+        {"Name": "b", "Properties": {"ForwardTo": "c/d", "LockDuration": "PT7S"}},
+        {"Name": "c/d", "Properties": {"UserMetadata": "für später"}},
+    ]
+    given.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "ns", "Queues": queues}]}}))
+
+    (tmp_path / "first").mkdir()
+    with BrokerProcess(tmp_path / "first", ["--durability=os", f"--config={given}"]) as broker:
+        running = export(broker.data)
+        assert running.returncode == 0
+        broker.check()
+        broker.kill()
+        assert export(broker.data).stdout == running.stdout
+
+    exported = tmp_path / "Exported.json"
+    exported.write_bytes(running.stdout)
+    assert running.stdout.decode() == format_config(
+        [
+            QueueDescription("b", forward_to="c/d", lock_duration_ms=7_000),
+            QueueDescription("c/d", user_metadata="für später"),
+        ]
+    )
+    (tmp_path / "second").mkdir()
+    with BrokerProcess(tmp_path / "second", ["--durability=os", f"--config={exported}"]) as broker:
+        assert export(broker.data).stdout == running.stdout
+
+
+def test_the_command_fails_where_there_is_no_store(tmp_path: Path) -> None:
+    """Req: A-02."""
+    done = export(tmp_path)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().startswith(f"peeklock: there is no store in {tmp_path}: ")
+
+
+def export(folder: Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([program(), "export", folder], capture_output=True, timeout=30, check=False)
