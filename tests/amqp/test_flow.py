@@ -162,6 +162,23 @@ def test_a_drain_loses_and_repeats_nothing() -> None:
     assert received == list(range(6))
 
 
+def test_credit_counts_on_after_a_drain_that_was_taken_back() -> None:
+    """Req: L-16. The sender has given the credit back and counted it; AMQP 2.6.7, delivery-count."""
+    pair = opened_pair()
+    channel, handle = pair.attach(Role.RECEIVER, credit=4)
+    pair.client.flow(channel, handle, 4, drain=True)
+    pair.client.flow(channel, handle, 2)  # it crosses the answer
+    _, at_server = pair.take()
+    assert [event.drain for event in every(at_server, LinkFlow)] == [True, False]
+    pair.server.drained(channel, handle)
+    at_client, _ = pair.take()
+    assert every(at_client, LinkDrained) == []
+    assert pair.client.credit(channel, handle) == 0
+    pair.client.flow(channel, handle, 3)
+    pair.take()
+    assert pair.server.credit(channel, handle) == 3
+
+
 def test_credit_of_zero_then_more_loses_nothing() -> None:
     """Req: L-16"""
     pair = opened_pair()

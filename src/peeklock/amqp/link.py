@@ -95,6 +95,7 @@ class Link:
         "budget",
         "counted",
         "draining",
+        "drains",
         "echo_wanted",
         "fast",
         "granted",
@@ -138,6 +139,8 @@ class Link:
         self.granted = 0
         self.counted = 0
         self.draining = False
+        self.drains = False
+        """We have asked to drain: the sender may count deliveries that did not take place (AMQP 2.6.7)."""
         self.echo_wanted = False
         self.size_bytes_max = 0
         self.partial: Partial | None = None

@@ -243,10 +243,14 @@ class Session:
             events.append(LinkFlow(self.channel, link.handle, link.credit, link.draining))
             if drain:
                 return  # the owner answers with `drained`, at once
-        elif link.draining and delivery_count is not None:
-            if distance(link.delivery_count, delivery_count) >= link.credit:
+        elif link.drains and delivery_count is not None:
+            ahead = distance(link.delivery_count, delivery_count)
+            drained = link.draining and ahead >= link.credit
+            # Credit that the sender gave back, perhaps for a drain that we took back meanwhile.
+            link.counted += max(0, ahead)
+            if drained:
                 link.draining = False
-                link.granted = link.counted = link.counted + link.credit
+                link.granted = link.counted
                 events.append(LinkDrained(self.channel, link.handle))
         if echo:
             self._echo(link)
@@ -489,6 +493,7 @@ class Session:
             return
         link.granted = link.counted + credit
         link.draining = drain
+        link.drains |= drain
         self.incoming.flow(link, drain=drain, echo=echo)
 
     def drained(self, handle: int) -> None:
