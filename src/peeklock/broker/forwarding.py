@@ -58,7 +58,8 @@ class Forwarding:
 
     def __init__(self, entities: Entities) -> None:
         self._entities = entities
-        self._asked: dict[tuple[int, int], Routing | None] = {}  # parked messages by queue id and position
+        # Fields of parked messages, None until they come: by queue id and position, at or behind the cursor.
+        self._asked: dict[int, dict[int, Routing | None]] = {}
 
     # What senders ask
 
@@ -184,56 +185,62 @@ class Forwarding:
         if path is None:
             return 1
         is_dead_letter = source.dead_letters is None
+        asked = self._asked.get(source.queue_id, {})
         work = 0
         for message in list(islice(source.active.iterate(source.forward_cursor), count_max)):
             work += 1
+            position = message.position
             expired = source.has_expired(message, now_ms)
             if message.lock is not None or expired or (is_dead_letter and message.hops >= HOPS_MAX):
-                source.forward_cursor = message.position + 1
+                source.forward_cursor = position + 1
+                asked.pop(position, None)
                 continue  # a dead letter in somebody's hands, or for the sweep, or at its end
             target = self._entities.get(path)
-            routing = None
-            if target is not None and target.main.reads_routing:
-                routing = self._asked.get((source.queue_id, message.position))
-                if routing is None:
-                    self._ask(source, message.position, effects)
-                    source.forward_cursor = message.position
-                    return work
-                del self._asked[source.queue_id, message.position]
-            source.forward_cursor = message.position + 1
+            routing = asked.get(position)
+            if target is not None and target.main.reads_routing and routing is None:
+                source.forward_cursor = position
+                self._ask(source, effects)
+                return work
+            source.forward_cursor = position + 1
+            asked.pop(position, None)
             source.remove(message, changes)
             moved = message.moved()
             moved.routing = routing
             self.pass_on(source, path, moved, None, now_ms, changes, effects)
         if work >= count_max:
             source.forward_due_ms = now_ms
+        else:
+            self.forget(source.queue_id)
         return work
 
     def fetched(self, queue: MessageQueue, position: int, routing: Routing) -> None:
-        """Take the fields of a parked message."""
-        key = (queue.queue_id, position)
-        if key not in self._asked:
-            return
-        if queue.active.get(position) is None:
-            del self._asked[key]
-            return
-        self._asked[key] = routing
-        queue.forward_stored_from(position)
+        """Take the fields of a parked message. It may be gone; then those behind it are next."""
+        asked = self._asked.get(queue.queue_id)
+        if not len(queue.active):
+            self.forget(queue.queue_id)
+        elif asked is not None and position in asked:
+            asked[position] = routing
+            queue.forward_stored_from(position)
 
     def forget(self, queue_id: int) -> None:
-        """The queue is gone."""
-        for key in [key for key in self._asked if key[0] == queue_id]:
-            del self._asked[key]
+        """Keep nothing of what was asked about a queue: nothing waits there, or not for that any more."""
+        self._asked.pop(queue_id, None)
 
-    def _ask(self, source: MessageQueue, position: int, effects: list[Effect]) -> None:
-        for message in islice(source.active.iterate(position), FETCH_MAX):
-            key = (source.queue_id, message.position)
-            if key not in self._asked:
-                self._asked[key] = None
+    def _ask(self, source: MessageQueue, effects: list[Effect]) -> None:
+        """Ask for the fields of the first messages from the cursor on, each once."""
+        before = self._asked.get(source.queue_id, {})
+        asked = self._asked[source.queue_id] = {
+            position: routing
+            for position, routing in before.items()
+            if position >= source.forward_cursor and source.active.get(position) is not None
+        }
+        for message in islice(source.active.iterate(source.forward_cursor), FETCH_MAX):
+            if message.position not in asked:
+                asked[message.position] = None
                 effects.append(Fetch(source.queue_id, message))
 
 
 def _bury(message: Message, reason: _Reason) -> None:
     message.overlay = overlays.with_reason(message.overlay, *reason)
-    if message.ttl_ms is not None:
-        message.ttl_ms = None  # nothing expires where it goes
+    message.ttl_ms = None  # nothing expires where it goes, or waits for its time
+    message.scheduled_at_ms = None

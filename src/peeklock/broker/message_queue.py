@@ -162,6 +162,7 @@ class MessageQueue:
         forward_to = description.forward_to if main else description.forward_dead_lettered_to
         if self.forward_to != forward_to:
             self.forward_to = forward_to
+            self.shared.forwarding.forget(self.queue_id)
             self.forward_stored_from(0)
         if self.expiry is None:
             return
@@ -172,6 +173,7 @@ class MessageQueue:
             self.expiry.change_default(description.default_ttl_ms)
             # A message passed over as expired may have become receivable: look at all again from the start.
             assert not self.locks, "locks are dropped before settings change (L-12)"
+            self.forward_stored_from(0)
             self.line.look_again()
             if self.sessions is not None:
                 self.sessions.look_again()
@@ -328,6 +330,8 @@ class MessageQueue:
             heappush(self.line.returned, message.position)
         else:
             self.sessions.given_back(message)
+        if self.forward_to is not None:
+            self.forward_stored_from(message.position)  # a dead letter that somebody had
         self.note_expiry(message)
 
     def set_deferred(self, message: Message, changes: list[Change]) -> None:
