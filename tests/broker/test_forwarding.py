@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from peeklock.amqp import codec
+from peeklock.broker import forwarding
 from peeklock.broker.changes import MessageRemoved, MessageStored
 from peeklock.broker.commands import (
     Address,
     CreateQueue,
     DeleteEntity,
+    DeleteMessages,
     Fetched,
     OpenReceiver,
     OpenSender,
@@ -26,10 +28,11 @@ from peeklock.broker.effects import (
     Accepted,
     DetachLink,
     Fetch,
+    MessagesDeleted,
     Rejected,
     SenderOpened,
 )
-from peeklock.broker.errors import ArgumentInvalid, InvalidOperation, QuotaExceeded
+from peeklock.broker.errors import ArgumentInvalid, EntityDeleted, InvalidOperation, QuotaExceeded
 from peeklock.broker.message import Message, MessageView, Routing
 from peeklock.broker.quotas import PREMIUM
 from tests.broker.playbook import MINUTE_MS, Broker, arriving, deliveries, numbers
@@ -408,3 +411,154 @@ def test_a_receiver_of_dead_letters_may_hold_one_that_waits_to_be_read() -> None
     broker.advance(0)
     broker.complete(held, 9)
     assert broker.peek(name="graves") == []
+
+
+def forwarding_to_sessions(count: int) -> tuple[Broker, list[Fetch]]:
+    """Let so many messages of 'a' (8) wait to be read for 'b' (4), and give what was asked."""
+    broker = Broker()
+    broker.create("b", requires_session=True)
+    broker.create("a", forward_to="b")
+    for _ in range(count):
+        broker.do(Send(8, Message(10, ttl_ms=MINUTE_MS), b"", None))
+    return broker, [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]
+
+
+def answer(broker: Broker, fetches: list[Fetch]) -> list[Fetch]:
+    """Answer what was asked; give what is asked next."""
+    for fetch in fetches:
+        broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, "s", None)))
+    return [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]
+
+
+def test_messages_that_go_while_they_are_read_do_not_hold_up_those_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Req: F-01, A-06"""
+    monkeypatch.setattr(forwarding, "FETCH_MAX", 2)
+    broker, asked = forwarding_to_sessions(5)
+    assert len(asked) == 2
+    broker.one(DeleteMessages(Address("a"), 2, broker.now_ms, broker.reply_to()), MessagesDeleted)
+    while asked:
+        asked = answer(broker, asked)
+    assert len(broker.peek(name="b")) == 3
+    assert broker.peek(name="a") == []
+
+
+def test_nothing_is_kept_of_messages_that_went_before_they_were_passed_on() -> None:
+    """Req: F-01"""
+    broker, asked = forwarding_to_sessions(3)
+    answer(broker, asked[1:])
+    broker.advance(MINUTE_MS)
+    answer(broker, asked[:1])
+    assert not broker.namespace._shared.forwarding._asked
+
+
+@pytest.mark.parametrize("forward_to", [None, "plain"])
+def test_nothing_is_kept_of_what_was_asked_for_a_forward_that_is_no_more(forward_to: str | None) -> None:
+    """Req: F-01, A-07"""
+    broker, asked = forwarding_to_sessions(3)
+    broker.create("plain")
+    answer(broker, asked[2:])
+    broker.update("a", forward_to=forward_to)
+    assert answer(broker, asked[:2]) == []
+    assert len(broker.peek(name=forward_to or "a")) == 3
+    assert not broker.namespace._shared.forwarding._asked
+
+
+def test_a_dead_letter_that_is_given_back_is_passed_on() -> None:
+    """Req: F-01, L-07"""
+    broker = Broker()
+    broker.create("graves", requires_session=True)
+    broker.create("a", forward_dead_lettered_to="graves", max_delivery_count=1)
+    broker.send(8)
+    (delivery,) = broker.receive(1, "a")
+    link = broker.receiver("a", sub_queue=SubQueue.DEAD_LETTER)
+    broker.abandon(delivery, 8)
+    (held,) = broker.credit(link, 1)
+    assert broker.advance(0) == []
+    broker.abandon(held, 9)
+    answer(broker, [effect for effect in broker.advance(0) if isinstance(effect, Fetch)])
+    assert len(broker.peek(name="graves")) == 1
+
+
+def test_what_is_sent_via_a_queue_need_not_be_fit_for_it() -> None:
+    """Its sessions and its duplicates are of no concern to messages that only pass. Req: F-01, F-03"""
+    broker = Broker()
+    broker.create("via", requires_session=True, requires_duplicate_detection=True)
+    broker.create("b")
+    for _ in range(2):
+        message = arriving(message_id=b"1")
+        effects = broker.do(Send(4, message, b"", broker.reply_to(), Address("b")))
+        assert [type(effect) for effect in effects] == [Accepted]
+    assert len(broker.peek(name="b")) == 2
+
+
+def test_what_is_sent_via_a_queue_may_come_back_to_it() -> None:
+    """Req: F-01, D-01"""
+    broker = Broker()
+    broker.create("via", requires_duplicate_detection=True)
+    broker.create("b", forward_to="via")
+    for destination in (Address("b"), Address("via"), Address("b")):
+        broker.do(Send(4, arriving(message_id=b"1"), b"", broker.reply_to(), destination))
+    (view,) = broker.peek(name="via")
+    assert view.message.hops == 2
+
+
+def test_a_scheduled_message_sent_via_a_queue_is_scheduled_at_its_destination(broker: Broker) -> None:
+    """Req: F-01, S-05"""
+    broker.create("via")
+    message = arriving(scheduled_at_ms=broker.now_ms + 5_000)
+    broker.do(Send(12, message, b"", broker.reply_to(), Address("b")))
+    assert broker.view("b").scheduled_count == 1
+    broker.restart()
+    broker.advance(5_000)
+    assert (len(broker.peek(name="b")), broker.peek(name="via")) == (1, [])
+    broker.do(DeleteEntity("b", broker.reply_to()))
+    message = arriving(scheduled_at_ms=broker.now_ms + 5_000)
+    broker.do(Send(12, message, b"", broker.reply_to(), Address("b")))
+    assert len(broker.receive(1, "via", sub_queue=TRANSFERS)) == 1
+
+
+def test_a_destination_that_was_made_anew_with_other_needs_refuses_what_does_not_tell_them(
+    broker: Broker,
+) -> None:
+    """The link was told not to read them. Req: F-01, F-03"""
+    broker.create("via")
+    command = OpenSender(broker.link(), Address("via"), Address("b"))
+    assert not broker.one(command, SenderOpened).reads_routing
+    broker.do(DeleteEntity("b", broker.reply_to()))
+    broker.create("b", requires_session=True)
+    error = broker.refused(Send(12, Message(100), b"", broker.reply_to(), Address("b")))
+    assert isinstance(error, EntityDeleted)
+    broker.do(Send(12, arriving(session_id="s"), b"", broker.reply_to(), Address("b")))
+    assert len(broker.peek(name="b")) == 1
+
+
+def test_a_queue_that_only_passes_on_need_not_have_room() -> None:
+    """Req: F-01, A-05"""
+    broker = Broker(enforce_quotas=True)
+    broker.create("c")
+    broker.create("b", forward_to="c")
+    broker.create("a", forward_to="b")
+    broker.namespace._queues[9].size_bytes = 1 << 40  # dead letters
+    broker.checks = False
+    broker.send(12)
+    assert len(broker.peek(name="c")) == 1
+
+
+def test_a_target_that_remembers_too_many_ids_rejects_the_sender() -> None:
+    """Req: F-01, D-01, T-08"""
+    broker = Broker()
+    broker.create("b", requires_duplicate_detection=True)
+    broker.create("a", forward_to="b", forward_dead_lettered_to="b")
+    broker.schedule(1_000, name="a", message_id=b"later")
+    duplicates = broker.namespace._queues[4].duplicates
+    assert duplicates is not None
+    duplicates.count_max = 2
+    for message_id in (b"1", b"2"):
+        broker.send(8, message_id=message_id)
+    error = broker.refused(Send(8, arriving(message_id=b"3"), b"", broker.reply_to()))
+    assert isinstance(error, QuotaExceeded)
+    answer(broker, [effect for effect in broker.advance(1_000) if isinstance(effect, Fetch)])
+    (view,) = broker.peek(name="a", sub_queue=TRANSFERS)
+    assert reason_of(view) == "QuotaExceeded"

@@ -40,13 +40,14 @@ def store(
     Args:
         payload: None for a message that is stored already, somewhere else.
         turn: the partition of a message without a key, when the caller has chosen one.
-        forward_to: pass it on to there, whatever the queue itself forwards to.
+        forward_to: pass it on to there, whatever the queue itself forwards to: it is sent via the queue; ids
+            seen here are no concern of it, and it is scheduled there.
     """
     routing = message.routing
     digest = None
     if routing is not None:
         duplicates = queue.duplicates
-        if duplicates is not None and routing.message_id is not None:
+        if duplicates is not None and routing.message_id is not None and forward_to is None:
             # In a partitioned queue the key belongs to the id (wire contract 10.3).
             partition_key = None if queue.partitions is None else routing.key
             digest = duplicates.digest(routing.message_id, partition_key)
@@ -68,7 +69,7 @@ def store(
         if duplicates.count == 1:
             queue.set_timer()
     scheduled_at_ms = message.scheduled_at_ms
-    if scheduled_at_ms is not None and scheduled_at_ms > now_ms:
+    if scheduled_at_ms is not None and scheduled_at_ms > now_ms and forward_to is None:
         _schedule(queue, message, now_ms)
     elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
         to = forward_to or queue.forward_to

@@ -12,7 +12,7 @@ in the way is decided at once and never tried again:
                                         -> transfer dead-letter queue of the entity it was to leave
     more than four hops                 -> dead-letter queue of that entity
 
-A sender is refused beforehand when the target is full (`last_of_chain`). A target may need to know a message
+A sender is refused beforehand when the target is full (`operations`). A target may need to know a message
 id, session id or partition key. The gateway reads them for whoever sends to an entity that forwards there; of
 a stored message they are asked for with an effect `Fetch`, and it stays parked in its queue until the answer
 comes. Parked messages are passed on in their order, and so are those that were there when an entity began to
@@ -66,15 +66,13 @@ class Forwarding:
     def reads_routing(self, queue: MessageQueue, destination: str | None = None) -> bool:
         """Whether a sender's messages may end in a queue that decides by their routing fields."""
         return queue.reads_routing or any(
-            target.main.reads_routing for target in self._chain(destination or queue.forward_to)
+            target.main.reads_routing for target in self.chain(queue, destination)
         )
 
-    def last_of_chain(self, queue: MessageQueue, destination: str | None = None) -> Entity | None:
-        """Give the entity where a message sent to a queue comes to rest; None when it is the queue's own."""
-        chain = self._chain(destination or queue.forward_to)
-        return chain[-1] if chain else None
-
-    def _chain(self, path: str | None) -> list[Entity]:
+    def chain(self, queue: MessageQueue, destination: str | None = None) -> list[Entity]:
+        """Give the entities that a message sent to a queue, or via it, is passed on to; it rests at the last
+        one."""
+        path = destination or queue.forward_to
         chain: list[Entity] = []
         while path is not None and len(chain) < HOPS_MAX:
             target = self._entities.get(path)
@@ -157,7 +155,8 @@ class Forwarding:
                 f"The message has {message.size_bytes} bytes; the forwarding destination '{path}' takes "
                 f"{queue.message_size_bytes_max}.",
             )
-        if self._entities.is_full(target, message.size_bytes):
+        full = queue.forward_to is None and self._entities.is_full(target, message.size_bytes)
+        if full or (queue.duplicates is not None and queue.duplicates.full):
             return "QuotaExceeded", f"The forwarding destination '{path}' is full."
         if not routing_known or queue.sessions is None:
             return None

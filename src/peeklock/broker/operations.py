@@ -145,23 +145,37 @@ class Operations:
             if self._low_space:
                 raise QuotaExceeded(f"'{queue.name}' takes no message: the broker's disk is nearly full")
             raise ServerBusy(f"'{queue.name}' takes no message now: the broker lags behind; try again later")
-        if queue.sessions is not None:
-            for message in messages:
-                if message.routing is None or message.routing.session_id is None:
-                    raise InvalidOperation(
-                        f"The SessionId was not set on a message, and it cannot be sent to '{queue.name}'. "
-                        f"Entities that have session support enabled can only receive messages that have the "
-                        f"SessionId set to a valid value."
-                    )
+        chain = self._forwarding.chain(queue, None if destination is None else destination.path)
+        if destination is None:
+            self._check_sessions(queue, messages)
+            self._check_ids(queue)
+        elif chain and chain[0].main.reads_routing and any(message.routing is None for message in messages):
+            raise EntityDeleted(
+                f"'{destination.path}', to which is sent via '{queue.name}', was deleted and made anew since "
+                f"this link was attached"
+            )
+        for target in chain:
+            self._check_ids(target.main)
+        self._check_room(chain[-1] if chain else entity, size_bytes if total_bytes is None else total_bytes)
+        return queue
+
+    def _check_sessions(self, queue: MessageQueue, messages: Sequence[Message]) -> None:
+        if queue.sessions is None:
+            return
+        for message in messages:
+            if message.routing is None or message.routing.session_id is None:
+                raise InvalidOperation(
+                    f"The SessionId was not set on a message, and it cannot be sent to '{queue.name}'. "
+                    f"Entities that have session support enabled can only receive messages that have the "
+                    f"SessionId set to a valid value."
+                )
+
+    def _check_ids(self, queue: MessageQueue) -> None:
         if queue.duplicates is not None and queue.duplicates.full:
             raise QuotaExceeded(
                 f"'{queue.name}' remembers {len(queue.duplicates)} message ids, the most it may within its "
                 f"duplicate detection window: shorten the window or send more slowly"
             )
-        path = None if destination is None else destination.path
-        rests_at = self._forwarding.last_of_chain(queue, path) or entity
-        self._check_room(rests_at, size_bytes if total_bytes is None else total_bytes)
-        return queue
 
     def _check_room(self, entity: Entity, size_bytes: int) -> None:
         if self._entities.is_full(entity, size_bytes):
@@ -209,8 +223,8 @@ class Operations:
             if isinstance(command, ask.Send | ask.SendBatch):
                 queue = self._queues[command.queue_id]
                 path = None if command.destination is None else command.destination.path
-                rests_at = self._forwarding.last_of_chain(queue, path)
-                entity = rests_at or self._entities.of_queue(command.queue_id)
+                chain = self._forwarding.chain(queue, path)
+                entity = chain[-1] if chain else self._entities.of_queue(command.queue_id)
                 assert entity is not None
                 sizes[entity.entity_id] = sizes.get(entity.entity_id, 0) + _size_of(command)
         for entity_id, size_bytes in sizes.items():
