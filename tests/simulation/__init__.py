@@ -11,14 +11,22 @@ What is real: `Gateway`, `Engine`, `Namespace`, `MemoryStore` with its codec, an
 process and its death, the people at both ends.
 
 Modules
-    world    the heap, the clock, the random source, the running hash and the trace
-    node     the broker's process: it drives the real pieces as `server.shard` does, dies and recovers
-    peer     one client connection: SASL, CBS, links, requests, over a wire that may break
-    actors   somebody with one connection at a time; senders, receivers and managing say what he does
-    facts    the durable facts as the committed batches tell them, and what must hold between them
-    checker  what clients saw, compared with the facts and with what the requirements promise
-    plan     a seed's choices: queues, actors, faults; then the phase without faults
-    bugs     planted bugs, each a subclass or wrapper of a real piece
+    world        the heap, the clock, the random source, the running hash and the trace
+    line         a wire laid in the world
+    node         the broker's process: it drives the real pieces as `server.shard` does, dies and recovers
+    peer         one client connection: SASL, CBS, links, requests, transactions, over a wire that may break
+    actors       somebody with one connection at a time; who he is: senders, receivers, session_receivers,
+                 keepers, transactors, managing, and drainers at the end
+    messages     what clients send; requests: what they ask of the management nodes, and what may be answered
+    records      copies of the durable facts; facts: what the committed batches add up to, and what must hold
+                 between them
+    history      what clients did and saw, and what the world did
+    checker      history and facts compared with what the requirements promise, with
+                 reasons (why a message may be where it is, or gone), routes (where forwards lead), arrivals
+                 (duplicates), holds (sessions and their order), states (of sessions), units (transactions)
+    plan         a seed's choices: actors and faults; then the phase without faults; topology: its queues
+    bugs         planted bugs, each a subclass or wrapper of a real piece; planted: those in the broker's core
+    sizes        the broker's sizes brought down to what a simulation writes
 
 Fault model
     Network   Bytes are delayed (0 to 1.2 s), split and joined, never corrupted, reordered or duplicated: TCP
@@ -34,12 +42,16 @@ Fault model
               store's own tests.
     Clock     The broker's clock runs with the world's; the world jumps by hours at times. Over a restart the
               clock may also be set back, by up to an hour. Within the life of a process it never goes
-              backwards: the server's clock is made so.
+              backwards: the server's clock is made so. In about one seed of eight everybody is 240 times
+              slower, so that hours pass: locks are renewed for long, transactions and queues time out.
+    Entities  Settings change while in use, forwards among them; a status forbids to send or to receive for a
+              while; queues are deleted, by the administration or because they are idle, and made again.
     Load      Free space runs low and the loop lags at times: sends are refused then, settlements are not.
     Clients   Correct in protocol, careless in everything else: they settle late, twice, or never, forget
               messages, ignore locks, send duplicates, and go away without a word. (Broken bytes: tests/fuzz.)
 
 After the phase with faults comes one without: connections stay, the store answers, and everything must drain
-within a bounded time: each request gets its answer, each message is received, and the store holds nothing at
-the end.
+within a bounded time: each request gets its answer, each message is received, each session's state is read
+and cleared, and the store holds nothing at the end. Then nobody does anything, and what is to be deleted when
+idle must go.
 """

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peeklock.testing.wire import CLIENT, WireState
-from tests.simulation.checker import Checker, Lock
-from tests.simulation.facts import Violation
-from tests.simulation.node import Line, Node
+from tests.simulation.checker import Checker
+from tests.simulation.history import Lock
+from tests.simulation.line import Line
+from tests.simulation.node import Node
 from tests.simulation.peer import Peer
+from tests.simulation.records import Violation
 from tests.simulation.world import World
 
 RETRY_MS = 400
@@ -40,10 +42,8 @@ class Shared:
     """(address, sequence number, uid) of messages that were deferred."""
     locks: list[tuple[str, Lock]] = field(default_factory=list)
     """(address, lock) of recent deliveries, for whoever wants to settle through the management node."""
-
-    def queue_id(self, address: str) -> int:
-        entity, _, dead = address.partition("/")
-        return self.checker.queue_ids[entity] + (1 if dead else 0)
+    slowness: int = 1
+    """How many times longer than usual people take between two things they do."""
 
 
 class Actor:
@@ -185,6 +185,10 @@ class Actor:
         if peer is None or self.line is None or self.line.wire.state is not WireState.OPEN:
             return 0
         return len(peer.sends) + len(peer.settlements) + sum(len(r.answers) for r in peer.requests.values())
+
+    def next_time(self, delay_ms: int, do: Callable[..., None]) -> None:
+        """Do the next thing later, at one's own pace."""
+        self.later(delay_ms * self.shared.slowness, do)
 
     def later(self, delay_ms: int, do: Callable[..., None], *args: Any) -> None:
         """Do something later, unless the connection of now is lost by then."""

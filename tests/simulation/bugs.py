@@ -20,6 +20,15 @@ from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch, Frame, FrameKeys, LiveFacts, Store
 from tests.simulation.node import Pieces
+from tests.simulation.planted import (
+    CopyingForwards,
+    DeafToCancelling,
+    DisorderedSessions,
+    KeptSessions,
+    LostSettlements,
+    SharedSessions,
+    TornTransactions,
+)
 
 
 class EarlyEngine(Engine):
@@ -100,6 +109,19 @@ class WrappedStore:
 def _forget_counters(live: LiveFacts) -> LiveFacts:
     """Recover without the counters: the highest message that is left decides the next number."""
     return replace(live, numbers=[])
+
+
+def _forget_partitions(live: LiveFacts) -> LiveFacts:
+    """Recover without the counters of partitions: each begins anew."""
+    return replace(
+        live,
+        numbers=[(no, replace(n, partitions=(1,) * 16) if n.partitions else n) for no, n in live.numbers],
+    )
+
+
+def _forget_ids(live: LiveFacts) -> LiveFacts:
+    """Recover without the message ids that were seen."""
+    return replace(live, ids=[], id_frames={})
 
 
 def _forget_removals(batch: Batch) -> Batch:
@@ -231,5 +253,59 @@ BUGS: dict[str, Bug] = {
         10,
         "has lost a message|another body",
         lambda: Pieces(store=lambda store: WrappedStore(store, batch=_store_partly)),
+    ),
+    "shared-session": Bug(
+        "a session handed to two links",
+        10,
+        "two links hold a session",
+        lambda: Pieces(namespace=SharedSessions),
+    ),
+    "kept-session": Bug(
+        "a session's lock kept over a restart",
+        20,
+        "though nobody holds it",
+        lambda: Pieces(namespace=partial(KeptSessions, {})),
+    ),
+    "disordered-session": Bug(
+        "what is given back comes behind the rest of its session",
+        20,
+        "which was given back",
+        lambda: Pieces(namespace=DisorderedSessions),
+    ),
+    "deaf-to-cancelling": Bug(
+        "a cancelled accept keeps a session",
+        30,
+        "though nobody h(olds|eld) it|no session was available",
+        lambda: Pieces(namespace=DeafToCancelling),
+    ),
+    "torn-transaction": Bug(
+        "a transaction done in two frames",
+        10,
+        "done in part",
+        lambda: Pieces(namespace=TornTransactions),
+    ),
+    "lost-settlement": Bug(
+        "a settlement of a transaction lost",
+        10,
+        "done in part, without the|was committed, yet",
+        lambda: Pieces(namespace=LostSettlements),
+    ),
+    "copying-forward": Bug(
+        "a forward that copies without removing",
+        30,
+        "in two places",
+        lambda: Pieces(namespace=CopyingForwards),
+    ),
+    "forgotten-id": Bug(
+        "message ids forgotten at a restart",
+        10,
+        "is a duplicate of",
+        lambda: Pieces(store=lambda store: WrappedStore(store, live=_forget_ids)),
+    ),
+    "reused-partition-number": Bug(
+        "a partition's number used again after a restart",
+        20,
+        "partition's number is used again|counters go backwards",
+        lambda: Pieces(store=lambda store: WrappedStore(store, live=_forget_partitions)),
     ),
 }

@@ -1,87 +1,43 @@
 """What clients saw, compared with the durable facts and with what the requirements promise.
 
-Owns: the promises. Sees only what clients did and saw (each method below is called by a client at that
-moment), what the store holds (`facts`), and what the world did (crashes, clocks, updates). Must not know: any
-structure of the broker.
+Owns: the promises about sending, receiving and settling; those about places, sessions, states and
+transactions are with `reasons`, `holds`, `states` and `units`. Sees only what clients did and saw (each
+method below is called by a client at that moment), what the store holds (`facts`), and what the world did
+(crashes, clocks, updates). Must not know: any structure of the broker.
 
-All times are in world ms unless a name says `broker`; the broker's clock is the world's plus `offset_ms`,
-which changes at a restart only. Where a client cannot know what happened (an answer lost on the wire), both
-outcomes are allowed; the checks are exact where it can.
+Where a client cannot know what happened (an answer lost on the wire), both outcomes are allowed; the checks
+are exact where it can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import pairwise
 
-from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.message import NEVER_MS, MessageState
-from tests.simulation.facts import Commit, Facts, Record, Snapshot, Violation
+from peeklock.broker.message import MessageState
+from tests.simulation.facts import Facts
+from tests.simulation.history import (
+    COMMIT_MS_MAX,
+    DISABLED,
+    FOREVER,
+    GONE,
+    LIMITED,
+    WIRE_MS_MAX,
+    History,
+    Hold,
+    Lock,
+    Purge,
+    Seen,
+    Sent,
+    Unit,
+)
+from tests.simulation.holds import Holds
+from tests.simulation.reasons import Reasons
+from tests.simulation.records import MAIN, Commit, Record, Snapshot, Violation
+from tests.simulation.states import States
+from tests.simulation.units import Units
 
-WIRE_MS_MAX = 5_000
-"""The longest that anything is under way on the simulated network, either direction."""
-
-COMMIT_MS_MAX = 3_000
-"""The longest from an offered command to its durable batch: a slow commit in flight, then a slow one of its
-own."""
-
-FOREVER = 1 << 62
-
-DISABLED = "com.microsoft:entity-disabled"
-LIMITED = ("amqp:resource-limit-exceeded", "com.microsoft:server-busy")
-"""How sends are refused while space is low or the broker lags (R-06)."""
-
-
-@dataclass(slots=True)
-class Sent:
-    """One message that a client sent, scheduled or not."""
-
-    uid: int
-    queue: str
-    message_id: str | None
-    ttl_ms: int | None
-    scheduled_broker_ms: int | None
-    group: int
-    """Members of a batch share it; 0 = sent alone."""
-    sent_ms: int
-    wrong: bool = False
-    """It breaks a rule: it must be refused, with all its batch."""
-    outcome: str | None = None
-    """None = never told; else `accepted`, `dropped` (accepted as a duplicate), or the condition of the
-    rejection."""
-    reasons: set[str] = field(default_factory=set)
-    """What clients have asked for that would remove it: complete, cancel, or `dead-letter <reason>`."""
-
-
-@dataclass(slots=True)
-class Lock:
-    """One peek-lock as its receiver knows it."""
-
-    token: bytes
-    uid: int
-    queue_id: int
-    connection: int
-    count: int
-    taken_ms: int
-    until_ms: int
-    """The latest end that the client was told."""
-    ends: list[tuple[int, str]] = field(default_factory=list)
-    """When and by what it may have ended before: `settle complete`, `crash`, `cut`, `update`..."""
-    renewals_open: int = 0
-    """Renewals asked for and not answered: `until_ms` may be later than known."""
-    renewed: bool = False
-    settled: str | None = None
-    """The settlement that was answered with success."""
-    settled_ms: int = 0
-
-    def may_end_ms(self) -> int:
-        """The earliest instant at which it can have ended."""
-        return min([self.until_ms, *(at for at, _ in self.ends)])
-
-    def surely_live(self, now_ms: int, but: int = 0) -> bool:
-        """Nothing but the last `but` events in `ends` can have ended it by `now_ms`."""
-        return len(self.ends) <= but and now_ms < self.until_ms and self.settled is None
+LOCK_LOST = ("com.microsoft:message-lock-lost", "com.microsoft:session-lock-lost")
 
 
 class Checker:
@@ -90,25 +46,14 @@ class Checker:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self.facts = Facts(self._explain)
-        self.offset_ms = 0
-        self.sent: dict[int, Sent] = {}
-        self.groups: dict[int, list[int]] = {}
-        self.locks: dict[bytes, Lock] = {}
-        self.locks_of: dict[int, list[Lock]] = {}
-        self.queue_ids: dict[str, int] = {}
-        self.crashes: list[int] = []
-        self.jumps: list[int] = []
-        self.was_disabled = False
-        """An entity's status was not active at some time: links may be refused or detached for it."""
-        self._connections: dict[int, tuple[int, int]] = {}
-        """When each was made, and the broker's clock then relative to the world's."""
-        self._lost: dict[int, tuple[int, str]] = {}
-        self.updates: dict[int, list[int]] = {}
-        self.losses: list[int] = []
-        """When deliveries may have been lost between broker and client."""
-        self.delete_budget: dict[int, int] = {}
-        """By queue id: how many messages receive-and-delete and batch deletion may have taken away unseen."""
+        self.history = history = History(now_ms)
+        self.states = States(history)
+        self.reasons = Reasons(history, self.states)
+        self.facts = history.facts = Facts(self.reasons)
+        self.units = Units(history, self.reasons.is_dropped)
+        self.reasons.connect(self.units)
+        self.holds = Holds(history, self.reasons)
+        self.sent = history.sent
         self.taken: dict[int, int] = {}
         """uid -> when it was received by receive-and-delete."""
         self.counts = {"sent": 0, "accepted": 0, "rejected": 0, "delivered": 0, "settled": 0, "lock lost": 0}
@@ -117,107 +62,150 @@ class Checker:
 
     def committed(self, batch: Snapshot, landed_ms: int) -> None:
         """A batch has become durable."""
-        commit = Commit(batch.no, batch.opened_ms, batch.taken_ms, landed_ms, self.offset_ms)
-        born = self.facts.apply(batch, commit)
-        for entity in self.facts.entities.values():
-            self.queue_ids[entity.description.name] = entity.entity_id * 4
-        by_group: dict[int, int] = {}
-        for record in born:
-            self._check_birth(record, commit)
-            sent = self.sent[record.uid]
-            if sent.group and len(self.facts.life(record.uid).records) == 1:
-                by_group[sent.group] = by_group.get(sent.group, 0) + 1
-        for group in by_group:
-            for uid in self.groups[group]:
-                if not self.facts.life(uid).records and not self._is_duplicate(
-                    self.sent[uid], commit.landed_ms
-                ):
-                    raise Violation(
-                        f"a batched send was stored without its member uid {uid}: {self.groups[group]}"
-                    )
+        commit = Commit(batch.no, batch.opened_ms, batch.taken_ms, landed_ms, self.history.offset_ms)
+        outcome = self.facts.apply(batch, commit)
+        self.reasons.check(outcome, commit)
+        self.units.check()
+        self.holds.note_sessions(outcome.born)
+        self.holds.note_sessions(outcome.removed)
+        for entity_id, gone in self.facts.gone.items():
+            if gone is commit:
+                self.history.end_claims(
+                    "deleted",
+                    commit.opened_ms,
+                    lambda claim, it=entity_id: claim.entity_id == it,  # type: ignore[misc]
+                )
+
+    def started(self, offset_ms: int) -> None:
+        """A process starts; the broker's clock is set."""
+        self.history.offset_ms = offset_ms
+        self.reasons.forget_receivers()
 
     def crashed(self) -> None:
         """The broker's process died."""
         now = self._now_ms()
-        self.crashes.append(now)
-        self.losses.append(now)
-        for lock in self.locks.values():
-            lock.ends.append((now, "crash"))
+        history = self.history
+        history.crashes.append(now)
+        history.losses.append(now)
+        history.end_claims("crash", now, lambda claim: True)
+        for purge in history.purges:
+            purge.latest_ms = min(purge.latest_ms, now)
+        self.reasons.forget_receivers()
 
-    def updated(self, queue: str) -> None:
-        """An entity's properties are being changed: its locks drop."""
+    def updated(self, name: str, *, drops_locks: bool = True) -> None:
+        """An entity's properties are being changed: its locks drop, but for changes of user metadata."""
         now = self._now_ms()
-        queue_id = self.queue_ids[queue]
-        self.updates.setdefault(queue_id // 4, []).append(now)
-        for lock in self.locks.values():
-            if lock.queue_id // 4 == queue_id // 4:
-                lock.ends.append((now, "update"))
+        for entity_id in self.facts.named(name)[-1:]:
+            self.reasons.active(entity_id)
+            if drops_locks:
+                self.history.updates.setdefault(entity_id, []).append(now)
+                self.history.end_claims("update", now, lambda claim: claim.entity_id == entity_id)  # noqa: B023
+
+    def deleting(self, name: str) -> None:
+        """An entity is being deleted by the administration."""
+        self.history.deletions.setdefault(name, []).append(self._now_ms())
 
     def jumped(self) -> None:
         """The world's clock jumps: connections may time out, locks lapse at once."""
-        self.jumps.append(self._now_ms())
+        self.history.jumps.append(self._now_ms())
+        self.reasons.forget_receivers()
 
-    def may_be_disabled(self, condition: str | None) -> bool:
-        """Tell whether a refusal is due to an entity's status."""
-        return condition == DISABLED and self.was_disabled
+    def limited(self) -> None:
+        """Sending is limited, or not any more, or the status of an entity changes."""
+        self.history.limited.append(self._now_ms())
+
+    def may_refuse(self, condition: str | None, name: str) -> bool:
+        """Tell whether a refusal is due to an entity's status, or to its absence."""
+        if condition in GONE:
+            return self.history.may_be_gone(name)
+        if condition == "amqp:not-allowed":  # nothing can be received from an entity that forwards
+            return any(d.forward_to for i in self.facts.named(name) for _, d in self.facts.descriptions[i])
+        return condition == DISABLED and self.history.was_disabled
+
+    def exists(self, name: str) -> bool:
+        """Tell whether an entity is there, as far as facts tell."""
+        return any(entity_id in self.facts.entities for entity_id in self.facts.named(name)[-1:])
 
     def connected(self, connection: int) -> None:
         """A connection was made."""
-        self._connections[connection] = self._now_ms(), self.offset_ms
+        self.history.connections[connection] = self._now_ms(), self.history.offset_ms
 
     def excused(self, connection: int) -> bool:
-        """Tell whether something has happened since that may end a connection or its links from the broker's
-        side."""
-        since = self._connections[connection][0]
-        return connection in self._lost or any(at >= since for at in (*self.jumps[-1:], *self.crashes[-1:]))
+        """Tell whether something has happened that may end a connection from the broker's side."""
+        return self.history.excused(connection)
 
     def connection_lost(self, connection: int, how: str) -> None:
         """A connection is over: `cut` (its locks drop), `drop` (they drop, now or later), `close` (they
         stay)."""
         now = self._now_ms()
-        self.losses.append(now)
-        if how != "close" and connection not in self._lost:
-            self._lost[connection] = now, how
-            for lock in self.locks.values():
-                if lock.connection == connection:
-                    lock.ends.append((now, how))
+        history = self.history
+        history.losses.append(now)
+        self.holds.connection_lost(connection, how)
+        if how != "close" and connection not in history.lost:
+            history.lost[connection] = now, how
+            history.end_claims(how, now, lambda claim: claim.connection == connection)
 
     def link_lost(self) -> None:
         """A receiver link was detached: deliveries under way on it are lost, their locks lapse."""
-        self.losses.append(self._now_ms())
+        self.history.losses.append(self._now_ms())
+
+    def receiving(self, name: str, link: object, on: bool) -> None:
+        """A receiver of an entity has credit by now, or has none any more."""
+        jumped = any(self._now_ms() - at < WIRE_MS_MAX + COMMIT_MS_MAX for at in self.history.jumps[-1:])
+        if not (on and jumped):  # its connection may have timed out, and the client does not know yet
+            self.reasons.receiving(self.facts.named(name)[-1], link, on)
 
     # Sending
 
-    def sending(self, messages: list[Sent]) -> None:
-        """A client is about to send; several messages make one batch."""
+    def sending(self, messages: list[Sent], unit: Unit | None = None, *, silent: bool = False) -> None:
+        """A client is about to send; several messages make one batch. `silent`: it wants no answer."""
         for message in messages:
+            message.unit = unit
             self.sent[message.uid] = message
-            self.groups.setdefault(message.group, []).append(message.uid)
+            self.history.groups.setdefault(message.group, []).append(message.uid)
+            self.reasons.arrivals.sending(message)
+        if unit is not None:
+            self.units.sending(unit, [message.uid for message in messages], silent=silent)
         self.counts["sent"] += len(messages)
 
     def send_answered(self, uids: list[int], outcome: str) -> None:
         """The outcome has arrived: `accepted` or the condition of the rejection."""
         accepted = outcome == "accepted"
+        unit = self.sent[uids[0]].unit
         if any(self.sent[uid].wrong for uid in uids) if accepted else not self._may_refuse(uids, outcome):
             raise Violation(f"a send was answered with {outcome}: {[self.sent[uid] for uid in uids]}")
         self.counts["accepted" if accepted else "rejected"] += len(uids)
+        if accepted and unit is not None:
+            self.units.enlisted(unit, uids)
+            return  # what becomes of it is said when the transaction is discharged
         for uid in uids:
             sent = self.sent[uid]
-            if sent.outcome is not None:
+            if sent.outcome not in (None, "rolled back"):
                 raise Violation(f"uid {uid} was answered twice: {sent.outcome}, then {outcome}")
             stored = bool(self.facts.life(uid).records)
             if not accepted and stored:
                 raise Violation(f"uid {uid} was refused with {outcome}, yet stored: {self.story(uid)}")
             if accepted and not stored:
-                if not self._is_duplicate(sent, self._now_ms()):
+                if not self.reasons.is_dropped(uid, self._now_ms()):
                     raise Violation(f"uid {uid} was accepted, yet is not on stable storage")
                 outcome = "dropped"
-            sent.outcome = outcome
+            sent.outcome, sent.answered_ms = outcome, self._now_ms()
+        if accepted and (records := self.facts.life(uids[0]).records):
+            self._active(records[0][0].queue_id, self.sent[uids[0]].sent_ms)
+
+    def _active(self, queue_id: int, since_ms: int) -> None:
+        """Something was done with an entity, at some time since then."""
+        self.reasons.active(queue_id // 4, since_ms)
 
     def _may_refuse(self, uids: list[int], condition: str) -> bool:
-        if condition == "com.microsoft:argument-error":
-            return any(self.sent[uid].wrong for uid in uids)
-        return condition in LIMITED or (condition == DISABLED and self.was_disabled)
+        sent = self.sent[uids[0]]
+        if condition in [self.sent[uid].wrong for uid in uids]:
+            return True
+        if condition in LIMITED and self.history.limited:
+            return True
+        if sent.unit is not None and condition.startswith("amqp:transaction:"):
+            return self.units.may_be_over(sent.unit)
+        return self.may_refuse(condition, sent.queue)
 
     def scheduled(self, uids: list[int], numbers: list[int]) -> None:
         """The schedule operation answered with sequence numbers."""
@@ -226,7 +214,7 @@ class Checker:
             if self.sent[uid].outcome == "dropped":
                 continue
             first = self.facts.life(uid).records[0][0]
-            if first.sequence_number != number:
+            if first.enqueued_sequence_number != number:
                 raise Violation(
                     f"uid {uid} was scheduled as {first.sequence_number}, but the answer said {number}"
                 )
@@ -234,26 +222,43 @@ class Checker:
     # Receiving
 
     def delivered(
-        self, uid: int, queue_id: int, sequence_number: int, count: int, token: bytes,
-        until_broker_ms: int | None,
+        self,
+        seen: Seen,
+        address: str,
+        token: bytes,
         connection: int,
-    ) -> Lock | None:  # fmt: skip
-        """A message has arrived at a receiver; without `until_broker_ms` it was receive-and-delete."""
+        *,
+        deletes: bool = False,
+        hold: Hold | None = None,
+        by_number: bool = False,
+    ) -> Lock | None:
+        """A message has arrived at a receiver.
+
+        Args:
+            deletes: it was received and deleted.
+            hold: the session under whose lock it is.
+            by_number: it was deferred, and asked for.
+        """
         self.counts["delivered"] += 1
         now = self._now_ms()
+        uid, count = seen.uid, seen.count
+        name, sub = split(address)
+        queue_id = self.history.queue_id_with(name, sub, uid)
         life = self.facts.life(uid)
         known = [record for record, _ in life.records if record.queue_id == queue_id]
-        if not any(record.sequence_number == sequence_number for record in known):
+        if not any(_shows(seen, record) for record in known):
             raise Violation(
-                f"uid {uid} was delivered from {queue_id} as {sequence_number}, not on stable storage there"
+                f"{seen} was delivered from {address}, not on stable storage so: {self.story(uid)}"
             )
         if count > max(record.delivery_count for record in known):
             raise Violation(
                 f"uid {uid} was delivered with count {count}, not on stable storage: {self.story(uid)}"
             )
-        if queue_id % 4 == 0 and count >= max(d.max_delivery_count for d in self.facts.history(queue_id)):
+        if queue_id % 4 == MAIN and count >= max(d.max_delivery_count for d in self.facts.history(queue_id)):
             raise Violation(f"uid {uid} was delivered {count + 1} times, past MaxDeliveryCount")
-        if until_broker_ms is None:
+        if seen.session_id != self.sent[uid].session_id:
+            raise Violation(f"{seen} was sent to session {self.sent[uid].session_id!r}")
+        if deletes:
             if uid in self.taken:
                 raise Violation(f"uid {uid} was received and deleted twice")
             self.taken[uid] = now
@@ -262,37 +267,46 @@ class Checker:
                     f"uid {uid} was given to receive-and-delete, yet its removal is not on stable storage"
                 )
             return None
-        duration_ms = self.facts.description(queue_id).lock_duration_ms
-        offset_ms = self._connections[connection][1]
-        until_ms = until_broker_ms - offset_ms
-        lock = Lock(token, uid, queue_id, connection, count, until_ms - duration_ms, until_ms)
-        lock.ends += [(at, "crash") for at in self.crashes if at >= lock.taken_ms]
-        lock.ends += [(at, "update") for at in self.updates.get(queue_id // 4, ()) if at >= lock.taken_ms]
-        lock.ends += [self._lost[connection]] if connection in self._lost else []
-        self._check_lock(lock, life.removed, known[-1], lock.taken_ms + offset_ms)
-        self.locks[token] = lock
-        self.locks_of.setdefault(uid, []).append(lock)
+        if (seen.until_broker_ms is None) != (hold is not None):
+            raise Violation(f"uid {uid} is locked until {seen.until_broker_ms}, under {hold}")
+        lock = self._lock(seen, queue_id, token, connection, hold)
+        self._check_lock(lock, life.removed, known[-1])
+        self.history.locks[token] = lock
+        self.history.locks_of.setdefault(uid, []).append(lock)
+        if hold is not None and not by_number:
+            self.holds.delivered(hold, lock, known[-1])
+        self._active(queue_id, lock.taken_ms)
         return lock
 
-    def _check_lock(self, lock: Lock, removed: Commit | None, record: Record, taken_broker_ms: int) -> None:
+    def _lock(self, seen: Seen, queue_id: int, token: bytes, connection: int, hold: Hold | None) -> Lock:
+        now = self._now_ms()
+        if seen.until_broker_ms is None:
+            assert hold is not None
+            return Lock(connection, queue_id, hold.taken_ms, FOREVER, token, seen.uid, seen.count, now, hold)
+        duration_ms = self.facts.description(queue_id).lock_duration_ms
+        until_ms = seen.until_broker_ms - self.history.connections[connection][1]
+        lock = Lock(connection, queue_id, until_ms - duration_ms, until_ms, token, seen.uid, seen.count, now)
+        lock.ends += self.history.ends_since(lock)
+        return lock
+
+    def _check_lock(self, lock: Lock, removed: Commit | None, record: Record) -> None:
         uid = lock.uid
         if lock.taken_ms > self._now_ms():
             raise Violation(f"uid {uid} is locked from a time to come: {lock}")
-        if lock.token in self.locks:
+        if lock.token in self.history.locks:
             raise Violation(
-                f"lock token {lock.token.hex()} was given twice: {lock}, {self.locks[lock.token]}"
+                f"lock token {lock.token.hex()} was given twice: {lock}, {self.history.locks[lock.token]}"
             )
         if removed is not None and lock.taken_ms > removed.landed_ms:
             raise Violation(f"uid {uid} was locked after it was gone: {lock}; {self.story(uid)}")
-        for other in self.locks_of.get(uid, ()):
-            first, second = (other, lock) if other.taken_ms <= lock.taken_ms else (lock, other)
-            either = second.taken_ms == first.taken_ms and second.may_end_ms() <= first.taken_ms
-            if second.taken_ms < first.may_end_ms() and not either:
-                raise Violation(f"uid {uid} has two live locks: {first} and {second}")
+        for other in self.history.locks_of.get(uid, ()):
+            if _overlap(other, lock):
+                raise Violation(f"uid {uid} has two live locks: {other} and {lock}")
             if other.settled in ("complete", "dead-letter") and other.queue_id == lock.queue_id:
                 raise Violation(f"uid {uid} came back after {other.settled} was acknowledged: {lock}")
-        if lock.queue_id % 4 == 0:
-            expires = self.expires_broker_ms(record, max)
+        if lock.queue_id % 4 == MAIN and lock.hold is None:
+            expires = self.reasons.expires_broker_ms(record, max)
+            taken_broker_ms = lock.taken_ms + self.history.connections[lock.connection][1]
             if record.state is MessageState.ACTIVE and taken_broker_ms > expires:
                 raise Violation(
                     f"uid {uid} was delivered after its time-to-live: {lock}, expired at {expires}"
@@ -300,53 +314,61 @@ class Checker:
 
     # Settling
 
-    def settling(self, lock: Lock, kind: str, reason: str | None = None) -> None:
+    def settling(self, lock: Lock, kind: str, reason: str = "", unit: Unit | None = None) -> None:
         """A client sends a settlement: complete, abandon, defer, dead-letter, release."""
+        if unit is not None:
+            self.units.settling(unit, lock, kind, reason)
+            return
         lock.ends.append((self._now_ms(), f"settle {kind}"))
         if kind == "complete":
             self.sent[lock.uid].reasons.add("complete")
         elif kind == "dead-letter":
             self.sent[lock.uid].reasons.add(f"dead-letter {reason}")
 
-    def settle_answered(self, lock: Lock, kind: str, asked_ms: int, condition: str | None) -> None:
-        """The answer to a settlement has arrived; `condition` None = performed."""
+    def settle_answered(
+        self, lock: Lock, kind: str, asked_ms: int, condition: str | None, unit: Unit | None = None
+    ) -> None:
+        """The answer to a settlement has arrived; `condition` None = performed, or enlisted."""
         now = self._now_ms()
         if condition is not None:
-            self.counts["lock lost"] += condition.endswith("lock-lost")
-            if condition != "com.microsoft:message-lock-lost" and not self.may_be_disabled(condition):
-                raise Violation(f"{kind} was refused with {condition}: {lock}")
-            if condition.endswith("lock-lost") and lock.surely_live(now, but=1):
-                raise Violation(f"{kind} was refused with {condition}, yet the lock is live: {lock}")
+            self._check_refusal(lock, kind, asked_ms, condition, unit)
+            return
+        self._check_held(lock, kind, asked_ms)
+        if unit is not None:
+            self.units.enlisted(unit, [lock.token])
             return
         self.counts["settled"] += 1
-        self._check_held(lock, kind, asked_ms)
         lock.settled, lock.settled_ms = kind, now
         life = self.facts.life(lock.uid)
         here = [record for record, _ in life.records if record.queue_id == lock.queue_id]
-        dead = [record for record, _ in life.records if record.in_dead_letter_queue]
-        if kind == "complete" and life.removed is None:
-            raise Violation(
-                f"complete was acknowledged, yet is not on stable storage: {self.story(lock.uid)}"
-            )
-        if (
-            kind == "abandon"
-            and not any(r.delivery_count > lock.count for r in here)
-            and not dead
-            and not life.removed
-        ):
-            raise Violation(f"abandon was acknowledged, yet is not on stable storage: {self.story(lock.uid)}")
-        if kind == "defer" and here[-1].state is not MessageState.DEFERRED:
-            raise Violation(f"defer was acknowledged, yet is not on stable storage: {self.story(lock.uid)}")
-        if kind == "dead-letter" and not dead:
-            raise Violation(
-                f"dead-letter was acknowledged, yet is not on stable storage: {self.story(lock.uid)}"
-            )
+        moved = [record for record, _ in life.records if record.queue_id != lock.queue_id]
+        kept = {
+            "complete": life.removed is not None,
+            "abandon": any(r.delivery_count > lock.count for r in here) or bool(moved or life.removed),
+            "defer": here[-1].state is MessageState.DEFERRED or bool(moved or life.removed),
+            "dead-letter": bool(moved or life.removed),
+        }
+        if not kept.get(kind, True):
+            raise Violation(f"{kind} was acknowledged, yet is not on stable storage: {self.story(lock.uid)}")
+
+    def _check_refusal(self, lock: Lock, kind: str, asked_ms: int, condition: str, unit: Unit | None) -> None:
+        self.counts["lock lost"] += condition in LOCK_LOST
+        name = self.facts.description(lock.queue_id).name
+        if unit is not None and condition.startswith("amqp:transaction:") and self.units.may_be_over(unit):
+            return
+        if condition != LOCK_LOST[lock.hold is not None] and not self.may_refuse(condition, name):
+            raise Violation(f"{kind} was refused with {condition}: {lock}")
+        if condition in LOCK_LOST and lock.surely_live(self._now_ms(), 1, asked_ms):
+            raise Violation(f"{kind} was refused with {condition}, yet the lock is live: {lock}")
 
     def _check_held(self, lock: Lock, kind: str, asked_ms: int) -> None:
         """Check that a lock whose settlement or renewal succeeded can have been held when it was asked
         for."""
         if lock.settled is not None and (kind != "renewal" or lock.settled_ms < asked_ms):
             raise Violation(f"{kind} succeeded on a lock settled before: {lock}")
+        if lock.hold is not None:
+            self.holds.check_held(lock.hold, kind, asked_ms)
+            return
         if asked_ms >= lock.until_ms and not lock.renewals_open:
             raise Violation(f"{kind} at {asked_ms} succeeded on a lapsed lock: {lock}")
         for at, what in lock.ends:
@@ -355,175 +377,100 @@ class Checker:
             if what == "cut" and at + WIRE_MS_MAX + COMMIT_MS_MAX < asked_ms:
                 raise Violation(f"{kind} at {asked_ms} succeeded on a lock of a broken connection: {lock}")
 
-    def renewing(self, lock: Lock) -> None:
-        """A client asks to renew a lock."""
+    def renewing(self, lock: Lock | Hold) -> None:
+        """A client asks to renew the lock of a message or a session."""
         lock.renewals_open += 1
 
-    def renew_answered(self, lock: Lock, asked_ms: int, until_broker_ms: int | None) -> None:
-        """The answer to a renewal; None = lock lost."""
+    def renew_answered(
+        self, lock: Lock | Hold, asked_ms: int, until_broker_ms: int | None, connection: int
+    ) -> None:
+        """The answer to a renewal over a connection; without `until_broker_ms` the lock is lost."""
         if until_broker_ms is None:
             if lock.surely_live(self._now_ms()):
                 raise Violation(f"renewal was refused, yet the lock is live: {lock}")
         else:
-            self._check_held(lock, "renewal", asked_ms)
-            renewed_ms = until_broker_ms - self.offset_ms - (lock.until_ms - lock.taken_ms)
-            if not lock.renewed and not asked_ms <= renewed_ms <= self._now_ms():
+            if isinstance(lock, Hold):
+                self.holds.check_holder(lock, "renewal", asked_ms)
+            else:
+                self._check_held(lock, "renewal", asked_ms)
+            duration_ms = self.facts.description(lock.queue_id).lock_duration_ms
+            until_ms = until_broker_ms - self.history.connections[connection][1]
+            if not asked_ms <= until_ms - duration_ms <= self._now_ms():
                 raise Violation(f"a renewal between {asked_ms} and now gave {until_broker_ms}: {lock}")
-            lock.renewed = True
-            lock.until_ms = max(lock.until_ms, until_broker_ms - self.offset_ms)
+            held = lock if isinstance(lock, Lock) else self.holds.held_again(lock)[-1]
+            held.until_ms = max(held.until_ms, until_ms)
         lock.renewals_open -= 1
 
-    def cancelling(self, uid: int) -> None:
-        """A client asks to cancel a scheduled message."""
-        self.sent[uid].reasons.add("cancel")
+    # Cancelling and deleting
 
-    def cancelled(self, uid: int) -> None:
+    def cancelling(self, name: str, number: int) -> None:
+        """A client asks to cancel the scheduled message with a number, whichever that is."""
+        self.history.cancels.add((name, number))
+
+    def cancelled(self, name: str, number: int) -> None:
         """The cancellation was acknowledged."""
-        if self.facts.life(uid).removed is None:
-            raise Violation(f"cancel was acknowledged, yet is not on stable storage: {self.story(uid)}")
+        queue_id = self.history.queue_id(name, MAIN)
+        for record in self.facts.live.values():
+            if record.queue_id == queue_id and record.sequence_number == number:
+                raise Violation(
+                    f"cancel was acknowledged, yet is not on stable storage: {self.story(record.uid)}"
+                )
 
-    def may_delete(self, queue_id: int, count: int) -> None:
+    def may_delete(self, address: str, count: int) -> None:
         """A client lets the broker remove messages by itself: receive-and-delete credit, batch deletion."""
-        self.delete_budget[queue_id] = self.delete_budget.get(queue_id, 0) + count
+        name, sub = split(address)
+        for entity_id in self.facts.named(name)[-1:]:
+            budget = self.history.delete_budget
+            queue_id = entity_id * 4 + sub
+            budget[queue_id] = budget.get(queue_id, 0) + count
 
-    def peeked(self, queue_id: int, from_number: int, found: list[tuple[int, int, int]]) -> None:
-        """A peek answered with (sequence number, uid, state)."""
-        last = from_number - 1
-        for number, uid, state in found:
-            if number <= last:
-                raise Violation(f"peek of {queue_id} from {from_number} is out of order: {found}")
-            last = number
-            known = [record for record, _ in self.facts.life(uid).records if record.queue_id == queue_id]
-            if not any(record.sequence_number == number and record.state == state for record in known):
-                raise Violation(
-                    f"peek shows uid {uid} as {number} in state {state}, never on stable storage so"
-                )
+    def purging(self, address: str, before_broker_ms: int) -> tuple[Purge, set[int]]:
+        """A client asks to delete all that is there; the second value is for the answer."""
+        name, sub = split(address)
+        queue_id = self.history.queue_id(name, sub)
+        purge = Purge(queue_id, before_broker_ms, self._now_ms())
+        self.history.purges.append(purge)
+        return purge, {
+            record.uid
+            for record in self.facts.live.values()
+            if record.queue_id == queue_id
+            and record.state is not MessageState.SCHEDULED
+            and record.enqueued_at_ms <= before_broker_ms
+        }
 
-    # Reasons
-
-    def _check_birth(self, record: Record, commit: Commit) -> None:
-        sent = self.sent.get(record.uid)
-        if sent is None:
-            raise Violation(f"a message nobody sent: {record}")
-        if sent.outcome is not None and sent.outcome != "accepted" and sent.outcome != "dropped":
-            raise Violation(f"uid {sent.uid} was refused with {sent.outcome}, and stored later")
-        if record.in_dead_letter_queue:
-            self._check_reason(record, commit)
-            return
-        description = self.facts.description(record.queue_id)
-        if sent.scheduled_broker_ms is not None and record.state is MessageState.ACTIVE:
-            if commit.taken_broker_ms < sent.scheduled_broker_ms:
-                raise Violation(f"activated before its time {sent.scheduled_broker_ms}: {record}")
-            if record.enqueued_at_ms < sent.scheduled_broker_ms:
-                raise Violation(
-                    f"enqueued at {record.enqueued_at_ms}, before its time {sent.scheduled_broker_ms}"
-                )
-        if record.state is MessageState.ACTIVE and sent.ttl_ms is not None:
-            limits = {min(sent.ttl_ms, d.default_ttl_ms) for d in self.facts.history(record.queue_id)}
-            if record.expires_at_ms - record.enqueued_at_ms not in limits:
-                raise Violation(
-                    f"expires {record.expires_at_ms - record.enqueued_at_ms} ms after, not {limits}: {record}"
-                )
-        if description.requires_duplicate_detection and sent.message_id is not None:
-            self._check_duplicates(sent, record, commit)
-
-    def _check_duplicates(self, sent: Sent, record: Record, commit: Commit) -> None:
-        if len(self.facts.life(sent.uid).records) > 1:
-            return  # an activation, not an arrival
-        window_ms = self.facts.description(record.queue_id).duplicate_window_ms
-        for other, first in self._same_id(sent):
-            # The first one counts from some instant in its batch on, this one was let in at some in its own.
-            lag_ms = commit.taken_broker_ms - first.opened_broker_ms
-            if 0 <= lag_ms < window_ms and other != sent.uid:
-                raise Violation(
-                    f"uid {sent.uid} is a duplicate of uid {other}, {lag_ms} ms older, and was stored"
-                )
-
-    def _same_id(self, sent: Sent) -> list[tuple[int, Commit]]:
-        return [
-            (other.uid, self.facts.life(other.uid).records[0][1])
-            for other in self.sent.values()
-            if other.message_id == sent.message_id and other.queue == sent.queue and other.uid != sent.uid
-            and self.facts.life(other.uid).records
-        ]  # fmt: skip
-
-    def _is_duplicate(self, sent: Sent, now_ms: int) -> bool:
-        """Tell whether a message that is not stored may have been dropped as a duplicate."""
-        description = self.facts.description(self.queue_ids[sent.queue])
-        if not description.requires_duplicate_detection or sent.message_id is None:
-            return False
-        window_ms = description.duplicate_window_ms
-        at_broker_ms = sent.sent_ms + self.offset_ms
-        return any(at_broker_ms <= first.taken_broker_ms + window_ms for _, first in self._same_id(sent))
-
-    def _check_reason(self, record: Record, commit: Commit) -> None:
-        reason = record.dead_letter_reason()
-        sent = self.sent[record.uid]
-        main = [r for r, _ in self.facts.life(record.uid).records if not r.in_dead_letter_queue]
-        if not main:
-            raise Violation(f"in a dead-letter queue without ever having been in the main queue: {record}")
-        if record.sequence_number != main[-1].sequence_number:
-            raise Violation(
-                f"the sequence number changed on the way to the dead-letter queue: {main[-1]} -> {record}"
-            )
-        if f"dead-letter {reason}" in sent.reasons:
-            return
-        history = self.facts.history(record.queue_id)
-        if reason == "TTLExpiredException":
-            self._check_unlocked(main[-1], commit)
-        if reason == "MaxDeliveryCountExceeded":
-            if record.delivery_count < min(d.max_delivery_count for d in history):
-                raise Violation(f"dead-lettered for MaxDeliveryCount too early: {record}")
-            if (
-                main[-1].state is MessageState.ACTIVE
-                and self.expires_broker_ms(main[-1], max) < commit.opened_broker_ms
-            ):
-                raise Violation(f"expired, yet dead-lettered for MaxDeliveryCount: {record}")
-        elif reason == "TTLExpiredException":
-            if not any(d.dead_lettering_on_expiration for d in history):
-                raise Violation(f"dead-lettered on expiration where that is off: {record}")
-            if self.expires_broker_ms(main[-1], min) > commit.taken_broker_ms:
-                raise Violation(f"dead-lettered for expiration before it: {record}")
-        else:
-            raise Violation(f"dead-lettered for a reason nobody gave: {reason}, {record}")
-
-    def _explain(self, record: Record, elsewhere: list[Record], commit: Commit) -> str | None:
-        """Why may this message be gone from its queue?"""
-        sent = self.sent[record.uid]
-        if not record.in_dead_letter_queue:
-            if any(other.in_dead_letter_queue for other in elsewhere):
-                return "dead-lettered"  # for which reason is checked at its arrival there
-            if record.state is MessageState.SCHEDULED:
-                if any(other.position > record.position for other in elsewhere):
-                    return "activated"
-                return "cancelled" if "cancel" in sent.reasons else None
-        if "complete" in sent.reasons:
-            return "completed"
-        self._check_unlocked(record, commit)
-        if record.state is MessageState.ACTIVE and not record.in_dead_letter_queue:
-            if self.expires_broker_ms(record, min) <= commit.taken_broker_ms:
-                return "expired"
-        budget = self.delete_budget.get(record.queue_id, 0)
-        if budget > 0:
-            self.delete_budget[record.queue_id] = budget - 1
-            return "received and deleted"
-        return None
-
-    def _check_unlocked(self, record: Record, commit: Commit) -> None:
-        """Check that a message which nobody settled was not taken away under a live lock (E-03, A-06)."""
-        for lock in self.locks_of.get(record.uid, ()):
-            if lock.queue_id != record.queue_id or lock.ends or lock.settled is not None:
+    def purged(self, purge: Purge, there: set[int], count: int) -> None:
+        """The purge is over."""
+        now = self._now_ms()
+        purge.latest_ms = now
+        for uid in there:
+            if self.history.facts.life(uid).removed is not None or self.facts.where[uid][0] != purge.queue_id:
                 continue
-            if lock.taken_ms < commit.opened_ms and commit.taken_ms < lock.until_ms:
-                raise Violation(f"a message is gone while it was locked: {record}, {lock}")
+            if not any(
+                lock.queue_id == purge.queue_id and (lock.until_ms >= purge.asked_ms or lock.hold is not None)
+                for lock in self.history.locks_of.get(uid, ())
+            ) and not any(at >= purge.asked_ms - 60_000 for at in self.history.losses):
+                raise Violation(f"a purge of {purge.queue_id} has left uid {uid}: {self.story(uid)}")
+        if count < 0:
+            raise Violation(f"a purge of {purge.queue_id} answered {count}")
 
-    def expires_broker_ms(self, record: Record, choose: Callable[[list[int]], int]) -> int:
-        """When a message expires: the earliest (`min`) or latest (`max`) instant that the entity's settings
-        allow."""
-        if record.expires_at_ms != NEVER_MS:
-            return record.expires_at_ms
-        ttl_ms = choose([d.default_ttl_ms for d in self.facts.history(record.queue_id)])
-        return FOREVER if ttl_ms >= UNLIMITED_MS else record.enqueued_at_ms + ttl_ms
+    def purge_lost(self, purge: Purge) -> None:
+        """The answer to a purge will not come."""
+        purge.latest_ms = min(purge.latest_ms, self._now_ms() + WIRE_MS_MAX + COMMIT_MS_MAX)
+
+    def peeked(self, address: str, from_number: int, found: list[Seen], session_id: str | None) -> None:
+        """A peek answered."""
+        last = from_number - 1
+        name, sub = split(address)
+        for seen in found:
+            if seen.number <= last:
+                raise Violation(f"peek of {address} from {from_number} is out of order: {found}")
+            last = seen.number
+            if session_id is not None and seen.session_id != session_id:
+                raise Violation(f"peek of session {session_id!r} shows {seen}")
+            queue_id = self.history.queue_id_with(name, sub, seen.uid)
+            known = [record for record, _ in self.facts.life(seen.uid).records if record.queue_id == queue_id]
+            if not any(_shows(seen, record) and record.state == seen.state for record in known):
+                raise Violation(f"peek of {address} shows {seen}, never on stable storage so")
 
     # The end
 
@@ -535,10 +482,11 @@ class Checker:
                 raise Violation(f"uid {uid} was accepted and is nowhere")
             if uid in self.facts.where and life.removed is not None:
                 raise Violation(f"uid {uid} is there and gone: {self.story(uid)}")
-        for uid, locks in self.locks_of.items():
+        for uid, locks in self.history.locks_of.items():
             for queue_id in {lock.queue_id for lock in locks}:
                 of_queue = sorted(
-                    (k for k in locks if k.queue_id == queue_id), key=lambda k: (k.taken_ms, k.count)
+                    (k for k in locks if k.queue_id == queue_id),
+                    key=lambda k: (k.taken_ms, k.count, k.seen_ms),
                 )
                 for first, second in pairwise(of_queue):
                     self._check_count(uid, first, second)
@@ -546,13 +494,16 @@ class Checker:
     def _check_count(self, uid: int, first: Lock, second: Lock) -> None:
         """Check the delivery count from one delivery to the next that was seen (L-08)."""
         between = second.count - first.count
-        kinds = {what for _, what in first.ends if what.startswith("settle")}
-        crashed = any(first.taken_ms <= at <= second.taken_ms for at in self.crashes)
-        updated = any(
-            first.taken_ms <= at <= second.taken_ms for at in self.updates.get(first.queue_id // 4, ())
-        )
-        lost = any(first.taken_ms <= at <= second.taken_ms + WIRE_MS_MAX for at in self.losses)
-        kept = kinds & {"settle release", "settle defer"}
+        ends = first.all_ends()
+        kinds = {what for _, what in ends}
+        # When exactly a message of a session was locked is not told.
+        until_ms = second.taken_ms if second.hold is None else second.seen_ms
+        updates = self.history.updates.get(first.entity_id, ())
+        crashed = any(first.taken_ms <= at <= until_ms for at in self.history.crashes)
+        updated = any(first.taken_ms <= at <= until_ms for at in updates)
+        lost = any(first.taken_ms <= at <= until_ms + WIRE_MS_MAX for at in self.history.losses)
+        kept = kinds & {"settle release", "settle defer", "detach", "close"}
+        kept |= {what for what in kinds if what.startswith("enlist")}
         if between < 0:
             raise Violation(f"uid {uid}: the delivery count went down: {first} -> {second}")
         if between == 0 and not crashed and not updated and not kept:
@@ -562,28 +513,39 @@ class Checker:
                 f"uid {uid}: the delivery count went up by {between} at once: {first} -> {second}"
             )
         released_in_time = any(
-            what == "settle release" and at + WIRE_MS_MAX + COMMIT_MS_MAX < first.until_ms
-            for at, what in first.ends
-        )
-        if (
-            between > 0
-            and released_in_time
-            and len(first.ends) == 1
-            and not lost
-            and not crashed
-            and not updated
-        ):
+            what in ("settle release", "detach") and at + WIRE_MS_MAX + COMMIT_MS_MAX < first.until_ms
+            and (first.hold is None or at + WIRE_MS_MAX + COMMIT_MS_MAX < first.hold.until_ms)
+            for at, what in ends
+        )  # fmt: skip
+        if between > 0 and released_in_time and len(ends) == 1 and not lost and not crashed and not updated:
             raise Violation(f"uid {uid}: released, yet the delivery count went up: {first} -> {second}")
 
     def story(self, uid: int) -> str:
         """Tell what was ever durable about a uid, and its locks."""
-        life = self.facts.life(uid)
-        lines = [f"{self.sent.get(uid)}"]
-        lines += [
-            f"  batch {commit.no} landed {commit.landed_ms}: {record}" for record, commit in life.records
-        ]
-        lines += (
-            [f"  gone with batch {life.removed.no} landed {life.removed.landed_ms}"] if life.removed else []
-        )
-        lines += [f"  {lock}" for lock in self.locks_of.get(uid, ())]
-        return "\n".join(lines)
+        return self.history.story(uid)
+
+
+def _overlap(other: Lock, lock: Lock) -> bool:
+    """Tell whether two locks of a message were surely held at the same time. Those of one session follow each
+    other under its own lock; when exactly such a one was taken is not told."""
+    if lock.hold is not None or other.hold is not None:
+        if lock.hold is not None and other.hold is not None:
+            return False
+        plain, other = (other, lock) if other.hold is None else (lock, other)
+        return plain.taken_ms < other.taken_ms and other.seen_ms < plain.may_end_ms()
+    first, second = (other, lock) if other.taken_ms <= lock.taken_ms else (lock, other)
+    either = second.taken_ms == first.taken_ms and second.may_end_ms() <= first.taken_ms
+    return second.taken_ms < first.may_end_ms() and not either
+
+
+def _shows(seen: Seen, record: Record) -> bool:
+    """Tell whether a receiver sees what a record says."""
+    return (seen.number, seen.enqueued_number, seen.source) == (
+        record.sequence_number, record.enqueued_sequence_number, record.dead_letter_source,
+    )  # fmt: skip
+
+
+def split(address: str) -> tuple[str, int]:
+    """Take an address apart into the entity's name and the kind of queue."""
+    name, _, rest = address.partition("/")
+    return name, {"": 0, "$DeadLetterQueue": 1, "$Transfer/$DeadLetterQueue": 2}[rest]

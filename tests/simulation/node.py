@@ -11,48 +11,66 @@ or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from copy import copy
-from dataclasses import dataclass, field
-from types import ModuleType
+from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
 from peeklock.auth.authority import Authority
 from peeklock.broker.changes import Change, MessageRemoved, MessageStored, NumbersIssued
-from peeklock.broker.commands import Command, CreateQueue, LimitSending, UpdateQueue
+from peeklock.broker.commands import (
+    Command,
+    CreateQueue,
+    DeleteEntity,
+    Fetched,
+    LimitSending,
+    Release,
+    UpdateQueue,
+)
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.effects import (
+    CoordinatorOpened,
     Deliver,
     DetachLink,
+    Done,
     Drained,
     Effect,
     EntityFound,
+    Failed,
+    Fetch,
     LinkRefused,
     ReceiverOpened,
     SenderOpened,
 )
+from peeklock.broker.errors import ArgumentInvalid, EntityAlreadyExists, EntityNotFound
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
-from peeklock.engine import engine as engine_module
-from peeklock.engine import reclaim
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.connection import Gateway
+from peeklock.gateway.inspection import read_routing
 from peeklock.gateway.namespaces import OneNamespace
 from peeklock.store.base import Batch, Store, StoreFailed
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.faults import Fault, FaultyStore
-from peeklock.testing.wire import BROKER, CLIENT, MemoryWire, WireState
+from peeklock.testing.wire import BROKER, MemoryWire, WireState
 from tests.simulation.checker import Checker
-from tests.simulation.facts import snapshot
+from tests.simulation.line import Line
+from tests.simulation.records import snapshot
+from tests.simulation.sizes import BODIES_BYTES_MAX
+from tests.simulation.topology import in_order
 from tests.simulation.world import World
 
-_BY_LINK = frozenset({DetachLink, Deliver, Drained, LinkRefused, ReceiverOpened, SenderOpened})
+_BY_LINK = frozenset(
+    {CoordinatorOpened, DetachLink, Deliver, Drained, LinkRefused, ReceiverOpened, SenderOpened}
+)
 
 OWN_CONNECTION_ID = 0
+
+CHECK_EVERY = 50
+"""Batches between two looks at the broker's own indexes."""
 
 
 @dataclass(slots=True)
@@ -74,54 +92,6 @@ class Weather:
     slow_commits: float = 0.0
     failing_commits: float = 0.0
     crash_in_commit: float = 0.0
-
-
-class Line:
-    """A wire in the world: whoever reads at an end is called when bytes, or the end of stream, arrive
-    there."""
-
-    def __init__(self, world: World, wire: MemoryWire) -> None:
-        self._world = world
-        self.wire = wire
-        self.on_data: list[Callable[[bytes], None]] = [_nothing, _nothing]
-        self.on_end: list[Callable[[], None]] = [_nothing, _nothing]
-        self._planned: list[int | None] = [None, None]
-        self._over = [False, False]
-
-    def write(self, end: int, data: bytes) -> None:
-        self.wire.write(end, data, self._world.now_ms)
-        self._plan(1 - end)
-
-    def close(self, end: int) -> None:
-        """Close an end, as a process does that is done with its socket: it reads nothing any more either."""
-        self._over[end] = True
-        self.wire.close(end, self._world.now_ms)
-        self._plan(1 - end)
-
-    def cut(self) -> None:
-        self.wire.cut(self._world.now_ms)
-        self._plan(CLIENT)
-        self._plan(BROKER)
-
-    def _plan(self, end: int) -> None:
-        due_ms = None if self._over[end] else self.wire.next_ms(end)
-        planned_ms = self._planned[end]
-        if due_ms is not None and (planned_ms is None or due_ms < planned_ms):
-            self._planned[end] = due_ms
-            self._world.at(due_ms, self._arrived, end)
-
-    def _arrived(self, end: int) -> None:
-        self._planned[end] = None
-        if self._over[end]:
-            return
-        now = self._world.now_ms
-        data = self.wire.read(end, now)
-        if data:
-            self.on_data[end](data)
-        if not self._over[end] and self.wire.at_end(end, now):
-            self._over[end] = True
-            self.on_end[end]()
-        self._plan(end)
 
 
 class Node:
@@ -151,7 +121,7 @@ class Node:
         if self.process is not None:
             return
         self._world.note(f"start, broker clock {self.offset_ms:+d}")
-        self.checker.offset_ms = self.offset_ms
+        self.checker.started(self.offset_ms)
         self._compare()
         self.process = Process(self._world, self, self._pieces)
         self.process.recover(self._queues)
@@ -173,24 +143,50 @@ class Node:
     def limit(self, limits: LimitSending) -> None:
         """Run low on space, lag, or recover from it."""
         self._limits = limits
+        self.checker.limited()
         self._world.note(f"limits: {limits}")
         if self.process is not None:
             self.process.offer([limits])
 
     def update(self, description: QueueDescription) -> None:
         """Change a queue's settings, live, as the administration does."""
-        if description == self.queue(description.name):
+        before = self.queue(description.name)
+        if before is None:
+            return
+        # It may have been refused before: what it was to forward to was missing.
+        ids = self.checker.facts.named(description.name)
+        if description == before and (not ids or self.checker.facts.description(ids[-1] * 4) == description):
             return
         self._queues = [description if q.name == description.name else q for q in self._queues]
+        if description.status is not before.status:
+            self.checker.limited()
+        if description.status is not EntityStatus.ACTIVE:
+            self.checker.history.was_disabled = True
         if self.process is not None:
             self._world.note(f"update: {description}")
-            self.checker.updated(description.name)
-            if description.status is not EntityStatus.ACTIVE:
-                self.checker.was_disabled = True
+            drops_locks = description != replace(before, user_metadata=description.user_metadata)
+            self.checker.updated(description.name, drops_locks=drops_locks)
             self.process.offer([UpdateQueue(description, self.process.own_reply())])
 
-    def queue(self, name: str) -> QueueDescription:
-        return next(queue for queue in self._queues if queue.name == name)
+    def create(self, description: QueueDescription) -> None:
+        """Create a queue, live, again or for the first time."""
+        if self.queue(description.name) is None:
+            self._queues.append(description)
+        if self.process is not None:
+            self._world.note(f"create: {description}")
+            self.process.offer([CreateQueue(description, self.process.own_reply())])
+
+    def delete(self, name: str) -> None:
+        """Delete a queue, live, as the administration does."""
+        if self.process is not None and self.queue(name) is not None:
+            self._world.note(f"delete: {name}")
+            self._queues = [queue for queue in self._queues if queue.name != name]
+            self.checker.deleting(name)
+            self.process.offer([DeleteEntity(name, self.process.own_reply())])
+
+    def queue(self, name: str) -> QueueDescription | None:
+        """Give the settings that a queue is to have; None when it is to be missing."""
+        return next((queue for queue in self._queues if queue.name == name), None)
 
     def connect(self) -> Line | None:
         """Lay a wire to the broker; None while no process listens."""
@@ -246,6 +242,7 @@ class Process:
         self._requests = 0
         self._tracking = 0
         self._rows_under_way: set[int] = set()
+        self._fetches: dict[int, list[tuple[Fetch, int]]] = {}
         self.namespace = pieces.namespace(
             limits=TIERS["standard"], tokens=self._token, digest_key=b"simulation"
         )
@@ -260,7 +257,7 @@ class Process:
             for entity in self._node.checker.facts.entities.values()
         }
         commands: list[Command] = []
-        for queue in queues:
+        for queue in in_order(queues):
             if queue.name not in known:
                 commands.append(CreateQueue(queue, self.own_reply()))
             elif known[queue.name] != queue:
@@ -421,19 +418,33 @@ class Process:
 
     def _dispatch(self, effects: list[Effect]) -> None:
         touched: dict[int, Gateway] = {}
+        undelivered: list[Command] = []
+        fetches: list[Fetch] = []
         now = self._node.now_ms
         for effect in effects:
+            if isinstance(effect, Fetch):
+                fetches.append(effect)
+                continue
             to: int = effect.link[0] if type(effect) in _BY_LINK else effect.reply_to[0]  # type: ignore[union-attr]
             if to == OWN_CONNECTION_ID:
-                assert type(effect) is EntityFound, effect
+                # What the administration asks for may be there already, or gone by itself, or what it is to
+                # forward to.
+                assert isinstance(effect, EntityFound | Done) or (
+                    isinstance(effect, Failed)
+                    and isinstance(effect.error, EntityNotFound | EntityAlreadyExists | ArgumentInvalid)
+                ), effect
                 continue
             gateway = self.gateways.get(to)
             if gateway is not None:
                 gateway.handle(effect, self._body, now)
                 touched[to] = gateway
+            elif isinstance(effect, Deliver) and effect.lock_token is not None:
+                undelivered.append(Release(effect.message.queue_id, effect.lock_token, None))
         for connection_id, gateway in touched.items():
             self._flush(connection_id)
             self._fetch(gateway)
+        self.offer(undelivered)
+        self._fetch_routing(fetches)
 
     # Bodies that are not in memory
 
@@ -443,6 +454,22 @@ class Process:
 
     def _fetch(self, gateway: Gateway) -> None:
         rows = sorted(row for row in gateway.bodies_wanted() if row not in self._rows_under_way)
+        self._want(rows)
+
+    def _fetch_routing(self, fetches: list[Fetch]) -> None:
+        answers: list[Command] = []
+        for fetch in fetches:
+            payload = self._body(fetch.message)
+            if payload is not None:
+                answers.append(_routing(fetch, payload))
+                continue
+            row, slot = fetch.message.body_row, fetch.message.body_slot
+            self._fetches.setdefault(row, []).append((fetch, slot))
+            if row not in self._rows_under_way:
+                self._want([row])
+        self.offer(answers)
+
+    def _want(self, rows: list[int]) -> None:
         if rows:
             self._rows_under_way.update(rows)
             for row in rows:
@@ -454,9 +481,12 @@ class Process:
             return
         self._world.note(f"read body rows {rows}")
         found = drive(self._node.store.read_body_rows(rows))
+        self._rows_under_way.difference_update(rows)
+        answers: list[Command] = []
         for row, payloads in found.items():
             self.engine.bodies.put(row, payloads)
-        self._rows_under_way.difference_update(rows)
+            answers += [_routing(fetch, payloads[slot]) for fetch, slot in self._fetches.pop(row, ())]
+        self.offer(answers)
         for connection_id, gateway in list(self.gateways.items()):
             if gateway.bodies_wanted():
                 gateway.bodies_arrived(self._body, self._node.now_ms)
@@ -490,37 +520,6 @@ class Process:
         return f"track-{self._tracking}"
 
 
-BODIES_BYTES_MAX = 4_000
-"""So small that bodies are read back from the store all the time."""
-
-SMALL_SIZES: tuple[tuple[ModuleType, str, int], ...] = (
-    (engine_module, "ROW_BYTES_MAX", 2_000),
-    (reclaim, "JOURNAL_BYTES_MIN", 6_000),
-    (reclaim, "HEAD_READ_BYTES", 1_500),
-    (reclaim, "COPY_READ_BYTES", 4_000),
-    (reclaim, "TRUNCATE_BYTES_MAX", 3_000),
-    (reclaim, "DROP_ALONE_BYTES", 2_000),
-    (reclaim, "LIST_ROWS_MAX", 7),
-)
-"""Sizes at which the engine begins to reclaim space, brought down to what a simulation writes."""
-
-CHECK_EVERY = 50
-"""Batches between two looks at the broker's own indexes."""
-
-
-@contextmanager
-def small_sizes() -> Iterator[None]:
-    """Let the engine reclaim space as early as a simulation needs it."""
-    before = [getattr(module, name) for module, name, _ in SMALL_SIZES]
-    for module, name, value in SMALL_SIZES:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for (module, name, _), value in zip(SMALL_SIZES, before, strict=True):
-            setattr(module, name, value)
-
-
 def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that never waits to its end."""
     try:
@@ -529,6 +528,10 @@ def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return stop.value
     coroutine.close()
     raise AssertionError("the memory store is not to wait for anything")
+
+
+def _routing(fetch: Fetch, payload: bytes) -> Fetched:
+    return Fetched(fetch.queue_id, fetch.message.position, read_routing(payload))
 
 
 async def _all(items: Any) -> list[Any]:
@@ -555,7 +558,3 @@ def _copied(change: Change) -> Change:
     elif kind is NumbersIssued:
         change = copy(change)
     return change
-
-
-def _nothing(*_: Any) -> None:
-    return None

@@ -22,11 +22,21 @@ from peeklock.amqp.events import (
     LinkDetached,
     LinkDrained,
     LinkFlow,
+    SessionBegun,
     SessionEnded,
 )
 from peeklock.amqp.messaging import encode_message, scan
-from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, Source, Target
-from peeklock.amqp.types import Role, Symbol
+from peeklock.amqp.performatives import (
+    ACCEPTED,
+    Coordinator,
+    Declared,
+    DeliveryState,
+    Rejected,
+    Source,
+    Target,
+    TransactionalState,
+)
+from peeklock.amqp.types import Described, Role, Symbol, UInt, ULong
 from peeklock.auth.sas import generate
 
 KEY_NAME = "RootManageSharedAccessKey"
@@ -34,6 +44,14 @@ KEY = "SAS_KEY_VALUE"
 
 TOKEN_MS = 365 * 24 * 3_600_000
 """Tokens outlive every simulation: their expiry is the gateway's own tests' business."""
+
+DECLARE = 0x31
+DISCHARGE = 0x32
+"""Codes of the bodies that go to a coordinator (AMQP 4.5.2, 4.5.3)."""
+
+SESSION_FILTER = Symbol("com.microsoft:session-filter")
+TICKS_AT_EPOCH = 621_355_968_000_000_000
+"""100 ns units from the year 1 to 1970, as .NET counts."""
 
 Answer = Callable[[int, str | None, Any], None]
 """(status, error condition, body) of a request's answer."""
@@ -61,8 +79,9 @@ class SendLink:
         on_outcome: Callable[[DeliveryState | None], None] | None,
         *,
         message_format: int = 0,
+        txn_id: bytes | None = None,
     ) -> None:
-        """Transfer a message, pre-settled without `on_outcome`."""
+        """Transfer a message, pre-settled without `on_outcome`; with `txn_id` inside that transaction."""
         self.credit -= 1
         self._tags += 1
         delivery_id = self.peer.connection.send(
@@ -72,6 +91,7 @@ class SendLink:
             payload,
             settled=on_outcome is None,
             message_format=message_format,
+            state=None if txn_id is None else TransactionalState(txn_id),
         )
         if on_outcome is not None:
             self.peer.sends[self.channel, delivery_id] = self.handle, on_outcome
@@ -82,12 +102,36 @@ class SendLink:
         self.peer.detach(self)
 
 
+class CoordinatorLink(SendLink):
+    """We declare and discharge transactions."""
+
+    def declare(self, on_declared: Callable[[bytes | None, str | None], None]) -> None:
+        """Begin a transaction: `on_declared(id, None)` or `on_declared(None, condition)`."""
+
+        def outcome(state: DeliveryState | None) -> None:
+            if isinstance(state, Declared):
+                on_declared(state.txn_id, None)
+            else:
+                on_declared(None, error_condition(state) or str(state))
+
+        self.send(encode_message(value=Described(ULong(DECLARE), [])), outcome)
+
+    def discharge(
+        self, txn_id: bytes, fail: bool, on_outcome: Callable[[DeliveryState | None], None]
+    ) -> None:
+        """Commit a transaction, or with `fail` roll it back."""
+        self.send(encode_message(value=Described(ULong(DISCHARGE), [txn_id, fail])), on_outcome)
+
+
 class ReceiveLink:
     """We receive. Callbacks: `on_attached()`, `on_delivery(event)`, `on_drained()`, `on_lost(condition)`."""
 
     def __init__(self, peer: Peer, channel: int, handle: int) -> None:
         self.peer, self.channel, self.handle = peer, channel, handle
         self.open = False
+        self.session_id: str | None = None
+        """The session that the link was given, with until when, UTC ms."""
+        self.locked_until_ms = 0
         self.on_attached: Callable[[], None] = _nothing
         self.on_delivery: Callable[[DeliveryReceived], None] = _nothing
         self.on_drained: Callable[[], None] = _nothing
@@ -103,8 +147,12 @@ class ReceiveLink:
         delivery_id: int,
         state: DeliveryState,
         on_settled: Callable[[DeliveryState | None], None] | None,
+        *,
+        txn_id: bytes | None = None,
     ) -> None:
         """Send an outcome; without `on_settled` it is sent settled, and nothing is answered."""
+        if txn_id is not None:
+            state = TransactionalState(txn_id, state)
         if on_settled is not None:
             self.peer.settlements[self.channel, delivery_id] = self.handle, on_settled
         self.peer.connection.disposition(
@@ -123,7 +171,7 @@ class RequestLinks:
     def __init__(self, peer: Peer, node: str) -> None:
         self.peer, self.node = peer, node
         self._asked = 0
-        self._waiting: list[tuple[bytes, Any]] = []
+        self._waiting: list[tuple[bytes, bytes | None]] = []
         self.answers: dict[str, Answer] = {}
         channel = peer.begin()
         self._receiver = peer.attach_receiver(node, channel=channel, name=f"{node}-answers", reply_to=node)
@@ -133,7 +181,9 @@ class RequestLinks:
         self._sender.on_credit = self._go
         self._sender.on_lost = self._receiver.on_lost = self._lost
 
-    def ask(self, properties: dict[str, Any], body: Any, answer: Answer) -> None:
+    def ask(
+        self, properties: dict[str, Any], body: Any, answer: Answer, *, txn_id: bytes | None = None
+    ) -> None:
         """Send a request; it waits for the links and their credit."""
         self._asked += 1
         message_id = f"{self.node}-{self._asked}"
@@ -141,12 +191,13 @@ class RequestLinks:
             properties=_properties(message_id, self.node), application_properties=properties, value=body
         )
         self.answers[message_id] = answer
-        self._waiting.append((payload, None))
+        self._waiting.append((payload, txn_id))
         self._go()
 
     def _go(self) -> None:
         while self._waiting and self._sender.open and self._sender.credit > 0:
-            self._sender.send(self._waiting.pop(0)[0], _ignore)
+            payload, txn_id = self._waiting.pop(0)
+            self._sender.send(payload, _ignore, txn_id=txn_id)
 
     def _answered(self, event: DeliveryReceived) -> None:
         sections = scan(event.payload)
@@ -186,6 +237,8 @@ class Peer:
         self.sends: dict[tuple[int, int], tuple[int, Callable[[DeliveryState | None], None]]] = {}
         self.settlements: dict[tuple[int, int], tuple[int, Callable[[DeliveryState | None], None]]] = {}
         self.requests: dict[str, RequestLinks] = {}
+        self.begun: set[int] = set()
+        """Channels of sessions whose `begin` was answered: others cannot be ended yet."""
         self._names = 0
         self.connection = Connection(
             "client",
@@ -239,15 +292,16 @@ class Peer:
     ) -> SendLink:
         if channel is None:
             channel = self.begin()
-        self._names += 1
-        handle = self.connection.attach(
-            channel,
-            name or f"{self.name}-{self._names}",
-            Role.SENDER,
-            Source(address=reply_to or self.name),
-            Target(address=address),
-        )
+        handle = self._attach(channel, name, Role.SENDER, Source(reply_to or self.name), Target(address))
         link = SendLink(self, channel, handle)
+        self.links[channel, handle] = link
+        self.flush()
+        return link
+
+    def attach_coordinator(self) -> CoordinatorLink:
+        channel = self.begin()
+        handle = self._attach(channel, None, Role.SENDER, Source(self.name), Coordinator())
+        link = CoordinatorLink(self, channel, handle)
         self.links[channel, handle] = link
         self.flush()
         return link
@@ -260,33 +314,50 @@ class Peer:
         name: str | None = None,
         reply_to: str | None = None,
         delete: bool | None = None,
+        session: tuple[str | None] | None = None,
+        wait_ms: int | None = None,
     ) -> ReceiveLink:
-        """Open a receiver; `delete`: receive-and-delete; False: peek-lock; None: neither
-        (request/response)."""
+        """Open a receiver.
+
+        Args:
+            delete: receive-and-delete; False: peek-lock; None: neither (request/response).
+            session: one element: the id of the session wanted, None for the next that is available.
+            wait_ms: how long the broker shall wait for the next.
+        """
         if channel is None:
             channel = self.begin()
-        self._names += 1
-        handle = self.connection.attach(
+        handle = self._attach(
             channel,
-            name or f"{self.name}-{self._names}",
+            name,
             Role.RECEIVER,
-            Source(address=address),
-            Target(address=reply_to or self.name),
+            Source(address, filter=None if session is None else {SESSION_FILTER: session[0]}),
+            Target(reply_to or self.name),
             snd_settle_mode=1 if delete else 0,
             rcv_settle_mode=1 if delete is False else 0,
+            properties=None if wait_ms is None else {Symbol("com.microsoft:timeout"): UInt(wait_ms)},
         )
         link = ReceiveLink(self, channel, handle)
         self.links[channel, handle] = link
         self.flush()
         return link
 
-    def ask(self, entity: str, operation: str, body: Any, answer: Answer) -> None:
+    def _attach(
+        self, channel: int, name: str | None, role: Role, source: Any, target: Any, **fields: Any
+    ) -> int:
+        self._names += 1
+        return self.connection.attach(
+            channel, name or f"{self.name}-{self._names}", role, source, target, **fields
+        )
+
+    def ask(
+        self, entity: str, operation: str, body: Any, answer: Answer, *, txn_id: bytes | None = None
+    ) -> None:
         """Send a management request; status 0 in the answer means that the links were lost."""
         node = f"{entity}/$management"
         links = self.requests.get(node)
         if links is None:
             links = self.requests[node] = RequestLinks(self, node)
-        links.ask({"operation": operation}, body, answer)
+        links.ask({"operation": operation}, body, answer, txn_id=txn_id)
 
     def detach(self, link: SendLink | ReceiveLink) -> None:
         if self.links.pop((link.channel, link.handle), None) is not None:
@@ -297,6 +368,7 @@ class Peer:
 
     def end(self, channel: int) -> None:
         """End a session properly, with all its links."""
+        self.begun.discard(channel)
         gone = [link for key, link in self.links.items() if key[0] == channel]
         self.connection.end(channel)
         for link in gone:
@@ -339,6 +411,8 @@ class Peer:
                     link.open = False
                     self._forget(link)
                     link.on_lost(None if event.error is None else str(event.error.condition))
+            elif kind is SessionBegun:
+                self.begun.add(event.channel)
             elif kind is ConnectionOpened:
                 self._opened()
             elif kind is ConnectionClosed:
@@ -352,9 +426,14 @@ class Peer:
     def _attached(self, event: LinkAttached) -> None:
         link = self.links.get((event.channel, event.handle))
         refused = event.source is None if event.role is Role.SENDER else event.target is None
-        if link is not None and not refused:
-            link.open = True
-            link.on_attached()
+        if link is None or refused:
+            return
+        link.open = True
+        if isinstance(link, ReceiveLink) and isinstance(event.source, Source) and event.source.filter:
+            link.session_id = event.source.filter.get(SESSION_FILTER)
+            ticks = event.properties.get("com.microsoft:locked-until-utc", TICKS_AT_EPOCH)
+            link.locked_until_ms = (int(ticks) - TICKS_AT_EPOCH) // 10_000
+        link.on_attached()
 
     def _disposed(self, event: DispositionReceived) -> None:
         waiting = self.sends if event.role is Role.RECEIVER else self.settlements
@@ -409,7 +488,9 @@ class Peer:
 
 
 def error_condition(state: DeliveryState | None) -> str | None:
-    """Give the condition of a rejection that reports a failure; None = success."""
+    """Give the condition of a rejection that reports a failure, also inside a transaction; None = success."""
+    if isinstance(state, TransactionalState):
+        state = state.outcome
     if isinstance(state, Rejected) and state.error is not None:
         return str(state.error.condition)
     return None

@@ -14,21 +14,31 @@ from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescri
 from tests.simulation.actors import ANSWER_MS_MAX, Actor, Shared
 from tests.simulation.bugs import BUGS
 from tests.simulation.checker import Checker
-from tests.simulation.facts import Violation
+from tests.simulation.drainers import Drainer, SessionDrainer
+from tests.simulation.keepers import Keeper
 from tests.simulation.managing import Manager
-from tests.simulation.node import Node, Pieces, Weather, small_sizes
-from tests.simulation.receivers import Drainer, Receiver
+from tests.simulation.node import Node, Pieces, Weather
+from tests.simulation.receivers import Receiver
+from tests.simulation.records import Violation
 from tests.simulation.senders import Sender
+from tests.simulation.session_receivers import SessionReceiver
+from tests.simulation.sizes import small_sizes
+from tests.simulation.topology import IDLE_MS, choose
+from tests.simulation.transactors import Transactor
 from tests.simulation.world import Livelock, World
 
 FAULTS_MS = 45_000
-"""How long faults go on, clock jumps aside."""
+"""How long faults go on, clock jumps aside; in a slow seed as many times longer as it is slow."""
 
-LOCK_MS = 5_000
-"""The shortest lock that the broker offers: lapses are frequent then."""
+SLOWNESS = 240
+"""In a slow seed all happens in three hours: locks are renewed for long (L-18), queues are idle (A-03)."""
 
 DRAIN_MS_MAX = 600_000
 """Without faults, everything is drained within this time: scheduled messages, lapsing locks and all."""
+
+
+IDLE_LATE_MS_MAX = 90_000
+"""How much later than it might be an idle queue is deleted."""
 
 
 @dataclass(slots=True)
@@ -77,71 +87,74 @@ class Simulation:
         self.world = world
         self.random = world.random
         self.checker = Checker(lambda: world.now_ms)
-        self.queues = self._queues()
-        self.node = Node(world, self.checker, pieces, self.queues)
-        self.shared = Shared(world, self.node, self.checker)
+        self.slowness = SLOWNESS if self.random.random() < 0.12 else 1
+        self.topology = choose(self.random, self.slowness)
+        self.queues = self.topology.queues
+        self.node = Node(world, self.checker, pieces, list(self.queues))
+        self.shared = Shared(world, self.node, self.checker, slowness=self.slowness)
         self.actors = self._actors()
 
     def run(self) -> None:
         """Both phases, then the verdict. Raises: Violation."""
         self.node.start()
         self.world.run_until(
-            lambda: len(self.checker.queue_ids) == len(self.queues), self.world.now_ms + 1_000
+            lambda: len(self.checker.facts.entities) == len(self.queues), self.world.now_ms + 1_000
         )
         self.node.weather = self._weather()
+        self.checker.history.wire_ms_max = max(3, self.node.weather.wire_ms_max)
         for actor in self.actors:
             self.world.after(self.random.randint(0, 500), actor.connect)
-        end_ms = self.world.now_ms + FAULTS_MS
+        end_ms = self.world.now_ms + FAULTS_MS * self.slowness
         while self.world.now_ms < end_ms:
-            self.world.run_to(self.world.now_ms + self.random.randint(100, 4_000))
+            self.world.run_to(self.world.now_ms + self.random.randint(100, 4_000) * self.slowness)
             end_ms += self._fault()
         self._heal()
         self._drain()
+        self._wait_for_idle()
         self.checker.finish()
 
     # Choices
-
-    def _queues(self) -> list[QueueDescription]:
-        random = self.random
-        names = ["orders", "jobs"][: random.choice((1, 2))]
-        return [
-            QueueDescription(
-                name,
-                lock_duration_ms=LOCK_MS,
-                requires_duplicate_detection=random.random() < 0.4,
-                duplicate_window_ms=20_000,
-                default_ttl_ms=random.choice((UNLIMITED_MS, UNLIMITED_MS, 10_000, 30_000)),
-                dead_lettering_on_expiration=random.random() < 0.5,
-                max_delivery_count=random.choice((1, 2, 3, 10)),
-            )
-            for name in names
-        ]
 
     def _actors(self) -> list[Actor]:
         random, shared = self.random, self.shared
         actors: list[Actor] = []
         for queue in self.queues:
-            for number in range(random.choice((1, 2))):
-                pace_ms = random.choice((300, 900, 2_500))
-                actors.append(Sender(shared, f"sender-{queue.name}-{number}", queue.name, pace_ms=pace_ms))
-            for number in range(random.choice((1, 2, 3))):
-                actors.append(
-                    Receiver(
-                        shared,
-                        f"receiver-{queue.name}-{number}",
-                        queue.name,
-                        delete=random.random() < 0.15,
-                        credit=random.choice((1, 4, 12)),
-                    )
-                )
-            if random.random() < 0.5:
+            forwards = queue.forward_to is not None
+            for number in range(
+                random.choice((1, 2)) if queue.name not in ("hop-1", "hop-3", "hop-4") else 0
+            ):
+                pace_ms = random.choice((300, 900, 2_500)) * (2 if len(self.queues) > 2 else 1)
+                actors.append(Sender(shared, f"sender-{queue.name}-{number}", queue, pace_ms=pace_ms))
+            if not forwards:
+                actors += self._receivers(queue)
+            elif self.topology.changes_forwards:
+                actors.append(Receiver(shared, f"receiver-{queue.name}", queue.name, delete=False, credit=4))
+            if random.random() < (0.3 if forwards else 0.5):
                 address = f"{queue.name}/$DeadLetterQueue"
+                deletes = random.random() < 0.2
+                reader = Receiver(shared, f"reader-{queue.name}-dead", address, delete=deletes, credit=3)
+                actors.append(reader)
+        if random.random() < 0.6:
+            actors.append(Transactor(shared, "transactor", self.queues))
+        actors.append(Manager(shared, "manager", self.queues, cbs=True))
+        return actors
+
+    def _receivers(self, queue: QueueDescription) -> list[Actor]:
+        random, shared = self.random, self.shared
+        actors: list[Actor] = []
+        for number in range(random.choice((1, 2, 3))):
+            name = f"receiver-{queue.name}-{number}"
+            deletes = random.random() < 0.15
+            credit = random.choice((1, 4, 12))
+            if queue.requires_session:
+                lock_ms = queue.lock_duration_ms
                 actors.append(
-                    Receiver(
-                        shared, f"reader-{queue.name}-dead", address, delete=random.random() < 0.2, credit=3
-                    )
+                    SessionReceiver(shared, name, queue.name, credit=credit, lock_ms=lock_ms, delete=deletes)
                 )
-        actors.append(Manager(shared, "manager", [queue.name for queue in self.queues], cbs=True))
+            else:
+                actors.append(Receiver(shared, name, queue.name, delete=deletes, credit=credit))
+        if self.slowness > 1 and not queue.requires_session:
+            actors.append(Keeper(shared, f"keeper-{queue.name}", queue.name))
         return actors
 
     def _weather(self) -> Weather:
@@ -159,7 +172,7 @@ class Simulation:
     def _fault(self) -> int:
         """Let one thing go wrong, or nothing; give how much longer the phase lasts for it."""
         random, node = self.random, self.node
-        roll = random.random()
+        roll = random.random() * (1 if self.slowness == 1 else 3)
         if node.process is None:
             if random.random() < 0.3:
                 node.offset_ms += random.choice((-3_600_000, -5_000, -1, 1, 60_000))
@@ -171,8 +184,33 @@ class Simulation:
             random.choice(self.actors).cut()
         elif roll < 0.36:
             random.choice(self.actors).drop()
-        elif roll < 0.42:
-            queue = node.queue(random.choice(self.queues).name)
+        elif roll < 0.46:
+            self._change(random.choice(self.queues).name)
+        elif roll < 0.5:
+            node.limit(LimitSending(low_space=random.random() < 0.5, lagging=random.random() < 0.5))
+            self.world.after(random.randint(100, 6_000), node.limit, LimitSending())
+        elif roll < 0.53:
+            jump_ms = random.choice((30_000, 3_600_000, 5 * 3_600_000))
+            self.checker.jumped()
+            self.world.jump(jump_ms)
+            self.checker.jumped()
+            return jump_ms
+        elif roll < 0.55:
+            queue = random.choice(self.queues)
+            node.delete(queue.name)
+            self.world.after(random.randint(1, 8_000) * self.slowness, self._restore, queue.name)
+        else:
+            self._restore(random.choice(self.queues).name)
+        return 0
+
+    def _change(self, name: str) -> None:
+        """Change settings of a queue."""
+        random, node = self.random, self.node
+        queue = node.queue(name)
+        if queue is None:
+            return
+        roll = random.random()
+        if roll < 0.4:
             node.update(
                 replace(
                     queue,
@@ -182,23 +220,31 @@ class Simulation:
                     status=EntityStatus.ACTIVE,
                 )
             )
-        elif roll < 0.44:
-            queue = node.queue(random.choice(self.queues).name)
+        elif roll < 0.6:
+            node.update(replace(queue, user_metadata=f"changed at {self.world.now_ms}"))
+        elif roll < 0.8:
             node.update(replace(queue, status=random.choice(list(EntityStatus))))
-            self.world.after(random.randint(100, 4_000), self._activate, queue.name)
-        elif roll < 0.48:
-            node.limit(LimitSending(low_space=random.random() < 0.5, lagging=random.random() < 0.5))
-            self.world.after(random.randint(100, 6_000), node.limit, LimitSending())
-        elif roll < 0.51:
-            jump_ms = random.choice((30_000, 3_600_000, 5 * 3_600_000))
-            self.checker.jumped()
-            self.world.jump(jump_ms)
-            self.checker.jumped()
-            return jump_ms
-        return 0
+            self.world.after(random.randint(100, 4_000) * self.slowness, self._restore, name)
+        elif self.topology.changes_forwards:
+            chosen = self._chosen(name)
+            node.update(
+                replace(
+                    queue,
+                    forward_to=random.choice((None, chosen.forward_to)),
+                    forward_dead_lettered_to=random.choice((None, chosen.forward_dead_lettered_to)),
+                )
+            )
 
-    def _activate(self, name: str) -> None:
-        self.node.update(replace(self.node.queue(name), status=EntityStatus.ACTIVE))
+    def _chosen(self, name: str) -> QueueDescription:
+        return next(queue for queue in self.queues if queue.name == name)
+
+    def _restore(self, name: str) -> None:
+        """Let a queue be there again, and be active."""
+        queue = self.node.queue(name)
+        if queue is None or not self.checker.exists(name):
+            self.node.create(queue or self._chosen(name))
+        elif queue.status is not EntityStatus.ACTIVE:
+            self.node.update(replace(queue, status=EntityStatus.ACTIVE))
 
     # Without faults
 
@@ -214,7 +260,7 @@ class Simulation:
         self.node.start()
         self.node.limit(LimitSending())
         for queue in self.queues:
-            self._activate(queue.name)
+            self._restore(queue.name)
         self.node.find_half_open()
         for actor in self.actors:
             actor.stop()
@@ -228,11 +274,20 @@ class Simulation:
         for actor in self.actors:
             actor.leave()
         # All locks of before lapse, so that the order of what is left is plain.
-        self.world.run_to(self.world.now_ms + 2 * LOCK_MS)
+        self.world.run_to(self.world.now_ms + 2 * max(queue.lock_duration_ms for queue in self.queues))
+        for queue in self.queues:
+            self._restore(queue.name)
+        self.world.run_to(self.world.now_ms + 1_000)
 
     def _drain(self) -> None:
         """Receive all that is left."""
-        drainers = [Drainer(self.shared, f"drainer-{queue.name}", queue.name) for queue in self.queues]
+        drainers: list[Actor] = []
+        for name in [queue.name for queue in self.queues]:
+            queue = self.node.queue(name)
+            assert queue is not None
+            drainers.append(Drainer(self.shared, queue))
+            if queue.requires_session:
+                drainers.append(SessionDrainer(self.shared, queue))
         for drainer in drainers:
             drainer.connect()
         facts = self.checker.facts
@@ -243,3 +298,16 @@ class Simulation:
         if not drained:
             left = "\n".join(str(record) for record in list(facts.live.values())[:10])
             raise Violation(f"{len(facts.live)} messages are not drained after {DRAIN_MS_MAX} ms:\n{left}")
+        for drainer in drainers:
+            drainer.stop()
+            drainer.leave()
+
+    def _wait_for_idle(self) -> None:
+        """A queue that nobody uses any more is deleted in time, if it is to be (A-03)."""
+        idle = [queue.name for queue in self.queues if queue.auto_delete_on_idle_ms <= IDLE_MS]
+        if not idle:
+            return
+        self.world.run_to(self.world.now_ms + IDLE_MS + IDLE_LATE_MS_MAX)
+        for name in idle:
+            if self.checker.exists(name):
+                raise Violation(f"{name} is still there, though it was idle for {IDLE_MS} ms")

@@ -1,4 +1,4 @@
-"""Receivers: they do with a message whatever comes to mind; and those who take what is left at the end.
+"""Receivers: they do with a message whatever comes to mind.
 
 Owns: what is done with deliveries, by the world's dice. Must not know: the broker's insides.
 """
@@ -11,15 +11,15 @@ from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.performatives import ACCEPTED, RELEASED, DeliveryState, Modified, Rejected
 from peeklock.amqp.types import Symbol
-from peeklock.broker.message import MessageState
 from peeklock.testing.wire import WireState
 from tests.simulation.actors import ANSWER_MS_MAX, Actor, Shared
-from tests.simulation.checker import Lock
-from tests.simulation.facts import Violation
-from tests.simulation.managing import peek, read_delivery, receive_deferred, renew, update_disposition
+from tests.simulation.checker import split
+from tests.simulation.history import COMMIT_MS_MAX, WIRE_MS_MAX, Hold, Lock
 from tests.simulation.peer import ReceiveLink, error_condition
+from tests.simulation.records import Violation
+from tests.simulation.requests import read_delivery, renew, update_disposition
 
-DRAIN_CREDIT = 10
+SURELY_ARRIVED_MS = WIRE_MS_MAX + COMMIT_MS_MAX
 
 SUCCESS = {
     "complete": type(ACCEPTED),
@@ -39,6 +39,18 @@ class Held:
     link: ReceiveLink
 
 
+def outcome_of(kind: str, reason: str, properties: dict[Symbol, int] | None = None) -> DeliveryState:
+    """Give the delivery state that says what a receiver wants."""
+    if kind == "complete":
+        return ACCEPTED
+    if kind == "release":
+        return RELEASED
+    if kind == "dead-letter":
+        info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): "as simulated"}
+        return Rejected(AmqpError(Symbol("com.microsoft:dead-letter"), "", info))
+    return Modified(True, kind == "defer", properties)
+
+
 class Receiver(Actor):
     """Receives from one queue or dead-letter queue, and does with a message whatever comes to mind."""
 
@@ -47,6 +59,7 @@ class Receiver(Actor):
     ) -> None:
         super().__init__(shared, name, cbs=cbs)
         self.address = address
+        self._entity = split(address)[0]
         self._delete = delete
         self._credit_max = credit
         self._link: ReceiveLink | None = None
@@ -57,37 +70,57 @@ class Receiver(Actor):
         self._draining = False
         self._drain_ms = 0
         self._dead = "/" in address
+        self._hold: Hold | None = None
+        """The session that the link holds."""
 
     def ready(self) -> None:
         self._attach()
-        self.later(self.random.randint(100, 4_000), self._act)
+        self.next_time(self.random.randint(100, 4_000), self._act)
 
     def left(self) -> None:
-        self._link = None
-        self._held.clear()
+        self._forget_link()
 
     def stop(self) -> None:
         super().stop()
-        if self._link is not None and self._link.open:
+        self._leave_link()
+
+    def _forget_link(self) -> None:
+        if self._link is not None:
+            self.checker.receiving(self._entity, self._link, False)
+        self._link = self._hold = None
+        self._held.clear()
+
+    def _leave_link(self, *, with_session: bool = False) -> None:
+        """Leave the link properly, or the AMQP session that it is in."""
+        link = self._link
+        if link is None or self.peer is None:
+            return
+        if link.open:
             self.checker.link_lost()
-            self._link.detach()
-            self._link = None
+        self._forget_link()
+        if with_session and link.channel in self.peer.begun:
+            self.peer.end(link.channel)
+        else:
+            link.detach()
 
     def _attach(self) -> None:
         assert self.peer is not None
         link = self.peer.attach_receiver(self.address, delete=self._delete)
+        self._serve(link)
+        link.on_attached = lambda: self._flow(link)
+
+    def _serve(self, link: ReceiveLink) -> None:
         self._link = link
         self._draining = False
         self._received_count = self._limit = 0
-        link.on_attached = lambda: self._flow(link)
         link.on_delivery = lambda event: self._delivered(link, event)
         link.on_drained = lambda: self._drained(link)
         link.on_lost = lambda condition: self._link_lost(link, condition)
 
     def _link_lost(self, link: ReceiveLink, condition: str | None) -> None:
         if self._link is link:
-            self._link = None
-        if self.peer is None or self.peer.lost or self.checker.may_be_disabled(condition):
+            self._forget_link()
+        if self.peer is None or self.peer.lost or self.checker.may_refuse(condition, self._entity):
             return
         if not self.checker.excused(self.connection):
             raise Violation(f"{self.name}: the broker detached the receiver link: {condition}")
@@ -97,24 +130,38 @@ class Receiver(Actor):
             credit = self.random.randint(0 if self._limit else 1, self._credit_max)
             self._allow(credit)
             link.flow(credit)
+            self.later(SURELY_ARRIVED_MS, self._receiving, link, self._limit)
+
+    def _receiving(self, link: ReceiveLink, limit: int) -> None:
+        """By now the broker has the credit; while it lasts, the queue is not idle."""
+        if self._link is link and link.open and self._received_count < limit and not self._draining:
+            # A drain that was taken back may have used it up all the same.
+            if link.peer.connection.credit(link.channel, link.handle) > 0:
+                self.checker.receiving(self._entity, link, True)
 
     def _allow(self, credit: int) -> None:
         self._limit = max(self._limit, self._received_count + credit)
         if self._delete:
-            self.checker.may_delete(self.shared.queue_id(self.address), credit)
+            self.checker.may_delete(self.address, credit)
 
     def _delivered(self, link: ReceiveLink, event: DeliveryReceived) -> None:
-        uid, number, count, until_ms, _ = read_delivery(event.payload)
+        seen = read_delivery(event.payload)
         self._received_count += 1
-        self.world.note(f"{self.name} <- uid {uid} number {number} count {count} until {until_ms}")
+        self.world.note(f"{self.name} <- {seen}")
         if self._received_count > self._limit:
-            raise Violation(f"{self.name} was given a delivery without credit: uid {uid}")
+            raise Violation(f"{self.name} was given a delivery without credit: {seen}")
         if event.settled != self._delete:
-            raise Violation(f"{self.name} was given uid {uid} settled={event.settled}")
+            raise Violation(f"{self.name} was given {seen} settled={event.settled}")
         lock = self.checker.delivered(
-            uid, self.shared.queue_id(self.address), number, count, event.delivery_tag, until_ms,
-                self.connection,
-        )  # fmt: skip
+            seen,
+            self.address,
+            event.delivery_tag,
+            self.connection,
+            deletes=self._delete,
+            hold=self._hold,
+        )
+        if self._received_count == self._limit:
+            self.checker.receiving(self._entity, link, False)
         if lock is not None:
             self.shared.locks.append((self.address, lock))
             held = Held(lock, event.delivery_id, link)
@@ -126,7 +173,8 @@ class Receiver(Actor):
     def _decide(self, held: Held) -> None:
         """Choose what to do with a message, and when."""
         random = self.random
-        lock_ms = held.lock.until_ms - held.lock.taken_ms
+        claim = held.lock if held.lock.hold is None else held.lock.hold
+        lock_ms = max(0, claim.until_ms - self.world.now_ms)
         think_ms = random.choice((0, 1, 5, 50, 400, 2_000))
         kinds = (
             "complete",
@@ -167,29 +215,26 @@ class Receiver(Actor):
             return
         self._held.remove(held)
         reason = f"reason-{held.lock.uid}"
-        state: DeliveryState
-        if kind == "complete":
-            state = ACCEPTED
-        elif kind == "release":
-            state = RELEASED
-        elif kind == "dead-letter":
-            info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): "as simulated"}
-            state = Rejected(AmqpError(Symbol("com.microsoft:dead-letter"), "", info))
-        else:
-            properties = {Symbol("touched"): held.lock.count} if self.random.random() < 0.3 else None
-            state = Modified(True, kind == "defer", properties)
+        properties = {Symbol("touched"): held.lock.count} if self.random.random() < 0.3 else None
+        state = outcome_of(kind, reason, properties)
         silent = kind == "release" or self.random.random() < 0.1
         asked_ms = self.world.now_ms
         self.checker.settling(held.lock, kind, reason)
+        self._giving_back(held.lock, kind)
         self.world.note(f"{self.name} settles uid {held.lock.uid}: {kind}")
         if kind == "defer":
             self._deferring(held.lock)
         answered = None if silent else lambda state: self._settled(held.lock, kind, asked_ms, state)
         held.link.settle(held.delivery_id, state, answered)
 
+    def _giving_back(self, lock: Lock, kind: str) -> None:
+        if kind in ("abandon", "release") and lock.hold is not None and lock.hold is self._hold:
+            self.checker.holds.giving_back(lock, self._limit - self._received_count)
+
     def _deferring(self, lock: Lock) -> None:
         record = self.checker.facts.life(lock.uid).records[-1][0]
-        self.shared.deferred.append((self.address, record.sequence_number, lock.uid))
+        if lock.hold is None:
+            self.shared.deferred.append((self.address, record.sequence_number, lock.uid))
 
     def _settled(self, lock: Lock, kind: str, asked_ms: int, state: DeliveryState | None) -> None:
         condition = error_condition(state)
@@ -197,6 +242,7 @@ class Receiver(Actor):
         if condition is None and type(state) is not SUCCESS[kind]:
             raise Violation(f"{kind} was answered with {state}")
         self.checker.settle_answered(lock, kind, asked_ms, condition)
+        self.checker.holds.given_back(lock, condition is None)
 
     def _renew(self, held: Held) -> None:
         renew(self, self.address, held.lock)
@@ -215,11 +261,10 @@ class Receiver(Actor):
         """Now and then do something with the link or the connection."""
         if self.stopped:
             return
-        self.later(self.random.randint(100, 5_000), self._act)
+        self.next_time(self.random.randint(100, 5_000), self._act)
         link = self._link
-        if link is None or self.peer is None:
-            if self.peer is not None:
-                self._attach()
+        if link is None:
+            self._attach()
             return
         if not link.open:
             return
@@ -227,12 +272,7 @@ class Receiver(Actor):
         if roll < 0.4:
             self._drain(link)
         elif roll < 0.6:
-            self.checker.link_lost()
-            self._held.clear()
-            if roll < 0.5:
-                link.detach()
-            else:
-                self.peer.end(link.channel)
+            self._leave_link(with_session=roll >= 0.5)
             self._attach()
         elif roll < 0.7:
             self.leave()
@@ -248,10 +288,20 @@ class Receiver(Actor):
             return
         self._draining = True
         self._drain_ms = self.world.now_ms
+        self.checker.receiving(self._entity, link, False)
         credit = self.random.randint(0, self._credit_max)
         self._allow(credit)
         self.world.note(f"{self.name} drains {credit}")
         link.flow(credit, drain=True)
+        if self.random.random() < 0.3:
+            self.later(self.random.choice((0, 0, 1, 5, 100)), self._change_mind, link)
+
+    def _change_mind(self, link: ReceiveLink) -> None:
+        """Take a drain back by a new flow, before it is answered or just after."""
+        if self._link is link and link.open and self._draining:
+            self.world.note(f"{self.name} takes its drain back")
+            self._draining = False
+            self._flow(link)
 
     def _drained(self, link: ReceiveLink) -> None:
         if self._link is not link:
@@ -260,91 +310,3 @@ class Receiver(Actor):
         self._limit = self._received_count
         self._draining = False
         self.later(self.random.randint(0, 1_000), self._flow, link)
-
-
-class Drainer(Actor):
-    """Takes everything out of one queue and its dead-letter queue, in order, once the faults are over."""
-
-    def __init__(self, shared: Shared, name: str, queue: str) -> None:
-        super().__init__(shared, name)
-        self._queue = queue
-        self._last: dict[str, int] = {}
-
-    def ready(self) -> None:
-        assert self.peer is not None
-        for address in (self._queue, f"{self._queue}/$DeadLetterQueue"):
-            link = self.peer.attach_receiver(address, delete=False)
-            self._serve(address, link)
-            self._browse(address)
-
-    def _serve(self, address: str, link: ReceiveLink) -> None:
-        def delivered(event: DeliveryReceived) -> None:
-            uid, number, count, until_ms, _ = read_delivery(event.payload)
-            self.world.note(f"{self.name} <- uid {uid} number {number} count {count}")
-            lock = self.checker.delivered(
-                uid, self.shared.queue_id(address), number, count, event.delivery_tag, until_ms,
-                self.connection,
-            )  # fmt: skip
-            assert lock is not None
-            place = self.checker.facts.where.get(uid)
-            position = place[1] if place is not None else 0
-            if position <= self._last.get(address, 0):
-                raise Violation(f"{self.name} was given position {position} after {self._last[address]}")
-            self._last[address] = position
-            self.checker.settling(lock, "complete")
-            asked_ms = self.world.now_ms
-            link.settle(event.delivery_id, ACCEPTED, lambda state: self._settled(lock, asked_ms, state))
-            given.append(uid)
-            if len(given) > DRAIN_CREDIT:
-                link.flow(DRAIN_CREDIT)
-
-        def drained() -> None:
-            self.world.note(f"{self.name} drained {address}")
-            if len(given) < expected[0]:
-                raise Violation(f"{self.name} was drained after {len(given)} of {expected[0]} messages")
-            link.flow(DRAIN_CREDIT)
-
-        def attached() -> None:
-            # Nothing is locked and nobody else receives: what is active now is available.
-            expected[0] = min(DRAIN_CREDIT, self._available(address))
-            link.flow(DRAIN_CREDIT, drain=True)
-
-        given: list[int] = []
-        expected = [0]
-        link.on_attached = attached
-        link.on_delivery = delivered
-        link.on_drained = drained
-
-    def _available(self, address: str) -> int:
-        """Count what a receiver must get now: active, and not about to expire."""
-        queue_id = self.shared.queue_id(address)
-        soon_ms = self.shared.node.now_ms + ANSWER_MS_MAX
-        return sum(
-            record.queue_id == queue_id
-            and record.state is MessageState.ACTIVE
-            and (record.in_dead_letter_queue or self.checker.expires_broker_ms(record, min) > soon_ms)
-            for record in self.checker.facts.live.values()
-        )
-
-    def _settled(self, lock: Lock, asked_ms: int, state: DeliveryState | None) -> None:
-        if state != ACCEPTED:
-            raise Violation(f"without faults, complete of uid {lock.uid} was answered with {state}")
-        self.checker.settle_answered(lock, "complete", asked_ms, None)
-
-    def _browse(self, address: str) -> None:
-        """Find the deferred messages, and receive them by number; again and again, since locks of before may
-        lapse."""
-
-        def found(messages: list[tuple[int, int, int]]) -> None:
-            numbers = [number for number, _, state in messages if state == 1][:20]
-            for number in numbers:
-                receive_deferred(
-                    self,
-                    address,
-                    [number],
-                    False,
-                    lambda lock: update_disposition(self, address, lock, "complete"),
-                )
-
-        peek(self, address, 0, 200, found)
-        self.later(3_000, self._browse, address)

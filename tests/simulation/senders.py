@@ -1,26 +1,28 @@
-"""Senders: single messages, batches, pre-settled, scheduled, with time-to-live, with ids used before.
+"""Senders: single messages, batches, pre-settled, scheduled.
 
-Owns: what is sent, by the world's dice. Must not know: the broker's insides.
+Owns: how messages are sent, by the world's dice. Must not know: the broker's insides.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from peeklock.amqp.messaging import BATCH_FORMAT, Header, Properties, encode_message
+from peeklock.amqp.messaging import BATCH_FORMAT, encode_message
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState
-from peeklock.amqp.types import Symbol, Timestamp
+from peeklock.broker.descriptions import QueueDescription
 from tests.simulation.actors import Actor, Shared
-from tests.simulation.checker import Sent
-from tests.simulation.facts import Violation
+from tests.simulation.messages import compose
 from tests.simulation.peer import SendLink, error_condition
+from tests.simulation.records import Violation
 
 
 class Sender(Actor):
-    """Sends to one queue: single, batched, pre-settled, scheduled, with time-to-live, with ids used
-    before."""
+    """Sends to one queue: single, batched, pre-settled, scheduled."""
 
-    def __init__(self, shared: Shared, name: str, queue: str, *, pace_ms: int, cbs: bool = False) -> None:
+    def __init__(
+        self, shared: Shared, name: str, queue: QueueDescription, *, pace_ms: int, cbs: bool = False
+    ) -> None:
+        """`queue`: of its settings only those count that never change."""
         super().__init__(shared, name, cbs=cbs)
         self._queue = queue
         self._pace_ms = pace_ms
@@ -28,11 +30,11 @@ class Sender(Actor):
 
     def ready(self) -> None:
         self._attach()
-        self.later(self.random.randint(0, self._pace_ms), self._act)
+        self.next_time(self.random.randint(0, self._pace_ms), self._act)
 
     def _attach(self) -> None:
         assert self.peer is not None
-        self._link = link = self.peer.attach_sender(self._queue)
+        self._link = link = self.peer.attach_sender(self._queue.name)
         link.on_lost = lambda condition: self._link_lost(condition)
 
     def left(self) -> None:
@@ -40,7 +42,7 @@ class Sender(Actor):
 
     def _link_lost(self, condition: str | None) -> None:
         self._link = None
-        if self.peer is None or self.peer.lost or self.checker.may_be_disabled(condition):
+        if self.peer is None or self.peer.lost or self.checker.may_refuse(condition, self._queue.name):
             return
         if not self.checker.excused(self.connection):
             raise Violation(f"{self.name}: the broker detached the sender link: {condition}")
@@ -48,7 +50,7 @@ class Sender(Actor):
     def _act(self) -> None:
         if self.stopped:
             return
-        self.later(self.random.randint(1, 2 * self._pace_ms), self._act)
+        self.next_time(self.random.randint(1, 2 * self._pace_ms), self._act)
         link = self._link
         if link is None:
             self._attach()
@@ -76,46 +78,10 @@ class Sender(Actor):
             link.detach()
             self._attach()
 
-    def _message(self, *, scheduled: bool = False, group: int = 0, wrong: bool = False) -> tuple[Sent, bytes]:
-        """Make a message, and its encoding."""
-        shared, random = self.shared, self.random
-        shared.uids += 1
-        uid = shared.uids
-        message_id: str | None = f"id-{uid}"
-        roll = random.random()
-        if roll < 0.15:
-            message_id = None
-        elif roll < 0.35 and shared.recent_ids:
-            queue, again = random.choice(shared.recent_ids[-12:])
-            message_id = again if queue == self._queue else message_id
-        if wrong:
-            message_id = "x" * 200
-        elif message_id is not None:
-            shared.recent_ids.append((self._queue, message_id))
-        ttl_ms = random.choice((None, None, None, 50, 3_000, 20_000, 60_000))
-        at_ms = shared.node.now_ms + random.choice((-1_000, 0, 20, 700, 4_000, 15_000)) if scheduled else None
-        sent = Sent(uid, self._queue, message_id, ttl_ms, at_ms, group, self.world.now_ms, wrong)
-        data = b"uid=%08d;" % uid + b"." * random.choice((0, 3, 40, 300))
-        roll = random.random()
-        if roll < 0.01:
-            data += b"." * 3_000
-        elif roll < 0.011:
-            data += b"." * 150_000  # several frames
-        payload = encode_message(
-            header=None if ttl_ms is None else Header(ttl=ttl_ms),
-            message_annotations=None
-            if at_ms is None
-            else {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(at_ms)},
-            properties=Properties(message_id=message_id),
-            application_properties={"n": uid} if random.random() < 0.3 else None,
-            data=data,
-        )
-        return sent, payload
-
     def _send_one(
         self, link: SendLink, *, scheduled: bool = False, settled: bool = False, wrong: bool = False
     ) -> None:
-        sent, payload = self._message(scheduled=scheduled, wrong=wrong)
+        sent, payload = compose(self.shared, self._queue, scheduled=scheduled, wrong=wrong)
         self.checker.sending([sent])
         link.send(payload, None if settled else lambda state: self._outcome([sent.uid], state))
 
@@ -124,8 +90,12 @@ class Sender(Actor):
         many = self.random.choice((1, 2, 3, 8))
         wrong = self.random.randrange(20)
         made = [
-            self._message(
-                group=self.shared.groups, scheduled=self.random.random() < 0.1, wrong=wrong == index
+            compose(
+                self.shared,
+                self._queue,
+                group=self.shared.groups,
+                scheduled=self.random.random() < 0.1,
+                wrong=wrong == index,
             )
             for index in range(many)
         ]
@@ -148,7 +118,9 @@ class Sender(Actor):
         assert self.peer is not None
         self.shared.groups += 1
         many = self.random.choice((1, 1, 3))
-        made = [self._message(scheduled=True, group=self.shared.groups) for _ in range(many)]
+        made = [
+            compose(self.shared, self._queue, scheduled=True, group=self.shared.groups) for _ in range(many)
+        ]
         self.checker.sending([sent for sent, _ in made])
         uids = [sent.uid for sent, _ in made]
         messages = []
@@ -168,9 +140,9 @@ class Sender(Actor):
             numbers = list(body["sequence-numbers"])
             self.checker.scheduled(uids, numbers)
             self.shared.scheduled += [
-                (self._queue, number, uid)
+                (self._queue.name, number, uid)
                 for number, uid in zip(numbers, uids, strict=True)
                 if self.checker.sent[uid].outcome == "accepted"
             ]
 
-        self.peer.ask(self._queue, "com.microsoft:schedule-message", {"messages": messages}, answered)
+        self.peer.ask(self._queue.name, "com.microsoft:schedule-message", {"messages": messages}, answered)

@@ -1,63 +1,14 @@
-"""The checker itself: each promise, once kept and once broken, without any broker."""
+"""The checker itself: each promise about sending, receiving and settling, once kept and once broken, without
+any broker."""
 
 from __future__ import annotations
 
 import pytest
 
-from peeklock.broker.changes import EntityStored, NumbersIssued
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.message import MessageState
-from tests.simulation.checker import Checker, Sent
-from tests.simulation.facts import Record, Snapshot, Violation
+from tests.simulation.records import Violation
+from tests.simulation.story import DEAD, LOCK_MS, QUEUE, Story, record
 
 pytestmark = pytest.mark.simulation
-
-QUEUE = 4
-DEAD = 5
-LOCK_MS = 5_000
-
-
-def record(position: int, *, queue_id: int = QUEUE, slot: int | None = None, **changed: object) -> Record:
-    """Make the record of a message whose body is in row `1`, at a slot that is its uid - 1."""
-    made = Record(
-        queue_id, position, position, position, MessageState.ACTIVE, 0, 1_000, 0, None, 1,
-        position - 1 if slot is None else slot, None,
-    )  # fmt: skip
-    for name, value in changed.items():
-        setattr(made, name, value)
-    return made
-
-
-class Story:
-    """A checker, and a world that does what a test says."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_000
-        self.no = 0
-        self.checker = Checker(lambda: self.now_ms)
-        self.checker.connected(1)
-        self.checker.connected(2)
-        bodies = {1: [b"uid=%08d;" % uid for uid in range(1, 9)]}
-        description = QueueDescription("orders", lock_duration_ms=LOCK_MS, max_delivery_count=3)
-        self.commit(EntityStored(1, description, 0, 0), rows=bodies)
-
-    def send(self, *uids: int, group: int = 0) -> None:
-        self.checker.sending([Sent(uid, "orders", None, None, None, group, self.now_ms) for uid in uids])
-
-    def commit(self, *changes: object, rows: dict[int, list[bytes]] | None = None) -> None:
-        self.no += 1
-        stored = [c for c in changes if isinstance(c, Record)]
-        numbers = [
-            NumbersIssued(queue_id, 1 + max(r.position for r in stored if r.queue_id == queue_id), 99, 1_000)
-            for queue_id in sorted({r.queue_id for r in stored})
-        ]
-        batch = Snapshot(self.no, [*changes, *numbers], rows or {}, [], self.now_ms, self.now_ms)
-        self.checker.committed(batch, self.now_ms)
-
-    def deliver(self, uid: int, number: int, token: bytes, *, count: int = 0, connection: int = 1) -> object:
-        return self.checker.delivered(
-            uid, QUEUE, number, count, token, self.now_ms + LOCK_MS, connection
-        )  # fmt: skip
 
 
 def test_numbers_must_follow_each_other() -> None:
@@ -112,6 +63,7 @@ def test_an_accepted_message_must_be_stored() -> None:
 def test_a_refused_message_must_not_be_stored() -> None:
     story = Story()
     story.send(1)
+    story.checker.limited()
     story.checker.send_answered([1], "com.microsoft:server-busy")
     with pytest.raises(Violation, match="refused"):
         story.commit(record(1))
@@ -164,9 +116,9 @@ def test_a_lock_from_before_a_crash_must_not_settle() -> None:
     story.now_ms += 10
     story.checker.crashed()
     story.now_ms += 10
-    story.checker.settling(lock, "complete")  # type: ignore[arg-type]
+    story.checker.settling(lock, "complete")
     with pytest.raises(Violation, match="lock from before"):
-        story.checker.settle_answered(lock, "complete", story.now_ms, None)  # type: ignore[arg-type]
+        story.checker.settle_answered(lock, "complete", story.now_ms, None)
 
 
 def test_a_completion_must_be_durable_when_acknowledged() -> None:
@@ -174,9 +126,9 @@ def test_a_completion_must_be_durable_when_acknowledged() -> None:
     story.send(1)
     story.commit(record(1))
     lock = story.deliver(1, 1, b"first")
-    story.checker.settling(lock, "complete")  # type: ignore[arg-type]
+    story.checker.settling(lock, "complete")
     with pytest.raises(Violation, match="not on stable storage"):
-        story.checker.settle_answered(lock, "complete", story.now_ms, None)  # type: ignore[arg-type]
+        story.checker.settle_answered(lock, "complete", story.now_ms, None)
 
 
 def test_a_live_lock_must_not_be_called_lost() -> None:
@@ -184,9 +136,9 @@ def test_a_live_lock_must_not_be_called_lost() -> None:
     story.send(1)
     story.commit(record(1))
     lock = story.deliver(1, 1, b"first")
-    story.checker.settling(lock, "complete")  # type: ignore[arg-type]
+    story.checker.settling(lock, "complete")
     with pytest.raises(Violation, match="the lock is live"):
-        story.checker.settle_answered(lock, "complete", story.now_ms, "com.microsoft:message-lock-lost")  # type: ignore[arg-type]
+        story.checker.settle_answered(lock, "complete", story.now_ms, "com.microsoft:message-lock-lost")
 
 
 def test_nobody_is_dead_lettered_for_nothing() -> None:

@@ -1,0 +1,318 @@
+"""What clients did and saw, and what the world did: the material that the checker judges.
+
+Owns: the values (`Sent`, `Lock`, `Hold`, `Unit`...) and simple questions about them. Must not know: promises,
+any structure of the broker.
+
+All times are in world ms unless a name says `broker`; the broker's clock is the world's plus `offset_ms`,
+which changes at a restart only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from peeklock.broker.changes import QUEUES_PER_ENTITY
+from tests.simulation.facts import Facts
+from tests.simulation.records import Commit
+
+WIRE_MS_MAX = 5_000
+"""The longest that anything is under way on the simulated network, either direction."""
+
+COMMIT_MS_MAX = 3_000
+"""The longest from an offered command to its durable batch: a slow commit in flight, then a slow one of its
+own."""
+
+FOREVER = 1 << 62
+
+DISABLED = "com.microsoft:entity-disabled"
+GONE = ("amqp:not-found", "amqp:resource-deleted")
+LIMITED = ("amqp:resource-limit-exceeded", "com.microsoft:server-busy")
+"""How sends are refused while space is low or the broker lags (R-06)."""
+
+DuplicateKey = tuple[str, str | None]
+"""(message id, key of the partition): what duplicate detection compares."""
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """One message that a client sent, scheduled or not."""
+
+    uid: int
+    queue: str
+    message_id: str | None
+    ttl_ms: int | None
+    scheduled_broker_ms: int | None
+    group: int
+    """Members of a batch share it; 0 = sent alone."""
+    sent_ms: int
+    wrong: str | None = None
+    """It breaks a rule: it must be refused with this condition, with all its batch."""
+    session_id: str | None = None
+    partition_key: str | None = None
+    unit: Unit | None = None
+    """The transaction it was sent in."""
+    outcome: str | None = None
+    """None = never told; else `accepted`, `dropped` (accepted as a duplicate), or the condition of the
+    rejection."""
+    answered_ms: int = FOREVER
+    reasons: set[str] = field(default_factory=set)
+    """What clients have asked for that would remove it: complete, or `dead-letter <reason>`."""
+    units: list[tuple[Unit, Lock, str, str]] = field(default_factory=list)
+    """The same, asked for in transactions: (unit, lock, kind, reason)."""
+
+    def duplicate_key(self, partitioned: bool) -> DuplicateKey | None:
+        """What a queue that detects duplicates compares; None = it is never a duplicate."""
+        if self.message_id is None:
+            return None
+        return self.message_id, self.key() if partitioned else None
+
+    def key(self) -> str | None:
+        """What decides over the partition."""
+        return self.partition_key if self.session_id is None else self.session_id
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A message as a receiver sees it."""
+
+    uid: int
+    number: int
+    enqueued_number: int
+    count: int
+    until_broker_ms: int | None
+    state: int
+    session_id: str | None
+    source: str | None
+    """The entity that it was forwarded from as a dead letter."""
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """Something held for a time: a message by its lock, or a session."""
+
+    connection: int
+    queue_id: int
+    taken_ms: int
+    until_ms: int
+    """The latest end that the client was told."""
+    ends: list[tuple[int, str]] = field(default_factory=list, kw_only=True)
+    """When and by what it may have ended before: `settle complete`, `crash`, `cut`, `update`..."""
+    renewals_open: int = field(default=0, kw_only=True)
+    """Renewals asked for and not answered: `until_ms` may be later than known."""
+    renewed: bool = field(default=False, kw_only=True)
+
+    @property
+    def entity_id(self) -> int:
+        return self.queue_id // QUEUES_PER_ENTITY
+
+    def may_end_ms(self) -> int:
+        """The earliest instant at which it can have ended."""
+        return min([self.until_ms, *(at for at, _ in self.ends)])
+
+    def ended_by(self, what: str, since_ms: int = 0) -> bool:
+        return any(kind == what and at >= since_ms for at, kind in self.ends)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Hold(Claim):
+    """A session as its receiver link holds it."""
+
+    session_id: str
+    opened_ms: int
+    """When the receiver was told."""
+    first: dict[int, Lock] = field(default_factory=dict)
+    """uid -> its latest delivery over the link."""
+    returned: dict[int, int] = field(default_factory=dict)
+    """uid -> how many messages behind it may still come before it: it was given back."""
+
+    def surely_live(self, now_ms: int) -> bool:
+        return not self.ends and now_ms < self.until_ms
+
+    def __repr__(self) -> str:
+        return (
+            f"Hold({self.session_id!r} of queue {self.queue_id} by c{self.connection},"
+            f" {self.taken_ms} to {self.until_ms}, ends {self.ends})"
+        )
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Lock(Claim):
+    """One peek-lock as its receiver knows it. Under a session's lock `taken_ms` is that one's, and `until_ms`
+    says nothing."""
+
+    token: bytes
+    uid: int
+    count: int
+    seen_ms: int
+    """When the delivery arrived."""
+    hold: Hold | None = None
+    settled: str | None = None
+    """The settlement that was answered with success."""
+    settled_ms: int = 0
+    freed_ms: int = 0
+    """When its client knew that a transaction which was to settle it had not."""
+
+    def may_end_ms(self) -> int:
+        own = Claim.may_end_ms(self)
+        return own if self.hold is None else min(own, self.hold.may_end_ms())
+
+    def surely_live(self, now_ms: int, but: int = 0, asked_ms: int = FOREVER) -> bool:
+        """Nothing but the last `but` events in `ends` can have ended it by `now_ms`, nor was it in a
+        transaction at `asked_ms`."""
+        if len(self.ends) > but or self.settled is not None or asked_ms < self.freed_ms:
+            return False
+        return now_ms < self.until_ms if self.hold is None else self.hold.surely_live(now_ms)
+
+    def all_ends(self) -> list[tuple[int, str]]:
+        return self.ends if self.hold is None else [*self.ends, *self.hold.ends]
+
+    def __repr__(self) -> str:
+        held = "" if self.hold is None else f" under {self.hold}"
+        return (
+            f"Lock(uid {self.uid} of queue {self.queue_id} by c{self.connection}, count {self.count},"
+            f" {self.taken_ms} to {self.until_ms}, seen {self.seen_ms}, ends {self.ends},"
+            f" settled {self.settled}{held})"
+        )
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Unit:
+    """One transaction as its client knows it."""
+
+    no: int
+    connection: int
+    declared_ms: int
+    """When it was asked for."""
+    sends: list[int] = field(default_factory=list)
+    settlements: list[tuple[Lock, str, str]] = field(default_factory=list)
+    """(lock, kind, reason)."""
+    refused: set[int | bytes] = field(default_factory=set)
+    """uids of sends and tokens of locks that were refused, or never answered."""
+    silent: set[int] = field(default_factory=set)
+    """uids of its sends that are not answered: whether they are part of it shows when it is committed."""
+    first_ms: int = FOREVER
+    """When the client knew that the broker had begun to count its two minutes."""
+    asked: str | None = None
+    """`commit` or `roll back`."""
+    asked_ms: int = FOREVER
+    outcome: str | None = None
+    """`committed`, `rolled back`, or None = never told."""
+    applied: Commit | None = None
+    """The commit in which its effects appeared."""
+
+    def __repr__(self) -> str:
+        settled = [(lock.uid, kind) for lock, kind, _ in self.settlements]
+        return (
+            f"Unit({self.no} by c{self.connection}, sends {self.sends}, settles {settled},"
+            f" without {len(self.refused)}, asked to {self.asked}, {self.outcome})"
+        )
+
+
+@dataclass(slots=True, eq=False)
+class StateWrite:
+    """A session's state as a client set it."""
+
+    uid: int | None
+    """None = cleared."""
+    asked_ms: int
+    latest_ms: int = FOREVER
+    """When it has taken effect at the latest, if ever."""
+    done: bool | None = None
+    """Whether it has; None = never told."""
+
+
+@dataclass(slots=True)
+class Purge:
+    """Messages that the broker may remove by itself, because somebody asked for all of them."""
+
+    queue_id: int
+    before_broker_ms: int
+    asked_ms: int
+    latest_ms: int = FOREVER
+
+
+class History:
+    """Everything that is known at this moment."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.now_ms = now_ms
+        self.facts: Facts
+        self.offset_ms = 0
+        self.wire_ms_max = WIRE_MS_MAX
+        """The longest that anything is really under way in this seed."""
+        self.sent: dict[int, Sent] = {}
+        self.groups: dict[int, list[int]] = {}
+        self.locks: dict[bytes, Lock] = {}
+        self.locks_of: dict[int, list[Lock]] = {}
+        self.holds: list[Hold] = []
+        self.crashes: list[int] = []
+        self.jumps: list[int] = []
+        self.was_disabled = False
+        """An entity's status was not active at some time: links may be refused or detached for it."""
+        self.limited: list[int] = []
+        """When sending was limited, or not any more."""
+        self.connections: dict[int, tuple[int, int]] = {}
+        """When each was made, and the broker's clock then relative to the world's."""
+        self.lost: dict[int, tuple[int, str]] = {}
+        self.updates: dict[int, list[int]] = {}
+        """Entity id -> when its locks were dropped by an update."""
+        self.deletions: dict[str, list[int]] = {}
+        """Name -> when its deletion was asked for."""
+        self.losses: list[int] = []
+        """When deliveries may have been lost between broker and client."""
+        self.delete_budget: dict[int, int] = {}
+        """By queue id: how many messages receive-and-delete and batch deletion may have taken away unseen."""
+        self.purges: list[Purge] = []
+        self.cancels: set[tuple[str, int]] = set()
+        """(queue, sequence number) of scheduled messages whose cancellation was asked for."""
+
+    def claims(self) -> list[Claim]:
+        return [*self.locks.values(), *self.holds]
+
+    def end_claims(self, what: str, at_ms: int, of: Callable[[Claim], bool]) -> None:
+        """Let claims end, perhaps."""
+        for claim in self.claims():
+            if of(claim):
+                claim.ends.append((at_ms, what))
+
+    def ends_since(self, claim: Claim) -> list[tuple[int, str]]:
+        """What may have ended a claim that was taken a while ago and is known only now."""
+        since = claim.taken_ms
+        ends = [(at, "crash") for at in self.crashes if at >= since]
+        ends += [(at, "update") for at in self.updates.get(claim.entity_id, ()) if at >= since]
+        ends += [self.lost[claim.connection]] if claim.connection in self.lost else []
+        gone = self.facts.gone.get(claim.entity_id)
+        return ends if gone is None else [*ends, (gone.opened_ms, "deleted")]
+
+    def may_be_gone(self, name: str) -> bool:
+        """Tell whether an entity may be missing now, or have been."""
+        return name in self.deletions or any(i in self.facts.gone for i in self.facts.named(name))
+
+    def excused(self, connection: int) -> bool:
+        """Tell whether something has happened since that may end a connection or its links from the broker's
+        side."""
+        since = self.connections[connection][0]
+        return connection in self.lost or any(at >= since for at in (*self.jumps[-1:], *self.crashes[-1:]))
+
+    def queue_id(self, name: str, sub: int) -> int:
+        """Give the queue of the latest entity with a name."""
+        return self.facts.named(name)[-1] * QUEUES_PER_ENTITY + sub
+
+    def queue_id_with(self, name: str, sub: int, uid: int) -> int:
+        """Give the queue of a name in which a message was, the latest if it was in none."""
+        known = {record.queue_id for record, _ in self.facts.life(uid).records}
+        ids = [entity_id * QUEUES_PER_ENTITY + sub for entity_id in self.facts.named(name)]
+        return next((queue_id for queue_id in reversed(ids) if queue_id in known), ids[-1])
+
+    def story(self, uid: int) -> str:
+        """Tell what was ever durable about a uid, and its locks."""
+        life = self.facts.life(uid)
+        lines = [f"{self.sent.get(uid)}"]
+        lines += [
+            f"  batch {commit.no} landed {commit.landed_ms}: {record}" for record, commit in life.records
+        ]
+        if life.removed:
+            lines.append(f"  gone with batch {life.removed.no} landed {life.removed.landed_ms}")
+        lines += [f"  {lock}" for lock in self.locks_of.get(uid, ())]
+        return "\n".join(lines)

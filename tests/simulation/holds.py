@@ -1,0 +1,322 @@
+"""Who holds which session, and in what order its messages come (G-01, G-02, G-04).
+
+Owns: exclusivity and order of sessions as receivers see them. Must not know: how the broker hands sessions
+out. The rules of order, for one receiver link that holds a session:
+
+    no skipping   a message comes only once every active one before it in the session has come
+    no repeating  one that came comes again only after it was given back
+    back in place one that was given back comes before any that had not left the broker by then
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peeklock.broker.message import MessageState
+from tests.simulation.history import COMMIT_MS_MAX, FOREVER, WIRE_MS_MAX, History, Hold, Lock
+from tests.simulation.reasons import Reasons
+from tests.simulation.records import MAIN, Record, Violation
+
+SLACK_MS = WIRE_MS_MAX + COMMIT_MS_MAX
+
+GIVEN_BACK = ("settle abandon", "settle release", "settle defer")
+
+
+@dataclass(slots=True, eq=False)
+class Accept:
+    """Somebody's wish to hold a session, granted or not."""
+
+    connection: int
+    name: str
+    session_id: str | None
+    """None = the next one that is available."""
+    asked_ms: int
+    wait_ms: int
+    lock_ms: int
+    hold: Hold | None = None
+    over_ms: int = FOREVER
+    """When its client left, or was told that it is over."""
+    refused: bool = False
+
+    def latest_end_ms(self, connection: int, wire_ms_max: int) -> int:
+        """The latest instant at which it may have held a session, as somebody on a connection must assume."""
+        if self.refused:
+            return 0
+        by_itself = (
+            self.hold.until_ms + (self.lock_ms if self.hold.renewals_open else 0)
+            if self.hold is not None
+            else self.asked_ms + self.wait_ms + self.lock_ms + SLACK_MS
+        )
+        # What was sent before on the same connection has arrived before.
+        left = self.over_ms if connection == self.connection else self.over_ms + wire_ms_max
+        return min(by_itself, left)
+
+
+@dataclass(slots=True, eq=False)
+class Doubt:
+    """A session was refused that nobody is known to hold: one of those who wait for an answer may."""
+
+    refused: Accept
+    until_ms: int
+    perhaps: list[Accept]
+
+
+class Holds:
+    """All holders of sessions."""
+
+    def __init__(self, history: History, reasons: Reasons) -> None:
+        self._history = history
+        self._reasons = reasons
+        self._accepts: list[Accept] = []
+        self._doubts: list[Doubt] = []
+        self._last_seen: dict[tuple[int, str], int] = {}
+        """When a session was last seen to have something in it."""
+
+    # Accepting
+
+    def asking(
+        self, connection: int, name: str, session_id: str | None, wait_ms: int, lock_ms: int
+    ) -> Accept:
+        """A client asks for a session."""
+        accept = Accept(connection, name, session_id, self._history.now_ms(), wait_ms, lock_ms)
+        self._accepts.append(accept)
+        return accept
+
+    def granted(self, accept: Accept, session_id: str | None, until_broker_ms: int) -> Hold:
+        """The broker has given a session. Raises: Violation."""
+        now = self._history.now_ms()
+        if session_id is None or accept.session_id not in (None, session_id):
+            raise Violation(f"asked for session {accept.session_id!r}, given {session_id!r}")
+        history = self._history
+        offset_ms = history.connections[accept.connection][1]
+        until_ms = until_broker_ms - offset_ms
+        queue_id = history.queue_id(accept.name, MAIN)
+        hold = Hold(accept.connection, queue_id, until_ms - accept.lock_ms, until_ms, session_id, now)
+        hold.ends += history.ends_since(hold)
+        if hold.taken_ms < accept.asked_ms or hold.taken_ms > now:
+            raise Violation(f"a session is held from a time when it was not asked for: {hold}")
+        for other in history.holds:
+            if (other.queue_id, other.session_id) != (queue_id, session_id):
+                continue
+            first, second = (other, hold) if other.taken_ms <= hold.taken_ms else (hold, other)
+            either = second.taken_ms == first.taken_ms and second.may_end_ms() <= first.taken_ms
+            if second.taken_ms < first.may_end_ms() and not either:
+                raise Violation(f"two links hold a session: {first} and {second}")
+        history.holds.append(hold)
+        accept.hold = hold
+        self._resolve(accept)
+        return hold
+
+    def refused(self, accept: Accept, condition: str | None) -> None:
+        """The broker gave no session. Raises: Violation, if it had no reason."""
+        now = self._history.now_ms()
+        accept.refused = True
+        accept.over_ms = now
+        self._resolve(accept)
+        if condition == "com.microsoft:timeout":
+            if accept.session_id is not None:
+                raise Violation(f"a named session must not be waited for: {accept}")
+            if now < accept.asked_ms + accept.wait_ms:
+                raise Violation(f"refused with {condition} before the time: {accept}")
+        elif condition == "com.microsoft:session-cannot-be-locked":
+            holders = [] if accept.session_id is None else self._may_hold(accept)
+            if not holders:
+                raise Violation(f"refused with {condition}, though nobody holds it: {accept}")
+            if all(other.hold is None and other.over_ms == FOREVER for other in holders):
+                self._doubts.append(Doubt(accept, now, holders))
+        else:
+            raise Violation(f"no session was given: {condition}, {accept}")
+
+    def _resolve(self, accept: Accept) -> None:
+        """Look at the doubts in which somebody was suspected who has an answer now, or will never have
+        one."""
+        for doubt in [doubt for doubt in self._doubts if accept in doubt.perhaps]:
+            hold = accept.hold
+            if hold is not None:
+                justified = hold.session_id == doubt.refused.session_id and hold.taken_ms <= doubt.until_ms
+            else:
+                justified = not accept.refused
+            doubt.perhaps.remove(accept)
+            if justified:
+                self._doubts.remove(doubt)
+            elif not doubt.perhaps:
+                raise Violation(f"refused, though nobody held it, as is known now: {doubt.refused}")
+
+    def _may_hold(self, asked: Accept) -> list[Accept]:
+        """Give those who may hold the session that somebody asked for and did not get."""
+        history = self._history
+        holders: list[Accept] = []
+        dropped = max(
+            [
+                at
+                for entity_id in history.facts.named(asked.name)
+                for at in (*history.crashes, *history.updates.get(entity_id, ()))
+                if at <= asked.asked_ms
+            ],
+            default=0,
+        )
+        for other in self._accepts:
+            if other is asked or other.name != asked.name:
+                continue
+            wanted = other.session_id if other.hold is None else other.hold.session_id
+            if wanted not in (None, asked.session_id):
+                continue
+            since_ms = other.asked_ms if other.hold is None else other.hold.taken_ms
+            if since_ms < dropped and (other.hold is not None or self._crashed_after(other, asked)):
+                continue
+            if other.latest_end_ms(asked.connection, history.wire_ms_max) >= asked.asked_ms:
+                holders.append(other)
+        return holders
+
+    def _crashed_after(self, other: Accept, asked: Accept) -> bool:
+        return any(other.asked_ms < at <= asked.asked_ms for at in self._history.crashes)
+
+    # The end of a hold
+
+    def left(self, accept: Accept, how: str) -> None:
+        """The client leaves: it detaches, ends or closes, and its session is free at once (L-13). Or it stops
+        waiting."""
+        now = self._history.now_ms()
+        if accept.connection not in self._history.lost:  # else the broker may never hear of it
+            accept.over_ms = min(accept.over_ms, now)
+        if accept.hold is not None:
+            accept.hold.ends.append((now, how))
+        else:
+            self._resolve(accept)
+
+    def connection_lost(self, connection: int, how: str) -> None:
+        """The connection is over: cut or closed, what was held over it is free; half open, that takes
+        time."""
+        for accept in self._accepts:
+            if accept.connection == connection and accept.over_ms == FOREVER:
+                if how != "drop":
+                    accept.over_ms = self._history.now_ms()
+                if accept.hold is None:
+                    self._resolve(accept)
+                if how == "close" and accept.hold is not None:
+                    accept.hold.ends.append((self._history.now_ms(), how))
+
+    def detached(self, accept: Accept, condition: str | None) -> None:
+        """The broker has ended the link of a holder. Raises: Violation, if it had no reason."""
+        now = self._history.now_ms()
+        accept.over_ms = now
+        hold = accept.hold
+        assert hold is not None
+        if condition == "com.microsoft:session-lock-lost":
+            if hold.surely_live(now):
+                raise Violation(f"detached with {condition}, yet the session is held: {hold}")
+            hold.ends.append((now, "lost"))
+        elif not self._history.excused(accept.connection):
+            raise Violation(f"the broker detached a holder: {condition}, {hold}")
+
+    def held_again(self, hold: Hold) -> list[Hold]:
+        """Give all holds of a session by one connection, the latest last: requests name no link."""
+        return [
+            other
+            for other in self._history.holds
+            if (other.connection, other.queue_id, other.session_id)
+            == (hold.connection, hold.queue_id, hold.session_id)
+        ]
+
+    def check_holder(self, hold: Hold, what: str, asked_ms: int) -> None:
+        """Check that a request that only a holder may make succeeded for a connection that may have been
+        it."""
+        now = self._history.now_ms()
+        if len(self.held_again(hold)) == 1 and not any(
+            accept.connection == hold.connection and accept.hold is None and accept.asked_ms < now
+            for accept in self._accepts
+            if accept.session_id in (None, hold.session_id) and accept.asked_ms > hold.taken_ms
+        ):
+            self.check_held(hold, what, asked_ms)
+
+    def check_held(self, hold: Hold, what: str, asked_ms: int) -> None:
+        """Check that something that only a holder may do succeeded for one who may have been it."""
+        if asked_ms >= hold.until_ms and not hold.renewals_open:
+            raise Violation(f"{what} at {asked_ms} succeeded on a lapsed session lock: {hold}")
+        for at, kind in hold.ends:
+            if kind in ("crash", "update") and hold.taken_ms < at < asked_ms:
+                raise Violation(f"{what} at {asked_ms} succeeded on a session lock from before: {hold}")
+            if kind == "detach" and at < asked_ms:
+                raise Violation(f"{what} at {asked_ms} succeeded on a session that was left: {hold}")
+            if kind == "cut" and at + SLACK_MS < asked_ms:
+                raise Violation(f"{what} at {asked_ms} succeeded on a broken connection's session: {hold}")
+
+    def check_lost(self, hold: Hold, what: str) -> None:
+        """Check that something was refused for a lost session lock with reason."""
+        if hold.surely_live(self._history.now_ms()):
+            raise Violation(f"{what} was refused, yet the session is held: {hold}")
+
+    # Deliveries
+
+    def delivered(self, hold: Hold, lock: Lock, record: Record) -> None:
+        """A message has come over the link that holds a session. Raises: Violation."""
+        facts = self._history.facts
+        if record.session_id != hold.session_id:
+            raise Violation(f"{hold} was given a message of another session: {record}")
+        earlier = hold.first.get(lock.uid)
+        if earlier is not None:
+            if not any(what in GIVEN_BACK or what.startswith("enlist") for _, what in earlier.ends):
+                raise Violation(f"a message came again that was not given back: {earlier}, {lock}")
+            hold.returned.pop(lock.uid, None)
+            hold.first[lock.uid] = lock
+            return
+        hold.first[lock.uid] = lock
+        now_broker_ms = self._history.now_ms() + self._history.offset_ms
+        for other in facts.live.values():
+            if (other.queue_id, other.session_id) != (hold.queue_id, hold.session_id):
+                continue
+            if other.state is not MessageState.ACTIVE or other.position >= record.position:
+                continue
+            if self._reasons.expires_broker_ms(other, min) <= now_broker_ms:
+                continue
+            if other.uid not in hold.first:
+                raise Violation(f"{record} came before {other} of the same session: {hold}")
+            if other.uid in hold.returned:
+                hold.returned[other.uid] -= 1
+                if hold.returned[other.uid] < 0:
+                    raise Violation(
+                        f"{record} came before {other}, which was given back: {hold.first[other.uid]}"
+                    )
+
+    def giving_back(self, lock: Lock, under_way_max: int) -> None:
+        """A holder abandons or releases a message over its link, on which at most so many may be under
+        way."""
+        if lock.hold is not None:
+            lock.hold.returned[lock.uid] = under_way_max
+
+    def given_back(self, lock: Lock, done: bool) -> None:
+        """The answer: without success nothing was given back."""
+        if lock.hold is not None and not done:
+            lock.hold.returned.pop(lock.uid, None)
+
+    # The list of sessions
+
+    def note_sessions(self, records: list[Record]) -> None:
+        """Remember that sessions had these until now."""
+        for record in records:
+            if record.session_id is not None:
+                self._last_seen[record.entity_id, record.session_id] = self._history.now_ms()
+
+    def expected(self, entity_id: int) -> set[str]:
+        """Give the sessions of an entity that have an active or deferred message, or a state."""
+        return {
+            record.session_id
+            for record in self._history.facts.live.values()
+            if record.entity_id == entity_id
+            and record.session_id is not None
+            and record.state is not MessageState.SCHEDULED
+        }
+
+    def listed(self, entity_id: int, asked_ms: int, before: set[str], found: list[str]) -> None:
+        """Compare a list of sessions with those that were there when it was asked for, and are now."""
+        now = self.expected(entity_id)
+        if len(set(found)) != len(found):
+            raise Violation(f"a session is listed twice: {found}")
+        for session_id in found:
+            seen_ms = self._last_seen.get((entity_id, session_id), 0)
+            if session_id not in now and session_id not in before and seen_ms < asked_ms:
+                raise Violation(f"session {session_id!r} is listed, and has nothing: {found}")
+        changed = {s for (e, s), at in self._last_seen.items() if e == entity_id and at >= asked_ms}
+        for session_id in (before & now) - changed:
+            if session_id not in found:
+                raise Violation(f"session {session_id!r} is not listed: {found}")

@@ -1,0 +1,101 @@
+"""Messages as clients make them up: ids used before, sessions, keys, times, sizes.
+
+Owns: what is in a message, by the world's dice. Must not know: who sends it, how, or the broker's insides.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from peeklock.amqp.messaging import Header, Properties, encode_message
+from peeklock.amqp.types import Symbol, Timestamp
+from peeklock.broker.descriptions import QueueDescription
+from tests.simulation.actors import Shared
+from tests.simulation.history import Sent
+
+SESSIONS = ("", "red", "green", "blue")
+"""Ids of sessions: few, so that they are held, waited for and written to by several. The empty one is
+legal."""
+
+KEYS = ("north", "south", "east")
+
+ARGUMENT_ERROR = "com.microsoft:argument-error"
+NOT_ALLOWED = "amqp:not-allowed"
+
+
+def compose(
+    shared: Shared, queue: QueueDescription, *, scheduled: bool = False, group: int = 0, wrong: bool = False
+) -> tuple[Sent, bytes]:
+    """Make a message, and its encoding."""
+    random = shared.world.random
+    shared.uids += 1
+    uid = shared.uids
+    message_id = _message_id(shared, queue.name, uid)
+    session_id = _session_id(random, queue)
+    partition_key = _partition_key(random, queue, session_id)
+    condition = None
+    if wrong:
+        roll = random.random()
+        if queue.requires_session and roll < 0.4:
+            session_id, condition = None, NOT_ALLOWED
+        elif session_id is not None and roll < 0.6:
+            partition_key, condition = "elsewhere", NOT_ALLOWED
+        else:
+            message_id, condition = "x" * 200, ARGUMENT_ERROR
+    elif message_id is not None:
+        shared.recent_ids.append((queue.name, message_id))
+    ttl_ms = random.choice((None, None, None, 50, 3_000, 20_000, 60_000))
+    delay_ms = random.choice((-1_000, 0, 20, 700, 4_000, 15_000))
+    at_ms = shared.node.now_ms + delay_ms if scheduled else None
+    sent = Sent(
+        uid, queue.name, message_id, ttl_ms, at_ms, group, shared.world.now_ms, condition,
+        session_id, partition_key,
+    )  # fmt: skip
+    annotations = {}
+    if at_ms is not None:
+        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(at_ms)
+    if partition_key is not None:
+        annotations[Symbol("x-opt-partition-key")] = partition_key
+    payload = encode_message(
+        header=None if ttl_ms is None else Header(ttl=ttl_ms),
+        message_annotations=annotations or None,
+        properties=Properties(message_id=message_id, group_id=session_id),
+        application_properties={"n": uid} if random.random() < 0.3 else None,
+        data=_body(random, uid),
+    )
+    return sent, payload
+
+
+def _message_id(shared: Shared, queue: str, uid: int) -> str | None:
+    random = shared.world.random
+    roll = random.random()
+    if roll < 0.15:
+        return None
+    if roll < 0.35 and shared.recent_ids:
+        # Of the same queue, or of one that is perhaps forwarded to the same.
+        name, again = random.choice(shared.recent_ids[-12:])
+        if name == queue or random.random() < 0.3:
+            return again
+    return f"id-{uid}"
+
+
+def _session_id(random: Random, queue: QueueDescription) -> str | None:
+    if queue.requires_session or random.random() < 0.2:
+        return random.choice(SESSIONS)
+    return None
+
+
+def _partition_key(random: Random, queue: QueueDescription, session_id: str | None) -> str | None:
+    if random.random() < (0.5 if queue.enable_partitioning else 0.9):
+        return None
+    return random.choice(KEYS) if session_id is None else session_id
+
+
+def _body(random: Random, uid: int) -> bytes:
+    data = b"uid=%08d;" % uid + b"." * random.choice((0, 3, 40, 300))
+    roll = random.random()
+    if roll < 0.01:
+        data += b"." * 3_000
+    elif roll < 0.011:
+        data += b"." * 100_000  # several frames
+    return data

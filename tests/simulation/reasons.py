@@ -1,0 +1,398 @@
+"""Why a message may be where it is, and why it may be gone.
+
+Owns: the reasons, judged at the moment a batch becomes durable. Must not know: any structure of the broker.
+Each record that is new in its place must have come there by a send, an activation, a forward or a
+dead-lettering that somebody or some setting caused; each that is gone must have been settled, expired, moved,
+cancelled, deleted or dropped as a duplicate on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peeklock.broker.changes import QUEUES_PER_ENTITY, EntityStored
+from peeklock.broker.descriptions import UNLIMITED_MS
+from peeklock.broker.message import NEVER_MS, MessageState
+from tests.simulation.arrivals import Arrivals
+from tests.simulation.facts import Outcome
+from tests.simulation.history import FOREVER, History, Sent, Unit
+from tests.simulation.records import DEAD_LETTER, MAIN, PARTITION_SHIFT, Commit, Record, Violation
+from tests.simulation.routes import TOO_MANY_HOPS, End, Routes
+from tests.simulation.states import States
+from tests.simulation.units import Units
+
+SCHEDULED = MessageState.SCHEDULED
+
+
+class Reasons:
+    """The judge of the facts."""
+
+    def __init__(self, history: History, states: States) -> None:
+        self._history = history
+        self._states = states
+        self.units: Units
+        self.arrivals: Arrivals
+        self.routes: Routes
+        self._partitions: dict[tuple[int, str], int] = {}
+        """(entity id, key) -> the partition of all messages with that key."""
+        self._drops: list[tuple[Record, list[str]]] = []
+        """Messages that are gone if they were duplicates where they were forwarded to, and the names of where
+        that may be."""
+        self._settled: list[tuple[Record, Unit]] = []
+        """Messages that are gone if a transaction completed them."""
+        self._activity: dict[int, int] = {}
+        self._receiving: dict[object, int] = {}
+
+    def connect(self, units: Units) -> None:
+        """Begin to judge, once the facts are there."""
+        self.routes = Routes(self._history.facts)
+        self.arrivals = Arrivals(self._history, self.routes)
+        self.units = units
+
+    # Activity, which keeps an entity from being idle
+
+    def active(self, entity_id: int, since_ms: int | None = None) -> None:
+        """Something has happened to an entity that counts as activity (A-03), now or at some time since
+        then."""
+        at_ms = self._history.now_ms() if since_ms is None else since_ms
+        self._activity[entity_id] = max(at_ms, self._activity.get(entity_id, 0))
+
+    def receiving(self, entity_id: int, link: object, on: bool) -> None:
+        """A receiver with credit is there, or not any more."""
+        if on:
+            self._receiving[link] = entity_id
+        elif (served := self._receiving.pop(link, None)) is not None:
+            self.active(served)
+
+    def forget_receivers(self) -> None:
+        """They may all be gone from now on: the process died, or time jumps."""
+        for entity_id in self._receiving.values():
+            self.active(entity_id)
+        self._receiving.clear()
+
+    def explain_entity(self, entity: EntityStored, commit: Commit) -> str | None:
+        """Say why an entity may be gone."""
+        description = entity.description
+        if any(at <= commit.landed_ms for at in self._history.deletions.get(description.name, ())):
+            return "deleted"
+        facts = self._history.facts
+        waits = any(
+            record.entity_id == entity.entity_id and record.state is SCHEDULED
+            for record in facts.live.values()
+        )
+        forwards = all(d.forward_to is not None for d in facts.possible(entity.entity_id, commit))
+        if waits or forwards or entity.entity_id in self._receiving.values():
+            return None
+        since_ms = max(self._activity.get(entity.entity_id, 0), *self._history.crashes[-1:], 0)
+        return "idle" if commit.taken_ms - since_ms >= description.auto_delete_on_idle_ms else None
+
+    # Births
+
+    def check(self, outcome: Outcome, commit: Commit) -> None:
+        """Judge what a batch has put into new places, and the numbers it took. Raises: Violation."""
+        numbered: dict[int, int] = {}
+        groups: set[int] = set()
+        for record in outcome.born:
+            if record.is_state:
+                self._states.born(record, commit)
+                continue
+            end = self._check_birth(record, outcome, commit)
+            for entity_id in end.numbered:
+                numbered[entity_id] = numbered.get(entity_id, 0) + 1
+            sent = self._history.sent[record.uid]
+            if sent.group and len(self._history.facts.life(record.uid).records) == 1:
+                groups.add(sent.group)
+        self._check_drops(commit)
+        self._check_settled(commit)
+        for group in groups:
+            self._check_group(group, commit)
+        for queue_id, numbers in outcome.unrecorded.items():
+            self._check_unrecorded(queue_id, numbers, numbered, commit)
+
+    def _check_group(self, group: int, commit: Commit) -> None:
+        for uid in self._history.groups[group]:
+            if not self._history.facts.life(uid).records and not self.is_dropped(uid, commit.landed_ms):
+                members = self._history.groups[group]
+                raise Violation(f"a batched send was stored without its member uid {uid}: {members}")
+
+    def _check_unrecorded(
+        self, queue_id: int, numbers: list[int], numbered: dict[int, int], commit: Commit
+    ) -> None:
+        """Each number without a record was that of a message which went elsewhere at once."""
+        entity_id = queue_id // QUEUES_PER_ENTITY
+        descriptions = self._history.facts.possible(entity_id, commit)
+        passed = numbered.get(entity_id, 0)
+        if passed > len(numbers):
+            raise Violation(f"{passed} messages passed {descriptions[-1].name}, which issued only {numbers}")
+        paths = [d.forward_to for d in descriptions if d.forward_to is not None]
+        if passed < len(numbers):
+            drops = any(
+                target.requires_duplicate_detection for path in paths for target in self.routes.targets(path)
+            )
+            if not drops:
+                raise Violation(
+                    f"a number is skipped: {descriptions[-1].name} has issued {numbers}, {passed} passed on"
+                )
+
+    def _check_birth(self, record: Record, outcome: Outcome, commit: Commit) -> End:
+        sent = self._history.sent.get(record.uid)
+        if sent is None:
+            raise Violation(f"a message nobody sent: {record}")
+        if sent.outcome is not None and sent.outcome not in ("accepted", "dropped"):
+            raise Violation(f"uid {sent.uid} was refused with {sent.outcome}, and stored later")
+        if sent.unit is not None:
+            self.units.stored(sent.unit, sent.uid, commit)
+        before = self._before(record)
+        end = self._way(record, before, sent, commit)
+        self._check_numbers(record, before, end, outcome)
+        activated_in = before.entity_id if before is not None and before.state is SCHEDULED else None
+        for entity_id in (*end.numbered, *([record.entity_id] if record.sub == MAIN else [])):
+            if entity_id != activated_in:
+                self.arrivals.arrived(sent, entity_id, commit)
+        if record.sub != MAIN:
+            if before is not None and end.reason is None and before.sub == MAIN:
+                self._check_reason(record, before, commit)
+            return end
+        if end.dead_from is not None and before is not None and before.sub == MAIN:
+            self._check_reason(record, before, commit)
+        if before is None or before.state is SCHEDULED:
+            self._check_enqueued(record, sent, commit)
+        self._check_session(record, sent)
+        self._check_partition(record, sent)
+        return end
+
+    def _before(self, record: Record) -> Record | None:
+        """Give the record that a message had before this one."""
+        before = None
+        for known, _ in self._history.facts.life(record.uid).records:
+            if known is record:
+                return before
+            before = known
+        raise AssertionError(f"not in its life: {record}")
+
+    def _way(self, record: Record, before: Record | None, sent: Sent, commit: Commit) -> End:
+        """Tell how a message has come to its place. Raises: Violation, if there is no way."""
+        session_id = sent.session_id
+        ends: list[End] = []
+        if before is None:
+            for entity_id in self._history.facts.named(sent.queue):
+                ends += self.routes.of_arrival(entity_id, 0, session_id, commit)
+        elif before.sub == MAIN and before.state is SCHEDULED:
+            ends = self.routes.of_arrival(before.entity_id, before.hops, session_id, commit)
+        elif before.sub == MAIN:
+            ends = self.routes.of_stored(before.entity_id, before.hops, session_id, commit)
+            ends += self.routes.of_dead_letter(before.entity_id, before.hops, session_id, commit)
+        elif before.sub == DEAD_LETTER:
+            ends = self.routes.of_dead_letter(before.entity_id, before.hops, session_id, commit)
+            ends = [end for end in ends if (end.entity_id, end.sub) != (before.entity_id, before.sub)]
+        reason = record.dead_letter_reason()
+        for end in ends:
+            source = end.dead_from or (None if before is None else before.dead_letter_source)
+            if (
+                (end.entity_id, end.sub, end.hops, source)
+                == (record.entity_id, record.sub, record.hops, record.dead_letter_source)
+                and (end.reason is None or end.reason == reason)
+            ):  # fmt: skip
+                return end
+        raise Violation(
+            f"no way leads there: {before} -> {record}, from {record.dead_letter_source}, for {reason};"
+            f" of {self._history.story(record.uid)}"
+        )
+
+    def _check_numbers(self, record: Record, before: Record | None, end: End, outcome: Outcome) -> None:
+        """Check the sequence number in a dead-letter queue, and the number that a message had first."""
+        first = record.sequence_number if before is None else before.enqueued_sequence_number
+        if any(entity_id in self._history.facts.gone for entity_id in end.numbered):
+            return  # what an entity issued in the batch that removes it is not told
+        if before is None and end.numbered:
+            issued = outcome.unrecorded.get(end.numbered[0] * QUEUES_PER_ENTITY, [])
+            first = record.enqueued_sequence_number
+            if first not in issued:
+                raise Violation(f"enqueued number {first} was not issued just now: {record}, {issued}")
+        if record.enqueued_sequence_number != first:
+            raise Violation(f"the enqueued number changed: {before} -> {record}, {first}")
+        if record.sub == MAIN:
+            return
+        if end.numbered:
+            if record.sequence_number not in outcome.unrecorded.get(record.entity_id * QUEUES_PER_ENTITY, []):
+                raise Violation(f"a number that its entity did not issue: {record}")
+        elif before is None or record.sequence_number != before.sequence_number:
+            raise Violation(
+                f"the sequence number changed on the way to the dead-letter queue: {before} -> {record}"
+            )
+
+    def _check_enqueued(self, record: Record, sent: Sent, commit: Commit) -> None:
+        if record.state is not MessageState.ACTIVE:
+            return
+        at_ms = sent.scheduled_broker_ms
+        if at_ms is not None:
+            if commit.taken_broker_ms < at_ms:
+                raise Violation(f"activated before its time {at_ms}: {record}")
+            if record.enqueued_at_ms < at_ms:
+                raise Violation(f"enqueued at {record.enqueued_at_ms}, before its time {at_ms}: {record}")
+        if sent.ttl_ms is not None:
+            facts = self._history.facts
+            queues = (
+                [record.queue_id] if not record.hops else [i * QUEUES_PER_ENTITY for i in facts.descriptions]
+            )
+            limits = {min(sent.ttl_ms, d.default_ttl_ms) for q in queues for d in facts.history(q)}
+            own_ms = record.expires_at_ms - record.enqueued_at_ms
+            if own_ms not in limits:
+                raise Violation(f"expires {own_ms} ms after, not {limits}: {record}")
+
+    def _check_session(self, record: Record, sent: Sent) -> None:
+        requires = self._history.facts.description(record.queue_id).requires_session
+        if record.session_id != (sent.session_id if requires else None):
+            raise Violation(f"sent to session {sent.session_id!r}, stored in another: {record}")
+        if requires and sent.session_id is None:
+            raise Violation(f"a message without session id where sessions are required: {record}")
+
+    def _check_partition(self, record: Record, sent: Sent) -> None:
+        """Check that equal keys are in one partition (S-02), and a batch without keys too (S-03)."""
+        description = self._history.facts.description(record.queue_id)
+        if not description.enable_partitioning:
+            return
+        key = sent.key()
+        if key is None and description.requires_duplicate_detection:
+            key = sent.message_id
+        if key is None:
+            # Forwarded one by one, the members of a batch have each a turn of their own.
+            if not sent.group or record.hops or record.state is SCHEDULED:
+                return
+            if sent.scheduled_broker_ms is not None:
+                return
+            key = f"batch {sent.group}"
+        partition = record.sequence_number >> PARTITION_SHIFT
+        expected = self._partitions.setdefault((record.entity_id, key), partition)
+        if partition != expected:
+            raise Violation(f"key {key!r} was in partition {expected} before: {record}")
+
+    def _check_reason(self, record: Record, before: Record, commit: Commit) -> None:
+        """Check why a message was dead-lettered."""
+        reason = record.dead_letter_reason()
+        sent = self._history.sent[record.uid]
+        if f"dead-letter {reason}" in sent.reasons:
+            return
+        unit = self.units.may_have_settled(sent, before, "dead-letter", reason, commit)
+        if unit is not None:
+            self.units.touch(unit, commit)
+            return
+        history = self._history.facts.history(before.queue_id)
+        if reason == "TTLExpiredException":
+            self._check_unlocked(before, commit)
+        if reason == "MaxDeliveryCountExceeded":
+            if record.queue_id // QUEUES_PER_ENTITY == before.entity_id and record.delivery_count < min(
+                d.max_delivery_count for d in history
+            ):
+                raise Violation(f"dead-lettered for MaxDeliveryCount too early: {record}")
+            if (
+                before.state is MessageState.ACTIVE
+                and self.expires_broker_ms(before, max) < commit.opened_broker_ms
+            ):
+                raise Violation(f"expired, yet dead-lettered for MaxDeliveryCount: {record}")
+        elif reason == "TTLExpiredException":
+            if not any(d.dead_lettering_on_expiration for d in history):
+                raise Violation(f"dead-lettered on expiration where that is off: {record}")
+            if self.expires_broker_ms(before, min) > commit.taken_broker_ms:
+                raise Violation(f"dead-lettered for expiration before it: {record}")
+        elif reason != TOO_MANY_HOPS or record.hops == 0:
+            raise Violation(f"dead-lettered for a reason nobody gave: {reason}, {record}")
+
+    # Removals
+
+    def explain(self, record: Record, elsewhere: list[Record], commit: Commit) -> str | None:
+        """Why may this message be gone from its queue?"""
+        if record.is_state:
+            return self._states.explain(record, commit)
+        sent = self._history.sent[record.uid]
+        if elsewhere:
+            return "moved"  # how and why is judged at its arrival there
+        if "complete" in sent.reasons:
+            return "completed"
+        if record.sub == MAIN and record.state is SCHEDULED:
+            name = self._history.facts.description(record.queue_id).name
+            if (name, record.sequence_number) in self._history.cancels:
+                return "cancelled"
+            return self._explain_drop(record, sent, commit, known=False)
+        self._check_unlocked(record, commit)
+        if record.state is MessageState.ACTIVE and record.sub == MAIN:
+            if self.expires_broker_ms(record, min) <= commit.taken_broker_ms:
+                return "expired"
+        if drop := self._explain_drop(record, sent, commit, known=True):
+            return drop
+        for purge in self._history.purges:
+            if (
+                purge.queue_id == record.queue_id
+                and record.enqueued_at_ms <= purge.before_broker_ms
+                and purge.asked_ms <= commit.landed_ms
+                and commit.opened_ms <= purge.latest_ms
+            ):
+                return "purged"
+        unit = self.units.may_have_settled(sent, record, "complete", None, commit)
+        if unit is not None:
+            self._settled.append((record, unit))
+            return "completed in a transaction"
+        if self._take_budget(record):
+            return "received and deleted"
+        return self._explain_drop(record, sent, commit, known=False)
+
+    def _take_budget(self, record: Record) -> bool:
+        budget = self._history.delete_budget.get(record.queue_id, 0)
+        self._history.delete_budget[record.queue_id] = max(0, budget - 1)
+        return budget > 0
+
+    def _check_settled(self, commit: Commit) -> None:
+        """Of what may be gone by a transaction that has no other effect in the batch, some may be gone for
+        another reason."""
+        settled, self._settled = self._settled, []
+        for record, unit in settled:
+            if unit.applied is not commit and not self._take_budget(record):
+                self.units.touch(unit, commit)
+
+    def _explain_drop(self, record: Record, sent: Sent, commit: Commit, *, known: bool) -> str | None:
+        """A message that is passed on may be dropped as a duplicate where it arrives. Without `known` the
+        first one may have arrived in the same batch: that is looked at once all of it is judged."""
+        names: list[str] = []
+        for description in self._history.facts.possible(record.entity_id, commit):
+            for path in (description.forward_to, description.forward_dead_lettered_to):
+                if path is not None:
+                    names += self.arrivals.names_from(path)
+        if known:
+            dropped = self.arrivals.may_be_dropped(sent, names, commit.opened_broker_ms)
+        else:
+            dropped = bool(names)
+            self._drops.append((record, names))
+        return "dropped as a duplicate" if dropped else None
+
+    def _check_drops(self, commit: Commit) -> None:
+        drops, self._drops = self._drops, []
+        for record, names in drops:
+            sent = self._history.sent[record.uid]
+            if not self.arrivals.may_be_dropped(sent, names, commit.opened_broker_ms):
+                raise Violation(f"a message is gone and nobody asked for it: {record}")
+
+    def is_dropped(self, uid: int, now_ms: int) -> bool:
+        """Tell whether a message that is not stored may have been dropped as a duplicate."""
+        sent = self._history.sent[uid]
+        names = self.arrivals.names_from(sent.queue)
+        at_ms = min(sent.sent_ms, now_ms) if sent.unit is None else min(sent.unit.asked_ms, now_ms)
+        return self.arrivals.may_be_dropped(sent, names, at_ms + self._history.offset_ms)
+
+    def _check_unlocked(self, record: Record, commit: Commit) -> None:
+        """Check that a message which nobody settled was not taken away under a live lock (E-03, A-06)."""
+        if record.entity_id in self._history.facts.gone:
+            return  # with its entity
+        for lock in self._history.locks_of.get(record.uid, ()):
+            if lock.queue_id != record.queue_id or lock.all_ends() or lock.settled is not None:
+                continue
+            taken_ms = lock.taken_ms if lock.hold is None else lock.seen_ms
+            if taken_ms < commit.opened_ms and commit.taken_ms < lock.may_end_ms():
+                raise Violation(f"a message is gone while it was locked: {record}, {lock}")
+
+    def expires_broker_ms(self, record: Record, choose: Callable[[list[int]], int]) -> int:
+        """When a message expires: the earliest (`min`) or latest (`max`) instant that the entity's settings
+        allow."""
+        if record.expires_at_ms != NEVER_MS:
+            return record.expires_at_ms
+        ttl_ms = choose([d.default_ttl_ms for d in self._history.facts.history(record.queue_id)])
+        return FOREVER if ttl_ms >= UNLIMITED_MS else record.enqueued_at_ms + ttl_ms

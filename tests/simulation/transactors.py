@@ -1,0 +1,364 @@
+"""Somebody who works in transactions: takes from some queues, sends to others, and commits, or not.
+
+Owns: what is in a transaction and how it ends, by the world's dice. Must not know: the broker's insides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from peeklock.amqp.events import DeliveryReceived
+from peeklock.amqp.messaging import BATCH_FORMAT, encode_message
+from peeklock.amqp.performatives import ACCEPTED, DeliveryState, TransactionalState
+from peeklock.broker.descriptions import QueueDescription
+from tests.simulation.actors import Actor, Shared
+from tests.simulation.history import Hold, Lock, Unit
+from tests.simulation.holds import Accept
+from tests.simulation.messages import compose
+from tests.simulation.peer import CoordinatorLink, ReceiveLink, SendLink, error_condition
+from tests.simulation.receivers import outcome_of
+from tests.simulation.records import Violation
+from tests.simulation.requests import read_delivery, update_disposition
+
+CREDIT = 5
+
+ITEMS_MAX = 6
+
+
+@dataclass(slots=True, eq=False)
+class Inbox:
+    """Where messages come from: a queue, or one session after the other of a queue."""
+
+    queue: QueueDescription
+    address: str
+    link: ReceiveLink | None = None
+    accept: Accept | None = None
+    hold: Hold | None = None
+    held: list[tuple[Lock, int]] = field(default_factory=list)
+    """(lock, delivery id) of what is not settled."""
+
+
+@dataclass(slots=True, eq=False)
+class Open:
+    """A transaction that is under way."""
+
+    unit: Unit
+    txn_id: bytes
+    items: int
+    """How many things are still to be done in it."""
+    waiting: int = 0
+    """How many answers are outstanding."""
+
+
+class Transactor(Actor):
+    """Has one transaction open at a time."""
+
+    def __init__(self, shared: Shared, name: str, queues: list[QueueDescription]) -> None:
+        super().__init__(shared, name)
+        self._queues = queues
+        receivable = [queue for queue in queues if queue.forward_to is None]
+        self._inboxes = [Inbox(queue, queue.name) for queue in receivable[:2]]
+        if self.random.random() < 0.3:
+            self._inboxes.append(Inbox(queues[0], f"{queues[0].name}/$DeadLetterQueue"))
+        self._coordinator: CoordinatorLink | None = None
+        self._senders: dict[str, SendLink] = {}
+        self._open: Open | None = None
+        self._ended: list[bytes] = []
+        self._units = 0
+
+    # Links
+
+    def ready(self) -> None:
+        self._control()
+        for inbox in self._inboxes:
+            self._receive(inbox)
+        self.next_time(self.random.randint(50, 1_000), self._act)
+
+    def left(self) -> None:
+        self._coordinator = None
+        self._senders.clear()
+        self._ended.clear()
+        for inbox in self._inboxes:
+            inbox.link = inbox.hold = inbox.accept = None
+            inbox.held.clear()
+        self._forget_unit()
+
+    def _forget_unit(self) -> None:
+        if self._open is not None:
+            self.checker.units.lost(self._open.unit)
+            self._open = None
+
+    def _control(self) -> None:
+        assert self.peer is not None
+        self._coordinator = link = self.peer.attach_coordinator()
+        link.on_lost = self._control_lost
+
+    def _control_lost(self, condition: str | None) -> None:
+        if self.peer is not None and not self.peer.lost and not self.checker.excused(self.connection):
+            raise Violation(f"{self.name}: the broker detached the coordinator link: {condition}")
+
+    def _receive(self, inbox: Inbox) -> None:
+        if self.peer is None or self.stopped or inbox.link is not None:
+            return
+        session: tuple[str | None] | None = None
+        if inbox.queue.requires_session and inbox.address == inbox.queue.name:
+            session = (None,)
+            inbox.accept = self.checker.holds.asking(
+                self.connection, inbox.address, None, 20_000, inbox.queue.lock_duration_ms
+            )
+        accept = inbox.accept
+        wait_ms = None if session is None else 20_000
+        inbox.link = link = self.peer.attach_receiver(
+            inbox.address, delete=False, session=session, wait_ms=wait_ms
+        )
+
+        def attached() -> None:
+            if accept is not None:
+                inbox.hold = self.checker.holds.granted(accept, link.session_id, link.locked_until_ms)
+            link.flow(CREDIT)
+
+        link.on_attached = attached
+        link.on_delivery = lambda event: self._delivered(inbox, link, event)
+        link.on_lost = lambda condition: self._link_lost(inbox, link, condition)
+
+    def _link_lost(self, inbox: Inbox, link: ReceiveLink, condition: str | None) -> None:
+        if inbox.link is not link:
+            return
+        accept, hold = inbox.accept, inbox.hold
+        inbox.link = inbox.accept = inbox.hold = None
+        inbox.held.clear()
+        if self.peer is None or self.peer.lost:
+            return
+        self.checker.link_lost()
+        self.next_time(500, lambda: self._receive(inbox))
+        if self.checker.may_refuse(condition, inbox.queue.name):
+            if accept is not None:
+                accept.refused = hold is None
+                accept.over_ms = self.world.now_ms
+            if hold is not None:
+                hold.ends.append((self.world.now_ms, "update"))
+        elif hold is not None and accept is not None:
+            self.checker.holds.detached(accept, condition)
+        elif self.checker.excused(self.connection):
+            return
+        elif accept is not None:
+            self.checker.holds.refused(accept, condition)
+        else:
+            raise Violation(f"{self.name}: the broker detached a receiver link: {condition}")
+
+    def _delivered(self, inbox: Inbox, link: ReceiveLink, event: DeliveryReceived) -> None:
+        seen = read_delivery(event.payload)
+        self.world.note(f"{self.name} <- {seen}")
+        lock = self.checker.delivered(
+            seen, inbox.address, event.delivery_tag, self.connection, hold=inbox.hold
+        )
+        assert lock is not None
+        self.shared.locks.append((inbox.address, lock))
+        inbox.held.append((lock, event.delivery_id))
+
+    def stop(self) -> None:
+        super().stop()
+        for inbox in self._inboxes:
+            self._leave_inbox(inbox)
+        if self._open is not None and self._open.unit.asked is None:
+            self._discharge(fail=True)
+
+    def _leave_inbox(self, inbox: Inbox) -> None:
+        if inbox.link is None:
+            return
+        if inbox.accept is not None:
+            self.checker.holds.left(inbox.accept, "detach")
+        self.checker.link_lost()
+        inbox.link.detach()
+        inbox.link = inbox.accept = inbox.hold = None
+        inbox.held.clear()
+
+    # Transactions
+
+    def _act(self) -> None:
+        if self.stopped:
+            return
+        self.next_time(self.random.randint(20, 700), self._act)
+        link = self._coordinator
+        if link is None or not link.open or link.credit <= 0 or self.random.random() < 0.2:
+            self._tidy()
+            return
+        if self._open is None:
+            self._declare(link)
+        elif self._open.unit.asked is not None:
+            return  # waits for the answer
+        elif self._open.items > 0:
+            self._open.items -= 1
+            self._do_one(self._open)
+        elif self._open.waiting == 0 or self.random.random() < 0.2:
+            self._finish()
+
+    def _tidy(self) -> None:
+        """Settle something outside of the transaction, go on to another session, have new credit."""
+        inbox = self.random.choice(self._inboxes)
+        if inbox.link is None or not inbox.link.open:
+            return
+        if inbox.held and self.random.random() < 0.6:
+            lock, delivery_id = inbox.held.pop(0)
+            self._settle(inbox, lock, delivery_id, self.random.choice(("complete", "release")), None)
+        elif inbox.hold is not None and self.random.random() < 0.3:
+            self._leave_inbox(inbox)
+            self._receive(inbox)
+        elif self.random.random() < 0.1:
+            self.leave()
+        else:
+            inbox.link.flow(CREDIT)
+
+    def _declare(self, link: CoordinatorLink) -> None:
+        self._units += 1
+        unit = Unit(self._units * 1_000 + self.connection, self.connection, self.world.now_ms)
+
+        def declared(txn_id: bytes | None, condition: str | None) -> None:
+            if txn_id is None:
+                raise Violation(f"{self.name}: a declare was refused with {condition}")
+            if self._coordinator is link:
+                self.world.note(f"{self.name} has declared {unit.no}")
+                self._open = Open(unit, txn_id, self.random.randint(1, ITEMS_MAX))
+
+        link.declare(declared)
+
+    def _do_one(self, open_: Open) -> None:
+        inboxes = [inbox for inbox in self._inboxes if inbox.held and inbox.link is not None]
+        if inboxes and self.random.random() < 0.6:
+            inbox = self.random.choice(inboxes)
+            lock, delivery_id = inbox.held.pop(0)
+            kinds = ("complete", "complete", "complete", "abandon", "defer", "dead-letter")
+            kind = self.random.choice(kinds[: 5 if "/" in inbox.address else 6])
+            if self.random.random() < 0.25:
+                self._settle_by_management(inbox, lock, kind, open_)
+            else:
+                self._settle(inbox, lock, delivery_id, kind, open_)
+            if self.random.random() < 0.1:
+                # Nobody else can settle it meanwhile.
+                self.later(
+                    self.random.randint(0, 200), update_disposition, self, inbox.address, lock, "complete"
+                )
+        else:
+            self._send(open_)
+
+    def _send(self, open_: Open) -> None:
+        assert self.peer is not None
+        queue = self.random.choice(self._queues)
+        link = self._senders.get(queue.name)
+        if link is None:
+            self._senders[queue.name] = link = self.peer.attach_sender(queue.name)
+            link.on_lost = lambda condition: self._sender_lost(queue.name, condition)
+        if not link.open or link.credit <= 0:
+            return
+        self.shared.groups += 1
+        group = self.shared.groups if self.random.random() < 0.3 else 0
+        made = [
+            compose(self.shared, queue, group=group, scheduled=self.random.random() < 0.1)
+            for _ in range(self.random.randint(1, 4) if group else 1)
+        ]
+        silent = self.random.random() < 0.1
+        self.checker.sending([sent for sent, _ in made], open_.unit, silent=silent)
+        uids = [sent.uid for sent, _ in made]
+        self.world.note(f"{self.name} sends {uids} in {open_.unit.no}")
+
+        def outcome(state: DeliveryState | None) -> None:
+            open_.waiting -= 1
+            condition = error_condition(state)
+            self.world.note(f"{self.name}: {uids} {condition or 'enlisted'}")
+            if condition is None and state != TransactionalState(open_.txn_id, ACCEPTED):
+                raise Violation(f"the outcome of a send in a transaction is {state}")
+            self.checker.send_answered(uids, condition or "accepted")
+
+        payload = encode_message(data=[payload for _, payload in made]) if group else made[0][1]
+        message_format = BATCH_FORMAT if group else 0
+        open_.waiting += not silent
+        link.send(payload, None if silent else outcome, message_format=message_format, txn_id=open_.txn_id)
+
+    def _sender_lost(self, name: str, condition: str | None) -> None:
+        self._senders.pop(name, None)
+        if self.peer is None or self.peer.lost or self.checker.may_refuse(condition, name):
+            return
+        if not self.checker.excused(self.connection):
+            raise Violation(f"{self.name}: the broker detached a sender link: {condition}")
+
+    def _settle(self, inbox: Inbox, lock: Lock, delivery_id: int, kind: str, open_: Open | None) -> None:
+        assert inbox.link is not None
+        unit = None if open_ is None else open_.unit
+        reason = f"reason-{lock.uid}" if unit is None else f"reason-{lock.uid}-{unit.no}"
+        asked_ms = self.world.now_ms
+        self.checker.settling(lock, kind, reason, unit)
+        if kind == "release" and lock.hold is not None:
+            self.checker.holds.giving_back(lock, CREDIT)
+        self.world.note(
+            f"{self.name} settles uid {lock.uid}: {kind}{'' if unit is None else f' in {unit.no}'}"
+        )
+
+        def answered(state: DeliveryState | None) -> None:
+            if open_ is not None:
+                open_.waiting -= 1
+            condition = error_condition(state)
+            self.world.note(f"{self.name}: uid {lock.uid} {kind} {condition or 'done'}")
+            self.checker.settle_answered(lock, kind, asked_ms, condition, unit)
+            self.checker.holds.given_back(lock, condition is None)
+
+        if open_ is not None:
+            open_.waiting += 1
+        inbox.link.settle(
+            delivery_id, outcome_of(kind, reason), answered, txn_id=None if open_ is None else open_.txn_id
+        )
+
+    def _settle_by_management(self, inbox: Inbox, lock: Lock, kind: str, open_: Open) -> None:
+        def done(_: bool) -> None:
+            open_.waiting -= 1
+
+        open_.waiting += 1
+        update_disposition(self, inbox.address, lock, kind, unit=open_.unit, txn_id=open_.txn_id, then=done)
+
+    def _finish(self) -> None:
+        """End the transaction in one way or another."""
+        roll = self.random.random()
+        if roll < 0.65:
+            self._discharge(fail=False)
+        elif roll < 0.8:
+            self._discharge(fail=True)
+        elif roll < 0.88:
+            # Whoever leaves the coordinator rolls back.
+            assert self._coordinator is not None
+            self.world.note(f"{self.name} leaves the coordinator")
+            self._coordinator.detach()
+            self._forget_unit()
+            self._control()
+        elif roll < 0.94:
+            self._discharge(fail=self.random.random() < 0.3)
+            if self.random.random() < 0.5:
+                self.cut()
+        elif roll < 0.97:
+            self.leave()
+
+    def _discharge(self, *, fail: bool) -> None:
+        open_, link = self._open, self._coordinator
+        assert open_ is not None
+        if link is None or not link.open or link.credit <= 0:
+            return
+        unit = open_.unit
+        self.checker.units.discharging(unit, fail)
+        self.world.note(f"{self.name} discharges {unit.no}: {'roll back' if fail else 'commit'}")
+
+        def outcome(state: DeliveryState | None) -> None:
+            condition = error_condition(state)
+            self.world.note(f"{self.name}: {unit.no} is {condition or 'done'}")
+            if condition is None and state != ACCEPTED:
+                raise Violation(f"the outcome of a discharge is {state}")
+            if condition is not None and not condition.startswith("amqp:transaction:"):
+                raise Violation(f"a discharge was refused with {condition}: {unit}")
+            self.checker.units.discharged(unit, condition)
+            if self._open is open_:
+                self._open = None
+
+        link.discharge(open_.txn_id, fail, outcome)
+        if self.random.random() < 0.1 and link.credit > 0:
+            link.discharge(open_.txn_id, not fail, self._discharged_twice)
+
+    def _discharged_twice(self, state: DeliveryState | None) -> None:
+        if error_condition(state) != "amqp:transaction:unknown-id":
+            raise Violation(f"the second discharge of a transaction was answered with {state}")
