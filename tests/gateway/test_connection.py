@@ -8,9 +8,10 @@ from peeklock.amqp.connection import Connection
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkDetached, SessionBegun
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
-from peeklock.auth import Authority, Right, SasRule
-from peeklock.broker.commands import CloseLink, Complete, DropConnection, OpenSender, Peek, Send
-from peeklock.broker.effects import Accepted, Drained, MessagesFound
+from peeklock.auth import Authority, Right, SasRule, generate
+from peeklock.broker.commands import CloseLink, Complete, DropConnection, LookUp, OpenSender, Peek, Send
+from peeklock.broker.effects import Accepted, Drained, Failed, MessagesFound
+from peeklock.broker.errors import EntityNotFound
 from peeklock.gateway.connection import SASL_MECHANISMS, Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import NamespaceEntry
@@ -185,6 +186,86 @@ def test_links_asked_for_in_one_write_with_an_unknown_host_name_are_left_unanswe
     assert gateway.receive(up + client.data_to_send(), NOW_MS) == []
     events = client.receive(gateway.data_to_send(), NOW_MS)
     assert [type(event) for event in events] == [ConnectionOpened, SessionBegun, ConnectionClosed]
+
+
+# Who shows no claim
+
+
+def pass_time(gateway: Gateway, until_ms: int) -> list[object]:
+    """Tick when the gateway asks for it, up to an instant and at it."""
+    commands: list[object] = []
+    while (due := gateway.next_deadline_ms()) is not None and due <= until_ms:
+        commands += gateway.tick(due)
+    return commands
+
+
+HALVES = [
+    SASL_HEADER[:4],
+    SASL_HEADER,
+    SASL_HEADER + bytes.fromhex("00000019 02010000 005341 c0 0c 01 a3"),  # a sasl-init without its end
+    SASL_HEADER + bytes.fromhex("00000019 02010000 005341 c0 0c 01 a3 09") + b"ANONYMOUS" + AMQP_HEADER,
+]
+
+
+@pytest.mark.parametrize("first", HALVES, ids=["half a header", "header", "half an init", "no open"])
+def test_a_peer_that_does_not_get_as_far_as_open_is_given_up_although_it_says_something(first: bytes) -> None:
+    """Req: R-05. Silence alone has a limit of its own, which each byte starts anew."""
+    gateway = gateway_for(ByName(localhost=Authority([SasRule(KEY_NAME, KEY)])))
+    assert gateway.receive(first, NOW_MS) == []
+    assert pass_time(gateway, NOW_MS + 59_999) == []
+    assert not gateway.closing
+    assert pass_time(gateway, NOW_MS + 60_000) == []
+    assert gateway.closing
+    assert all(not command.broken for command in gateway.eof(NOW_MS) if isinstance(command, DropConnection))
+
+
+def test_a_connection_without_a_claim_is_closed_with_what_to_do() -> None:
+    """Req: R-05. It sends all the time. Source: wire contract 1.6 (20 s there; 60 s are our choice)."""
+    desk = Desk(mechanism="ANONYMOUS")
+    sender, _ = desk.pair("$cbs")
+    began = desk.clock.now_ms
+    while desk.clock.now_ms < began + 50_000:
+        desk.clock.now_ms += 10_000
+        desk.commands += desk.gateway.tick(desk.clock.now_ms)
+        desk.put_token(sender, "sb://localhost/orders", "SharedAccessSignature sr=x&sig=x&se=1&skn=x")
+    assert not desk.gateway.closing
+    desk.logged.clear()
+    desk.clock.now_ms = began + 60_000
+    desk.commands += desk.gateway.tick(desk.clock.now_ms)
+    assert desk.gateway.closing
+    desk.pump()
+    error = desk.take_event(ConnectionClosed).error
+    assert error is not None
+    assert str(error.condition) == "amqp:connection:forced"
+    assert "put a token on '$cbs', or log in with SASL PLAIN" in error.description
+    [(event, fields)] = desk.logged
+    assert event == "refused"
+    assert str(fields["tracking_id"]) in error.description
+    desk.commands += desk.gateway.eof(desk.clock.now_ms)
+    assert not desk.take(DropConnection).broken
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "ANONYMOUS"])
+def test_a_claim_in_time_keeps_the_connection_also_when_it_has_run_out(mechanism: str) -> None:
+    """Req: R-05. Then its links are gone, and it may put another token. Source: wire contract 1.7."""
+    desk = Desk(mechanism=mechanism)
+    if mechanism == "ANONYMOUS":
+        sender, _ = desk.pair("$cbs")
+        desk.clock.now_ms += 59_999
+        token = generate("sb://localhost/", KEY_NAME, KEY, desk.clock.now_ms + 30_000)
+        desk.put_token(sender, "sb://localhost/", token)
+    assert pass_time(desk.gateway, desk.clock.now_ms + 120_000) == []
+    assert not desk.gateway.closing
+
+
+def test_a_token_for_an_entity_that_is_missing_is_no_claim() -> None:
+    """Req: R-05."""
+    desk = Desk(mechanism="ANONYMOUS")
+    sender, _ = desk.pair("$cbs")
+    desk.put_token(sender, "sb://localhost/nowhere")
+    desk.effect(Failed(desk.take(LookUp).reply_to, EntityNotFound("nowhere")))
+    pass_time(desk.gateway, desk.clock.now_ms + 60_000)
+    assert desk.gateway.closing
 
 
 # The end of a connection

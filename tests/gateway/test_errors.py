@@ -6,10 +6,12 @@ import re
 
 import pytest
 
+from peeklock.amqp.types import Role
 from peeklock.auth import errors as auth_errors
 from peeklock.broker import errors as broker_errors
 from peeklock.gateway import errors as gateway_errors
-from peeklock.gateway.errors import TABLE, Reporter
+from peeklock.gateway.errors import LOG_LINES_MAX, LOG_WINDOW_MS, TABLE, Reporter
+from tests.gateway.playbook import CONNECTION_ID, Desk
 
 NOW_MS = 1_700_000_000_000
 
@@ -62,6 +64,7 @@ def test_the_table_holds_every_leaf_and_nothing_else() -> None:
         (gateway_errors.AddressInvalid, "amqp:invalid-field", 400),
         (gateway_errors.FilterInvalid, "amqp:invalid-field", 400),
         (gateway_errors.TooManyGrants, "amqp:resource-limit-exceeded", 403),
+        (gateway_errors.ClaimOverdue, "amqp:connection:forced", 401),
     ],
 )
 def test_each_refusal_has_the_condition_that_clients_classify_rightly(
@@ -89,6 +92,87 @@ def test_text_and_log_line_share_one_tracking_id() -> None:
         "text": "'orders' is full.",
         "connection": 7,
     }
+
+
+# The log of one connection
+
+
+class Lines:
+    """A reporter and what it logs: each event, and the count where it counts."""
+
+    def __init__(self) -> None:
+        self.logged: list[object] = []
+        self.reporter = Reporter(7, lambda: "id", self._take)
+
+    def _take(self, event: str, fields: dict[str, object]) -> None:
+        assert fields["connection"] == 7
+        self.logged.append((event, fields["count"]) if "count" in fields else event)
+
+    def refuse(self, times: int, now_ms: int) -> None:
+        for _ in range(times):
+            error = self.reporter.report(broker_errors.MessageLockLost("gone"), "orders", now_ms)
+            assert "TrackingId:id_G7" in error.description  # told to the client in any case
+
+    def take(self) -> list[object]:
+        taken, self.logged = self.logged, []
+        return taken
+
+
+def test_a_connection_has_20_lines_a_minute_and_one_that_counts_the_rest() -> None:
+    """Req: R-05. The line comes by itself when the minute is over."""
+    lines = Lines()
+    lines.refuse(LOG_LINES_MAX, NOW_MS)
+    assert lines.reporter.next_deadline_ms() is None
+    lines.refuse(999, NOW_MS + 1)
+    lines.reporter.note("reply without a link", {"node": "orders"}, NOW_MS + LOG_WINDOW_MS - 1)
+    assert lines.take() == ["refused"] * LOG_LINES_MAX
+    assert lines.reporter.next_deadline_ms() == NOW_MS + LOG_WINDOW_MS
+    lines.reporter.tick(NOW_MS + LOG_WINDOW_MS - 1)
+    assert lines.take() == []
+    lines.reporter.tick(NOW_MS + LOG_WINDOW_MS)
+    assert lines.take() == [("log lines left out", 1_000)]
+    assert lines.reporter.next_deadline_ms() is None
+
+
+def test_the_next_minute_of_a_log_begins_with_its_first_line() -> None:
+    """Req: R-05."""
+    lines = Lines()
+    lines.refuse(LOG_LINES_MAX, NOW_MS)
+    lines.refuse(1, NOW_MS + LOG_WINDOW_MS)
+    assert lines.take() == ["refused"] * (LOG_LINES_MAX + 1)
+    lines.refuse(LOG_LINES_MAX, NOW_MS + LOG_WINDOW_MS + 1)
+    lines.refuse(1, NOW_MS + 5 * LOG_WINDOW_MS)
+    assert lines.take() == ["refused"] * (LOG_LINES_MAX - 1) + [("log lines left out", 1), "refused"]
+
+
+def test_a_connection_that_ends_is_counted_up_to_its_end() -> None:
+    """Req: R-05. Its last words are heard however much it said before."""
+    lines = Lines()
+    lines.refuse(LOG_LINES_MAX + 3, NOW_MS)
+    lines.take()
+    lines.reporter.finish()
+    lines.reporter.note("connection closed", {}, NOW_MS)
+    lines.reporter.finish()
+    assert lines.take() == [("log lines left out", 3), "connection closed"]
+
+
+def test_a_client_that_is_refused_all_the_time_does_not_fill_the_log() -> None:
+    """Req: R-05. Through the gateway: its ticks, and its end."""
+    desk = Desk()
+    for _ in range(LOG_LINES_MAX + 5):
+        desk.attach(Role.RECEIVER, "")
+    assert [event for event, _ in desk.logged] == ["refused"] * LOG_LINES_MAX
+    desk.logged.clear()
+    due = desk.gateway.next_deadline_ms()
+    assert due == desk.clock.now_ms + LOG_WINDOW_MS
+    desk.gateway.tick(due)
+    assert desk.logged == [("log lines left out", {"count": 5, "connection": CONNECTION_ID})]
+    desk.clock.now_ms = due
+    for _ in range(LOG_LINES_MAX + 2):
+        desk.attach(Role.RECEIVER, "")
+    desk.logged.clear()
+    desk.gateway.receive(b"\xff" * 8, due)
+    assert [event for event, _ in desk.logged] == ["log lines left out", "connection closed"]
 
 
 def test_a_missing_entity_is_told_in_the_words_that_javascript_recognises() -> None:

@@ -675,18 +675,18 @@ def test_replies_wait_for_the_client_s_credit_within_bounds(desk: Desk) -> None:
     desk = Desk(limits=GatewayLimits(unsent_replies_bytes_max=2000))
     sender, receiver = desk.pair(NODE)
     desk.client.flow(desk.channel, receiver, 0)
-    for number in range(20):
+    for number in range(12):
         ask(desk, sender, "bogus", {}, message_id=f"m{number}")
     assert not any(isinstance(event, DeliveryReceived) for event in desk.events)
     dropped = sum(event == "reply dropped" for event, _ in desk.logged)
-    assert 0 < dropped < 20
+    assert 0 < dropped < 12
     desk.client.flow(desk.channel, receiver, 3)
     desk.pump()
     assert [desk.response().correlation_id for _ in range(3)] == ["m0", "m1", "m2"]
     desk.client.flow(desk.channel, receiver, 100, drain=True)
     desk.pump()
     rest = [event for event in desk.events if isinstance(event, DeliveryReceived)]
-    assert len(rest) == 20 - dropped - 3
+    assert len(rest) == 12 - dropped - 3
     assert desk.take_event(LinkDrained)
     ask(desk, sender, "bogus", {})
     assert len([event for event in desk.events if isinstance(event, DeliveryReceived)]) == len(rest)

@@ -63,8 +63,8 @@ class TokenNode:
         except TooManyGrants as error:
             self._refuse(request, "$cbs", error, now_ms)
             return
-        respond_cbs(self._context, request, 202, "Accepted")
+        respond_cbs(self._context, request, 202, "Accepted", now_ms)
 
     def _refuse(self, request: Request, entity: str, error: Exception, now_ms: int) -> None:
         refusal = self._context.reporter.report(error, entity, now_ms)
-        respond_cbs(self._context, request, TABLE[type(error)].status, refusal.description)
+        respond_cbs(self._context, request, TABLE[type(error)].status, refusal.description, now_ms)

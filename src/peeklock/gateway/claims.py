@@ -17,6 +17,8 @@ class Claims:
 
     def __init__(self) -> None:
         self._grants: dict[str, Grant] = {}
+        self.shown = False
+        """Whether there has ever been a grant, also one that has run out."""
 
     def add(self, grant: Grant) -> None:
         """Take a grant; one for the same audience is replaced (renewal).
@@ -27,6 +29,7 @@ class Claims:
         if grant.path not in self._grants and len(self._grants) >= GRANTS_MAX:
             raise TooManyGrants(f"A connection may hold tokens for {GRANTS_MAX} audiences at most.")
         self._grants[grant.path] = grant
+        self.shown = True
 
     def allow(self, path: str | None, right: Right | None, now_ms: int) -> bool:
         """Tell whether a right (None: any right at all) is held for a path (None: for anything)."""

@@ -1,8 +1,8 @@
 """The gateway: one AMQP connection between a socket and the broker, sans-IO.
 
-Owns: SASL, the beginning and end of the connection, and what goes in and out of it. Must not know: sockets,
-the engine, how a body is kept; its `Links` know the rest. Events and effects are dispatched by type tables.
-Source: wire contract 1.3-1.6; requirement L-13.
+Owns: SASL, the beginning and end of the connection, how long a peer may be nobody, and what goes in and out.
+Must not know: sockets, the engine, how a body is kept; its `Links` know the rest. Events and effects are
+dispatched by type tables. Source: wire contract 1.3-1.6; requirement L-13.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from peeklock.broker.effects import (
 from peeklock.gateway.answers import Answers
 from peeklock.gateway.cbs import TokenNode
 from peeklock.gateway.context import Context, GatewayLimits, Payloads
-from peeklock.gateway.errors import Log, Reporter
+from peeklock.gateway.errors import ClaimOverdue, Log, Reporter
 from peeklock.gateway.links import Handlers, Links
 from peeklock.gateway.namespaces import Namespaces
 
@@ -78,6 +78,7 @@ class Gateway:
             connection_id, self._connection, Reporter(connection_id, tracking, log), limits
         )
         self._namespaces = namespaces
+        self._claim_overdue_ms = now_ms + limits.claim_wait_ms
         self._answers = Answers(self._context)
         self._links = Links(self._context, self._answers)
         self._over = False
@@ -123,14 +124,23 @@ class Gateway:
         return self._handle_events(self._connection.eof(now_ms), now_ms)
 
     def tick(self, now_ms: int) -> list[Command]:
-        """Let time pass: idle time-out, empty frames, tokens that run out."""
+        """Let time pass: idle time-out, empty frames, tokens that run out or never came."""
+        self._context.reporter.tick(now_ms)
         if self._context.claims.expire(now_ms):
             self._links.detach_unauthorized(now_ms)
+        if self._awaits_claim and now_ms >= self._claim_overdue_ms:
+            self._end_unclaimed(now_ms)
         return self._handle_events(self._connection.tick(now_ms), now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Give when `tick` has to be called next, UTC ms."""
-        deadlines = (self._connection.next_deadline_ms(), self._context.claims.next_expiry_ms())
+        context = self._context
+        deadlines = (
+            self._connection.next_deadline_ms(),
+            context.claims.next_expiry_ms(),
+            context.reporter.next_deadline_ms(),
+            self._claim_overdue_ms if self._awaits_claim else None,
+        )
         return min((at for at in deadlines if at is not None), default=None)
 
     def data_to_send(self) -> bytes:
@@ -227,6 +237,19 @@ class Gateway:
             raise KeyRefused("The PLAIN response is not valid UTF-8.") from None
         self._context.claims.add(entry.authority.authorize_key(name, key))
 
+    @property
+    def _awaits_claim(self) -> bool:
+        return not (self._context.claims.shown or self.closing)
+
+    def _end_unclaimed(self, now_ms: int) -> None:
+        """Close the connection of a peer that has not said who it is."""
+        overdue = ClaimOverdue(
+            f"There was no valid token or key within {self._context.limits.claim_wait_ms // 1000} s of "
+            "connecting: put a token on '$cbs', or log in with SASL PLAIN."
+        )
+        self._stopping = True
+        self._connection.close(self._context.reporter.report(overdue, "$cbs", now_ms))
+
     def _on_opened(self, event: ConnectionOpened, now_ms: int) -> None:
         entry = self._namespaces.find(event.hostname)
         self._connection.open()
@@ -239,10 +262,12 @@ class Gateway:
         self._links.nodes.tokens = TokenNode(self._context, entry.authority)
 
     def _on_closed(self, event: ConnectionClosed, now_ms: int) -> None:
+        self._context.reporter.finish()
         if event.error is not None:
             self._context.reporter.note(
                 "connection closed",
                 {"condition": str(event.error.condition), "text": event.error.description},
+                now_ms,
             )
         broken = not event.clean and not self._stopping
         self._links.end(broken=broken)

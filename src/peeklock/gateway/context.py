@@ -34,6 +34,9 @@ class GatewayLimits:
 
     idle_timeout_ms: int | None = 240_000
     """Silence after which a peer is given up; None = never. Source: wire contract 1.6."""
+    claim_wait_ms: int = 60_000
+    """How long a peer may be connected before its first valid claim, whatever it sends meanwhile. Generous:
+    clients show it at once, and the service itself waits for 20 s (wire contract 1.6)."""
     link_credit: int = 1000
     """Deliveries a sender link may have under way. Source: wire contract 2.7 (the service's figure)."""
     request_credit: int = 100

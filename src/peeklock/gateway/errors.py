@@ -1,17 +1,19 @@
 """One table: every refusal of the broker and of authorization -> AMQP condition and management status.
 
-Owns: the table, the gateway's own refusals, and the text that a client sees. Must not know: why something was
-refused. A test requires every leaf class to be here. Conditions are chosen so that official clients retry
-what a retry can help and nothing else (T-03). Source: wire contract 4.6.
+Owns: the table, the gateway's own refusals, the text that a client sees, and how much one connection may say
+in the log. Must not know: why something was refused. A test requires every leaf class to be here. Conditions
+are chosen so that official clients retry what a retry can help and nothing else (T-03). Source: wire contract
+4.6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from peeklock.amqp.errors import (
+    CONNECTION_FORCED,
     DECODE_ERROR,
     INVALID_FIELD,
     MESSAGE_SIZE_EXCEEDED,
@@ -31,6 +33,11 @@ MESSAGE_LOCK_LOST = Symbol("com.microsoft:message-lock-lost")
 
 Log = Callable[[str, dict[str, object]], None]
 """Takes an event's name and its fields, none of them a secret."""
+
+LOG_LINES_MAX = 20
+LOG_WINDOW_MS = 60_000
+"""Lines about one connection in the log, and in which time. Our choice: enough to see what is wrong with a
+client, while 1,000 bad ones write 330 lines a second and not as many as they can provoke."""
 
 
 class GatewayError(Exception):
@@ -55,6 +62,10 @@ class FrameSettingInvalid(GatewayError):
 
 class TooManyGrants(GatewayError):
     """A connection put tokens for more audiences than is sensible."""
+
+
+class ClaimOverdue(GatewayError):
+    """Nobody knows who the peer is, and it has had time enough to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +109,25 @@ TABLE: dict[type[Exception], Answer] = {
     FilterInvalid: Answer(INVALID_FIELD, 400),
     FrameSettingInvalid: Answer(NOT_ALLOWED, 400),
     TooManyGrants: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
+    ClaimOverdue: Answer(CONNECTION_FORCED, 401),  # a client that comes again with a token is welcome
 }
 
 
 class Reporter:
-    """Makes the error that a client sees and its line in the log, with one tracking id in both."""
+    """Makes the error that a client sees and its line in the log, with one tracking id in both.
+
+    After `LOG_LINES_MAX` lines, one that counts the rest is all there is until `LOG_WINDOW_MS` are over.
+    """
 
     def __init__(self, connection_id: int, tracking: Callable[[], str], log: Log) -> None:
         """`tracking` gives a fresh GUID text a call."""
         self._connection_id = connection_id
         self._tracking = tracking
         self._log = log
+        self._window_ends_ms: int | None = None
+        """Of the lines below; None before the next line."""
+        self._lines = 0
+        self._left_out = 0
         self.host_name = "localhost"
 
     def report(self, error: Exception, entity: str, now_ms: int) -> AmqpError:
@@ -123,15 +142,10 @@ class Reporter:
             text = f"The messaging entity 'sb://{self.host_name}/{entity}' could not be found."
         tracking_id = f"{self._tracking()}_G{self._connection_id}"
         at = datetime.fromtimestamp(now_ms / 1000, UTC)
-        self._log(
+        self.note(
             "refused",
-            {
-                "tracking_id": tracking_id,
-                "condition": str(condition),
-                "entity": entity,
-                "text": text,
-                "connection": self._connection_id,
-            },
+            {"tracking_id": tracking_id, "condition": str(condition), "entity": entity, "text": text},
+            now_ms,
         )
         return AmqpError(
             condition,
@@ -139,6 +153,29 @@ class Reporter:
             f"Timestamp:{at:%Y-%m-%dT%H:%M:%S}",
         )
 
-    def note(self, event: str, fields: dict[str, object]) -> None:
-        """Log something that no client is told."""
-        self._log(event, {**fields, "connection": self._connection_id})
+    def note(self, event: str, fields: Mapping[str, object], now_ms: int) -> None:
+        """Log an event of this connection, or count it."""
+        self.tick(now_ms)
+        if self._window_ends_ms is None:
+            self._window_ends_ms = now_ms + LOG_WINDOW_MS
+        if self._lines < LOG_LINES_MAX:
+            self._lines += 1
+            self._log(event, {**fields, "connection": self._connection_id})
+        else:
+            self._left_out += 1
+
+    def tick(self, now_ms: int) -> None:
+        """Let time pass: say how much was left out, once the window is over."""
+        if self._window_ends_ms is not None and now_ms >= self._window_ends_ms:
+            self.finish()
+
+    def next_deadline_ms(self) -> int | None:
+        """Give when `tick` has something to say, UTC ms; None for never."""
+        return self._window_ends_ms if self._left_out else None
+
+    def finish(self) -> None:
+        """Say now how much was left out; the next line begins a new window."""
+        if self._left_out:
+            self._log("log lines left out", {"count": self._left_out, "connection": self._connection_id})
+        self._lines = self._left_out = 0
+        self._window_ends_ms = None

@@ -111,7 +111,7 @@ class ManagementNode:
                 return False
             context.finding -= finds
             status, condition, body = answer
-            respond_management(context, request, status, _DESCRIPTIONS[status], condition, body)
+            respond_management(context, request, status, _DESCRIPTIONS[status], condition, body, answered_ms)
             return True
 
         context.finding += finds

@@ -64,13 +64,14 @@ class ReplyLink:
         if event.drain:
             self.context.connection.drained(self.channel, self.handle)
 
-    def send(self, payload: bytes) -> None:
+    def send(self, payload: bytes, now_ms: int) -> None:
         """Send a response, settled, as soon as there is credit for it."""
         context = self.context
         if not self._waiting and self._has_credit():
             self._transfer(payload)
         elif context.unsent_reply_bytes + len(payload) > context.limits.unsent_replies_bytes_max:
-            context.reporter.note("reply dropped", {"node": self.node.path, "waiting": len(self._waiting)})
+            waiting = {"node": self.node.path, "waiting": len(self._waiting)}
+            context.reporter.note("reply dropped", waiting, now_ms)
         else:
             self._waiting.append(payload)
             context.unsent_reply_bytes += len(payload)
@@ -196,7 +197,13 @@ def choose_reply_link(context: Context, request: Request) -> ReplyLink | None:
 
 
 def respond_management(
-    context: Context, request: Request, status: int, description: str, condition: Symbol | None, body: Any
+    context: Context,
+    request: Request,
+    status: int,
+    description: str,
+    condition: Symbol | None,
+    body: Any,
+    now_ms: int,
 ) -> None:
     """Answer a management request."""
     properties: dict[str, Any] = {"statusCode": Int(status), "statusDescription": description}
@@ -205,18 +212,18 @@ def respond_management(
     tracking_id = request.properties.get("com.microsoft:tracking-id")
     if isinstance(tracking_id, str):
         properties["com.microsoft:tracking-id"] = tracking_id
-    _reply(context, request, properties, body)
+    _reply(context, request, properties, body, now_ms)
 
 
 def refuse_management(context: Context, request: Request, error: Exception, now_ms: int) -> None:
     """Answer a management request with a refusal; the link lives on."""
     refusal = context.reporter.report(error, shown(request.node.address), now_ms)
     respond_management(
-        context, request, TABLE[type(error)].status, refusal.description, refusal.condition, {}
+        context, request, TABLE[type(error)].status, refusal.description, refusal.condition, {}, now_ms
     )
 
 
-def respond_cbs(context: Context, request: Request, status: int, description: str) -> None:
+def respond_cbs(context: Context, request: Request, status: int, description: str, now_ms: int) -> None:
     """Answer a put-token.
 
     Without an error condition, which may be left out: the official Python client drops status and text when
@@ -224,14 +231,13 @@ def respond_cbs(context: Context, request: Request, status: int, description: st
     contract 4.6).
     """
     properties: dict[str, Any] = {"status-code": Int(status), "status-description": description}
-    _reply(context, request, properties, None)
+    _reply(context, request, properties, None, now_ms)
 
 
-def _reply(context: Context, request: Request, properties: dict[str, Any], body: Any) -> None:
+def _reply(context: Context, request: Request, properties: dict[str, Any], body: Any, now_ms: int) -> None:
     link = choose_reply_link(context, request)
     if link is None:
-        context.reporter.note(
-            "reply without a link", {"node": request.node.path, "operation": request.operation}
-        )
+        asked = {"node": request.node.path, "operation": request.operation}
+        context.reporter.note("reply without a link", asked, now_ms)
         return
-    link.send(encode_response(request.message_id, properties, body))
+    link.send(encode_response(request.message_id, properties, body), now_ms)
