@@ -56,7 +56,7 @@ def main() -> None:
     Try it:          peeklock demo
     Run it:          peeklock serve --data ./data
     Verify a store:  peeklock check ./data
-    Keep its queues: peeklock export ./data > Config.json
+    Save its queues: peeklock export ./data > Config.json
     """
 
 
