@@ -277,6 +277,18 @@ async def test_the_head_is_read_up_to_a_size_but_at_least_one_frame(medium: Medi
 
 
 @run
+async def test_a_batch_as_large_as_a_transaction_may_be_is_whole(medium: Medium) -> None:
+    """100 messages, 16 MiB: 64 rows in one commit. Req: F-03, R-02."""
+    rows = {row: [bytes([row]) * (256 * 1024)] for row in range(1, 65)}
+    changes: list[Change] = [stored(n, n % 64 + 1) for n in range(100)]
+    async with medium.opened() as store:
+        await store.commit(Batch(1, changes, rows))
+    async with medium.opened() as store:
+        assert len(await positions(store)) == 100
+        assert await store.read_body_rows(range(1, 65)) == rows
+
+
+@run
 async def test_large_and_empty_payloads_come_back(medium: Medium) -> None:
     payloads = [b"", b"x" * 3_000_000, bytes(range(256))]
     async with medium.opened() as store:

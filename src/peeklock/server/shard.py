@@ -57,9 +57,9 @@ CLIENTS_WAIT_MS = 100
 """So long after its last command some client is likely to send the next one."""
 
 REST_FACTOR = 4
-"""What is due in slices then rests for so many times what a slice and its commit took: four fifths of the loop
-and of the disk are the clients'. Our choice: with two thirds, a purge made p99 of another queue's sends more than
-five times as long in half of the runs."""
+"""What is due in slices then rests for so many times what a slice and its commit took: four fifths of the
+loop and of the disk are the clients'. Our choice: with two thirds, a purge made the p99 of another queue's
+sends more than five times as long in half of the runs."""
 
 READ_ROWS_MAX = 16
 """Body rows read in one go: some 4 MB."""
