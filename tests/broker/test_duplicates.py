@@ -288,6 +288,18 @@ def test_another_window_applies_to_ids_seen_before(broker: Broker) -> None:
     assert len(broker.peek()) == 2
 
 
+def test_a_shorter_window_makes_room_at_once(broker: Broker) -> None:
+    """Req: D-01, A-07"""
+    duplicates = broker.namespace._queues[4].duplicates
+    assert duplicates is not None
+    duplicates.count_max = 1
+    broker.send(message_id=b"a")
+    broker.advance(30_000)
+    broker.update(duplicate_window_ms=20_000)
+    broker.advance(0)
+    broker.send(message_id=b"b")
+
+
 def test_a_fact_about_an_id_holds_while_it_is_the_latest_and_in_the_window(broker: Broker) -> None:
     """Req: D-01, R-02"""
     broker.send(message_id=b"a")

@@ -307,6 +307,22 @@ def test_a_burst_expires_in_slices(broker: Broker) -> None:
     broker.namespace.check(broker.now_ms)
 
 
+def test_a_long_sweep_of_one_queue_leaves_the_others_their_turn(broker: Broker) -> None:
+    """Req: E-02, S-06, T-08"""
+    broker.checks = False
+    broker.create("other")
+    broker.send_batch([Message(1, ttl_ms=1_000) for _ in range(10_000)])
+    broker.schedule(1_001, name="other")
+    broker.jump(1_000)
+    broker.namespace.advance(broker.now_ms)
+    for _ in range(3):
+        broker.jump(5)
+        broker.namespace.advance(broker.now_ms)
+    assert broker.view("other").active_count == 1
+    assert broker.view().active_count > 5_000
+    broker.namespace.check(broker.now_ms)
+
+
 def test_a_delivery_passes_over_a_bounded_number_of_expired_messages(broker: Broker) -> None:
     """Req: E-02, T-08"""
     broker.checks = False

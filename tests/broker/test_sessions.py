@@ -18,13 +18,16 @@ from peeklock.broker.commands import (
     RenewLocks,
     RenewSessionLock,
     Send,
+    SetCredit,
     SetSessionState,
     SubQueue,
 )
 from peeklock.broker.descriptions import EntityStatus
 from peeklock.broker.effects import (
+    Deliver,
     DetachLink,
     Done,
+    Drained,
     LinkRefused,
     MessagesDeleted,
     MessagesFound,
@@ -202,6 +205,34 @@ def test_at_exactly_its_end_a_session_lock_is_lost_to_who_asks_first(broker: Bro
     assert isinstance(broker.refused(Complete(4, token(delivery), broker.reply_to())), SessionLockLost)
     effects = broker.do(broker.wish("a", connection=2))
     assert {type(effect) for effect in effects} == {DetachLink, ReceiverOpened}
+
+
+def test_nothing_is_delivered_under_a_lock_that_has_run_out(broker: Broker) -> None:
+    """It would count as an attempt, and nobody could settle it. Req: G-02, L-08"""
+    broker.send(session_id="a")
+    opened = broker.accept("a")
+    broker.jump(MINUTE_MS)
+    assert broker.credit(opened.link) == []
+    assert deliveries(broker.do(Send(4, arriving(session_id="a"), b"", None))) == []
+    assert [type(effect) for effect in broker.settle_time()] == [DetachLink]
+    assert [view.delivery_count for view in broker.peek()] == [0, 0]
+
+
+def test_a_holder_gets_what_stands_behind_many_expired_messages(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: G-01, E-02, T-08"""
+    monkeypatch.setattr("peeklock.broker.delivery.PASS_OVER_MAX", 2)
+    for _ in range(5):
+        broker.send(session_id="a", ttl_ms=1_000)
+    last = broker.send(session_id="a")
+    opened = broker.accept("a")
+    broker.jump(1_000)
+    assert broker.do(SetCredit(opened.link, 2, LOTS, drain=True)) == []
+    delivered, drained = broker.settle_time()
+    assert isinstance(delivered, Deliver)
+    assert delivered.message.position == last.position
+    assert drained == Drained(opened.link)
 
 
 def test_renewal_prolongs_all_that_is_held(broker: Broker) -> None:

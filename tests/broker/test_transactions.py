@@ -693,6 +693,23 @@ def test_a_transaction_holds_16_mib_and_a_connection_32() -> None:
     assert len(broker.peek()) == 17
 
 
+def test_changed_properties_count_as_what_a_transaction_holds(broker: Broker, link: Link) -> None:
+    """They come with requests of up to a megabyte. Req: F-03, R-05, T-08"""
+    for _ in range(17):
+        broker.send()
+    views = broker.receive(17)
+    transaction = broker.declare(link)
+    settlements = [
+        Abandon(4, token(view), broker.reply_to(), properties={"x": "y" * (MIB - 100)}) for view in views[:16]
+    ]
+    for settlement in settlements:
+        broker.enlist(transaction, settlement)
+    late = DeadLetter(4, token(views[16]), broker.reply_to(), reason="r" * MIB)
+    assert type(broker.refused(Enlist(1, transaction, late))) is QuotaExceeded
+    broker.discharge(link, transaction)
+    assert len(broker.peek_dead()) == 16  # the properties are too large for the messages
+
+
 def test_a_connection_has_16_transactions_open_at_a_time(broker: Broker, link: Link) -> None:
     """Req: F-03, R-05"""
     other = broker.coordinator()

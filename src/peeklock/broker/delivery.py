@@ -80,6 +80,9 @@ def deliver(
     queue: MessageQueue, line: Line, now_ms: int, changes: list[Change], effects: list[Effect]
 ) -> None:
     """Hand out what is available in a line to its receivers with credit, in turn."""
+    session = line.session
+    if session is not None and not session.is_held(now_ms):
+        return  # who held it is about to be told
     receivers = line.receivers
     turns = receivers.turns
     passed_over = 0
@@ -95,10 +98,11 @@ def deliver(
             queue.wake(now_ms)
             if passed_over < PASS_OVER_MAX:
                 continue
+            if session is not None and queue.sessions is not None:
+                queue.sessions.serve_later(session)
             return
         receiver = turns[0]
         token = queue.new_token()
-        session = line.session
         locked_until_ms = 0
         if receiver.deletes:
             queue.remove(message, changes)

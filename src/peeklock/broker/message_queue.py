@@ -180,6 +180,7 @@ class MessageQueue:
             self.wake(self.expiry.next_ms())
         if self.duplicates is not None:
             self.duplicates.window_ms = description.duplicate_window_ms
+            self.set_timer()
 
     def retire(self) -> None:
         """Stop being called: the entity is gone. The locks are forgotten; their holders may still name
@@ -418,7 +419,8 @@ class MessageQueue:
             if next_ms is not None and next_ms <= now_ms:
                 work += self.duplicates.purge(now_ms, count_max)
         self.serve(now_ms, changes, effects)
-        self.set_timer()
+        # What is left is due from now on, behind what others have waiting: no sweep holds them up.
+        self.wake(max(self._next_ms(), now_ms))
         return work
 
     def forget_returned(self) -> None:

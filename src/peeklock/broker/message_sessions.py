@@ -117,6 +117,9 @@ class MessageSession:
     def is_empty(self) -> bool:
         return not (self.active or self.deferred or self.scheduled or self.state or self.lock)
 
+    def is_held(self, now_ms: int) -> bool:
+        return self.lock is not None and self.lock.locked_until_ms > now_ms
+
     def take(self, queue: MessageQueue) -> Message | None:
         """Give the available message with the lowest position, which is no longer available then."""
         active = queue.active
@@ -311,7 +314,12 @@ class MessageSessions:
         if session.lock is None:
             if session.session_id not in self.available:
                 self.available[session.session_id] = session
-        elif not session.touched:
+        else:
+            self.serve_later(session)
+
+    def serve_later(self, session: MessageSession) -> None:
+        """Deliver to the holder of a session when the queue is served next."""
+        if not session.touched:
             session.touched = True
             self._touched.append(session)
 
@@ -345,7 +353,7 @@ class MessageSessions:
             return
         known = self._by_id.get(wish.session_id)
         if known is not None and known.lock is not None:
-            if known.lock.locked_until_ms > now_ms:
+            if known.is_held(now_ms):
                 raise SessionCannotBeLocked(
                     f"The requested session '{wish.session_id}' of '{self._queue.name}' cannot be accepted. "
                     f"It may be locked by another receiver."
@@ -558,7 +566,7 @@ class MessageSessions:
     def check(self, now_ms: int) -> None:
         """Compare the indexes with each other; an assertion fails when they do not agree."""
         assert not (self.waiting and self.available)
-        assert not self._touched
+        assert not self._touched or self._queue.timer_ms <= now_ms
         until = []
         for session_id, session in self._held.items():
             assert session.lock is not None

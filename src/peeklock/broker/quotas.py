@@ -26,7 +26,7 @@ TRANSACTION_MESSAGES_MAX = 100
 """Messages sent and settled in one transaction. Source: wire contract 6, 10.1."""
 
 TRANSACTION_BYTES_MAX = 16 * 1024 * 1024
-"""Size of the messages sent in one transaction. Source: semantics F-03."""
+"""Size of the messages sent and the properties changed in one transaction. Source: semantics F-03."""
 
 TRANSACTION_MS_MAX = 120_000
 """Source: wire contract 6 and 10.1: 2 minutes from the first operation."""

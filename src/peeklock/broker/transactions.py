@@ -24,6 +24,7 @@ from itertools import islice
 
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
+from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change
 from peeklock.broker.commands import Link
 from peeklock.broker.effects import Effect
@@ -79,7 +80,7 @@ class Transaction:
         self.commands: list[Enlistable] = []  # in the order of enlisting
         self.locks: list[Lock] = []  # that they settle
         self.message_count = 0
-        self.size_bytes = 0  # of the messages to be sent
+        self.size_bytes = 0  # of the messages to be sent, and of changed properties
         self.refused: ServiceBusError | None = None  # why a command whose asker is not told was not enlisted
 
     def __str__(self) -> str:
@@ -264,7 +265,7 @@ class Transactions:
         size_bytes = transaction.size_bytes + _size_of(asked)
         if size_bytes > TRANSACTION_BYTES_MAX:
             raise QuotaExceeded(
-                f"the messages of {transaction} would have {size_bytes} bytes, at most "
+                f"the messages and changes of {transaction} would have {size_bytes} bytes, at most "
                 f"{TRANSACTION_BYTES_MAX} are allowed"
             )
         held_bytes = _size_of(asked) + sum(
@@ -274,8 +275,8 @@ class Transactions:
         )
         if held_bytes > OPEN_TRANSACTIONS_BYTES_MAX:
             raise QuotaExceeded(
-                f"the messages of all open transactions of this connection would have {held_bytes} bytes, at "
-                f"most {OPEN_TRANSACTIONS_BYTES_MAX} are allowed"
+                f"the messages and changes of this connection's open transactions would have {held_bytes} "
+                f"bytes, at most {OPEN_TRANSACTIONS_BYTES_MAX} are allowed"
             )
 
     def check(self) -> None:
@@ -309,4 +310,9 @@ def _size_of(asked: Enlistable) -> int:
         return asked.message.size_bytes
     if isinstance(asked, ask.SendBatch):
         return sum(message.size_bytes for message, _ in asked.messages)
-    return 0
+    if isinstance(asked, ask.Complete):
+        return 0
+    size_bytes = 0 if asked.properties is None else len(overlays.merged(None, asked.properties))
+    if isinstance(asked, ask.DeadLetter | ask.UpdateDisposition):
+        size_bytes += len(asked.reason or "") + len(asked.description or "")
+    return size_bytes
