@@ -9,7 +9,18 @@ from peeklock.broker.effects import Deliver, Done, Effect
 from peeklock.engine import engine as engine_module
 from peeklock.engine.engine import RECORD_BYTES
 from tests.engine.rig import Rig
-from tests.engine.tiny import DEAD_LETTER_QUEUE_ID, QUEUE_ID, Create, Delete, Look, Move, Put, Take, Touch
+from tests.engine.tiny import (
+    DEAD_LETTER_QUEUE_ID,
+    QUEUE_ID,
+    Create,
+    Delete,
+    Look,
+    Move,
+    Put,
+    Skip,
+    Take,
+    Touch,
+)
 
 
 @pytest.fixture
@@ -72,6 +83,15 @@ def test_nothing_is_committed_when_nothing_changed(rig: Rig) -> None:
     rig.offer(Look())
     assert not rig.engine.idle
     assert rig.engine.take_batch(0) is None
+
+
+def test_a_number_that_was_used_for_nothing_is_not_used_again(rig: Rig) -> None:
+    """It may have been told to somebody. Req: R-02."""
+    rig.offer(Skip())
+    assert rig.begin() is not None
+    assert numbers(rig.finish()) == [2]
+    assert rig.begin() is None
+    assert Rig(rig.store).namespace.next[QUEUE_ID] == 2
 
 
 def test_a_failed_commit_releases_nothing_ever(rig: Rig) -> None:

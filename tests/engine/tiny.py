@@ -69,6 +69,11 @@ class Look:
 
 
 @dataclass
+class Skip:
+    """Use up a number, as for a message that is passed on and then dropped as a duplicate."""
+
+
+@dataclass
 class Create:
     entity_id: int = ENTITY_ID
 
@@ -130,6 +135,10 @@ class TinyNamespace:
                 changes = [MessageStored(queue_id + 1, copy), MessageRemoved(queue_id, message)]
                 return changes[::-1] if removed_first else changes, [self._done()]
             case Look():
+                return [], [self._done()]
+            case Skip():
+                self._number(QUEUE_ID, Message(0), now_ms)
+                del self.queues[QUEUE_ID][self.next[QUEUE_ID] - 1]
                 return [], [self._done()]
             case Create(entity_id):
                 entity = EntityStored(entity_id, QueueDescription(f"queue-{entity_id}"), now_ms, now_ms)

@@ -205,14 +205,14 @@ class Engine:
         ledger.now_ms = now_ms
         if ledger.has_doomed:
             ledger.release_doomed()
+        for numbers in self.namespace.numbers_issued():
+            self._add_numbers(numbers)
         changes = self._changes
         no = self._no
         dropped = ledger.take_dropped(self.bodies.wanted | self._reading_rows, alone=not changes)
         truncate_before = ledger.take_truncation()
         if not changes and not dropped and not truncate_before and not ledger.has_doomed:
             return None
-        for numbers in self.namespace.numbers_issued():
-            self._add_numbers(numbers)
         if truncate_before:
             self._keep_numbers(truncate_before, now_ms)
         self._close_row()
