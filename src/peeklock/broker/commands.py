@@ -23,6 +23,11 @@ ReplyTo: TypeAlias = tuple[int, int, int, int]
 number."""
 
 
+DELIVERY_BYTES = 256
+"""What a delivery costs beside its message: about what it takes in memory, and is given on the wire. Without it
+a quarter of a million of the smallest messages would be delivered at once, which takes a second. Our choice."""
+
+
 class SubQueue(Enum):
     """Which queue of an entity is meant."""
 
@@ -106,7 +111,8 @@ class SetCredit:
     deliveries_max: int
     """The link may be given so many deliveries in all."""
     bytes_max: int
-    """No further delivery is made once the link's deliveries add up to this many bytes."""
+    """No further delivery is made once the link's deliveries add up to this many bytes, `DELIVERY_BYTES` each
+    beside the message."""
     drain: bool = False
 
 

@@ -14,6 +14,7 @@ from heapq import heappop
 from typing import TYPE_CHECKING, Protocol
 
 from peeklock.broker.changes import Change
+from peeklock.broker.commands import DELIVERY_BYTES
 from peeklock.broker.effects import Deliver, Drained, Effect
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.receivers import Receivers
@@ -116,7 +117,7 @@ def deliver(
             if locked_until_ms < queue.timer_ms:
                 queue.wake(locked_until_ms)
         receiver.deliveries += 1
-        receiver.size_bytes += message.size_bytes
+        receiver.size_bytes += message.size_bytes + DELIVERY_BYTES
         effects.append(
             Deliver(
                 message,

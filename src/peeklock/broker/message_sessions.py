@@ -60,6 +60,10 @@ WAIT_ENDS_SPARE = 64
 """Entries of cancelled waits kept beyond as many as there are receivers waiting, before they are cleared."""
 
 
+_NOBODY = Receivers()
+"""Of all sessions that are not held: an empty one takes 700 bytes, and most sessions are not held."""
+
+
 class SessionLock:
     """A session held by a receiver link until an instant; at exactly `locked_until_ms` it counts as lost."""
 
@@ -97,7 +101,7 @@ class MessageSession:
         self.scheduled = 0
         self.state: Message | None = None
         self.lock: SessionLock | None = None
-        self.receivers = Receivers()  # its holder, while that has credit
+        self.receivers = _NOBODY  # its holder, while that has credit; an own one only while it is held
         self.returned: list[int] = []
         self.touched = False  # something became available for its holder
         self._positions: list[int] = []  # of all its messages in any state, ascending; some may be gone
@@ -441,6 +445,7 @@ class MessageSessions:
         queue = self._queue
         locked_until_ms = now_ms + queue.lock_duration_ms
         session.lock = SessionLock(receiver, locked_until_ms)
+        session.receivers = Receivers()
         self._held[session.session_id] = session
         receiver.line = session
         effects.append(
@@ -460,6 +465,7 @@ class MessageSessions:
         assert lock is not None
         session.lock = None
         session.receivers.remove(lock.receiver)
+        session.receivers = _NOBODY
         lock.receiver.line = None
         del self._held[session.session_id]
         if session.active:

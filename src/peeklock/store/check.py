@@ -21,6 +21,7 @@ from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
 from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, holder, is_held
 from peeklock.store.format import check_header, read_format
+from peeklock.store.looking import looked_at
 from peeklock.store.sqlite import read_entities
 
 SOUND, DAMAGED, NOT_CHECKED = 0, 1, 2
@@ -76,21 +77,12 @@ def check(folder: str | os.PathLike[str]) -> Report:
     except StoreError as error:
         report.damage(str(error))
         return report
-    held = is_held(path.parent)
-    wal, shm = Path(f"{path}-wal"), Path(f"{path}-shm")
-    had_shm = shm.exists()
-    # Without a WAL nothing beside the file has to be made, as reading through one would.
-    through_wal = held or (wal.exists() and wal.stat().st_size > 0)
+    used = f", in use by {holder(path.parent)}" if is_held(path.parent) else ""
     try:
-        uri = f"{path.absolute().as_uri()}?{'mode=ro' if through_wal else 'immutable=1'}"
-        db = sqlite3.connect(uri, uri=True)
-        try:
+        with looked_at(path) as db:
             db.execute("BEGIN")
-            used = f", in use by {holder(path.parent)}" if held else ""
             report.say(f"store {path}, format {read_format(db, path)}{used}")
             _check_all(db, report)
-        finally:
-            db.close()
     except StoreTooNew as error:
         report.say(str(error))
         report.exit_status = NOT_CHECKED
@@ -99,9 +91,6 @@ def check(folder: str | os.PathLike[str]) -> Report:
         report.damage(str(error))
     except sqlite3.Error as error:
         report.damage(f"{path} cannot be read further: {error}")
-    finally:
-        if not had_shm and not held:
-            shm.unlink(missing_ok=True)
     count = len(report.damages)
     report.say(
         f"{count} damage{'s' if count > 1 else ''} found; nothing was changed" if count else "no damage found"

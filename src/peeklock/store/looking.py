@@ -1,0 +1,49 @@
+"""A store that is only looked at: opened without touching it, also while a broker runs.
+
+Owns: how a database is opened so that nothing beside it is made or left. Must not know: what is looked for.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from peeklock.broker.changes import EntityStored
+from peeklock.store.base import StoreFailed
+from peeklock.store.folder import DATABASE_NAME, is_held
+from peeklock.store.format import check_header, read_format
+from peeklock.store.sqlite import read_entities
+from peeklock.store.sqlite_errors import Plainly
+
+
+@contextmanager
+def looked_at(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database to read what was committed."""
+    wal, shm = Path(f"{path}-wal"), Path(f"{path}-shm")
+    had_shm = shm.exists()
+    # Without a WAL nothing beside the file has to be made, as reading through one would.
+    through_wal = is_held(path.parent) or (wal.exists() and wal.stat().st_size > 0)
+    try:
+        db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?{'mode=ro' if through_wal else 'immutable=1'}", uri=True
+        )
+        try:
+            yield db
+        finally:
+            db.close()
+    finally:
+        if not had_shm and not is_held(path.parent):  # a broker that started meanwhile needs it
+            shm.unlink(missing_ok=True)
+
+
+def read_definitions(folder: Path) -> list[EntityStored]:
+    """Give the entities of a folder. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
+    path = folder / DATABASE_NAME
+    if not path.is_file():
+        raise StoreFailed(f"there is no store in {folder}: {path} does not exist")
+    check_header(path)
+    with Plainly(f"read the queues of {path}"), looked_at(path) as db:
+        read_format(db, path)
+        return read_entities(db.execute("SELECT k, v, checksum FROM kv ORDER BY k").fetchall())[0]
