@@ -169,6 +169,27 @@ def test_a_receiver_that_uses_its_credit_up_was_use_until_then(broker: Broker) -
     assert_idle_since(broker, broker.now_ms, late_ms=LOOK_AGAIN_MS)
 
 
+def test_a_receiver_whose_credit_is_used_up_before_anybody_looks_was_use_until_then(broker: Broker) -> None:
+    """Req: A-03"""
+    broker.update(lock_duration_ms=4 * MINUTE_MS)
+    broker.send()
+    broker.receive(1)
+    broker.credit(broker.receiver(deletes=True), 1)
+    broker.advance(4 * MINUTE_MS)  # the lock lapses, and the receiver with credit gets the message
+    assert broker.namespace.totals().active_messages == 0
+    assert_idle_since(broker, broker.now_ms)
+
+
+def test_an_update_after_use_does_not_make_the_deletion_late(broker: Broker) -> None:
+    """Req: A-03"""
+    link = broker.receiver()
+    broker.credit(link, 1)
+    broker.advance(IDLE_MS + MINUTE_MS)
+    broker.do(CloseLink(link))
+    broker.update(max_delivery_count=7)
+    assert_idle_since(broker, broker.now_ms)
+
+
 def test_who_waits_for_a_session_is_use(broker: Broker) -> None:
     """Req: A-03, G-04"""
     broker.create("steps", requires_session=True, auto_delete_on_idle_ms=IDLE_MS)

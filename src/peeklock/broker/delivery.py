@@ -116,6 +116,7 @@ def deliver(
             message.lock = queue.locks[token] = receiver.locks[token] = lock
             if locked_until_ms < queue.timer_ms:
                 queue.wake(locked_until_ms)
+        queue.accessed_at_ms = now_ms
         receiver.deliveries += 1
         receiver.size_bytes += message.size_bytes + DELIVERY_BYTES
         effects.append(

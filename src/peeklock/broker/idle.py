@@ -7,8 +7,8 @@ Theory of operation. An entity is looked at when it would be idle long enough if
 Whatever happened meanwhile is read off its queues then, and it is looked at again when that makes it due; so
 use costs nothing here. The last use of a queue is the latest of
 
-    accessed_at_ms         of each of its sub-queues: sends, credit given, sessions accepted, deferred
-                           receives, browsing, and whatever else a client asks for
+    accessed_at_ms         of each of its sub-queues: sends, credit given, deliveries, sessions accepted,
+                           deferred receives, browsing, and whatever else a client asks for
     last_enqueued_at_ms    of the main queue: scheduled messages that became active, forwarded ones that came
     here                   creation, update, start-up: `watch`
 
@@ -61,9 +61,7 @@ class IdleDeletion:
         if watch is None:
             # One for an entity's whole life: timers cannot tell two of one key apart.
             watch = self._watches[entity.entity_id] = _Watch(entity, self._timers, self._delete)
-        watch.used_at_ms = now_ms
-        watch.idle_ms = idle_ms
-        self._timers.set(watch, now_ms + idle_ms)
+        watch.start(now_ms, idle_ms)
 
     def forget(self, entity: Entity) -> None:
         """Look at a deleted entity no more."""
@@ -97,6 +95,13 @@ class _Watch:
     @property
     def timer_key(self) -> int:
         return -self.entity.entity_id * QUEUES_PER_ENTITY  # -1 to -3 are other parts of the namespace
+
+    def start(self, now_ms: int, idle_ms: int) -> None:
+        """Begin anew."""
+        self.idle_ms = idle_ms
+        self.used_at_ms = now_ms
+        self._was_in_use = _is_in_use(self.entity)
+        self._timers.set(self, now_ms + (LOOK_AGAIN_MS if self._was_in_use else idle_ms))
 
     def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
         """Delete the entity if it was idle for long enough, else look again when it may have been."""
