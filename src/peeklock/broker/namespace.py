@@ -338,6 +338,11 @@ class Namespace:
         """Pre-settled sends that were refused since start: their sender learns nothing (T-06)."""
         return self._operations.dropped_sends
 
+    @property
+    def is_purging(self) -> bool:
+        """Whether a purge is under way, which has time."""
+        return self._purging.is_busy
+
     def totals(self) -> Totals:
         """Add up the figures of all queues; costs about 2 us an entity."""
         totals = Totals(

@@ -88,6 +88,11 @@ class Purging:
         self._shared = shared
         self._by_queue: dict[int, deque[_Purge]] = {}  # in the order of their turns
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a purge is waiting or under way."""
+        return bool(self._by_queue)
+
     def purge(
         self, command: ask.PurgeMessages, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
