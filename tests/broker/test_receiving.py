@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from peeklock.broker.changes import MessageRemoved
-from peeklock.broker.commands import Address, CloseLink, OpenReceiver, ReceiveMode, SetCredit, SubQueue
+from peeklock.broker.commands import (
+    DELIVERY_BYTES,
+    Address,
+    CloseLink,
+    OpenReceiver,
+    ReceiveMode,
+    SetCredit,
+    SubQueue,
+)
 from peeklock.broker.effects import Deliver, Drained
 from peeklock.broker.errors import EntityNotFound
 from peeklock.broker.message import Message, MessageState
@@ -95,9 +103,10 @@ def test_deliveries_stop_once_the_bytes_are_used_up(broker: Broker) -> None:
     for _ in range(3):
         broker.send(size=100)
     link = broker.receiver()
-    assert numbers(broker.credit(link, 9, 101)) == [1, 2]
-    assert broker.credit(link, 9, 200) == []
-    assert numbers(broker.credit(link, 9, 201)) == [3]
+    each = 100 + DELIVERY_BYTES
+    assert numbers(broker.credit(link, 9, each + 1)) == [1, 2]
+    assert broker.credit(link, 9, 2 * each) == []
+    assert numbers(broker.credit(link, 9, 2 * each + 1)) == [3]
 
 
 def test_a_drain_answers_at_once_when_there_is_nothing(broker: Broker) -> None:

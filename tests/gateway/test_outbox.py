@@ -10,7 +10,15 @@ import pytest
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.performatives import Modified
 from peeklock.amqp.types import Int, Long, Role, Symbol
-from peeklock.broker.commands import Abandon, Command, DropConnection, Peek, Release, SetCredit
+from peeklock.broker.commands import (
+    DELIVERY_BYTES,
+    Abandon,
+    Command,
+    DropConnection,
+    Peek,
+    Release,
+    SetCredit,
+)
 from peeklock.broker.effects import Deliver, MessagesFound
 from peeklock.broker.message import MessageState, MessageView
 from peeklock.gateway.context import GatewayLimits
@@ -236,7 +244,7 @@ def test_bytes_are_allowed_anew_when_deliveries_went_out_late() -> None:
     assert desk.commands == []
     desk.payloads = bodies
     arrive(desk)
-    assert desk.take(SetCredit).bytes_max == 10_000 + 2 * len(body)
+    assert desk.take(SetCredit).bytes_max == 10_000 + 2 * (len(body) + DELIVERY_BYTES)
 
 
 # Links and connections that go

@@ -20,6 +20,7 @@ from peeklock.amqp.performatives import (
 )
 from peeklock.amqp.types import Role, Symbol, UInt
 from peeklock.broker.commands import (
+    DELIVERY_BYTES,
     Abandon,
     CloseLink,
     Complete,
@@ -107,7 +108,7 @@ def test_credit_is_told_as_totals_so_that_deliveries_under_way_need_no_care(desk
     desk.pump()
     second = desk.take(SetCredit)
     assert second.deliveries_max == 2 + 3
-    assert second.bytes_max == MIB + 2 * len(message_bytes())
+    assert second.bytes_max == MIB + 2 * (len(message_bytes()) + DELIVERY_BYTES)
 
 
 def test_credit_that_comes_before_the_link_is_open_is_not_lost(desk: Desk) -> None:
@@ -279,7 +280,8 @@ def test_bytes_are_allowed_as_far_as_the_output_is_free() -> None:
     body = message_bytes(b"x" * 2500)
     for number in range(1, 3):
         desk.effect(desk.deliver(opened.link, body, number=number))
-    assert desk.take(SetCredit).bytes_max == 10_000 + 2 * len(body)  # half was used
+    each = len(body) + DELIVERY_BYTES
+    assert desk.take(SetCredit).bytes_max == 10_000 + 2 * each  # half was used
     now = desk.clock.now_ms
     assert desk.gateway.written(10_001, now) == []
     desk.gateway.handle(
@@ -293,7 +295,7 @@ def test_bytes_are_allowed_as_far_as_the_output_is_free() -> None:
     assert desk.gateway.written(10_000, now) == []
     [credit] = desk.gateway.written(0, now)
     assert isinstance(credit, SetCredit)
-    assert credit.bytes_max == 10_000 + 4 * len(body)
+    assert credit.bytes_max == 10_000 + 4 * each
     assert credit.deliveries_max == 1000
     assert desk.gateway.written(0, now) == []
 

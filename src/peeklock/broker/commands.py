@@ -24,8 +24,8 @@ number."""
 
 
 DELIVERY_BYTES = 256
-"""What a delivery costs beside its message: about what it takes in memory, and is given on the wire. Without it
-a quarter of a million of the smallest messages would be delivered at once, which takes a second. Our choice."""
+"""What a delivery counts beside its message: about what it takes in memory and is given on the wire. Without
+it a quarter of a million of the smallest messages go out at once, which takes a second. Our choice."""
 
 
 class SubQueue(Enum):

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from peeklock.amqp.events import LinkAttached, LinkFlow
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, TransactionalState
 from peeklock.amqp.types import Role
-from peeklock.broker.commands import ReceiveMode, Release, ReplyTo, SetCredit
+from peeklock.broker.commands import DELIVERY_BYTES, ReceiveMode, Release, ReplyTo, SetCredit
 from peeklock.broker.effects import Deliver, Drained, ReceiverOpened, Settled, SettlementFailed
 from peeklock.broker.errors import ServiceBusError
 from peeklock.gateway.address import Node, shown
@@ -243,7 +243,7 @@ class ReceiverLink:
                 # waits for new credit.
                 return False
             self._given += 1
-            self._given_bytes += message.size_bytes
+            self._given_bytes += message.size_bytes + DELIVERY_BYTES
             self._kept.pop(tag, None)
             self.release_undelivered(effect)
             return True
@@ -253,7 +253,7 @@ class ReceiverLink:
             self.release_undelivered(effect)
             return True
         self._given += 1
-        self._given_bytes += message.size_bytes
+        self._given_bytes += message.size_bytes + DELIVERY_BYTES
         if self._kept:
             self._kept.pop(tag, None)
         if not self._settled:
