@@ -36,7 +36,7 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
         assert lock.message.lock is lock
         assert lock.queue is queue
         assert lock.holder[token] is lock
-        assert queue.timer_ms <= max(lock.until_ms(), now_ms)
+        assert queue.timer_ms <= lock.until_ms()
         assert (lock.session is not None) == (queue.sessions is not None)
     until = [lock.locked_until_ms for lock in queue.locks.values()]
     assert until == sorted(until)
@@ -47,12 +47,12 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
     queue.line.receivers.check()
     if queue.sessions is not None:
         queue.sessions.check(now_ms)
-        assert queue.timer_ms <= max(queue.sessions.next_ms(), now_ms)
-    assert queue.timer_ms <= max(queue.forward_due_ms, now_ms)
+        assert queue.timer_ms <= queue.sessions.next_ms()
+    assert queue.timer_ms <= queue.forward_due_ms
     if queue.expiry is not None:
         queue.expiry.check()
-        assert queue.timer_ms <= max(queue.expiry.next_ms(), now_ms)
+        assert queue.timer_ms <= queue.expiry.next_ms()
     if queue.duplicates is not None:
         queue.duplicates.check()
     queue.activation.check()
-    assert queue.timer_ms <= max(queue.activation.next_ms(), now_ms)
+    assert queue.timer_ms <= queue.activation.next_ms()

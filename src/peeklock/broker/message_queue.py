@@ -419,8 +419,7 @@ class MessageQueue:
             if next_ms is not None and next_ms <= now_ms:
                 work += self.duplicates.purge(now_ms, count_max)
         self.serve(now_ms, changes, effects)
-        # What is left is due from now on, behind what others have waiting: no sweep holds them up.
-        self.wake(max(self._next_ms(), now_ms))
+        self.set_timer()
         return work
 
     def forget_returned(self) -> None:

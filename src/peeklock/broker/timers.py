@@ -44,13 +44,16 @@ class Timed(Protocol):
 class Timers:
     """Who wants to be called, by the instant they want it.
 
-    Each has at most one entry that counts, the one equal to its `timer_ms`; others are passed over.
+    Each has at most one entry that counts, the one equal to its `timer_ms`; others are passed over. Who is due
+    is called in rounds: whoever is not done after a call comes again in the next round, so that a long sweep,
+    which is due since it began, does not hold up the others.
     """
 
-    __slots__ = ("_heap", "_size_max")
+    __slots__ = ("_heap", "_round", "_size_max")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timed]] = []
+        self._round: list[tuple[int, int, Timed]] = []  # the last one is next
         self._size_max = 64
 
     def set(self, timed: Timed, due_ms: int) -> None:
@@ -63,20 +66,28 @@ class Timers:
             self._size_max = 2 * len(self._heap) + 64
 
     def next_ms(self) -> int | None:
+        """Give the earliest instant that somebody wants."""
         heap = self._heap
-        while heap:
-            due_ms, _, timed = heap[0]
-            if timed.timer_ms == due_ms:
-                return due_ms
+        while heap and heap[0][2].timer_ms != heap[0][0]:
             heappop(heap)
-        return None
+        left = self._round
+        while left and left[-1][2].timer_ms != left[-1][0]:
+            left.pop()
+        if not left:
+            return heap[0][0] if heap else None
+        return min(heap[0][0], left[-1][0]) if heap else left[-1][0]
 
     def take_due(self, now_ms: int) -> Timed | None:
         """Give somebody who is due, and forget the timer."""
         due_ms = self.next_ms()
         if due_ms is None or due_ms > now_ms:
             return None
-        timed = heappop(self._heap)[2]
+        if not self._round:
+            heap = self._heap
+            while heap and heap[0][0] <= now_ms:
+                self._round.append(heappop(heap))
+            self._round.reverse()
+        timed = self._round.pop()[2]
         timed.timer_ms = FAR_MS
         return timed
 
