@@ -44,9 +44,9 @@ class Timed(Protocol):
 class Timers:
     """Who wants to be called, by the instant they want it.
 
-    Each has at most one entry that counts, the one equal to its `timer_ms`; others are passed over. Who is due
-    is called in rounds: whoever is not done after a call comes again in the next round, so that a long sweep,
-    which is due since it began, does not hold up the others.
+    Each has at most one entry that counts, the one equal to its `timer_ms`; others are passed over. Who is
+    due is called in rounds: whoever is not done after a call comes again in the next round, so that a long
+    sweep, which is due since it began, does not hold up the others.
     """
 
     __slots__ = ("_heap", "_round", "_size_max")
