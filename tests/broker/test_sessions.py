@@ -45,6 +45,7 @@ from peeklock.broker.errors import (
     SessionWaitTimedOut,
 )
 from peeklock.broker.message import Message, MessageState
+from peeklock.broker.message_queue import MessageQueue
 from tests.broker.playbook import (
     LOTS,
     MINUTE_MS,
@@ -559,6 +560,33 @@ def test_a_long_session_with_many_gone_messages_stays_in_order(broker: Broker) -
     for delivery in reversed(kept):
         broker.abandon(delivery)
     assert numbers(broker.credit(opened.link, LOTS)) == list(range(1, 500, 2))
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_long_session_is_browsed_from_where_the_reader_is(
+    partitioned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: S-11, T-08"""
+    broker = Broker()
+    broker.create(requires_session=True, enable_partitioning=partitioned)
+    broker.checks = False
+    for number in range(1_000):
+        broker.send(session_id="ab"[number % 2])
+    opened = broker.accept("a")
+    for delivery in broker.credit(opened.link, 300):
+        broker.complete(delivery)
+    looked_at: list[int] = []
+    find = MessageQueue.find
+    monkeypatch.setattr(
+        MessageQueue, "find", lambda queue, position: looked_at.append(position) or find(queue, position)
+    )
+    read: list[int] = []
+    while found := numbers(broker.peek(read[-1] + 1 if read else 0, 10, session_id="a")):
+        read += found
+    assert len(read) == 200
+    assert read == sorted(read)
+    assert len(looked_at) < 1_000
+    assert numbers(broker.peek(1, 1, session_id="nobody")) == []
 
 
 def test_a_pre_settled_send_wakes_who_waits(broker: Broker) -> None:

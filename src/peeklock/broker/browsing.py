@@ -21,13 +21,9 @@ def browse(
     views: list[MessageView] = []
     start = queue.key_to_browse_from(from_number)
     if session_id is None:
-        found: Iterable[Message] = _in_order_of_number(queue, start)
+        found = _in_order_of_number(queue, start)
     else:
-        found = (
-            message
-            for message in _of_session(queue, session_id)
-            if queue.key_of(message.sequence_number) >= start
-        )
+        found = _of_session(queue, session_id, start)
     for message in islice(found, max(count_max, 0)):
         bytes_max -= message.size_bytes + len(message.overlay or b"")
         if views and bytes_max < 0:
@@ -77,10 +73,21 @@ def deferred_by_number(queue: MessageQueue, number: int) -> Message | None:
     return message
 
 
-def _of_session(queue: MessageQueue, session_id: str) -> Iterator[Message]:
-    """Go through the messages of one session, in the order of their numbers: it is in one partition."""
+def _of_session(queue: MessageQueue, session_id: str, key: int = 0) -> Iterator[Message]:
+    """Go through the messages of one session from a key on, in the order of their numbers: all are in one
+    partition."""
     session = None if queue.sessions is None else queue.sessions.get(session_id)
-    return iter(()) if session is None else session.messages(queue)
+    if session is None:
+        return iter(())
+    if queue.partitions is None or queue.numbers is None:
+        return session.messages(queue, key)
+    first = queue.numbers.first_from(key)
+    if first is None:
+        return iter(())
+    beyond = queue.partitions.of_number(first.sequence_number) - queue.partitions.of_key(session_id.encode())
+    if beyond > 0:
+        return iter(())
+    return session.messages(queue, 0 if beyond else first.position)
 
 
 def _in_order_of_number(queue: MessageQueue, key: int) -> Iterator[Message]:

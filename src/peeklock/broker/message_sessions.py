@@ -21,6 +21,7 @@ Source: wire contract 2.6, 10.4; semantics G-01 to G-07.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -180,12 +181,17 @@ class MessageSession:
         self.returned = []
         self._next = 0
 
-    def messages(self, queue: MessageQueue) -> Iterator[Message]:
+    def messages(self, queue: MessageQueue, from_position: int = 0) -> Iterator[Message]:
         """Go through its messages in any state, in order of position. The queue must not change meanwhile."""
-        for position in self._positions:
-            message = queue.find(position)
-            if message is not None:
-                yield message
+        positions = self._positions
+        sorted_parts = [(0, len(positions))]
+        if self._looked_at is not None:
+            sorted_parts = [(0, self._kept), (self._looked_at, len(positions))]
+        for start, end in sorted_parts:
+            for place in range(bisect_left(positions, from_position, start, end), end):
+                message = queue.find(positions[place])
+                if message is not None:
+                    yield message
 
 
 class SessionStates:
