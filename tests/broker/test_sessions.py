@@ -537,6 +537,17 @@ def test_a_locked_message_of_a_session_expires_when_its_session_is_released(brok
     assert broker.peek() == []
 
 
+def test_a_longer_default_saves_what_ran_out_while_its_session_was_held(broker: Broker) -> None:
+    """What an update sets counts when it drops the locks. Req: L-12, E-03, E-04"""
+    broker.update(default_ttl_ms=1_000)
+    broker.send(session_id="a")
+    broker.credit(broker.accept("a").link)
+    broker.advance(1_000)
+    broker.update(default_ttl_ms=MINUTE_MS)
+    broker.settle_time()
+    assert len(broker.peek()) == 1
+
+
 def test_duplicates_are_found_within_and_across_sessions() -> None:
     """Req: D-01"""
     broker = Broker()

@@ -302,15 +302,15 @@ class MessageQueue:
             if message.state is ACTIVE:
                 self._return(message)
 
-    def drop_locks(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def drop_locks(self, effects: list[Effect]) -> None:
         """End all locks, not counted: the entity changed (L-12). What has expired meanwhile is left to the
         sweep."""
-        if self.sessions is not None:
-            self.sessions.drop_locks(now_ms, changes, effects)
         for lock in list(self.locks.values()):
             self.end(lock)
             if lock.message.state is ACTIVE:
                 self._return(lock.message)
+        if self.sessions is not None:
+            self.sessions.drop_locks(effects)
 
     def renew(self, lock: Lock, now_ms: int) -> int:
         """Let a lock last for a whole duration from now on; answer until when."""

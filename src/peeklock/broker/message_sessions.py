@@ -416,12 +416,12 @@ class MessageSessions:
             self._queue.give_back(held, now_ms, changes, effects, counted=counted)
         self._free(session)
 
-    def drop_locks(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
-        """End the locks of all sessions, not counted: the entity changed (L-12)."""
+    def drop_locks(self, effects: list[Effect]) -> None:
+        """End the locks of all sessions, which hold no message any more: the entity changed (L-12)."""
         for session in list(self._held.values()):
             assert session.lock is not None
             receiver = session.lock.receiver
-            self.release(session, now_ms, changes, effects, counted=False)
+            self._free(session)
             self._detach(receiver, self._lost_text(session.session_id) + ": the entity was changed", effects)
 
     def look_again(self) -> None:

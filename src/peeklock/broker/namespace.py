@@ -237,7 +237,7 @@ class Namespace:
         if description != entity.description:
             if drops_locks(entity.description, description):
                 for queue in entity.queues():
-                    queue.drop_locks(now_ms, changes, effects)
+                    queue.drop_locks(effects)
             entity.change(description, self._entities.limits, now_ms)
             changes.append(entity.stored())
         self._idle.watch(entity, now_ms)
