@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from peeklock.amqp import codec
+from peeklock.amqp.codec import ELEMENTS_MAX, iter_map_raw
+from peeklock.amqp.types import Array
 from peeklock.broker.changes import MessageRemoved, MessageStored
 from peeklock.broker.commands import Abandon, Complete, DeadLetter, Defer, DeleteEntity, Release
 from peeklock.broker.effects import Settled
@@ -266,6 +268,19 @@ def test_properties_too_large_dead_letter_whatever_was_asked(broker: Broker, set
     getattr(broker, settle)(broker.receive()[0], properties={"k": "x" * 65536})
     assert overlay(broker.receive_dead()[0])["DeadLetterReason"] == "HeaderSizeExceeded"
     assert broker.peek() == []
+
+
+def test_properties_of_many_elements_and_few_bytes_can_be_added_to(broker: Broker) -> None:
+    """A decoder has a limit of elements, and an array of nulls takes no byte for any. Req: L-06, R-05"""
+    broker.send()
+    nulls = Array(type(None), [None] * (ELEMENTS_MAX // 2 + 1))
+    for key in ("a", "b", "c"):
+        broker.abandon(broker.receive()[0], properties={key: nulls})
+    (delivery,) = broker.receive()
+    broker.dead_letter(delivery, reason="why")
+    (view,) = broker.peek_dead()
+    assert view.message.overlay is not None
+    assert [key for key, *_ in iter_map_raw(view.message.overlay)] == ["a", "b", "c", "DeadLetterReason"]
 
 
 def test_the_basic_tier_does_not_defer() -> None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from peeklock.amqp import codec
+from peeklock.amqp.encoding import compound8_or_32
 
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
@@ -26,8 +27,12 @@ def merged(overlay: bytes | None, updates: Mapping[str, Any]) -> bytes:
     null."""
     if overlay is None:
         return codec.encode(dict(updates))
-    before, _ = codec.decode_typed(overlay)
-    return codec.encode({**before, **updates})
+    # What was changed before is not decoded: it may have more elements by now than a decoder takes.
+    pairs = {key: overlay[start:end] for key, start, _, end in codec.iter_map_raw(overlay)}
+    pairs.update((key, codec.encode(key) + codec.encode(value)) for key, value in updates.items())
+    out = bytearray()
+    compound8_or_32(out, 0xC1, 0xD1, 2 * len(pairs), b"".join(pairs.values()))
+    return bytes(out)
 
 
 def with_reason(
