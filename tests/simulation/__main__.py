@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing import Pool
 
 from tests.simulation.bugs import BUGS
 from tests.simulation.plan import Result, run_seed
+
+ROUND = 8
+"""Seeds that each process is given at a time: few, so that a deadline is kept and none waits for long."""
 
 
 def main(arguments: list[str]) -> int:
@@ -19,12 +26,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--replay", type=int, metavar="N", help="run seed N again; with --trace, print every event"
     )
-    parser.add_argument("--trace", action="store_true", help="print every event")
+    parser.add_argument("--trace", action="store_true", help="print every event of one seed")
     parser.add_argument(
         "--seconds", type=float, help="run as many seeds as fit, from A on (0 without --seeds)"
     )
     parser.add_argument(
         "--bug", choices=sorted(BUGS), help="plant a bug: the run succeeds if a seed finds it"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (as many as there are processors)"
     )
     options = parser.parse_args(arguments)
     first, last = 0, None
@@ -35,31 +45,46 @@ def main(arguments: list[str]) -> int:
         first, last = one, one + 1
     elif last is None and options.seconds is None:
         parser.error("say which seeds: --seed, --seeds, --replay or --seconds")
-    trace = print if options.trace else None
     deadline = None if options.seconds is None else time.monotonic() + options.seconds
+    if one is not None:
+        results: Iterator[Result] = iter(
+            [run_seed(one, bug=options.bug, trace=print if options.trace else None)]
+        )
+    else:
+        results = run_seeds(first, last, deadline, options.bug, options.jobs)
     started = time.monotonic()
     totals: dict[str, int] = {}
     done = 0
     failed: list[int] = []
-    for seed in itertools.count(first):
-        if (last is not None and seed >= last) or (deadline is not None and time.monotonic() > deadline):
-            break
-        result = run_seed(seed, bug=options.bug, trace=trace)
+    for result in results:
         done += 1
         for name, count in (*result.counts.items(), ("events", result.events), ("deaths", result.deaths)):
             totals[name] = totals.get(name, 0) + count
         if one is not None:
-            print(f"seed {seed}: {result.events} events, hash {result.digest}")
+            print(f"seed {one}: {result.events} events, hash {result.digest}")
         if result.failure is not None:
-            failed.append(seed)
+            failed.append(result.seed)
             if options.bug is not None:
-                print(f"seed {seed} found {options.bug}: {result.failure.splitlines()[0]}")
+                print(f"seed {result.seed} found {options.bug}: {result.failure.splitlines()[0]}")
                 return 0
             report(result)
     took = time.monotonic() - started
     figures = ", ".join(f"{count} {name}" for name, count in totals.items())
     print(f"{done} seeds in {took:.1f} s, {len(failed)} failed{f': {failed}' if failed else ''} ({figures})")
     return int(bool(failed)) if options.bug is None else 1
+
+
+def run_seeds(
+    first: int, last: int | None, deadline: float | None, bug: str | None, jobs: int
+) -> Iterator[Result]:
+    """Run seeds in order, in several processes, until the last one or until a time has come."""
+    seeds = iter(itertools.count(first) if last is None else range(first, last))
+    with Pool(jobs) as pool:
+        while deadline is None or time.monotonic() < deadline:
+            some = list(itertools.islice(seeds, ROUND * jobs))
+            if not some:
+                return
+            yield from pool.imap(partial(run_seed, bug=bug), some)
 
 
 def report(result: Result) -> None:

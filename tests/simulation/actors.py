@@ -70,7 +70,7 @@ class Actor:
             return
         line = self.shared.node.connect()
         if line is None:
-            self.world.after(self.random.randint(50, RETRY_MS), self.connect)
+            self.world.after(self.random.randint(50, RETRY_MS) * self.shared.slowness, self.connect)
             return
         self.shared.connections += 1
         self.connection = self.shared.connections

@@ -92,14 +92,16 @@ class Checker:
             purge.latest_ms = min(purge.latest_ms, now)
         self.reasons.forget_receivers()
 
-    def updated(self, name: str, *, drops_locks: bool = True) -> None:
-        """An entity's properties are being changed: its locks drop, but for changes of user metadata."""
+    def updated(self, name: str, *, drops_locks: bool = True, sure: bool = True) -> None:
+        """An entity's properties are being changed: its locks drop, but for changes of user metadata. Not
+        `sure`: that may be refused."""
         now = self._now_ms()
         for entity_id in self.facts.named(name)[-1:]:
             self.reasons.active(entity_id)
             if drops_locks:
-                self.history.updates.setdefault(entity_id, []).append(now)
-                self.history.end_claims("update", now, lambda claim: claim.entity_id == entity_id)  # noqa: B023
+                what = "update" if sure else "update perhaps"
+                self.history.updates.setdefault(entity_id, []).append((now, what))
+                self.history.end_claims(what, now, lambda claim: claim.entity_id == entity_id)  # noqa: B023
 
     def deleting(self, name: str) -> None:
         """An entity is being deleted by the administration."""
@@ -164,6 +166,8 @@ class Checker:
             self.sent[message.uid] = message
             self.history.groups.setdefault(message.group, []).append(message.uid)
             self.reasons.arrivals.sending(message)
+            if message.via is not None:
+                self.history.vias.setdefault(message.via, []).append(message.queue)
         if unit is not None:
             self.units.sending(unit, [message.uid for message in messages], silent=silent)
         self.counts["sent"] += len(messages)
@@ -205,7 +209,7 @@ class Checker:
             return True
         if sent.unit is not None and condition.startswith("amqp:transaction:"):
             return self.units.may_be_over(sent.unit)
-        return self.may_refuse(condition, sent.queue)
+        return any(self.may_refuse(condition, name) for name in (sent.queue, sent.via or sent.queue))
 
     def scheduled(self, uids: list[int], numbers: list[int]) -> None:
         """The schedule operation answered with sequence numbers."""
@@ -418,11 +422,8 @@ class Checker:
 
     def may_delete(self, address: str, count: int) -> None:
         """A client lets the broker remove messages by itself: receive-and-delete credit, batch deletion."""
-        name, sub = split(address)
-        for entity_id in self.facts.named(name)[-1:]:
-            budget = self.history.delete_budget
-            queue_id = entity_id * 4 + sub
-            budget[queue_id] = budget.get(queue_id, 0) + count
+        budget = self.history.delete_budget
+        budget[split(address)] = budget.get(split(address), 0) + count
 
     def purging(self, address: str, before_broker_ms: int) -> tuple[Purge, set[int]]:
         """A client asks to delete all that is there; the second value is for the answer."""
@@ -500,7 +501,7 @@ class Checker:
         until_ms = second.taken_ms if second.hold is None else second.seen_ms
         updates = self.history.updates.get(first.entity_id, ())
         crashed = any(first.taken_ms <= at <= until_ms for at in self.history.crashes)
-        updated = any(first.taken_ms <= at <= until_ms for at in updates)
+        updated = any(first.taken_ms <= at <= until_ms for at, _ in updates)
         lost = any(first.taken_ms <= at <= until_ms + WIRE_MS_MAX for at in self.history.losses)
         kept = kinds & {"settle release", "settle defer", "detach", "close"}
         kept |= {what for what in kinds if what.startswith("enlist")}

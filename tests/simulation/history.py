@@ -50,6 +50,8 @@ class Sent:
     """It breaks a rule: it must be refused with this condition, with all its batch."""
     session_id: str | None = None
     partition_key: str | None = None
+    via: str | None = None
+    """The entity that it was sent through to its queue."""
     unit: Unit | None = None
     """The transaction it was sent in."""
     outcome: str | None = None
@@ -255,14 +257,17 @@ class History:
         self.connections: dict[int, tuple[int, int]] = {}
         """When each was made, and the broker's clock then relative to the world's."""
         self.lost: dict[int, tuple[int, str]] = {}
-        self.updates: dict[int, list[int]] = {}
-        """Entity id -> when its locks were dropped by an update."""
+        self.updates: dict[int, list[tuple[int, str]]] = {}
+        """Entity id -> when its locks were dropped by an `update`, or by an `update perhaps`."""
         self.deletions: dict[str, list[int]] = {}
         """Name -> when its deletion was asked for."""
         self.losses: list[int] = []
         """When deliveries may have been lost between broker and client."""
-        self.delete_budget: dict[int, int] = {}
-        """By queue id: how many messages receive-and-delete and batch deletion may have taken away unseen."""
+        self.delete_budget: dict[tuple[str, int], int] = {}
+        """By name and sub-queue: how many messages receive-and-delete and batch deletion may have taken away
+        unseen."""
+        self.vias: dict[str, list[str]] = {}
+        """Entity -> where messages were sent via it."""
         self.purges: list[Purge] = []
         self.cancels: set[tuple[str, int]] = set()
         """(queue, sequence number) of scheduled messages whose cancellation was asked for."""
@@ -280,7 +285,7 @@ class History:
         """What may have ended a claim that was taken a while ago and is known only now."""
         since = claim.taken_ms
         ends = [(at, "crash") for at in self.crashes if at >= since]
-        ends += [(at, "update") for at in self.updates.get(claim.entity_id, ()) if at >= since]
+        ends += [(at, what) for at, what in self.updates.get(claim.entity_id, ()) if at >= since]
         ends += [self.lost[claim.connection]] if claim.connection in self.lost else []
         gone = self.facts.gone.get(claim.entity_id)
         return ends if gone is None else [*ends, (gone.opened_ms, "deleted")]

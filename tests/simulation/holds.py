@@ -146,15 +146,13 @@ class Holds:
         """Give those who may hold the session that somebody asked for and did not get."""
         history = self._history
         holders: list[Accept] = []
-        dropped = max(
-            [
-                at
-                for entity_id in history.facts.named(asked.name)
-                for at in (*history.crashes, *history.updates.get(entity_id, ()))
-                if at <= asked.asked_ms
-            ],
-            default=0,
-        )
+        updates = [
+            at
+            for entity_id in history.facts.named(asked.name)
+            for at, what in history.updates.get(entity_id, ())
+            if what == "update"
+        ]
+        dropped = max([at for at in (*history.crashes, *updates) if at <= asked.asked_ms], default=0)
         for other in self._accepts:
             if other is asked or other.name != asked.name:
                 continue
@@ -236,7 +234,7 @@ class Holds:
         for at, kind in hold.ends:
             if kind in ("crash", "update") and hold.taken_ms < at < asked_ms:
                 raise Violation(f"{what} at {asked_ms} succeeded on a session lock from before: {hold}")
-            if kind == "detach" and at < asked_ms:
+            if kind == "detach" and at + self._history.wire_ms_max < asked_ms:
                 raise Violation(f"{what} at {asked_ms} succeeded on a session that was left: {hold}")
             if kind == "cut" and at + SLACK_MS < asked_ms:
                 raise Violation(f"{what} at {asked_ms} succeeded on a broken connection's session: {hold}")
@@ -281,12 +279,12 @@ class Holds:
     def giving_back(self, lock: Lock, under_way_max: int) -> None:
         """A holder abandons or releases a message over its link, on which at most so many may be under
         way."""
-        if lock.hold is not None:
+        if lock.hold is not None and lock.hold.first.get(lock.uid) is lock:
             lock.hold.returned[lock.uid] = under_way_max
 
     def given_back(self, lock: Lock, done: bool) -> None:
         """The answer: without success nothing was given back."""
-        if lock.hold is not None and not done:
+        if lock.hold is not None and lock.hold.first.get(lock.uid) is lock and not done:
             lock.hold.returned.pop(lock.uid, None)
 
     # The list of sessions

@@ -153,9 +153,10 @@ class Node:
         before = self.queue(description.name)
         if before is None:
             return
-        # It may have been refused before: what it was to forward to was missing.
-        ids = self.checker.facts.named(description.name)
-        if description == before and (not ids or self.checker.facts.description(ids[-1] * 4) == description):
+        facts = self.checker.facts
+        ids = facts.named(description.name)
+        known = facts.description(ids[-1] * 4) if ids else before
+        if description == before == known:
             return
         self._queues = [description if q.name == description.name else q for q in self._queues]
         if description.status is not before.status:
@@ -164,8 +165,11 @@ class Node:
             self.checker.history.was_disabled = True
         if self.process is not None:
             self._world.note(f"update: {description}")
-            drops_locks = description != replace(before, user_metadata=description.user_metadata)
-            self.checker.updated(description.name, drops_locks=drops_locks)
+            drops_locks = description != replace(known, user_metadata=description.user_metadata)
+            targets = [t for t in (description.forward_to, description.forward_dead_lettered_to) if t]
+            there = all(self.queue(target) and self.checker.exists(target) for target in targets)
+            sure = known == before and there
+            self.checker.updated(description.name, drops_locks=drops_locks or not sure, sure=sure)
             self.process.offer([UpdateQueue(description, self.process.own_reply())])
 
     def create(self, description: QueueDescription) -> None:

@@ -50,6 +50,7 @@ DISCHARGE = 0x32
 """Codes of the bodies that go to a coordinator (AMQP 4.5.2, 4.5.3)."""
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
+TRANSFER_DESTINATION = Symbol("com.microsoft:transfer-destination-address")
 TICKS_AT_EPOCH = 621_355_968_000_000_000
 """100 ns units from the year 1 to 1970, as .NET counts."""
 
@@ -289,10 +290,19 @@ class Peer:
         channel: int | None = None,
         name: str | None = None,
         reply_to: str | None = None,
+        destination: str | None = None,
     ) -> SendLink:
+        """Open a sender; with `destination` it sends via the entity at `address`."""
         if channel is None:
             channel = self.begin()
-        handle = self._attach(channel, name, Role.SENDER, Source(reply_to or self.name), Target(address))
+        handle = self._attach(
+            channel,
+            name,
+            Role.SENDER,
+            Source(reply_to or self.name),
+            Target(address),
+            properties=None if destination is None else {TRANSFER_DESTINATION: destination},
+        )
         link = SendLink(self, channel, handle)
         self.links[channel, handle] = link
         self.flush()

@@ -125,6 +125,7 @@ class Reasons:
         if passed > len(numbers):
             raise Violation(f"{passed} messages passed {descriptions[-1].name}, which issued only {numbers}")
         paths = [d.forward_to for d in descriptions if d.forward_to is not None]
+        paths += self._history.vias.get(descriptions[-1].name, [])
         if passed < len(numbers):
             drops = any(
                 target.requires_duplicate_detection for path in paths for target in self.routes.targets(path)
@@ -145,10 +146,13 @@ class Reasons:
         before = self._before(record)
         end = self._way(record, before, sent, commit)
         self._check_numbers(record, before, end, outcome)
-        activated_in = before.entity_id if before is not None and before.state is SCHEDULED else None
-        for entity_id in (*end.numbered, *([record.entity_id] if record.sub == MAIN else [])):
-            if entity_id != activated_in:
-                self.arrivals.arrived(sent, entity_id, commit)
+        arrived = [*end.numbered, *([record.entity_id] if record.sub == MAIN else [])]
+        if before is None and sent.via is not None:
+            del arrived[0]  # ids are no concern of what it only passes
+        if before is not None and before.state is SCHEDULED:
+            arrived = [entity_id for entity_id in arrived if entity_id != before.entity_id]
+        for entity_id in arrived:
+            self.arrivals.arrived(sent, entity_id, commit)
         if record.sub != MAIN:
             if before is not None and end.reason is None and before.sub == MAIN:
                 self._check_reason(record, before, commit)
@@ -175,8 +179,11 @@ class Reasons:
         session_id = sent.session_id
         ends: list[End] = []
         if before is None:
-            for entity_id in self._history.facts.named(sent.queue):
-                ends += self.routes.of_arrival(entity_id, 0, session_id, commit)
+            for entity_id in self._history.facts.named(sent.via or sent.queue):
+                if sent.via is None:
+                    ends += self.routes.of_arrival(entity_id, 0, session_id, commit)
+                else:
+                    ends += self.routes.of_sending_via(entity_id, sent.queue, session_id, commit)
         elif before.sub == MAIN and before.state is SCHEDULED:
             ends = self.routes.of_arrival(before.entity_id, before.hops, session_id, commit)
         elif before.sub == MAIN:
@@ -337,8 +344,9 @@ class Reasons:
         return self._explain_drop(record, sent, commit, known=False)
 
     def _take_budget(self, record: Record) -> bool:
-        budget = self._history.delete_budget.get(record.queue_id, 0)
-        self._history.delete_budget[record.queue_id] = max(0, budget - 1)
+        queue = self._history.facts.description(record.queue_id).name, record.sub
+        budget = self._history.delete_budget.get(queue, 0)
+        self._history.delete_budget[queue] = max(0, budget - 1)
         return budget > 0
 
     def _check_settled(self, commit: Commit) -> None:

@@ -69,6 +69,8 @@ class Receiver(Actor):
         """How many deliveries the link may have brought in all, by the credit it was ever given."""
         self._draining = False
         self._drain_ms = 0
+        self._took_back = False
+        """A drain was taken back: its answer may still come, and be taken for that of another."""
         self._dead = "/" in address
         self._hold: Hold | None = None
         """The session that the link holds."""
@@ -111,7 +113,7 @@ class Receiver(Actor):
 
     def _serve(self, link: ReceiveLink) -> None:
         self._link = link
-        self._draining = False
+        self._draining = self._took_back = False
         self._received_count = self._limit = 0
         link.on_delivery = lambda event: self._delivered(link, event)
         link.on_drained = lambda: self._drained(link)
@@ -130,6 +132,8 @@ class Receiver(Actor):
             credit = self.random.randint(0 if self._limit else 1, self._credit_max)
             self._allow(credit)
             link.flow(credit)
+            if not credit:
+                self.checker.receiving(self._entity, link, False)
             self.later(SURELY_ARRIVED_MS, self._receiving, link, self._limit)
 
     def _receiving(self, link: ReceiveLink, limit: int) -> None:
@@ -301,12 +305,14 @@ class Receiver(Actor):
         if self._link is link and link.open and self._draining:
             self.world.note(f"{self.name} takes its drain back")
             self._draining = False
+            self._took_back = True
             self._flow(link)
 
     def _drained(self, link: ReceiveLink) -> None:
         if self._link is not link:
             return
         self.world.note(f"{self.name} drained")
-        self._limit = self._received_count
+        if not self._took_back:
+            self._limit = self._received_count
         self._draining = False
         self.later(self.random.randint(0, 1_000), self._flow, link)

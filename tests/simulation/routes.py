@@ -48,6 +48,18 @@ class Routes:
             return []
         return list(self._arrive(entity_id, hops, session_id, commit, (), None))
 
+    def of_sending_via(
+        self, entity_id: int, destination: str, session_id: str | None, commit: Commit
+    ) -> list[End]:
+        """Tell where a message may be that is sent via an entity to another one."""
+        if not self._may_be_there(entity_id, commit):
+            return []
+        return list(
+            self._pass_on(
+                entity_id, destination, 0, session_id, commit, (entity_id,), None, is_dead_letter=False
+            )
+        )
+
     def of_stored(self, entity_id: int, hops: int, session_id: str | None, commit: Commit) -> list[End]:
         """Tell where a message may go that was stored in an entity which forwards."""
         return [

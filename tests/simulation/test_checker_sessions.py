@@ -133,6 +133,7 @@ def test_a_message_of_a_session_must_not_be_settled_once_the_session_was_left() 
     lock = story.deliver(1, 1, b"first", hold=hold)
     story.now_ms += 10
     holds.left(asked, "detach")
+    story.checker.history.wire_ms_max = 9
     story.now_ms += 10
     story.checker.settling(lock, "complete")
     story.commit(((QUEUE, 1),))

@@ -61,8 +61,11 @@ class Transactor(Actor):
         if self.random.random() < 0.3:
             self._inboxes.append(Inbox(queues[0], f"{queues[0].name}/$DeadLetterQueue"))
         self._coordinator: CoordinatorLink | None = None
-        self._senders: dict[str, SendLink] = {}
+        self._senders: dict[tuple[str, str], SendLink] = {}
+        """(entity, destination) -> link; the two differ when it sends via the entity."""
         self._open: Open | None = None
+        self._declaring: CoordinatorLink | None = None
+        """Where a declare is not answered yet."""
         self._ended: list[bytes] = []
         self._units = 0
 
@@ -184,7 +187,8 @@ class Transactor(Actor):
             self._tidy()
             return
         if self._open is None:
-            self._declare(link)
+            if self._declaring is not link:
+                self._declare(link)
         elif self._open.unit.asked is not None:
             return  # waits for the answer
         elif self._open.items > 0:
@@ -214,12 +218,14 @@ class Transactor(Actor):
         unit = Unit(self._units * 1_000 + self.connection, self.connection, self.world.now_ms)
 
         def declared(txn_id: bytes | None, condition: str | None) -> None:
+            self._declaring = None
             if txn_id is None:
                 raise Violation(f"{self.name}: a declare was refused with {condition}")
             if self._coordinator is link:
                 self.world.note(f"{self.name} has declared {unit.no}")
                 self._open = Open(unit, txn_id, self.random.randint(1, ITEMS_MAX))
 
+        self._declaring = link
         link.declare(declared)
 
     def _do_one(self, open_: Open) -> None:
@@ -244,10 +250,13 @@ class Transactor(Actor):
     def _send(self, open_: Open) -> None:
         assert self.peer is not None
         queue = self.random.choice(self._queues)
-        link = self._senders.get(queue.name)
+        via = self.random.choice(self._queues) if self.random.random() < 0.4 else queue
+        way = via.name, queue.name
+        link = self._senders.get(way)
         if link is None:
-            self._senders[queue.name] = link = self.peer.attach_sender(queue.name)
-            link.on_lost = lambda condition: self._sender_lost(queue.name, condition)
+            destination = None if via is queue else queue.name
+            self._senders[way] = link = self.peer.attach_sender(via.name, destination=destination)
+            link.on_lost = lambda condition: self._sender_lost(way, condition)
         if not link.open or link.credit <= 0:
             return
         self.shared.groups += 1
@@ -256,6 +265,8 @@ class Transactor(Actor):
             compose(self.shared, queue, group=group, scheduled=self.random.random() < 0.1)
             for _ in range(self.random.randint(1, 4) if group else 1)
         ]
+        for sent, _ in made:
+            sent.via = None if via is queue else via.name
         silent = self.random.random() < 0.1
         self.checker.sending([sent for sent, _ in made], open_.unit, silent=silent)
         uids = [sent.uid for sent, _ in made]
@@ -274,9 +285,11 @@ class Transactor(Actor):
         open_.waiting += not silent
         link.send(payload, None if silent else outcome, message_format=message_format, txn_id=open_.txn_id)
 
-    def _sender_lost(self, name: str, condition: str | None) -> None:
-        self._senders.pop(name, None)
-        if self.peer is None or self.peer.lost or self.checker.may_refuse(condition, name):
+    def _sender_lost(self, way: tuple[str, str], condition: str | None) -> None:
+        self._senders.pop(way, None)
+        if self.peer is None or self.peer.lost:
+            return
+        if any(self.checker.may_refuse(condition, name) for name in way):
             return
         if not self.checker.excused(self.connection):
             raise Violation(f"{self.name}: the broker detached a sender link: {condition}")
@@ -317,11 +330,11 @@ class Transactor(Actor):
     def _finish(self) -> None:
         """End the transaction in one way or another."""
         roll = self.random.random()
-        if roll < 0.65:
+        if roll < 0.6:
             self._discharge(fail=False)
-        elif roll < 0.8:
+        elif roll < 0.72:
             self._discharge(fail=True)
-        elif roll < 0.88:
+        elif roll < 0.8:
             # Whoever leaves the coordinator rolls back.
             assert self._coordinator is not None
             self.world.note(f"{self.name} leaves the coordinator")
