@@ -1,0 +1,389 @@
+"""Random commands on several entities of all kinds, through an engine and a memory store.
+
+Owns: who is attached, what was sent, what is asked next. Must not know: what must be true of the answers;
+`test_histories` looks at that. A message is told by its size, which never changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from peeklock.broker import commands as ask
+from peeklock.broker import effects as do
+from peeklock.broker.commands import Address, Disposition, Link, ReceiveMode, ReplyTo, SessionWish, SubQueue
+from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
+from peeklock.broker.entities import Entity
+from peeklock.broker.message import Message, Routing
+from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.namespace import Namespace
+from peeklock.engine.bodies import BodyCache
+from peeklock.engine.engine import Engine
+from peeklock.store.base import Batch
+from peeklock.store.memory import MemoryStore
+from tests.broker.playbook import LOTS, START_MS
+from tests.engine.rig import at_once
+
+NAMES = "abcd"
+CONNECTIONS = 3
+
+
+class Scene:
+    """Entities, their clients, and a step at a time."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now_ms = START_MS
+        self.counter = itertools.count(1)
+        self.first = self.random.choice([1, (1 << 63) - 9, (1 << 48) - 9])
+        self.routings: dict[int, Routing] = {}  # of each message, by size
+        self.mortal: set[int] = set()  # sizes of messages with a time-to-live
+        self.ids: Counter[bytes] = Counter()
+        self.store = MemoryStore()
+        self.start()
+        self.create(len(NAMES))
+
+    def start(self) -> None:
+        """Begin with what the store has; nobody is attached."""
+        self.namespace = self.make_namespace()
+        self.engine = Engine(self.namespace, BodyCache(2_000))
+        at_once(self.engine.recover(self.store, self.now_ms))
+        self.flying: tuple[Batch, int, Any] | None = None
+        self.senders: dict[Link, Any] = {}  # with the answer and the destination
+        self.receivers: list[Link] = []
+        self.deleting: set[Link] = set()
+        self.enlisted: dict[bytes, tuple[Link, list[Any]]] = {}  # by transaction, with its coordinator
+        self.fetches: list[do.Fetch] = []
+        self.purging = False
+
+    def make_namespace(self) -> Namespace:
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        raise NotImplementedError
+
+    def snapshot(self) -> Any:
+        raise NotImplementedError
+
+    def entities(self) -> list[Entity]:
+        return list(self.namespace._entities)
+
+    def queues(self) -> list[MessageQueue]:
+        return [queue for entity in self.entities() for queue in entity.queues()]
+
+    # Commits
+
+    def offer(self, command: Any) -> None:
+        self.engine.offer(command, self.now_ms)
+
+    def begin(self) -> None:
+        if self.flying is not None:
+            return
+        batch = self.engine.take_batch(self.now_ms)
+        if batch is None:
+            self.take(self.engine.release())
+            return
+        self.flying = (batch, self.store.stage(batch), self.snapshot())
+
+    def finish(self) -> None:
+        if self.flying is None:
+            return
+        batch, size_bytes, self.durable = self.flying
+        self.flying = None
+        self.store.flush()
+        self.take(self.engine.committed(batch.no, size_bytes, self.now_ms))
+        wanted = self.engine.reclaim_wanted()
+        if wanted is not None:
+            self.engine.reclaim_offer(at_once(wanted.read_from(self.store)))
+
+    def take(self, effects: list[Any]) -> None:
+        for effect in effects:
+            if isinstance(effect, do.SenderOpened) and effect.link in self.senders:
+                self.senders[effect.link][0] = effect
+            elif isinstance(effect, do.Fetch):
+                self.fetches.append(effect)
+            elif isinstance(effect, do.Declared):
+                self.enlisted[effect.transaction_id] = (effect.reply_to[:3], [])
+
+    # What is asked for
+
+    def reply_to(self, connection: int = 1) -> ReplyTo:
+        return (connection, 0, 0, next(self.counter))
+
+    def link(self) -> Link:
+        return (self.random.randint(1, CONNECTIONS), 0, next(self.counter))
+
+    def name(self) -> str:
+        return self.random.choice([*[entity.name for entity in self.entities()] * 5, *NAMES])
+
+    def address(self) -> Address:
+        return Address(self.name(), self.random.choice([*[SubQueue.MAIN] * 5, *SubQueue]))
+
+    def where(self, queue: MessageQueue) -> Address:
+        return Address(queue.main.name, SubQueue(queue.queue_id % 4))
+
+    def description(self, name: str) -> QueueDescription:
+        pick = self.random.choice
+        sessions = pick([True, False, False])
+        return QueueDescription(
+            name,
+            requires_session=sessions,
+            requires_duplicate_detection=pick([True, False, False]),
+            enable_partitioning=pick([True, False, False]),
+            lock_duration_ms=pick([5_000, 9_000]),
+            default_ttl_ms=pick([UNLIMITED_MS, UNLIMITED_MS, 4_000]),
+            dead_lettering_on_expiration=pick([True, False]),
+            max_delivery_count=pick([1, 2, 10]),
+            status=pick([*[EntityStatus.ACTIVE] * 8, EntityStatus.SEND_DISABLED, EntityStatus.DISABLED]),
+            forward_to=None if sessions else pick([None, None, *NAMES]),
+            forward_dead_lettered_to=pick([None, None, None, None, *NAMES]),
+        )
+
+    def message(self, *, reads_routing: bool = True) -> tuple[Message, bytes]:
+        pick = self.random.choice
+        size = 40 + next(self.counter)
+        session_id = pick([None, "s", "t", ""])
+        message_id = pick([None, b"1", b"2", b"%d" % size])
+        self.routings[size] = Routing(message_id, session_id, pick([session_id, session_id or "k"]))
+        self.ids[message_id or b""] += 1
+        ttl_ms = pick([None, None, None, 0, 3_000])
+        if ttl_ms is not None:
+            self.mortal.add(size)
+        message = Message(
+            size,
+            ttl_ms=ttl_ms,
+            scheduled_at_ms=pick([None, None, None, self.now_ms + 700]),
+            routing=self.routings[size] if reads_routing else None,
+        )
+        return message, payload_of(size)
+
+    def lock(self) -> Any:
+        return self.random.choice(
+            [lock for queue in self.queues() for lock in queue.locks.values()] or [None]
+        )
+
+    def sending(self) -> Any:
+        opened = [(link, *found) for link, found in self.senders.items() if found[0] is not None]
+        if not opened:
+            return None
+        link, answer, destination = self.random.choice(opened)
+        reply_to = (*link, next(self.counter)) if self.random.random() < 0.9 else None
+        messages = [
+            self.message(reads_routing=answer.reads_routing) for _ in range(self.random.randint(1, 3))
+        ]
+        if len(messages) > 1:
+            return ask.SendBatch(answer.queue_id, messages, reply_to, destination)
+        return ask.Send(answer.queue_id, *messages[0], reply_to, destination)
+
+    def settling(self) -> Any:
+        lock = self.lock()
+        if lock is None:
+            return None
+        properties = self.random.choice([None, {"x": 1}, {"big": "y" * 40_000}])
+        if self.random.random() < 0.2:
+            tokens = [*lock.queue.locks][:3]
+            how = self.random.choice([*Disposition])
+            where = self.where(lock.queue)
+            return ask.UpdateDisposition(where, tokens, how, self.reply_to(), "why", None, properties)
+        kind = self.random.choice([ask.Complete, ask.Complete, ask.Abandon, ask.Defer, ask.DeadLetter])
+        command = kind(lock.queue.queue_id, lock.token, self.reply_to())
+        return command if kind is ask.Complete else replace(command, properties=properties)
+
+    def held(self) -> Any:
+        """Give an entity, a session of it that is held, and whom to answer."""
+        found = [
+            (queue.name, session.session_id, self.reply_to(session.lock.receiver.link[0]))
+            for queue in self.queues()
+            for session in queue.sessions or ()
+            if session.lock is not None
+        ]
+        return self.random.choice(found or [None])
+
+    def create(self, count: int) -> None:
+        while len(self.entities()) < count:  # some descriptions are refused
+            self.offer(ask.CreateQueue(self.description(self.random.choice(NAMES)), self.reply_to()))
+
+    def open_sender(self) -> None:
+        link = self.link()
+        destination = self.random.choice([None, None, Address(self.name())])
+        self.senders[link] = [None, destination]
+        self.offer(ask.OpenSender(link, Address(self.name()), destination))
+
+    def open_receiver(self) -> None:
+        address, link = self.address(), self.link()
+        entity = self.namespace._entities.get(address.path)
+        wish = None
+        if entity is not None and entity.main.sessions is not None and address.sub_queue is SubQueue.MAIN:
+            wait_until_ms = self.now_ms + self.random.choice([0, 500, 7_000])
+            wish = SessionWish(self.random.choice([None, None, "s", "new"]), wait_until_ms)
+        mode = self.random.choice([*[ReceiveMode.PEEK_LOCK] * 4, ReceiveMode.RECEIVE_AND_DELETE])
+        if mode is ReceiveMode.RECEIVE_AND_DELETE:
+            self.deleting.add(link)
+        self.receivers.append(link)
+        self.offer(ask.OpenReceiver(link, address, mode, wish))
+
+    def give_credit(self) -> None:
+        link = self.random.choice(self.receivers or [None])
+        opened: Any = self.namespace._shared.links.by_link.get(link)
+        if opened is not None:
+            total = opened.deliveries + self.random.choice([0, 1, 2, 1_000])
+            self.offer(ask.SetCredit(link, total, LOTS, self.random.random() < 0.3))
+
+    def close(self) -> None:
+        link = self.random.choice([*self.receivers, *self.senders, self.link()])
+        self.senders.pop(link, None)
+        self.offer(ask.CloseLink(link))
+
+    def drop(self) -> None:
+        number = self.random.randint(1, CONNECTIONS)
+        self.senders = {link: found for link, found in self.senders.items() if link[0] != number}
+        self.offer(ask.DropConnection(number, self.random.random() < 0.6))
+
+    def update(self) -> None:
+        entity = self.random.choice(self.entities())
+        drawn = self.description(entity.name)
+        fields = ["status", "lock_duration_ms", "default_ttl_ms", "forward_dead_lettered_to", "user_metadata"]
+        if not entity.description.requires_session:
+            fields.append("forward_to")
+        changed = {name: getattr(drawn, name) for name in self.random.sample(fields, 2)}
+        self.offer(ask.UpdateQueue(replace(entity.description, **changed), self.reply_to()))
+
+    def by_number(self) -> None:
+        """Cancel scheduled messages, or receive deferred ones."""
+        queue = self.random.choice(self.queues())
+        scheduled, deferred = [*queue.scheduled], [*queue.deferred]
+        if scheduled and self.random.random() < 0.3:
+            numbers = [message.sequence_number for message in scheduled[:2]]
+            self.offer(ask.CancelScheduled(self.where(queue), numbers, self.reply_to()))
+        elif deferred:
+            message = self.random.choice(deferred)
+            session = None if queue.sessions is None else queue.sessions.get(message.session_id or "")
+            lock = None if session is None else session.lock
+            reply_to = self.reply_to() if lock is None else self.reply_to(lock.receiver.link[0])
+            mode = self.random.choice([*ReceiveMode])
+            numbers = [message.sequence_number]
+            self.offer(ask.ReceiveDeferred(self.where(queue), numbers, mode, reply_to, message.session_id))
+
+    def enlist(self) -> None:
+        command = self.random.choice([self.sending, self.settling])()
+        if command is None or not self.enlisted:
+            return
+        transaction_id, (link, commands) = self.random.choice([*self.enlisted.items()])
+        _, effects = self.namespace.apply(ask.Enlist(link[0], transaction_id, command), self.now_ms)
+        if command.reply_to is None or isinstance(effects[0], do.Enlisted):
+            commands.append(command)
+
+    def discharge(self) -> None:
+        ids = [*self.enlisted]
+        transaction_id = self.random.choice(ids or [None])
+        if (
+            transaction_id is not None
+            and self.enlisted[transaction_id][0] in self.namespace._shared.links.by_link
+        ):
+            link = self.enlisted[transaction_id][0]
+            fail = self.random.random() < 0.2
+            self.offer(ask.Discharge(link, transaction_id, fail, (*link, next(self.counter))))
+            del self.enlisted[transaction_id]
+
+    def declare(self) -> None:
+        link = self.link()
+        self.offer(ask.OpenCoordinator(link))
+        self.offer(ask.Declare(link, (*link, next(self.counter))))
+
+    def use_session(self) -> None:
+        held = self.held()
+        if held is None:
+            return
+        name, session_id, reply_to = held
+        state = self.random.choice([None, b"", b"state", bytes(300)])
+        self.offer(
+            self.random.choice(
+                [
+                    ask.SetSessionState(Address(name), session_id, state, reply_to),
+                    ask.GetSessionState(Address(name), session_id, reply_to),
+                    ask.RenewSessionLock(Address(name), session_id, reply_to),
+                ]
+            )
+        )
+
+    def answer_fetches(self) -> None:
+        self.random.shuffle(self.fetches)
+        while self.fetches and self.random.random() < 0.9:
+            fetch = self.fetches.pop()
+            routing = self.routings[fetch.message.size_bytes]
+            self.offer(ask.Fetched(fetch.queue_id, fetch.message.position, routing))
+
+    def peek(self) -> None:
+        queue = self.random.choice(self.queues())
+        session_id = self.random.choice([None, "s"])
+        found = [m for m in queue.all_messages() if session_id is None or m.session_id == session_id]
+        start = self.random.choice([m.sequence_number for m in found] or [0]) + self.random.randint(-1, 1)
+        command = ask.Peek(self.where(queue), start, 5, LOTS, self.reply_to(), session_id)
+        _, effects = self.namespace.apply(command, self.now_ms)
+        if isinstance(effects[0], do.MessagesFound):
+            keys = {queue.key_of(message.sequence_number): message for message in found}
+            expected = [keys[key] for key in sorted(keys) if key >= queue.key_to_browse_from(start)]
+            assert [view.message for view in effects[0].messages] == expected[:5]
+
+    def pass_time(self) -> None:
+        self.now_ms += self.random.choice([0, 1, 1, 200, 500, 1_000, 2_000, 20_000])
+        for _ in range(self.random.choice([0, 1, 3, 1_000])):
+            due_ms = self.namespace.next_deadline_ms()
+            if due_ms is None or due_ms > self.now_ms:
+                return
+            self.purging = bool(self.namespace._purging._by_queue)
+            self.engine.advance(self.now_ms)
+
+    def offer_any(self, command: Any) -> None:
+        if command is not None:
+            self.offer(command)
+
+    def step(self) -> None:
+        self.create(1)
+        lock = self.lock()
+        before_ms = self.now_ms - self.random.choice([0, 1_000])
+        steps: list[tuple[float, Any]] = [
+            (25, lambda: self.offer_any(self.sending())),
+            (25, lambda: self.offer_any(self.settling())),
+            (14, self.give_credit),
+            (9, self.pass_time),
+            (9, self.open_receiver),
+            (8, self.enlist),
+            (6, self.by_number),
+            (5, self.answer_fetches),
+            (5, lambda: self.offer(ask.Schedule(self.address(), [self.message()], self.reply_to()))),
+            (4, self.open_sender),
+            (4, self.peek),
+            (3, lambda: lock and self.offer(ask.Release(lock.queue.queue_id, lock.token, None))),
+            (
+                3,
+                lambda: (
+                    lock and self.offer(ask.RenewLocks(self.where(lock.queue), [lock.token], self.reply_to()))
+                ),
+            ),
+            (3, self.use_session),
+            (2, self.discharge),
+            (2, self.close),
+            (2, self.update),
+            (2, self.declare),
+            (1, lambda: self.offer(ask.DeleteMessages(self.address(), 2, before_ms, self.reply_to()))),
+            (1, lambda: self.offer(ask.PurgeMessages(self.address(), before_ms, self.reply_to()))),
+            (1, lambda: self.create(self.random.randint(1, len(NAMES)))),
+            (0.5, self.drop),
+            (0.4, self.restart),
+            (0.3, lambda: self.offer(ask.DeleteEntity(self.name(), self.reply_to()))),
+        ]
+        weights, actions = zip(*steps, strict=True)
+        self.random.choices(actions, weights)[0]()
+        if self.random.random() < 0.5:
+            self.begin()
+        if self.random.random() < 0.5:
+            self.finish()
+
+
+def payload_of(size: int) -> bytes:
+    """Give the payload of the message of this size: no other has it."""
+    return (b"%d;" % size).ljust(size, b".")
