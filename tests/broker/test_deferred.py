@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from peeklock.broker.commands import Address, Complete, ReceiveDeferred, ReceiveMode
-from peeklock.broker.errors import MessageLockLost, MessageNotFound
+from peeklock.broker.errors import ArgumentOutOfRange, MessageLockLost, MessageNotFound
 from peeklock.broker.message import MessageState
+from peeklock.broker.quotas import DEFERRED_BYTES_MAX, PREMIUM
 from tests.broker.playbook import MINUTE_MS, START_MS, Broker, numbers, token
 
 
@@ -61,6 +62,19 @@ def test_all_or_none_of_the_numbers_are_given(broker: Broker) -> None:
 def test_a_number_asked_for_twice_is_given_once(broker: Broker) -> None:
     """Req: L-10"""
     assert numbers(broker.receive_deferred(1, 1)) == [1]
+
+
+def test_one_request_is_given_so_many_bytes_at_most_or_one_message() -> None:
+    """Its answer is one message, made in memory. Req: L-10, R-05, T-08"""
+    broker = Broker(PREMIUM)
+    broker.create(max_message_size_kb=100 * 1024)
+    for size in (DEFERRED_BYTES_MAX, 1, DEFERRED_BYTES_MAX + 1):
+        broker.send(size=size)
+    for view in broker.receive(3):
+        broker.defer(view)
+    assert isinstance(refusal(broker, 1, 2), ArgumentOutOfRange)
+    assert numbers(broker.receive_deferred(1)) == [1]
+    assert numbers(broker.receive_deferred(3)) == [3]
 
 
 def test_a_locked_one_is_not_found(broker: Broker) -> None:

@@ -36,6 +36,7 @@ from peeklock.broker.message import Message, MessageView
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_sessions import MessageSession, MessageSessions
 from peeklock.broker.peek_lock import Lock
+from peeklock.broker.quotas import DEFERRED_BYTES_MAX
 from peeklock.broker.shared import Shared
 
 _LOCK_LOST = (
@@ -434,6 +435,12 @@ class Operations:
                     f"no deferred message with sequence number {number} that is not locked in '{queue.name}'"
                 )
             found[number] = message
+        size_bytes = sum(message.size_bytes for message in found.values())
+        if len(found) > 1 and size_bytes > DEFERRED_BYTES_MAX:
+            raise ArgumentOutOfRange(
+                f"the {len(found)} deferred messages of '{queue.name}' are {size_bytes} bytes, at most "
+                f"{DEFERRED_BYTES_MAX} are given at once: ask for fewer"
+            )
         queue.accessed_at_ms = now_ms
         holder = locks if command.mode is ReceiveMode.PEEK_LOCK else None
         views = [queue.hand_over(message, holder, now_ms, changes) for message in found.values()]
