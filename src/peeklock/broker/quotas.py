@@ -23,8 +23,8 @@ DUPLICATE_IDS_MAX = 5_000_000
 second over the default window of ten minutes."""
 
 DEFERRED_BYTES_MAX = 16 * 1024 * 1024
-"""Size of several deferred messages received by one request. Our choice: a request may name 100,000 of 256 KiB,
-and the answer is made in memory."""
+"""Size of several deferred messages received by one request. Our choice: a request may name 100,000, and the
+answer is made in memory."""
 
 TRANSACTION_MESSAGES_MAX = 100
 """Messages sent and settled in one transaction. Source: wire contract 6, 10.1."""
