@@ -151,6 +151,10 @@ class Checker:
         """A receiver link was detached: deliveries under way on it are lost, their locks lapse."""
         self.history.losses.append(self._now_ms())
 
+    def used_up(self, link: object) -> None:
+        """A receiver's credit was used up by a delivery that has just come."""
+        self.reasons.used_up(link)
+
     def receiving(self, name: str, link: object, on: bool) -> None:
         """A receiver of an entity has credit by now, or has none any more."""
         jumped = any(self._now_ms() - at < WIRE_MS_MAX + COMMIT_MS_MAX for at in self.history.jumps[-1:])
@@ -182,6 +186,8 @@ class Checker:
         if accepted and unit is not None:
             self.units.enlisted(unit, uids)
             return  # what becomes of it is said when the transaction is discharged
+        if unit is not None:
+            unit.denied.update(uids)
         for uid in uids:
             sent = self.sent[uid]
             if sent.outcome not in (None, "rolled back"):
@@ -270,6 +276,7 @@ class Checker:
                 raise Violation(
                     f"uid {uid} was given to receive-and-delete, yet its removal is not on stable storage"
                 )
+            self._active(queue_id, life.removed.opened_ms)
             return None
         if (seen.until_broker_ms is None) != (hold is not None):
             raise Violation(f"uid {uid} is locked until {seen.until_broker_ms}, under {hold}")
@@ -357,6 +364,8 @@ class Checker:
 
     def _check_refusal(self, lock: Lock, kind: str, asked_ms: int, condition: str, unit: Unit | None) -> None:
         self.counts["lock lost"] += condition in LOCK_LOST
+        if unit is not None:
+            unit.denied.add(lock.token)
         name = self.facts.description(lock.queue_id).name
         if unit is not None and condition.startswith("amqp:transaction:") and self.units.may_be_over(unit):
             return

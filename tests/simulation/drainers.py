@@ -38,6 +38,9 @@ class Drainer(Actor):
         self._last: dict[str, int] = {}
 
     def ready(self) -> None:
+        if self.stopped:
+            self.leave()
+            return
         assert self.peer is not None
         name = self._queue.name
         addresses = [name, f"{name}/$DeadLetterQueue", f"{name}/$Transfer/$DeadLetterQueue"]
@@ -143,7 +146,10 @@ class SessionDrainer(Actor):
         self._turns = 0
 
     def ready(self) -> None:
-        self._next()
+        if self.stopped:
+            self.leave()
+        else:
+            self._next()
 
     def left(self) -> None:
         self._link = None

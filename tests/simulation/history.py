@@ -190,7 +190,9 @@ class Unit:
     settlements: list[tuple[Lock, str, str]] = field(default_factory=list)
     """(lock, kind, reason)."""
     refused: set[int | bytes] = field(default_factory=set)
-    """uids of sends and tokens of locks that were refused, or never answered."""
+    """uids of sends and tokens of locks that were refused, or are not answered."""
+    denied: set[int | bytes] = field(default_factory=set)
+    """Those of them that were refused."""
     silent: set[int] = field(default_factory=set)
     """uids of its sends that are not answered: whether they are part of it shows when it is committed."""
     first_ms: int = FOREVER

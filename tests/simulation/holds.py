@@ -5,7 +5,7 @@ out. The rules of order, for one receiver link that holds a session:
 
     no skipping   a message comes only once every active one before it in the session has come
     no repeating  one that came comes again only after it was given back
-    back in place one that was given back comes before any that had not left the broker by then
+    back in place one that was given back comes before any that had not been given to its link by then
 """
 
 from __future__ import annotations
@@ -185,6 +185,8 @@ class Holds:
     def connection_lost(self, connection: int, how: str) -> None:
         """The connection is over: cut or closed, what was held over it is free; half open, that takes
         time."""
+        if connection in self._history.lost:
+            return  # half open before: the broker does not hear of it
         for accept in self._accepts:
             if accept.connection == connection and accept.over_ms == FOREVER:
                 if how != "drop":

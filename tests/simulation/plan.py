@@ -93,6 +93,7 @@ class Simulation:
         self.node = Node(world, self.checker, pieces, list(self.queues))
         self.shared = Shared(world, self.node, self.checker, slowness=self.slowness)
         self.actors = self._actors()
+        self._healed = False
 
     def run(self) -> None:
         """Both phases, then the verdict. Raises: Violation."""
@@ -198,7 +199,7 @@ class Simulation:
         elif roll < 0.55:
             queue = random.choice(self.queues)
             node.delete(queue.name)
-            self.world.after(random.randint(1, 8_000) * self.slowness, self._restore, queue.name)
+            self._restore_later(random.randint(1, 8_000) * self.slowness, queue.name)
         else:
             self._restore(random.choice(self.queues).name)
         return 0
@@ -224,7 +225,7 @@ class Simulation:
             node.update(replace(queue, user_metadata=f"changed at {self.world.now_ms}"))
         elif roll < 0.8:
             node.update(replace(queue, status=random.choice(list(EntityStatus))))
-            self.world.after(random.randint(100, 4_000) * self.slowness, self._restore, name)
+            self._restore_later(random.randint(100, 4_000) * self.slowness, name)
         elif self.topology.changes_forwards:
             chosen = self._chosen(name)
             node.update(
@@ -237,6 +238,9 @@ class Simulation:
 
     def _chosen(self, name: str) -> QueueDescription:
         return next(queue for queue in self.queues if queue.name == name)
+
+    def _restore_later(self, delay_ms: int, name: str) -> None:
+        self.world.after(delay_ms, lambda: None if self._healed else self._restore(name))
 
     def _restore(self, name: str) -> None:
         """Let a queue be there again, and be active."""
@@ -252,6 +256,7 @@ class Simulation:
         """End the faults and the work; every question that was asked on a living connection must be
         answered."""
         self.world.note("no more faults")
+        self._healed = True
         self.node.weather = Weather(wire_ms_max=3, commit_ms_max=8)
         if self.node.offset_ms < 0:
             # A clock that was set back would hold scheduled messages for hours.

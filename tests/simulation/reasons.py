@@ -64,6 +64,10 @@ class Reasons:
         elif (served := self._receiving.pop(link, None)) is not None:
             self.active(served)
 
+    def used_up(self, link: object) -> None:
+        """A receiver has no credit since some delivery, which counts as activity itself."""
+        self._receiving.pop(link, None)
+
     def forget_receivers(self) -> None:
         """They may all be gone from now on: the process died, or time jumps."""
         for entity_id in self._receiving.values():
@@ -339,22 +343,19 @@ class Reasons:
         if unit is not None:
             self._settled.append((record, unit))
             return "completed in a transaction"
-        if self._take_budget(record):
+        queue = self._history.facts.description(record.queue_id).name, record.sub
+        if (budget := self._history.delete_budget.get(queue, 0)) > 0:
+            self._history.delete_budget[queue] = budget - 1
             return "received and deleted"
         return self._explain_drop(record, sent, commit, known=False)
-
-    def _take_budget(self, record: Record) -> bool:
-        queue = self._history.facts.description(record.queue_id).name, record.sub
-        budget = self._history.delete_budget.get(queue, 0)
-        self._history.delete_budget[queue] = max(0, budget - 1)
-        return budget > 0
 
     def _check_settled(self, commit: Commit) -> None:
         """Of what may be gone by a transaction that has no other effect in the batch, some may be gone for
         another reason."""
         settled, self._settled = self._settled, []
         for record, unit in settled:
-            if unit.applied is not commit and not self._take_budget(record):
+            queue = self._history.facts.description(record.queue_id).name, record.sub
+            if unit.applied is not commit and not self._history.delete_budget.get(queue):
                 self.units.touch(unit, commit)
 
     def _explain_drop(self, record: Record, sent: Sent, commit: Commit, *, known: bool) -> str | None:

@@ -67,6 +67,8 @@ class Receiver(Actor):
         self._received_count = 0
         self._limit = 0
         """How many deliveries the link may have brought in all, by the credit it was ever given."""
+        self._given_max = 0
+        """The same, also by credit that was taken back since: what was under way may wait at the link."""
         self._draining = False
         self._drain_ms = 0
         self._took_back = False
@@ -114,7 +116,7 @@ class Receiver(Actor):
     def _serve(self, link: ReceiveLink) -> None:
         self._link = link
         self._draining = self._took_back = False
-        self._received_count = self._limit = 0
+        self._received_count = self._limit = self._given_max = 0
         link.on_delivery = lambda event: self._delivered(link, event)
         link.on_drained = lambda: self._drained(link)
         link.on_lost = lambda condition: self._link_lost(link, condition)
@@ -145,6 +147,7 @@ class Receiver(Actor):
 
     def _allow(self, credit: int) -> None:
         self._limit = max(self._limit, self._received_count + credit)
+        self._given_max = max(self._given_max, self._limit)
         if self._delete:
             self.checker.may_delete(self.address, credit)
 
@@ -164,8 +167,8 @@ class Receiver(Actor):
             deletes=self._delete,
             hold=self._hold,
         )
-        if self._received_count == self._limit:
-            self.checker.receiving(self._entity, link, False)
+        if link.peer.connection.credit(link.channel, link.handle) == 0:
+            self.checker.used_up(link)
         if lock is not None:
             self.shared.locks.append((self.address, lock))
             held = Held(lock, event.delivery_id, link)
@@ -233,7 +236,7 @@ class Receiver(Actor):
 
     def _giving_back(self, lock: Lock, kind: str) -> None:
         if kind in ("abandon", "release") and lock.hold is not None and lock.hold is self._hold:
-            self.checker.holds.giving_back(lock, self._limit - self._received_count)
+            self.checker.holds.giving_back(lock, self._given_max - self._received_count)
 
     def _deferring(self, lock: Lock) -> None:
         record = self.checker.facts.life(lock.uid).records[-1][0]

@@ -114,6 +114,8 @@ class Units:
         """Tell whether nothing stood in the way of a commit."""
         now = self._history.now_ms()
         deletions = [at for times in self._history.deletions.values() for at in times]
+        if unit.refused - unit.denied:
+            return False  # what became of these is not known
         since = (*self._history.limited, *self._history.jumps, *deletions)
         if unit.silent or now > unit.declared_ms + LIMIT_MS or any(at >= unit.declared_ms for at in since):
             return False
