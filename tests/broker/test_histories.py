@@ -26,7 +26,7 @@ SMALL = {
     "broker.namespace.SLICE": 3,
     "broker.delivery.PASS_OVER_MAX": 2,
     "broker.forwarding.FETCH_MAX": 2,
-    "broker.message_sessions.COMPACT_MIN": 2,
+    "broker.message_session.COMPACT_MIN": 2,
     "engine.engine.ROW_BYTES_MAX": 700,
     "engine.reclaim.JOURNAL_BYTES_MIN": 6_000,
     "engine.reclaim.HEAD_READ_BYTES": 1_500,

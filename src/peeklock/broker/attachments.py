@@ -17,7 +17,7 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entities, Entity
 from peeklock.broker.errors import InvalidOperation, ServiceBusError
 from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.message_sessions import MessageSession
+from peeklock.broker.message_session import MessageSession
 from peeklock.broker.receivers import AnyLink, ReceiverLink, SenderLink
 from peeklock.broker.shared import Shared
 

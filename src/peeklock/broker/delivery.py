@@ -22,7 +22,7 @@ from peeklock.broker.receivers import Receivers
 if TYPE_CHECKING:
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
-    from peeklock.broker.message_sessions import MessageSession
+    from peeklock.broker.message_session import MessageSession
 
 PASS_OVER_MAX = 10_000
 """Expired or vanished messages one delivery passes over before it lets others have a turn: about 5 ms."""

@@ -17,7 +17,8 @@ from peeklock.broker.effects import QueueView
 from peeklock.broker.errors import EntityAlreadyExists, EntityDisabled, EntityNotFound, QuotaExceeded
 from peeklock.broker.message import Message
 from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.message_sessions import MessageSessions, SessionStates
+from peeklock.broker.message_session import SessionStates
+from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.message_table import MessageTable
 from peeklock.broker.quotas import RECEIVE_REQUESTS_MAX, TierLimits
 from peeklock.broker.receivers import AnyLink, ReceiverLink

@@ -21,7 +21,6 @@ Source: wire contract 2.6, 10.4; semantics G-01 to G-07.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -29,216 +28,20 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from peeklock.broker import delivery
-from peeklock.broker.changes import (
-    QUEUES_PER_ENTITY,
-    SESSION_STATES,
-    Change,
-    MessageRemoved,
-    MessageStored,
-    NumbersIssued,
-)
+from peeklock.broker.changes import Change
 from peeklock.broker.commands import Link, SessionWish
 from peeklock.broker.effects import DetachLink, Effect, LinkRefused, ReceiverOpened
 from peeklock.broker.errors import SessionCannotBeLocked, SessionLockLost, SessionWaitTimedOut
 from peeklock.broker.message import Message, MessageState
+from peeklock.broker.message_session import NOBODY, MessageSession, SessionLock, SessionStates
 from peeklock.broker.receivers import ReceiverLink, Receivers
 from peeklock.broker.timers import FAR_MS
 
 if TYPE_CHECKING:
     from peeklock.broker.message_queue import MessageQueue
 
-COMPACT_MIN = 64
-"""Fewer positions of messages that are gone are left in a session's line."""
-
-COMPACT_STEP = 4
-"""Positions looked at for each message that goes, once a line is compacted: a long line would take 0.3 s a
-million all at once, and sessions that are used alike would be due together."""
-
-_NOWHERE = -1
-"""Stands in a line for a position that was moved or dropped."""
-
 WAIT_ENDS_SPARE = 64
 """Entries of cancelled waits kept beyond as many as there are receivers waiting, before they are cleared."""
-
-
-_NOBODY = Receivers()
-"""Of all sessions that are not held: an empty one takes 700 bytes, and most sessions are not held."""
-
-
-class SessionLock:
-    """A session held by a receiver link until an instant; at exactly `locked_until_ms` it counts as lost."""
-
-    __slots__ = ("locked_until_ms", "receiver")
-
-    def __init__(self, receiver: ReceiverLink, locked_until_ms: int) -> None:
-        self.receiver = receiver
-        self.locked_until_ms = locked_until_ms
-
-
-class MessageSession:
-    """One session: its messages in order, its state, its holder. It is the line of its messages."""
-
-    __slots__ = (
-        "_gone",
-        "_kept",
-        "_looked_at",
-        "_next",
-        "_positions",
-        "active",
-        "deferred",
-        "lock",
-        "receivers",
-        "returned",
-        "scheduled",
-        "session_id",
-        "state",
-        "touched",
-    )
-
-    def __init__(self, session_id: str) -> None:
-        self.session_id = session_id
-        self.active = 0
-        self.deferred = 0
-        self.scheduled = 0
-        self.state: Message | None = None
-        self.lock: SessionLock | None = None
-        self.receivers = _NOBODY  # its holder, while that has credit; an own one only while it is held
-        self.returned: list[int] = []
-        self.touched = False  # something became available for its holder
-        self._positions: list[int] = []  # of all its messages in any state, ascending; some may be gone
-        self._next = 0  # in _positions: those before it were handed out, or are gone
-        self._gone = 0  # positions that name nothing any more
-        self._looked_at: int | None = (
-            None  # in _positions: how far the compaction has come, None = none is on
-        )
-        self._kept = 0  # and how many of those are left, which stand in front
-
-    @property
-    def session(self) -> MessageSession:
-        """Itself: all its messages are under its lock."""
-        return self
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.active or self.deferred or self.scheduled or self.state or self.lock)
-
-    def is_held(self, now_ms: int) -> bool:
-        return self.lock is not None and self.lock.locked_until_ms > now_ms
-
-    def take(self, queue: MessageQueue) -> Message | None:
-        """Give the available message with the lowest position, which is no longer available then."""
-        active = queue.active
-        while self.returned:
-            message = active.get(heappop(self.returned))
-            if message is not None:
-                return message
-        positions = self._positions
-        at, end = self._next, len(positions)
-        while at < end:
-            message = active.get(positions[at])
-            at += 1
-            if message is not None:
-                self._next = at
-                return message
-        self._next = at
-        return None
-
-    def add(self, position: int) -> None:
-        """Take notice of a message stored with the highest position so far."""
-        self._positions.append(position)
-
-    def discard(self, queue: MessageQueue) -> None:
-        """Take notice that one message is gone; forget positions bit by bit once most name nothing."""
-        self._gone += 1
-        if self._looked_at is None:
-            if self._gone < COMPACT_MIN or 2 * self._gone < len(self._positions):
-                return
-            self._looked_at = self._kept = 0
-        self._compact(queue, self._looked_at)
-
-    def _compact(self, queue: MessageQueue, at: int) -> None:
-        """Move a few of the positions that still name something to the front."""
-        positions = self._positions
-        end = min(at + COMPACT_STEP, len(positions))
-        for place in range(at, end):
-            position = positions[place]
-            positions[place] = _NOWHERE
-            if queue.find(position) is None:
-                self._gone -= 1
-                continue
-            positions[self._kept] = position
-            if place >= self._next:
-                self._next = min(self._next, self._kept)
-            self._kept += 1
-        self._looked_at = end
-        if end == len(positions):
-            del positions[self._kept :]
-            self._next = min(self._next, self._kept)
-            self._looked_at = None
-
-    def look_again(self) -> None:
-        """Begin at the start: what was passed over may be receivable now. Nothing may be locked."""
-        self.returned = []
-        self._next = 0
-
-    def messages(self, queue: MessageQueue, from_position: int = 0) -> Iterator[Message]:
-        """Go through its messages in any state, in order of position. The queue must not change meanwhile."""
-        positions = self._positions
-        sorted_parts = [(0, len(positions))]
-        if self._looked_at is not None:
-            sorted_parts = [(0, self._kept), (self._looked_at, len(positions))]
-        for start, end in sorted_parts:
-            for place in range(bisect_left(positions, from_position, start, end), end):
-                message = queue.find(positions[place])
-                if message is not None:
-                    yield message
-
-
-class SessionStates:
-    """The states of an entity's sessions, as records of a queue of their own."""
-
-    __slots__ = ("_records", "_shared", "next_position", "numbers_dirty", "queue_id", "size_bytes")
-
-    def __init__(self, queue: MessageQueue) -> None:
-        self.queue_id = queue.queue_id // QUEUES_PER_ENTITY * QUEUES_PER_ENTITY + SESSION_STATES
-        self.numbers_dirty = False
-        self.next_position = 1
-        self.size_bytes = 0
-        self._shared = queue.shared
-        self._records: dict[int, Message] = {}
-
-    def find(self, position: int) -> Message | None:
-        return self._records.get(position)
-
-    def all_messages(self) -> Iterator[Message]:
-        yield from self._records.values()
-
-    def put(self, session_id: str, state: bytes, now_ms: int, changes: list[Change]) -> Message:
-        """Store a state."""
-        record = Message(len(state))
-        record.session_id = session_id
-        record.enqueued_at_ms = now_ms
-        record.position = self.next_position
-        self.next_position += 1
-        if not self.numbers_dirty:
-            self.numbers_dirty = True
-            self._shared.issued.append(self)
-        self.restore(record)
-        changes.append(MessageStored(self.queue_id, record, state))
-        return record
-
-    def restore(self, record: Message) -> None:
-        self._records[record.position] = record
-        self.size_bytes += record.size_bytes
-
-    def remove(self, record: Message, changes: list[Change]) -> None:
-        del self._records[record.position]
-        self.size_bytes -= record.size_bytes
-        changes.append(MessageRemoved(self.queue_id, record))
-
-    def numbers_issued(self) -> NumbersIssued:
-        """State the counter as a fact."""
-        return NumbersIssued(self.queue_id, self.next_position, 0, 0)
 
 
 class MessageSessions:
@@ -471,7 +274,7 @@ class MessageSessions:
         assert lock is not None
         session.lock = None
         session.receivers.remove(lock.receiver)
-        session.receivers = _NOBODY
+        session.receivers = NOBODY
         lock.receiver.line = None
         del self._held[session.session_id]
         if session.active:

@@ -34,7 +34,8 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.message import Message, MessageView
 from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.message_sessions import MessageSession, MessageSessions
+from peeklock.broker.message_session import MessageSession
+from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.quotas import DEFERRED_BYTES_MAX
 from peeklock.broker.shared import Shared

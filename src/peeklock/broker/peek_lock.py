@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
-    from peeklock.broker.message_sessions import MessageSession
+    from peeklock.broker.message_session import MessageSession
     from peeklock.broker.transactions import Transaction
 
 
