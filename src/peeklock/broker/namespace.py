@@ -176,8 +176,8 @@ class Namespace:
     def _serve_touched(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
         """Deliver in queues that got messages without being named: dead letters, forwarded ones."""
         while self._shared.touched:
-            touched, self._shared.touched = self._shared.touched, []
-            for queue in touched:
+            touched, self._shared.touched = self._shared.touched, {}
+            for queue in touched.values():
                 queue.serve(now_ms, changes, effects)
 
     def next_deadline_ms(self) -> int | None:

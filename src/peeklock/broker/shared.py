@@ -40,9 +40,8 @@ class Shared:
         self.timers = Timers()
         self.links = Links()
         self.issued: list[Issuer] = []  # which issued numbers since somebody asked
-        self.touched: list[MessageQueue] = []  # queues that a command changed although it did not name them
+        self.touched: dict[int, MessageQueue] = {}  # that a command changed although it did not name them
 
     def touch(self, queue: MessageQueue) -> None:
         """Have a queue served before the command's answer leaves."""
-        if queue not in self.touched:
-            self.touched.append(queue)
+        self.touched[queue.queue_id] = queue
