@@ -344,7 +344,7 @@ class Checker:
         if condition is not None:
             self._check_refusal(lock, kind, asked_ms, condition, unit)
             return
-        self._check_held(lock, kind, asked_ms)
+        self._check_held(lock, kind, asked_ms, once=unit is None)
         if unit is not None:
             self.units.enlisted(unit, [lock.token])
             return
@@ -374,10 +374,10 @@ class Checker:
         if condition in LOCK_LOST and lock.surely_live(self._now_ms(), 1, asked_ms):
             raise Violation(f"{kind} was refused with {condition}, yet the lock is live: {lock}")
 
-    def _check_held(self, lock: Lock, kind: str, asked_ms: int) -> None:
-        """Check that a lock whose settlement or renewal succeeded can have been held when it was asked
-        for."""
-        if lock.settled is not None and (kind != "renewal" or lock.settled_ms < asked_ms):
+    def _check_held(self, lock: Lock, kind: str, asked_ms: int, *, once: bool) -> None:
+        """Check that a lock whose settlement or renewal succeeded can have been held when it was asked for.
+        Only `once` can a lock be settled; it may be renewed, or enlisted and rolled back, before that."""
+        if lock.settled is not None and (once or lock.settled_ms < asked_ms):
             raise Violation(f"{kind} succeeded on a lock settled before: {lock}")
         if lock.hold is not None:
             self.holds.check_held(lock.hold, kind, asked_ms)
@@ -405,7 +405,7 @@ class Checker:
             if isinstance(lock, Hold):
                 self.holds.check_holder(lock, "renewal", asked_ms)
             else:
-                self._check_held(lock, "renewal", asked_ms)
+                self._check_held(lock, "renewal", asked_ms, once=False)
             duration_ms = self.facts.description(lock.queue_id).lock_duration_ms
             until_ms = until_broker_ms - self.history.connections[connection][1]
             if not asked_ms <= until_ms - duration_ms <= self._now_ms():
