@@ -149,7 +149,6 @@ class Actor:
         if self.line is line and self.peer is not None:
             peer, self.peer = self.peer, None
             peer.lost = True
-            self.checker.link_lost()
             line.close(CLIENT)
             self._gone()
 

@@ -21,6 +21,7 @@ from tests.simulation.history import (
     DISABLED,
     FOREVER,
     GONE,
+    HALF_OPEN_MS_MAX,
     LIMITED,
     WIRE_MS_MAX,
     History,
@@ -512,6 +513,10 @@ class Checker:
         crashed = any(first.taken_ms <= at <= until_ms for at in self.history.crashes)
         updated = any(first.taken_ms <= at <= until_ms for at, _ in updates)
         lost = any(first.taken_ms <= at <= until_ms + WIRE_MS_MAX for at in self.history.losses)
+        lost |= any(
+            how == "drop" and first.taken_ms - HALF_OPEN_MS_MAX <= at <= until_ms
+            for at, how in self.history.lost.values()
+        )
         kept = kinds & {"settle release", "settle defer", "detach", "close"}
         kept |= {what for what in kinds if what.startswith("enlist")}
         if between < 0:

@@ -23,6 +23,9 @@ COMMIT_MS_MAX = 3_000
 """The longest from an offered command to its durable batch: a slow commit in flight, then a slow one of its
 own."""
 
+HALF_OPEN_MS_MAX = 300_000
+"""The longest that the broker takes a half-open connection for a living one: its idle time-out, and some."""
+
 FOREVER = 1 << 62
 
 DISABLED = "com.microsoft:entity-disabled"
