@@ -208,6 +208,16 @@ def test_a_circle_is_refused_at_definition(broker: Broker) -> None:
         assert "-> b" in str(error)
 
 
+def test_an_entity_whose_target_is_gone_can_be_changed_otherwise(broker: Broker) -> None:
+    """Req: F-01, A-07"""
+    broker.do(DeleteEntity("b", broker.reply_to()))
+    broker.update("a", max_delivery_count=3)
+    assert broker.view("a").description.max_delivery_count == 3
+    found = broker.view("a").description
+    command = UpdateQueue(replace(found, forward_dead_lettered_to="b"), broker.reply_to())
+    assert isinstance(broker.refused(command), ArgumentInvalid)
+
+
 def test_dead_letters_are_forwarded_with_their_source(broker: Broker) -> None:
     """Req: F-01, L-09"""
     broker.create("graves")

@@ -294,8 +294,14 @@ class Entities:
     def checked_update(self, description: QueueDescription) -> tuple[Entity, QueueDescription]:
         """Raises: EntityNotFound, ArgumentInvalid, ArgumentOutOfRange, NotSupported."""
         entity = self.find(description.name)
-        description = checked_update(entity.description, description, self.limits)
-        check_forwarding(description, self._description)
+        before = entity.description
+        description = checked_update(before, description, self.limits)
+        # A target may be gone by now; that must not keep anything else from being changed.
+        if (description.forward_to, description.forward_dead_lettered_to) != (
+            before.forward_to,
+            before.forward_dead_lettered_to,
+        ):
+            check_forwarding(description, self._description)
         return entity, description
 
     def remove(self, entity: Entity) -> EntityRemoved:

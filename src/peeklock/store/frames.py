@@ -113,8 +113,9 @@ def encode(batch: Batch) -> bytes:
     numbers: list[bytes] = []
     partitioned: list[bytes] = []
     ids: dict[int, list[bytes]] = {}
-    last_stored = last_with_texts = last_removed = -1
-    add_stored = add_with_texts = add_removed = None
+    last_stored = last_with_texts = last_removed = last_ids = -1
+    add_stored = add_with_texts = add_removed = add_id = None
+    pack_id = _ID_RECORD.pack
     for change in batch.changes:
         if type(change) is MessageStored:
             queue_id = change.queue_id
@@ -162,6 +163,12 @@ def encode(batch: Batch) -> bytes:
                 last_removed = queue_id
                 add_removed = removed.setdefault(queue_id, []).append
             add_removed(change.message.position)  # type: ignore[misc]
+        elif type(change) is MessageIdSeen:
+            queue_id = change.queue_id
+            if queue_id != last_ids:
+                last_ids = queue_id
+                add_id = ids.setdefault(queue_id, []).append
+            add_id(pack_id(change.digest, change.seen_at_ms, change.sequence_number))  # type: ignore[misc]
         elif isinstance(change, NumbersIssued):
             counters = (
                 change.queue_id,
@@ -173,10 +180,6 @@ def encode(batch: Batch) -> bytes:
                 partitioned.append(_PARTITIONED_RECORD.pack(*counters, *change.partitions))
             else:
                 numbers.append(_NUMBERS_RECORD.pack(*counters))
-        elif isinstance(change, MessageIdSeen):
-            ids.setdefault(change.queue_id, []).append(
-                _ID_RECORD.pack(change.digest, change.seen_at_ms, change.sequence_number)
-            )
         else:
             assert isinstance(change, EntityStored | EntityRemoved), f"a store cannot keep {change!r}"
     parts = [_HEAD.pack(FRAME_VERSION, 0, no)[_CHECKED_FROM:]]

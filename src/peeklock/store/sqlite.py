@@ -75,8 +75,9 @@ IDLE_SHRINK_S = 0.005
 REWRITE_PAGES_MAX = 2048
 """Up to 8 MB in use are rewritten as a whole instead, when idle: some 20 ms, however many pages are free."""
 
-SHRINK_EVERY_S = 0.05
-"""How often, while commits go on, to look whether to give back pages."""
+SHRINK_EVERY_S = 0.5
+"""How often, while commits go on, to look whether to give back pages. The file is cut when the WAL is copied,
+1 ms for each MB, and the writer has to wait for that; so it must not be much at a time."""
 
 IDLE_WAL_BYTES_MAX = 1024 * 1024
 """A larger WAL is emptied when idle."""
