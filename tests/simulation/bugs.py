@@ -281,7 +281,7 @@ BUGS: dict[str, Bug] = {
     "torn-transaction": Bug(
         "a transaction done in two frames",
         10,
-        "done in part",
+        "done in part|was committed, yet",
         lambda: Pieces(namespace=TornTransactions),
     ),
     "lost-settlement": Bug(

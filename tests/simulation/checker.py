@@ -485,6 +485,17 @@ class Checker:
 
     # The end
 
+    def figures(self) -> dict[str, int]:
+        """Count what clients have seen."""
+        lives = self.facts.lives.values()
+        return {
+            **self.counts,
+            "sessions": len(self.history.holds),
+            "transactions": self.units.committed,
+            "forwarded": sum(any(record.hops for record, _ in life.records) for life in lives),
+            "deleted queues": len(self.facts.gone),
+        }
+
     def finish(self) -> None:
         """Check what only the whole story can tell. Raises: Violation."""
         for uid, sent in self.sent.items():

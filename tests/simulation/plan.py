@@ -76,7 +76,7 @@ def _run_seed(seed: int, bug: str | None, trace: Callable[[str], None] | None) -
     if failure is not None:
         failure += "\n\nThe last events:\n" + "\n".join(world.tail)
     return Result(
-        seed, world.digest(), world.events, failure, simulation.checker.counts, simulation.node.deaths
+        seed, world.digest(), world.events, failure, simulation.checker.figures(), simulation.node.deaths
     )
 
 

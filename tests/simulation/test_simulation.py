@@ -50,6 +50,7 @@ def test_a_seed_sees_some_of_everything() -> None:
     assert deaths > 3
     for name, least in (
         ("accepted", 200), ("rejected", 50), ("delivered", 200), ("settled", 100), ("lock lost", 10),
+        ("sessions", 20), ("transactions", 3), ("forwarded", 20), ("deleted queues", 0),
     ):  # fmt: skip
         assert totals[name] > least, totals
 
