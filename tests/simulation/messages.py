@@ -6,6 +6,7 @@ Owns: what is in a message, by the world's dice. Must not know: who sends it, ho
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from peeklock.amqp.messaging import Header, Properties, encode_message
 from peeklock.amqp.types import Symbol, Timestamp
@@ -51,7 +52,7 @@ def compose(
         uid, queue.name, message_id, ttl_ms, at_ms, group, shared.world.now_ms, condition,
         session_id, partition_key,
     )  # fmt: skip
-    annotations = {}
+    annotations: dict[Symbol, Any] = {}
     if at_ms is not None:
         annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(at_ms)
     if partition_key is not None:
