@@ -229,6 +229,10 @@ def _read_delete(request: Request, context: Context, now_ms: int) -> Callable[[R
 
 def _read_purge(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
     before = now_ms
+    # Other operations pass over keys they do not know; here one that is misspelt would empty the queue.
+    unknown = sorted(str(key)[:64] for key in request.body if key != "enqueued-time-utc")
+    if unknown:
+        raise ArgumentInvalid(f"A purge takes no '{unknown[0]}', only 'enqueued-time-utc'.")
     if request.body.get("enqueued-time-utc") is not None:
         before = _integer(request.body, "enqueued-time-utc")
     return lambda reply_to: PurgeMessages(request.node.address, before, reply_to)
