@@ -76,6 +76,8 @@ class Facts:
         self.states: dict[tuple[int, str], Record] = {}
         """(entity id, session id) -> the record of the session's state."""
         self.last_no = 0
+        self._of_gone: set[Key] = set()
+        """Messages that went with their entity."""
         self._next_position: dict[int, int] = {}
         self._next_in_partition: dict[tuple[int, int], int] = {}
         self._last_enqueued_ms: dict[int, int] = {}
@@ -140,6 +142,8 @@ class Facts:
         return outcome
 
     def _stored(self, record: Record, outcome: Outcome, commit: Commit) -> None:
+        if record.key() in self._of_gone:
+            return  # copied forward before its space is won back: nobody reads it any more
         if record.entity_id not in self.entities:
             raise Violation(f"a message is stored in an entity that is not there: {record}")
         row = self.rows.get(record.row)
@@ -177,6 +181,7 @@ class Facts:
         self.gone[entity_id] = commit
         for record in [record for record in self.live.values() if record.entity_id == entity_id]:
             del self.live[record.key()]
+            self._of_gone.add(record.key())
             self.life(record.uid).removed = commit
             self.where.pop(record.uid, None)
         for key in [key for key in self.states if key[0] == entity_id]:

@@ -174,9 +174,10 @@ class Holds:
     def left(self, accept: Accept, how: str) -> None:
         """The client leaves: it detaches, ends or closes, and its session is free at once (L-13). Or it stops
         waiting."""
+        if accept.connection in self._history.lost:
+            return  # the broker may never hear of it
         now = self._history.now_ms()
-        if accept.connection not in self._history.lost:  # else the broker may never hear of it
-            accept.over_ms = min(accept.over_ms, now)
+        accept.over_ms = min(accept.over_ms, now)
         if accept.hold is not None:
             accept.hold.ends.append((now, how))
         else:
