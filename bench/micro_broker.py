@@ -22,7 +22,7 @@ from peeklock.broker.commands import (
     Address,
     CloseLink,
     Complete,
-    CreateQueue,
+    CreateEntity,
     OpenReceiver,
     OpenSender,
     ReceiveMode,
@@ -58,7 +58,7 @@ class Kind:
     def namespace(self) -> Namespace:
         """Make a namespace with one such queue and a sender."""
         made = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
-        made.apply(CreateQueue(self.description, (1, 0, 0, 0)), NOW_MS)
+        made.apply(CreateEntity(self.description, (1, 0, 0, 0)), NOW_MS)
         made.apply(OpenSender(SENDER, Address("orders")), NOW_MS)
         return made
 

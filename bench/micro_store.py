@@ -20,7 +20,7 @@ from peeklock.broker.commands import (
     Address,
     Command,
     Complete,
-    CreateQueue,
+    CreateEntity,
     OpenReceiver,
     OpenSender,
     ReceiveMode,
@@ -53,7 +53,7 @@ def namespace() -> Namespace:
 def opening() -> list[Command]:
     """Give the commands that make a queue and attach to it."""
     return [
-        CreateQueue(QueueDescription("orders", lock_duration_ms=300_000), (1, 0, 0, 0)),
+        CreateEntity(QueueDescription("orders", lock_duration_ms=300_000), (1, 0, 0, 0)),
         *attaching(),
     ]
 

@@ -18,14 +18,14 @@ from peeklock.admin.api import BODY_BYTES_MAX, Administration, AdminRequest, Pen
 from peeklock.auth import ALL_RIGHTS, Authority, Right, SasRule, generate
 from peeklock.broker.commands import (
     Address,
-    CreateQueue,
+    CreateEntity,
     DeleteEntity,
-    ListQueues,
+    ListEntities,
     LookUp,
-    UpdateQueue,
+    UpdateEntity,
 )
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
-from peeklock.broker.effects import Done, EntitiesFound, EntityFound, Failed, QueueView
+from peeklock.broker.descriptions import UNLIMITED_MS, EntityKind, EntityStatus, QueueDescription
+from peeklock.broker.effects import Done, EntitiesFound, EntityFound, EntityView, Failed
 from peeklock.broker.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -122,8 +122,8 @@ def client() -> Client:
     return Client()
 
 
-def view(name: str = "orders", **settings: Any) -> QueueView:
-    return QueueView(
+def view(name: str = "orders", **settings: Any) -> EntityView:
+    return EntityView(
         entity_id=1,
         description=QueueDescription(name, **settings),
         created_at_ms=NOW_MS,
@@ -156,7 +156,7 @@ def detail(response: Response) -> str:
 
 def test_a_bare_description_creates_a_queue_with_the_service_s_defaults(client: Client) -> None:
     """Req: A-01."""
-    assert client.command("PUT", "/orders?api-version=2024-05", BARE) == CreateQueue(
+    assert client.command("PUT", "/orders?api-version=2024-05", BARE) == CreateEntity(
         QueueDescription("orders"), REPLY_TO
     )
 
@@ -362,7 +362,7 @@ def test_looking_up_the_empty_name_gives_an_empty_feed(client: Client) -> None:
 def test_an_update_with_all_immutable_elements_goes_straight_to_the_broker(client: Client) -> None:
     """Req: A-01, A-07."""
     command = client.command("PUT", "/orders", FULL, if_match="*")
-    assert isinstance(command, UpdateQueue)
+    assert isinstance(command, UpdateEntity)
     assert command.description.lock_duration_ms == 30_000
     answer = client.answer("PUT", "/orders", FULL, if_match="*", effect=found())
     assert answer.status == 200
@@ -376,7 +376,7 @@ def test_an_update_without_them_keeps_what_cannot_be_changed_and_resets_the_rest
     assert first.command == LookUp(Address("orders"), REPLY_TO)
     second = first.render(found(requires_duplicate_detection=True, max_delivery_count=3, user_metadata="x"))
     assert isinstance(second, Pending)
-    assert second.command == UpdateQueue(
+    assert second.command == UpdateEntity(
         QueueDescription("orders", requires_duplicate_detection=True), REPLY_TO
     )
     last = second.render(found())
@@ -441,7 +441,7 @@ def links(response: Response) -> list[str]:
 @pytest.mark.parametrize("path", ["/$Resources/queues", "/%24Resources/Queues", "/$resources/queues/"])
 def test_a_list_is_asked_for_by_page(client: Client, path: str, query: str, skip: int, top: int) -> None:
     """Req: A-01. Source: wire contract 7.1."""
-    assert client.command("GET", path + query) == ListQueues(skip, top, REPLY_TO)
+    assert client.command("GET", path + query) == ListEntities(EntityKind.QUEUE, skip, top, REPLY_TO)
 
 
 def test_a_page_with_more_behind_it_has_a_second_link_to_the_next(client: Client) -> None:

@@ -373,7 +373,7 @@ def test_runtime_properties_count_messages(client: ServiceBusAdministrationClien
 
     def send() -> None:
         namespace = served.world.namespace
-        (queue,) = [view for view in namespace.queue_views() if view.description.name == "orders"]
+        (queue,) = [view for view in namespace.entity_views() if view.description.name == "orders"]
         for scheduled_at_ms in (None, now_ms() + 600_000):
             message = Message(11, scheduled_at_ms=scheduled_at_ms)
             namespace.apply(Send(queue.entity_id * 4, message, b"hello world", None), now_ms())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from peeklock.admin.queues import read_queue, write_queue
 from peeklock.admin.reading import read_description
 from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
-from peeklock.broker.effects import QueueView
+from peeklock.broker.effects import EntityView
 
 DURATIONS = st.integers(0, UNLIMITED_MS)
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,20}[A-Za-z0-9])?", fullmatch=True).filter(
@@ -46,7 +46,7 @@ DESCRIPTIONS = st.builds(
 
 
 def entry(description: QueueDescription) -> bytes:
-    view = QueueView(1, description, 1, 2, 3, 4, 5, 6, 7, 8)
+    view = EntityView(1, description, 1, 2, 3, 4, 5, 6, 7, 8)
     return f"<entry><content>{write_queue(view, 'localhost:5300', 256)}</content></entry>".encode()
 
 

@@ -25,6 +25,7 @@ from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
 from tests.broker.playbook import LOTS, START_MS
+from tests.broker.playbook import payload_of as encoded
 from tests.engine.rig import at_once
 
 NAMES = "abcd"
@@ -204,7 +205,7 @@ class Scene:
 
     def create(self, count: int) -> None:
         while len(self.entities()) < count:  # some descriptions are refused
-            self.offer(ask.CreateQueue(self.description(self.random.choice(NAMES)), self.reply_to()))
+            self.offer(ask.CreateEntity(self.description(self.random.choice(NAMES)), self.reply_to()))
 
     def open_sender(self) -> None:
         link = self.link()
@@ -249,7 +250,7 @@ class Scene:
         if not entity.description.requires_session:
             fields.append("forward_to")
         changed = {name: getattr(drawn, name) for name in self.random.sample(fields, 2)}
-        self.offer(ask.UpdateQueue(replace(entity.description, **changed), self.reply_to()))
+        self.offer(ask.UpdateEntity(replace(entity.description, **changed), self.reply_to()))
 
     def by_number(self) -> None:
         """Cancel scheduled messages, or receive deferred ones."""
@@ -314,7 +315,7 @@ class Scene:
         while self.fetches and self.random.random() < 0.9:
             fetch = self.fetches.pop()
             routing = self.routings[fetch.message.size_bytes]
-            self.offer(ask.Fetched(fetch.queue_id, fetch.message.position, routing))
+            self.offer(ask.Fetched(fetch.queue_id, fetch.message.position, encoded(routing)))
 
     def peek(self) -> None:
         queue = self.random.choice(self.queues())

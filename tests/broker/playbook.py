@@ -11,6 +11,8 @@ import itertools
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from peeklock.amqp import codec
+from peeklock.amqp.messaging import Properties, encode_message
 from peeklock.broker.changes import (
     Change,
     EntityRemoved,
@@ -26,7 +28,7 @@ from peeklock.broker.commands import (
     CloseLink,
     Command,
     Complete,
-    CreateQueue,
+    CreateEntity,
     DeadLetter,
     Declare,
     Defer,
@@ -50,7 +52,7 @@ from peeklock.broker.commands import (
     SessionWish,
     SetCredit,
     SubQueue,
-    UpdateQueue,
+    UpdateEntity,
 )
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import (
@@ -61,12 +63,12 @@ from peeklock.broker.effects import (
     Effect,
     Enlisted,
     EntityFound,
+    EntityView,
     Failed,
     LinkRefused,
     LocksRenewed,
     MessagesFound,
     MessagesScheduled,
-    QueueView,
     ReceiverOpened,
     Rejected,
     SenderOpened,
@@ -185,7 +187,7 @@ class Broker:
 
     def create(self, name: str = "orders", **settings: Any) -> int:
         """Create a queue; give the id of its main queue."""
-        found = self.one(CreateQueue(QueueDescription(name, **settings), self.reply_to()), EntityFound)
+        found = self.one(CreateEntity(QueueDescription(name, **settings), self.reply_to()), EntityFound)
         return found.entity.entity_id * 4
 
     def refused(self, command: Command) -> ServiceBusError:
@@ -199,9 +201,9 @@ class Broker:
 
     def update(self, name: str = "orders", **settings: Any) -> list[Effect]:
         description = self.view(name).description
-        return self.do(UpdateQueue(replace(description, **settings), self.reply_to()))
+        return self.do(UpdateEntity(replace(description, **settings), self.reply_to()))
 
-    def view(self, name: str = "orders") -> QueueView:
+    def view(self, name: str = "orders") -> EntityView:
         return self.one(LookUp(Address(name), self.reply_to()), EntityFound).entity
 
     def send(self, queue_id: int = 4, size: int = 100, **fields: Any) -> Message:
@@ -386,3 +388,14 @@ def token(view: MessageView) -> bytes:
 
 def numbers(views: list[Any]) -> list[int]:
     return [view.message.sequence_number for view in views]
+
+
+def payload_of(routing: Routing) -> bytes:
+    """Encode a message from which these routing fields are read."""
+    key = routing.partition_key
+    message_id = None if routing.message_id is None else codec.decode(routing.message_id)[0]
+    return encode_message(
+        message_annotations=None if key is None else {"x-opt-partition-key": key},
+        properties=Properties(message_id=message_id, group_id=routing.session_id),
+        data=b"",
+    )

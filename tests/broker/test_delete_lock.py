@@ -32,4 +32,4 @@ def test_what_is_not_there_is_still_said_not_to_be(broker: Broker) -> None:
 def test_idleness_deletes_all_the_same(broker: Broker) -> None:
     """Req: A-03"""
     broker.advance(5 * MINUTE_MS)
-    assert broker.namespace.queue_views() == []
+    assert broker.namespace.entity_views() == []

@@ -12,10 +12,10 @@ from peeklock.broker.commands import (
     Address,
     CancelScheduled,
     Complete,
-    CreateQueue,
+    CreateEntity,
     DeleteEntity,
     DeleteMessages,
-    ListQueues,
+    ListEntities,
     LookUp,
     OpenReceiver,
     Peek,
@@ -23,9 +23,9 @@ from peeklock.broker.commands import (
     ReceiveMode,
     SetCredit,
     SubQueue,
-    UpdateQueue,
+    UpdateEntity,
 )
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
+from peeklock.broker.descriptions import UNLIMITED_MS, EntityKind, EntityStatus, QueueDescription
 from peeklock.broker.effects import (
     DetachLink,
     Done,
@@ -134,12 +134,12 @@ def test_a_setting_past_its_limit_or_not_offered_is_refused_by_name(
 ) -> None:
     """Req: L-03, L-08, D-01, E-06, A-03, A-07, R-05"""
     asked = replace(QueueDescription("new"), **settings)
-    error = broker.refused(CreateQueue(asked, broker.reply_to()))
+    error = broker.refused(CreateEntity(asked, broker.reply_to()))
     assert type(error) is reason
     assert named in str(error)
     if "name" not in settings:
         changed = replace(asked, name="orders")
-        updated = broker.refused(UpdateQueue(changed, broker.reply_to()))
+        updated = broker.refused(UpdateEntity(changed, broker.reply_to()))
         fixed = "requires_session" in settings or "enable_partitioning" in settings
         assert type(updated) is (ArgumentInvalid if fixed else reason)
     assert broker.view().description == QueueDescription("orders")
@@ -168,7 +168,7 @@ def test_each_tier_has_its_own_limits(
     if reason is None:
         broker.create(**settings)
     else:
-        command = CreateQueue(QueueDescription("orders", **settings), broker.reply_to())
+        command = CreateEntity(QueueDescription("orders", **settings), broker.reply_to())
         assert type(broker.refused(command)) is reason
 
 
@@ -184,7 +184,7 @@ def test_the_number_of_entities_is_held_only_where_the_namespace_says_so() -> No
         broker = Broker(two, enforce_quotas=enforce)
         broker.create("a")
         broker.create("b")
-        command = CreateQueue(QueueDescription("c"), broker.reply_to())
+        command = CreateEntity(QueueDescription("c"), broker.reply_to())
         if enforce:
             assert isinstance(broker.refused(command), QuotaExceeded)
         else:
@@ -193,12 +193,12 @@ def test_the_number_of_entities_is_held_only_where_the_namespace_says_so() -> No
 
 def test_names_differ_by_more_than_case_and_keep_theirs(broker: Broker) -> None:
     """Req: A-01"""
-    error = broker.refused(CreateQueue(QueueDescription("ORDERS"), broker.reply_to()))
+    error = broker.refused(CreateEntity(QueueDescription("ORDERS"), broker.reply_to()))
     assert isinstance(error, EntityAlreadyExists)
     assert broker.view("oRDERS").description.name == "orders"
     broker.one(OpenReceiver(broker.link(), Address("Orders"), ReceiveMode.PEEK_LOCK), ReceiverOpened)
     broker.one(
-        UpdateQueue(QueueDescription("ORDERS", lock_duration_ms=5_000), broker.reply_to()), EntityFound
+        UpdateEntity(QueueDescription("ORDERS", lock_duration_ms=5_000), broker.reply_to()), EntityFound
     )
     assert broker.view().description.name == "orders"
 
@@ -208,7 +208,7 @@ def test_what_is_not_there_is_not_found(broker: Broker) -> None:
     for command in (
         LookUp(Address("nothing"), broker.reply_to()),
         DeleteEntity("nothing", broker.reply_to()),
-        UpdateQueue(QueueDescription("nothing"), broker.reply_to()),
+        UpdateEntity(QueueDescription("nothing"), broker.reply_to()),
         Peek(Address("nothing"), 0, 1, 1, broker.reply_to()),
     ):
         assert isinstance(broker.refused(command), EntityNotFound)
@@ -236,7 +236,7 @@ def test_an_update_that_changes_nothing_writes_nothing(broker: Broker) -> None:
 def test_what_is_fixed_at_creation_stays(broker: Broker) -> None:
     """Req: A-07"""
     changed = QueueDescription("orders", requires_duplicate_detection=True)
-    error = broker.refused(UpdateQueue(changed, broker.reply_to()))
+    error = broker.refused(UpdateEntity(changed, broker.reply_to()))
     assert isinstance(error, ArgumentInvalid)
     assert "RequiresDuplicateDetection" in str(error)
 
@@ -360,7 +360,7 @@ def test_queues_are_listed_by_name_page_by_page() -> None:
         broker.create(name)
 
     def page(skip: int, top: int) -> tuple[list[str], bool]:
-        found = broker.one(ListQueues(skip, top, broker.reply_to()), EntitiesFound)
+        found = broker.one(ListEntities(EntityKind.QUEUE, skip, top, broker.reply_to()), EntitiesFound)
         return [view.description.name for view in found.entities], found.more
 
     assert page(0, 2) == (["alpha", "bravo"], True)
@@ -369,7 +369,7 @@ def test_queues_are_listed_by_name_page_by_page() -> None:
     assert page(-1, 100)[0] == ["alpha", "bravo", "charlie", "delta"]
     broker.do(DeleteEntity("bravo", broker.reply_to()))
     assert page(0, 100)[0] == ["alpha", "charlie", "delta"]
-    assert [view.description.name for view in broker.namespace.queue_views()] == page(0, 100)[0]
+    assert [view.description.name for view in broker.namespace.entity_views()] == page(0, 100)[0]
 
 
 def test_the_figures_count_every_state() -> None:

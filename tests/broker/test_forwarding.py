@@ -12,7 +12,7 @@ from peeklock.broker import forwarding
 from peeklock.broker.changes import MessageRemoved, MessageStored
 from peeklock.broker.commands import (
     Address,
-    CreateQueue,
+    CreateEntity,
     DeleteEntity,
     DeleteMessages,
     Fetched,
@@ -21,7 +21,7 @@ from peeklock.broker.commands import (
     ReceiveMode,
     Send,
     SubQueue,
-    UpdateQueue,
+    UpdateEntity,
 )
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.effects import (
@@ -35,7 +35,7 @@ from peeklock.broker.effects import (
 from peeklock.broker.errors import ArgumentInvalid, EntityDeleted, InvalidOperation, QuotaExceeded
 from peeklock.broker.message import Message, MessageView, Routing
 from peeklock.broker.quotas import PREMIUM
-from tests.broker.playbook import MINUTE_MS, Broker, arriving, deliveries, numbers
+from tests.broker.playbook import MINUTE_MS, Broker, arriving, deliveries, numbers, payload_of
 
 TRANSFERS = SubQueue.TRANSFER_DEAD_LETTER
 
@@ -193,7 +193,7 @@ def test_a_full_target_rejects_the_sender() -> None:
 )
 def test_a_target_that_cannot_be_is_refused_at_definition(broker: Broker, settings: dict[str, Any]) -> None:
     """Req: F-01"""
-    command = CreateQueue(QueueDescription("new", **settings), broker.reply_to())
+    command = CreateEntity(QueueDescription("new", **settings), broker.reply_to())
     assert isinstance(broker.refused(command), ArgumentInvalid)
 
 
@@ -202,7 +202,7 @@ def test_a_circle_is_refused_at_definition(broker: Broker) -> None:
     broker.create("c", forward_to="a")
     found = broker.view("b").description
     for circle in ({"forward_to": "C"}, {"forward_dead_lettered_to": "c"}):
-        error = broker.refused(UpdateQueue(replace(found, **circle), broker.reply_to()))
+        error = broker.refused(UpdateEntity(replace(found, **circle), broker.reply_to()))
         assert isinstance(error, ArgumentInvalid)
         assert "b -> " in str(error)
         assert "-> b" in str(error)
@@ -214,7 +214,7 @@ def test_an_entity_whose_target_is_gone_can_be_changed_otherwise(broker: Broker)
     broker.update("a", max_delivery_count=3)
     assert broker.view("a").description.max_delivery_count == 3
     found = broker.view("a").description
-    command = UpdateQueue(replace(found, forward_dead_lettered_to="b"), broker.reply_to())
+    command = UpdateEntity(replace(found, forward_dead_lettered_to="b"), broker.reply_to())
     assert isinstance(broker.refused(command), ArgumentInvalid)
 
 
@@ -338,8 +338,10 @@ def test_a_message_of_which_too_little_is_known_waits_until_it_was_read() -> Non
     assert [fetch.message.sequence_number for fetch in asked] == [1, 2, 3]
     assert broker.advance(MINUTE_MS) == []  # it is asked once
     for fetch, session_id in reversed([*zip(asked, ("x", None, "y"), strict=True)]):
-        broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, session_id, None)))
-    broker.do(Fetched(8, 99, Routing()))
+        broker.do(
+            Fetched(fetch.queue_id, fetch.message.position, payload_of(Routing(None, session_id, None)))
+        )
+    broker.do(Fetched(8, 99, payload_of(Routing())))
     broker.advance(0)
     views = broker.peek(name="b")
     assert [(view.message.session_id, view.message.enqueued_sequence_number) for view in views] == [
@@ -359,7 +361,7 @@ def test_parked_messages_are_asked_for_again_after_a_restart() -> None:
     broker.restart()
     (fetch,) = broker.advance(0)
     assert isinstance(fetch, Fetch)
-    broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, "s", None)))
+    broker.do(Fetched(fetch.queue_id, fetch.message.position, payload_of(Routing(None, "s", None))))
     broker.advance(0)
     assert len(broker.peek(name="b")) == 1
 
@@ -373,7 +375,7 @@ def test_dead_letters_for_a_target_with_sessions_are_read_first() -> None:
     (delivery,) = broker.receive(1, "a")
     broker.abandon(delivery, 8)
     (fetch,) = [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]
-    broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, "s", None)))
+    broker.do(Fetched(fetch.queue_id, fetch.message.position, payload_of(Routing(None, "s", None))))
     broker.advance(0)
     (view,) = broker.peek(name="graves")
     assert (view.message.session_id, view.message.dead_letter_source) == ("s", "a")
@@ -417,7 +419,7 @@ def test_a_receiver_of_dead_letters_may_hold_one_that_waits_to_be_read() -> None
     (held,) = broker.credit(link)
     fetches = [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]
     for fetch in fetches:
-        broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, "s", None)))
+        broker.do(Fetched(fetch.queue_id, fetch.message.position, payload_of(Routing(None, "s", None))))
     broker.advance(0)
     broker.complete(held, 9)
     assert broker.peek(name="graves") == []
@@ -436,7 +438,7 @@ def forwarding_to_sessions(count: int) -> tuple[Broker, list[Fetch]]:
 def answer(broker: Broker, fetches: list[Fetch]) -> list[Fetch]:
     """Answer what was asked; give what is asked next."""
     for fetch in fetches:
-        broker.do(Fetched(fetch.queue_id, fetch.message.position, Routing(None, "s", None)))
+        broker.do(Fetched(fetch.queue_id, fetch.message.position, payload_of(Routing(None, "s", None))))
     return [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]
 
 

@@ -11,12 +11,12 @@ from peeklock.broker.commands import (
     Address,
     CancelScheduled,
     CloseLink,
-    CreateQueue,
+    CreateEntity,
     DeleteEntity,
     LookUp,
     Send,
     SubQueue,
-    UpdateQueue,
+    UpdateEntity,
 )
 from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
 from peeklock.broker.effects import DetachLink
@@ -36,7 +36,7 @@ def broker() -> Broker:
 
 
 def is_there(broker: Broker, name: str = "orders") -> bool:
-    return any(view.description.name == name for view in broker.namespace.queue_views())
+    return any(view.description.name == name for view in broker.namespace.entity_views())
 
 
 def assert_idle_since(broker: Broker, since_ms: int, *, late_ms: int = 0, name: str = "orders") -> None:
@@ -313,7 +313,7 @@ def test_the_basic_tier_has_no_idle_deletion() -> None:
     broker = Broker(BASIC)
     broker.create()
     asked = QueueDescription("new", auto_delete_on_idle_ms=IDLE_MS)
-    assert type(broker.refused(CreateQueue(asked, broker.reply_to()))) is NotSupported
+    assert type(broker.refused(CreateEntity(asked, broker.reply_to()))) is NotSupported
     changed = QueueDescription("orders", auto_delete_on_idle_ms=IDLE_MS)
-    assert type(broker.refused(UpdateQueue(changed, broker.reply_to()))) is NotSupported
+    assert type(broker.refused(UpdateEntity(changed, broker.reply_to()))) is NotSupported
     assert broker.do(LookUp(Address("orders"), broker.reply_to()))

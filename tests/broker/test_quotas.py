@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from peeklock.broker import entities
-from peeklock.broker.commands import Address, CloseLink, CreateQueue, Send, SetSessionState
+from peeklock.broker.commands import Address, CloseLink, CreateEntity, Send, SetSessionState
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.errors import QuotaExceeded
 from peeklock.broker.quotas import STANDARD
@@ -65,5 +65,5 @@ def test_a_namespace_has_a_largest_number_of_entities() -> None:
     """Req: A-05"""
     broker = Broker(replace(STANDARD, queues_max=1), enforce_quotas=True)
     broker.create()
-    command = CreateQueue(QueueDescription("second"), broker.reply_to())
+    command = CreateEntity(QueueDescription("second"), broker.reply_to())
     assert isinstance(broker.refused(command), QuotaExceeded)

@@ -91,7 +91,7 @@ def test_an_entity_removed_and_one_changed_in_the_journal() -> None:
     changed = EntityStored(1, QueueDescription("kept", lock_duration_ms=5_000), 1, 2)
     namespace.restore([MessageStored(8, stored), EntityRemoved(2), EntityRemoved(9), changed])
     namespace.finish_restore(START_MS, 3)
-    (view,) = namespace.queue_views()
+    (view,) = namespace.entity_views()
     assert view.description == changed.description
     assert list(namespace.removed_entity_messages(2)) == []
 

@@ -10,10 +10,10 @@ import pytest
 
 from peeklock.broker.commands import (
     Address,
-    CreateQueue,
+    CreateEntity,
     OpenCoordinator,
     SetSessionState,
-    UpdateQueue,
+    UpdateEntity,
 )
 from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
 from peeklock.broker.effects import Done
@@ -44,7 +44,7 @@ def test_a_feature_is_offered_or_refused_by_name(tier: TierLimits, setting: str)
     """Req: A-05, G-01, D-01, S-02, F-01, A-03"""
     broker = Broker(tier)
     broker.create("target")
-    command = CreateQueue(QueueDescription("orders", **FEATURES[setting]), broker.reply_to())
+    command = CreateEntity(QueueDescription("orders", **FEATURES[setting]), broker.reply_to())
     if setting in OFFERED[tier]:
         broker.do(command)
         assert broker.view().description == checked_queue(command.description, tier)
@@ -95,12 +95,12 @@ def test_a_queue_with_sessions_cannot_forward_its_messages_but_its_dead_letters(
     Source: wire contract 10.3.
     """
     asked = QueueDescription("orders", requires_session=True, forward_to="target")
-    error = broker.refused(CreateQueue(asked, broker.reply_to()))
+    error = broker.refused(CreateEntity(asked, broker.reply_to()))
     assert type(error) is ArgumentInvalid
     assert "RequiresSession" in str(error) or "sessions" in str(error)
     broker.create(requires_session=True, forward_dead_lettered_to="target")
     changed = replace(broker.view().description, forward_to="target")
-    assert type(broker.refused(UpdateQueue(changed, broker.reply_to()))) is ArgumentInvalid
+    assert type(broker.refused(UpdateEntity(changed, broker.reply_to()))) is ArgumentInvalid
 
 
 @pytest.fixture
@@ -125,12 +125,12 @@ def test_what_is_fixed_at_creation_cannot_be_changed(broker: Broker, changed: di
     """Req: A-07"""
     broker.create()
     asked = replace(broker.view().description, **changed)
-    error = broker.refused(UpdateQueue(asked, broker.reply_to()))
+    error = broker.refused(UpdateEntity(asked, broker.reply_to()))
     assert type(error) is ArgumentInvalid
     assert "fixed at creation" in str(error)
     broker.create("new", **changed)
     asked = replace(broker.view("new").description, **dict.fromkeys(changed, False))
-    assert type(broker.refused(UpdateQueue(asked, broker.reply_to()))) is ArgumentInvalid
+    assert type(broker.refused(UpdateEntity(asked, broker.reply_to()))) is ArgumentInvalid
 
 
 def test_the_largest_span_means_never_in_every_tier() -> None:
@@ -204,7 +204,7 @@ def test_a_queue_made_anew_may_not_close_a_circle(broker: Broker) -> None:
     broker.create("new", forward_to="target")
     broker.create("last", forward_to="new")
     asked = replace(broker.view("target").description, forward_to="last")
-    error = broker.refused(UpdateQueue(asked, broker.reply_to()))
+    error = broker.refused(UpdateEntity(asked, broker.reply_to()))
     assert "target -> last -> new -> target" in str(error)
 
 

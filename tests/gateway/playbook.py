@@ -23,7 +23,7 @@ from peeklock.broker.effects import (
     Deliver,
     Effect,
     EntityFound,
-    QueueView,
+    EntityView,
     ReceiverOpened,
     SenderOpened,
 )
@@ -44,8 +44,8 @@ TOKEN = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 C = TypeVar("C")
 
 
-def view_of_queue(name: str = "orders") -> QueueView:
-    return QueueView(7, QueueDescription(name), 0, 0, 0, 0, 0, 0, 0, 0)
+def view_of_queue(name: str = "orders") -> EntityView:
+    return EntityView(7, QueueDescription(name), 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def section(code: int, value: Any) -> bytes:

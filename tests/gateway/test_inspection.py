@@ -16,6 +16,7 @@ from peeklock.amqp.types import Symbol, Timestamp, UInt, ULong
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
 from peeklock.broker.message import MessageView, Routing
+from peeklock.broker.routing import read_routing
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.errors import MessageMalformed
 from peeklock.gateway.inspection import (
@@ -23,7 +24,6 @@ from peeklock.gateway.inspection import (
     SCHEDULED_AT_MS_MAX,
     inspect,
     inspect_batch,
-    read_routing,
     take_in,
 )
 from tests.gateway.playbook import TOKEN, message_bytes, section

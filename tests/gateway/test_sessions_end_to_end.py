@@ -16,7 +16,7 @@ from peeklock.amqp.events import (
 from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.performatives import ACCEPTED, RELEASED, Modified, Rejected, Source
 from peeklock.amqp.types import Array, Role, Symbol
-from peeklock.broker.commands import DeleteEntity, UpdateQueue
+from peeklock.broker.commands import DeleteEntity, UpdateEntity
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.live import (
@@ -320,7 +320,7 @@ def test_a_change_of_the_entity_takes_sessions_away_uncounted(
     accept(desk, "s", credit=1)
     desk.deliveries()
     changed = QueueDescription("orders", **{**SETTINGS, "max_delivery_count": 7})  # type: ignore[arg-type]
-    broker.ask(lambda reply_to: UpdateQueue(changed, reply_to))
+    broker.ask(lambda reply_to: UpdateEntity(changed, reply_to))
     desk.pump()
     assert lost(desk) == "com.microsoft:session-lock-lost"
     accept(desk, "s", credit=1)

@@ -22,7 +22,7 @@ from peeklock.amqp.performatives import (
     TransactionalState,
 )
 from peeklock.amqp.types import Array, Role, Symbol, Timestamp
-from peeklock.broker.commands import DeleteEntity, UpdateQueue
+from peeklock.broker.commands import DeleteEntity, UpdateEntity
 from peeklock.broker.descriptions import EntityStatus
 from peeklock.broker.quotas import BASIC
 from peeklock.testing.inprocess import InProcessBroker
@@ -125,7 +125,7 @@ def active(broker: InProcessBroker, *names: str) -> list[int]:
 
 def disable_sends(broker: InProcessBroker, name: str) -> None:
     description = replace(broker.queue(name).description, status=EntityStatus.SEND_DISABLED)
-    broker.ask(lambda reply_to: UpdateQueue(description, reply_to))
+    broker.ask(lambda reply_to: UpdateEntity(description, reply_to))
 
 
 def test_what_was_enlisted_happens_at_the_commit_and_not_before(

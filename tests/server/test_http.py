@@ -12,7 +12,7 @@ import pytest
 
 from peeklock.admin.api import BODY_BYTES_MAX
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, generate
-from peeklock.broker.commands import CreateQueue
+from peeklock.broker.commands import CreateEntity
 from peeklock.server import http
 from peeklock.server.http import HEAD_BYTES_MAX
 from peeklock.server.tls import server_context
@@ -99,7 +99,7 @@ def test_a_queue_is_made_over_plain_and_tls_connections_alike(tls: bool) -> None
         assert headers["content-type"] == "application/atom+xml;type=entry;charset=utf-8"
         assert headers["date"].endswith(" GMT")
         assert b"<QueueDescription" in body
-        assert isinstance(world.commands[0], CreateQueue)
+        assert isinstance(world.commands[0], CreateEntity)
 
     play(story, tls=tls)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.broker.commands import CreateQueue, UpdateQueue
+from peeklock.broker.commands import CreateEntity, UpdateEntity
 from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
-from peeklock.broker.effects import EntityFound, QueueView
+from peeklock.broker.effects import EntityFound, EntityView
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
 from peeklock.broker.validation import checked_queue
@@ -32,12 +32,12 @@ def with_property(key: str, value: Any) -> Config:
     return read({"Name": "orders", "Properties": {key: value}})
 
 
-def view(**settings: Any) -> QueueView:
+def view(**settings: Any) -> EntityView:
     return view_of(QueueDescription(**settings))
 
 
-def view_of(description: QueueDescription) -> QueueView:
-    return QueueView(1, description, 0, 0, 0, 0, 0, 0, 0, 0)
+def view_of(description: QueueDescription) -> EntityView:
+    return EntityView(1, description, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def empty_namespace(tier: TierLimits) -> Namespace:
@@ -46,7 +46,7 @@ def empty_namespace(tier: TierLimits) -> Namespace:
 
 def start(namespace: Namespace, config: Config, tier: TierLimits) -> int:
     """Have the broker do what the file asks for; answer how many commands that took."""
-    steps = reconcile(config, namespace.queue_views(), tier)
+    steps = reconcile(config, namespace.entity_views(), tier)
     for step in steps:
         (answer,) = namespace.apply(step(REPLY_TO), now_ms=1)[1]
         assert isinstance(answer, EntityFound)
@@ -58,8 +58,8 @@ def test_missing_queues_are_created() -> None:
     config = read({"Name": "a", "Properties": {"ForwardTo": "b"}}, {"Name": "b"})
     steps = reconcile(config, [], STANDARD)
     assert [step(REPLY_TO) for step in steps] == [
-        CreateQueue(QueueDescription("b"), REPLY_TO),
-        CreateQueue(QueueDescription("a", forward_to="b"), REPLY_TO),
+        CreateEntity(QueueDescription("b"), REPLY_TO),
+        CreateEntity(QueueDescription("a", forward_to="b"), REPLY_TO),
     ]
     assert [step.path for step in steps] == [f"UserConfig.Namespaces[0].Queues[{n}]" for n in (1, 0)]
 
@@ -81,7 +81,7 @@ def test_a_difference_is_applied_and_all_else_stays() -> None:
     )
     steps = reconcile(with_property("MaxDeliveryCount", 7), [old], STANDARD)
     assert [step(REPLY_TO) for step in steps] == [
-        UpdateQueue(
+        UpdateEntity(
             QueueDescription(
                 "Orders",
                 max_delivery_count=7,
@@ -123,7 +123,7 @@ def forwarding(*forwards: tuple[str, str | None, str | None]) -> Config:
     return read(*queues)
 
 
-def order(config: Config, *existing: QueueView) -> list[str]:
+def order(config: Config, *existing: EntityView) -> list[str]:
     return [step.description.name for step in reconcile(config, existing, STANDARD)]
 
 
@@ -190,7 +190,7 @@ def test_a_forward_whose_target_was_deleted_since_may_stay_as_it_is() -> None:
     ],
 )
 def test_a_forward_that_leads_nowhere_or_in_a_circle_is_told_by_its_path(
-    forwards: list[Any], existing: list[QueueView], problems: list[str]
+    forwards: list[Any], existing: list[EntityView], problems: list[str]
 ) -> None:
     """Req: A-02, F-01."""
     with pytest.raises(ConfigError) as refused:
@@ -260,7 +260,7 @@ def test_what_the_tier_makes_of_a_value_is_no_difference_at_the_next_start() -> 
     config = with_property("DefaultMessageTimeToLive", "P10675199DT2H48M5.4775807S")
     (created,) = reconcile(config, [], BASIC)
     assert created.description.default_ttl_ms == 14 * 86_400_000
-    assert reconcile(config, [QueueView(1, created.description, 0, 0, 0, 0, 0, 0, 0, 0)], BASIC) == []
+    assert reconcile(config, [EntityView(1, created.description, 0, 0, 0, 0, 0, 0, 0, 0)], BASIC) == []
 
 
 # A file that was written by the broker
@@ -311,5 +311,5 @@ def test_a_file_that_was_exported_changes_nothing_where_it_came_from_and_makes_t
     assert reconcile(config, [view_of(queue) for queue in queues], tier) == []
     namespace = empty_namespace(tier)
     assert start(namespace, config, tier) == len(queues)
-    made = {found.description.name: found.description for found in namespace.queue_views()}
+    made = {found.description.name: found.description for found in namespace.entity_views()}
     assert made == {queue.name: queue for queue in queues}

@@ -11,7 +11,7 @@ import pytest
 
 from peeklock.broker.commands import (
     Address,
-    CreateQueue,
+    CreateEntity,
     DropConnection,
     LookUp,
     OpenReceiver,
@@ -20,7 +20,7 @@ from peeklock.broker.commands import (
     ReceiveMode,
     Send,
     SetCredit,
-    UpdateQueue,
+    UpdateEntity,
 )
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Effect, Fetch, MessagesDeleted, ReceiverOpened
@@ -76,7 +76,7 @@ async def started(
         **options,
     }
     shard = Shard(engine, namespace, store, **options)
-    await shard.submit(lambda to: CreateQueue(QueueDescription("orders"), to))
+    await shard.submit(lambda to: CreateEntity(QueueDescription("orders"), to))
     return shard, namespace
 
 
@@ -139,16 +139,16 @@ def test_routing_fields_of_stored_messages_are_read_for_the_core(cache_bytes: in
     async def test() -> None:
         shard, namespace = await started(cache_bytes=cache_bytes)
         await shard.submit(
-            lambda to: CreateQueue(QueueDescription("unique", requires_duplicate_detection=True), to)
+            lambda to: CreateEntity(QueueDescription("unique", requires_duplicate_detection=True), to)
         )
         for n in range(READ_ROWS_MAX + 5):  # each in a row of its own
             payload = message_bytes(properties=[f"id {n // 2}"])
             shard.offer((Send(4, Message(len(payload)), payload, None),))
             await until_idle(shard)
-        shard.offer((UpdateQueue(QueueDescription("orders", forward_to="unique"), (1, 0, 0, 0)),))
+        shard.offer((UpdateEntity(QueueDescription("orders", forward_to="unique"), (1, 0, 0, 0)),))
         for _ in range(20):
             await until_idle(shard)
-        orders, unique = (view for view in namespace.queue_views())
+        orders, unique = (view for view in namespace.entity_views())
         assert (orders.active_count, orders.transfer_dead_letter_count) == (0, 0)
         assert unique.active_count == (READ_ROWS_MAX + 5 + 1) // 2
         await shard.stop()

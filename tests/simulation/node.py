@@ -21,12 +21,12 @@ from peeklock.auth.authority import Authority
 from peeklock.broker.changes import Change, MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.commands import (
     Command,
-    CreateQueue,
+    CreateEntity,
     DeleteEntity,
     Fetched,
     LimitSending,
     Release,
-    UpdateQueue,
+    UpdateEntity,
 )
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.effects import (
@@ -50,7 +50,6 @@ from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.connection import Gateway
-from peeklock.gateway.inspection import read_routing
 from peeklock.gateway.namespaces import OneNamespace
 from peeklock.store.base import Batch, Store, StoreFailed
 from peeklock.store.memory import MemoryStore
@@ -170,7 +169,7 @@ class Node:
             there = all(self.queue(target) and self.checker.exists(target) for target in targets)
             sure = known == before and there
             self.checker.updated(description.name, drops_locks=drops_locks or not sure, sure=sure)
-            self.process.offer([UpdateQueue(description, self.process.own_reply())])
+            self.process.offer([UpdateEntity(description, self.process.own_reply())])
 
     def create(self, description: QueueDescription) -> None:
         """Create a queue, live, again or for the first time."""
@@ -178,7 +177,7 @@ class Node:
             self._queues.append(description)
         if self.process is not None:
             self._world.note(f"create: {description}")
-            self.process.offer([CreateQueue(description, self.process.own_reply())])
+            self.process.offer([CreateEntity(description, self.process.own_reply())])
 
     def delete(self, name: str) -> None:
         """Delete a queue, live, as the administration does."""
@@ -263,9 +262,9 @@ class Process:
         commands: list[Command] = []
         for queue in in_order(queues):
             if queue.name not in known:
-                commands.append(CreateQueue(queue, self.own_reply()))
+                commands.append(CreateEntity(queue, self.own_reply()))
             elif known[queue.name] != queue:
-                commands.append(UpdateQueue(queue, self.own_reply()))
+                commands.append(UpdateEntity(queue, self.own_reply()))
         self.offer(commands)
 
     def own_reply(self) -> tuple[int, int, int, int]:
@@ -535,7 +534,7 @@ def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _routing(fetch: Fetch, payload: bytes) -> Fetched:
-    return Fetched(fetch.queue_id, fetch.message.position, read_routing(payload))
+    return Fetched(fetch.queue_id, fetch.message.position, payload)
 
 
 async def _all(items: Any) -> list[Any]:

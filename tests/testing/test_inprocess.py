@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.broker.commands import Send, UpdateQueue
+from peeklock.broker.commands import Send, UpdateEntity
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import EntityFound
 from peeklock.broker.message import Message
@@ -24,7 +24,7 @@ def test_routing_fields_of_stored_messages_are_read_for_the_core(body_cache_byte
         broker.offer([Send(orders.entity_id * 4, Message(len(payload)), payload, None)])
         broker.run()
     description = QueueDescription("orders", forward_to="unique")
-    assert isinstance(broker.ask(lambda to: UpdateQueue(description, to)), EntityFound)
+    assert isinstance(broker.ask(lambda to: UpdateEntity(description, to)), EntityFound)
     broker.advance(1000)
     assert broker.queue("orders").active_count == 0
     assert broker.queue("unique").active_count == 3

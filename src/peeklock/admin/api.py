@@ -27,15 +27,15 @@ from peeklock.auth.errors import AuthorizationError, ClaimMissing
 from peeklock.auth.rights import Right
 from peeklock.broker.commands import (
     Address,
-    CreateQueue,
+    CreateEntity,
     DeleteEntity,
-    ListQueues,
+    ListEntities,
     LookUp,
     ReplyTo,
-    UpdateQueue,
+    UpdateEntity,
 )
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Done, EntitiesFound, EntityFound, Failed, QueueView
+from peeklock.broker.descriptions import EntityKind, QueueDescription
+from peeklock.broker.effects import Done, EntitiesFound, EntityFound, EntityView, Failed
 from peeklock.broker.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -60,7 +60,7 @@ _TOPICS_NOT_OFFERED = "Topics, subscriptions and rules are not offered yet."
 
 _UNDER_TOPIC = re.compile(r"(?P<topic>.+)/subscriptions(?P<below>/.*)?", re.IGNORECASE | re.DOTALL)
 
-AdminCommand = CreateQueue | UpdateQueue | DeleteEntity | ListQueues | LookUp
+AdminCommand = CreateEntity | UpdateEntity | DeleteEntity | ListEntities | LookUp
 AdminEffect = EntityFound | EntitiesFound | Done | Failed
 
 
@@ -219,7 +219,9 @@ class _Exchange:
         if "if-match" not in self._request.headers:
             description = read_queue(given, self.path, self._owner._limits.message_size_kb_default)
             self._owner.authorize_forwards(self._request, description, self._now_ms)
-            return Pending(CreateQueue(description, self._reply_to), lambda effect: self._entity(201, effect))
+            return Pending(
+                CreateEntity(description, self._reply_to), lambda effect: self._entity(201, effect)
+            )
         if all(given.has(element) for element in IMMUTABLE):
             return self._update(given, None)
         return Pending(
@@ -235,7 +237,7 @@ class _Exchange:
         except (ServiceBusError, AuthorizationError, NotOffered) as failure:
             return self.refusal(failure)
 
-    def _update(self, given: Description, existing: QueueView | None) -> Pending:
+    def _update(self, given: Description, existing: EntityView | None) -> Pending:
         description = read_queue(
             given,
             self.path,
@@ -243,7 +245,7 @@ class _Exchange:
             None if existing is None else existing.description,
         )
         self._owner.authorize_forwards(self._request, description, self._now_ms)
-        return Pending(UpdateQueue(description, self._reply_to), lambda effect: self._entity(200, effect))
+        return Pending(UpdateEntity(description, self._reply_to), lambda effect: self._entity(200, effect))
 
     def _delete(self) -> Response | Pending:
         if not self.path:
@@ -266,7 +268,7 @@ class _Exchange:
         text = atom.entry(self._queue_entry(effect.entity), self._owner._namespace)
         return Response(status, atom.ENTRY_TYPE, text.encode())
 
-    def _queue_entry(self, view: QueueView) -> atom.Entry:
+    def _queue_entry(self, view: EntityView) -> atom.Entry:
         return atom.Entry(
             title=view.description.name,
             href=self._href(view.description.name),
@@ -286,7 +288,8 @@ class _Exchange:
         if topics:
             return self._page("Topics", skip, top, [], more=False)
         return Pending(
-            ListQueues(skip, top, self._reply_to), lambda effect: self._queues_listed(skip, top, effect)
+            ListEntities(EntityKind.QUEUE, skip, top, self._reply_to),
+            lambda effect: self._queues_listed(skip, top, effect),
         )
 
     def _queues_listed(self, skip: int, top: int, effect: AdminEffect) -> Response:
@@ -295,7 +298,7 @@ class _Exchange:
         assert isinstance(effect, EntitiesFound)
         return self._page("Queues", skip, top, effect.entities, effect.more)
 
-    def _page(self, title: str, skip: int, top: int, entities: list[QueueView], more: bool) -> Response:
+    def _page(self, title: str, skip: int, top: int, entities: list[EntityView], more: bool) -> Response:
         where = f"$Resources/{title.lower()}"
         following = self._href(where, f"&%24skip={skip + len(entities)}&%24top={top}") if more else None
         text = atom.feed(

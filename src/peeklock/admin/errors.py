@@ -30,6 +30,8 @@ from peeklock.broker.errors import (
     MessageSizeExceeded,
     NotSupported,
     QuotaExceeded,
+    RuleAlreadyExists,
+    RuleNotFound,
     ServerBusy,
     ServiceBusError,
     SessionCannotBeLocked,
@@ -53,6 +55,8 @@ STATUSES: dict[type[Refusal], int] = {
     AudienceNotCovered: 401,
     ClaimMissing: 401,  # the service does not answer 403 here: that means quota to its clients
     EntityAlreadyExists: 409,
+    RuleNotFound: 404,
+    RuleAlreadyExists: 409,
     EntityDeleted: 404,
     EntityDisabled: 403,
     EntityNotFound: 404,

@@ -15,7 +15,7 @@ from peeklock.admin.durations import format_duration
 from peeklock.admin.errors import NotOffered
 from peeklock.admin.reading import Description
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
-from peeklock.broker.effects import QueueView
+from peeklock.broker.effects import EntityView
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.sequence_numbers import PARTITION_COUNT
 from peeklock.broker.validation import MAX_SIZE_MB_MIN
@@ -79,7 +79,7 @@ def read_queue(
     return QueueDescription(name, **settings)
 
 
-def write_queue(view: QueueView, host: str, message_size_kb_default: int) -> str:
+def write_queue(view: EntityView, host: str, message_size_kb_default: int) -> str:
     """Write a queue's settings and figures, in the service's order of elements."""
     about = view.description
     message_count = (
@@ -123,7 +123,7 @@ def write_queue(view: QueueView, host: str, message_size_kb_default: int) -> str
 
 
 def _element(name: str, value: object) -> str:
-    if isinstance(value, QueueView):
+    if isinstance(value, EntityView):
         return _count_details(value)
     if isinstance(value, bool):
         return f"<{name}>{'true' if value else 'false'}</{name}>"
@@ -131,7 +131,7 @@ def _element(name: str, value: object) -> str:
     return f"<{name}>{text}</{name}>" if text else f"<{name}/>"
 
 
-def _count_details(view: QueueView) -> str:
+def _count_details(view: EntityView) -> str:
     # The JavaScript client expects one attribute here, a prefix, and children that carry this prefix.
     counts = [
         ("ActiveMessageCount", view.active_count),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import Description, RuleDescription
 from peeklock.broker.message import Message
 
 
@@ -18,7 +18,8 @@ class MessageStored:
     """The whole record of a message is now this: it is new, or its state, count or properties changed.
 
     Key: (queue_id, message.position). `payload` is given once, when the body is new; the engine places it and
-    sets `message.body_row` and `message.body_slot`.
+    sets `message.body_row` and `message.body_slot`. The copies of one new body, one for each subscription,
+    come one after another with the same `bytes` object: it is placed once and shared.
     """
 
     queue_id: int
@@ -64,22 +65,40 @@ class EntityStored:
     """An entity was created or updated. Key: entity_id; kept apart from the journal."""
 
     entity_id: int
-    description: QueueDescription
+    description: Description
     created_at_ms: int
     updated_at_ms: int
 
 
 @dataclass(slots=True)
 class EntityRemoved:
-    """An entity and all its queues are gone; their space follows in slices. Key: entity_id; ids are never
-    reused."""
+    """An entity, all its queues and rules are gone; their space follows in slices. Key: entity_id; ids are
+    never reused. The subscriptions of a topic are removed by facts of their own, in the same batch."""
 
     entity_id: int
 
 
+@dataclass(slots=True)
+class RuleStored:
+    """A subscription has this rule. Key: (entity_id, rule.name without regard to case); kept apart from the
+    journal."""
+
+    entity_id: int
+    rule: RuleDescription
+
+
+@dataclass(slots=True)
+class RuleRemoved:
+    """A rule is gone. Key: as `RuleStored`."""
+
+    entity_id: int
+    name: str
+
+
 Change: TypeAlias = (
-    MessageStored | MessageRemoved | NumbersIssued | MessageIdSeen | EntityStored | EntityRemoved
-)
+    MessageStored | MessageRemoved | NumbersIssued | MessageIdSeen | EntityStored | EntityRemoved |
+    RuleStored | RuleRemoved
+)  # fmt: skip
 
 QUEUES_PER_ENTITY = 4
 """queue_id = entity_id * QUEUES_PER_ENTITY + SubQueue.value, or + SESSION_STATES."""

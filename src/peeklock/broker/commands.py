@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.message import Message, Routing
+from peeklock.broker.descriptions import Description, EntityKind, RuleDescription
+from peeklock.broker.message import Message
 
 Link: TypeAlias = tuple[int, int, int]
 """(connection id, channel, handle): names a link while it lives."""
@@ -38,7 +38,8 @@ class SubQueue(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An entity and one of its queues; `path` is as the client spelt it, looked up case-insensitively."""
+    """An entity and one of its queues; `path` is as the client spelt it, looked up case-insensitively. That
+    of a subscription is `topic/Subscriptions/name`."""
 
     path: str
     sub_queue: SubQueue = SubQueue.MAIN
@@ -301,7 +302,7 @@ class Fetched:
 
     queue_id: int
     position: int
-    routing: Routing
+    payload: bytes
 
 
 # Sessions: each answered to `reply_to`, or Failed(reply_to, error). All but the listing want the session to
@@ -391,34 +392,89 @@ class LookUp:
 
 
 @dataclass(slots=True)
-class CreateQueue:
-    """-> EntityFound of the new queue."""
+class CreateEntity:
+    """-> EntityFound of the new entity."""
 
-    description: QueueDescription
+    description: Description
     reply_to: ReplyTo
+    rule: RuleDescription | None = None
+    """First rule of a subscription; None = `$Default`, which takes all messages."""
 
 
 @dataclass(slots=True)
-class UpdateQueue:
-    """Replace the mutable settings of a queue, live (A-07); held locks drop (L-12) if something changed ->
+class UpdateEntity:
+    """Replace the mutable settings of an entity, live (A-07); held locks drop (L-12) if something changed ->
     EntityFound."""
 
-    description: QueueDescription
+    description: Description
     reply_to: ReplyTo
 
 
 @dataclass(slots=True)
 class DeleteEntity:
-    """-> Done. Its links are detached."""
+    """-> Done. Its links are detached; a topic goes with its subscriptions."""
 
     path: str
     reply_to: ReplyTo
 
 
 @dataclass(slots=True)
-class ListQueues:
+class ListEntities:
     """-> EntitiesFound, sorted by name."""
 
+    kind: EntityKind
+    skip: int
+    top: int
+    reply_to: ReplyTo
+    topic: str | None = None
+    """Of which topic subscriptions are listed."""
+
+
+# Rules of subscriptions: each answered to `reply_to`, or Failed(reply_to, error). `path` is the
+# subscription's; rules are found without regard to case.
+
+
+@dataclass(slots=True)
+class AddRule:
+    """-> RulesFound of the new rule. A message that is sent from now on is judged by it."""
+
+    path: str
+    rule: RuleDescription
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class UpdateRule:
+    """Replace filter and action of a rule -> RulesFound of it."""
+
+    path: str
+    rule: RuleDescription
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class RemoveRule:
+    """-> Done. What the subscription holds already stays."""
+
+    path: str
+    name: str
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class FindRule:
+    """-> RulesFound of one rule."""
+
+    path: str
+    name: str
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class ListRules:
+    """-> RulesFound, sorted by name; may be empty."""
+
+    path: str
     skip: int
     top: int
     reply_to: ReplyTo
@@ -439,6 +495,7 @@ Command: TypeAlias = (
     OpenSender | OpenReceiver | OpenCoordinator | CloseLink | SetCredit | DropConnection | Send | SendBatch |
     Complete | Abandon | Defer | DeadLetter | Release | RenewLocks | Peek | Schedule | CancelScheduled |
     ReceiveDeferred | UpdateDisposition | DeleteMessages | PurgeMessages | Fetched | RenewSessionLock |
-    GetSessionState | SetSessionState | ListSessions | Declare | Discharge | Enlist | LookUp | CreateQueue |
-    UpdateQueue | DeleteEntity | ListQueues | LimitSending
+    GetSessionState | SetSessionState | ListSessions | Declare | Discharge | Enlist | LookUp | CreateEntity |
+    UpdateEntity | DeleteEntity | ListEntities | AddRule | UpdateRule | RemoveRule | FindRule | ListRules |
+    LimitSending
 )  # fmt: skip

@@ -1,14 +1,18 @@
-"""Entity descriptions and the limits of the tiers, as data.
+"""Descriptions of entities and rules, as data.
 
-Owns: what a queue's settings are, their defaults and ranges, and the tier tables. Must not know: XML, JSON
-files, wire.
-Source: wire contract 7.3, 10.1, 10.2; Learn "Service Bus quotas".
+Owns: what the settings of a queue, a topic, a subscription and a rule are, and their defaults. Must not know:
+XML, JSON files, wire, ranges (`validation`). A setting that a kind of entity cannot have is a constant of its
+class, so that all kinds can be asked alike.
+Source: wire contract 7.3 to 7.6, 10.1; Learn "Service Bus quotas".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar, TypeAlias
+
+from peeklock.rules.filters import Filter, SqlAction, TrueFilter
 
 UNLIMITED_MS = 922_337_203_685_477
 """The largest time span, P10675199DT2H48M5.4775807S, in whole ms: stands for "never"."""
@@ -44,3 +48,95 @@ class QueueDescription:
     enable_express: bool = False
     max_message_size_kb: int | None = None
     """None = the tier's default; settable in the premium tier only."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """Settings of a topic. Times in ms."""
+
+    name: str
+    max_size_mb: int = 1024
+    requires_duplicate_detection: bool = False
+    default_ttl_ms: int = UNLIMITED_MS
+    duplicate_window_ms: int = 600_000
+    enable_batched_operations: bool = True
+    status: EntityStatus = EntityStatus.ACTIVE
+    user_metadata: str | None = None
+    auto_delete_on_idle_ms: int = UNLIMITED_MS
+    enable_partitioning: bool = False
+    enable_express: bool = False
+    support_ordering: bool = True
+    max_message_size_kb: int | None = None
+    """None = the tier's default; settable in the premium tier only."""
+
+    lock_duration_ms: ClassVar[int] = 60_000
+    requires_session: ClassVar[bool] = False
+    dead_lettering_on_expiration: ClassVar[bool] = False
+    max_delivery_count: ClassVar[int] = 10
+    forward_to: ClassVar[str | None] = None
+    forward_dead_lettered_to: ClassVar[str | None] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionDescription:
+    """Settings of a subscription. Times in ms."""
+
+    topic_name: str
+    subscription_name: str
+    lock_duration_ms: int = 60_000
+    requires_session: bool = False
+    default_ttl_ms: int = UNLIMITED_MS
+    dead_lettering_on_expiration: bool = False
+    dead_lettering_on_filter_errors: bool = True
+    max_delivery_count: int = 10
+    enable_batched_operations: bool = True
+    status: EntityStatus = EntityStatus.ACTIVE
+    forward_to: str | None = None
+    forward_dead_lettered_to: str | None = None
+    user_metadata: str | None = None
+    auto_delete_on_idle_ms: int = UNLIMITED_MS
+
+    requires_duplicate_detection: ClassVar[bool] = False
+    duplicate_window_ms: ClassVar[int] = 600_000
+
+    @property
+    def name(self) -> str:
+        """The path by which clients name it."""
+        return subscription_path(self.topic_name, self.subscription_name)
+
+
+Description: TypeAlias = QueueDescription | TopicDescription | SubscriptionDescription
+
+
+class EntityKind(Enum):
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+
+
+KINDS: dict[type, EntityKind] = {
+    QueueDescription: EntityKind.QUEUE,
+    TopicDescription: EntityKind.TOPIC,
+    SubscriptionDescription: EntityKind.SUBSCRIPTION,
+}
+
+
+def subscription_path(topic_name: str, subscription_name: str) -> str:
+    """Give the path of a subscription. Source: wire contract 0.5."""
+    return f"{topic_name}/Subscriptions/{subscription_name}"
+
+
+DEFAULT_RULE_NAME = "$Default"
+
+_ALL_MESSAGES = TrueFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDescription:
+    """One rule of a subscription."""
+
+    name: str
+    filter: Filter = _ALL_MESSAGES
+    action: SqlAction | None = None
+    created_at_ms: int = 0
+    """UTC; given by the broker."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from peeklock.broker.commands import Link, ReplyTo
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import Description, RuleDescription
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.message import Message, MessageView
 
@@ -149,8 +149,8 @@ class Enlisted:
 
 @dataclass(slots=True)
 class Fetch:
-    """Read the routing fields of a stored message -> Fetched. The one effect for nobody outside: whoever
-    dispatches effects reads the body and answers."""
+    """Read the body of a stored message -> Fetched. The one effect for nobody outside: whoever dispatches
+    effects reads it and answers."""
 
     queue_id: int
     message: Message
@@ -168,11 +168,11 @@ class Failed:
 
 
 @dataclass(slots=True)
-class QueueView:
-    """A queue's description with its runtime figures, as the administration shows it."""
+class EntityView:
+    """An entity's description with its runtime figures, as the administration shows it."""
 
     entity_id: int
-    description: QueueDescription
+    description: Description
     created_at_ms: int
     updated_at_ms: int
     accessed_at_ms: int
@@ -183,24 +183,38 @@ class QueueView:
     scheduled_count: int
     dead_letter_count: int
     transfer_dead_letter_count: int
+    subscription_count: int = 0
+    """Of a topic, and so are the next three."""
+    sql_filter_count: int = 0
+    """Filters of all its subscriptions that are not correlation filters."""
+    correlation_filter_count: int = 0
+    unmatched_count: int = 0
+    """Messages since start that no rule chose: accepted and gone."""
 
 
 @dataclass(slots=True)
 class EntityFound:
     reply_to: ReplyTo
-    entity: QueueView
+    entity: EntityView
 
 
 @dataclass(slots=True)
 class EntitiesFound:
     reply_to: ReplyTo
-    entities: list[QueueView]
+    entities: list[EntityView]
     more: bool
+
+
+@dataclass(slots=True)
+class RulesFound:
+    reply_to: ReplyTo
+    rules: list[RuleDescription]
+    more: bool = False
 
 
 Effect: TypeAlias = (
     SenderOpened | ReceiverOpened | CoordinatorOpened | LinkRefused | DetachLink | Accepted | Rejected |
     Deliver | Drained | Settled | SettlementFailed | LocksRenewed | MessagesFound | MessagesScheduled |
     MessagesDeleted | SessionLockRenewed | SessionsFound | Declared | Enlisted | Fetch | Done | Failed |
-    EntityFound | EntitiesFound
+    EntityFound | EntitiesFound | RulesFound
 )  # fmt: skip

@@ -13,7 +13,7 @@ from peeklock.broker.changes import QUEUES_PER_ENTITY, EntityRemoved, EntityStor
 from peeklock.broker.commands import Address, Link, SubQueue
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.duplicates import Duplicates
-from peeklock.broker.effects import QueueView
+from peeklock.broker.effects import EntityView
 from peeklock.broker.errors import EntityAlreadyExists, EntityDisabled, EntityNotFound, QuotaExceeded
 from peeklock.broker.message import Message
 from peeklock.broker.message_queue import MessageQueue
@@ -133,9 +133,9 @@ class Entity:
         self.updated_at_ms = now_ms
         self._apply_settings(limits)
 
-    def view(self) -> QueueView:
+    def view(self) -> EntityView:
         main = self.main
-        return QueueView(
+        return EntityView(
             entity_id=self.entity_id,
             description=self.description,
             created_at_ms=self.created_at_ms,

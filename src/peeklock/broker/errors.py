@@ -71,6 +71,14 @@ class TransactionRolledBack(ServiceBusError):
     """Not all that was enlisted can still be done, so none of it was."""
 
 
+class RuleNotFound(ServiceBusError):
+    """The subscription has no rule of that name."""
+
+
+class RuleAlreadyExists(ServiceBusError):
+    """The subscription has a rule of that name already."""
+
+
 class MessageNotFound(ServiceBusError):
     """No message with that sequence number in the state asked for."""
 

@@ -31,6 +31,7 @@ from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change
 from peeklock.broker.effects import Effect, Fetch
 from peeklock.broker.message import NEVER_MS, Message, Routing
+from peeklock.broker.routing import read_routing
 from peeklock.broker.timers import FAR_MS
 
 if TYPE_CHECKING:
@@ -212,13 +213,13 @@ class Forwarding:
             self.forget(source.queue_id)
         return work
 
-    def fetched(self, queue: MessageQueue, position: int, routing: Routing) -> None:
-        """Take the fields of a parked message. It may be gone; then those behind it are next."""
+    def fetched(self, queue: MessageQueue, position: int, payload: bytes) -> None:
+        """Take the body of a parked message. It may be gone; then those behind it are next."""
         asked = self._asked.get(queue.queue_id)
         if not len(queue.active):
             self.forget(queue.queue_id)
         elif asked is not None and position in asked:
-            asked[position] = routing
+            asked[position] = read_routing(payload)
             queue.forward_stored_from(position)
 
     def forget(self, queue_id: int) -> None:

@@ -136,10 +136,10 @@ class Namespace:
             ask.Discharge: (self._transactions.discharge, _reject),
             ask.Enlist: (self._transactions.enlist, self._refuse_enlisted),
             ask.LookUp: (self._look_up, _fail),
-            ask.CreateQueue: (self._create_queue, _fail),
-            ask.UpdateQueue: (self._update_queue, _fail),
+            ask.CreateEntity: (self._create_queue, _fail),
+            ask.UpdateEntity: (self._update_queue, _fail),
             ask.DeleteEntity: (self._delete_entity, _fail),
-            ask.ListQueues: (self._list_queues, _fail),
+            ask.ListEntities: (self._list_queues, _fail),
             ask.LimitSending: (operations.limit_sending, _cannot_fail),
         }
 
@@ -223,7 +223,7 @@ class Namespace:
         effects.append(do.EntityFound(command.reply_to, self._entities.find(command.address.path).view()))
 
     def _create_queue(
-        self, command: ask.CreateQueue, now_ms: int, changes: list[Change], effects: list[Effect]
+        self, command: ask.CreateEntity, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entity = self._entities.create(command.description, now_ms)
         self._idle.watch(entity, now_ms)
@@ -231,7 +231,7 @@ class Namespace:
         effects.append(do.EntityFound(command.reply_to, entity.view()))
 
     def _update_queue(
-        self, command: ask.UpdateQueue, now_ms: int, changes: list[Change], effects: list[Effect]
+        self, command: ask.UpdateEntity, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entity, description = self._entities.checked_update(command.description)
         if description != entity.description:
@@ -277,7 +277,7 @@ class Namespace:
         changes.append(self._entities.remove(entity))
 
     def _list_queues(
-        self, command: ask.ListQueues, now_ms: int, changes: list[Change], effects: list[Effect]
+        self, command: ask.ListEntities, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entities, more = self._entities.page(command.skip, command.top)
         effects.append(do.EntitiesFound(command.reply_to, [entity.view() for entity in entities], more))
@@ -329,7 +329,7 @@ class Namespace:
 
     # Figures
 
-    def queue_views(self) -> list[do.QueueView]:
+    def entity_views(self) -> list[do.EntityView]:
         """Show all queues, sorted by name."""
         return [entity.view() for entity in self._entities.page(0, len(self._entities))[0]]
 

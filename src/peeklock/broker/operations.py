@@ -473,7 +473,7 @@ class Operations:
     ) -> None:
         queue = self._queues.get(command.queue_id)
         if queue is not None:
-            self._forwarding.fetched(queue, command.position, command.routing)
+            self._forwarding.fetched(queue, command.position, command.payload)
 
     # Sessions
 

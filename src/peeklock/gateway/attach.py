@@ -16,9 +16,9 @@ from peeklock.amqp.performatives import Coordinator, Source
 from peeklock.amqp.types import Described, Encoded, Long, Role, Symbol
 from peeklock.broker.commands import ReceiveMode, SessionWish, SubQueue
 from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
+from peeklock.broker.routing import ID_LENGTH_MAX
 from peeklock.gateway.address import COORDINATOR, Node, NodeKind, parse_node, shown
 from peeklock.gateway.errors import AddressInvalid, FilterInvalid
-from peeklock.gateway.inspection import ID_LENGTH_MAX
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 SESSION_FILTER_CODE = 0x000000137000000C

@@ -50,10 +50,11 @@ from peeklock.broker.errors import (
     ServerBusy,
     ServiceBusError,
 )
+from peeklock.broker.routing import ID_LENGTH_MAX
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context, Payloads
 from peeklock.gateway.errors import GatewayError
-from peeklock.gateway.inspection import ID_LENGTH_MAX, take_in
+from peeklock.gateway.inspection import take_in
 from peeklock.gateway.requests import Request, refuse_management, respond_management
 
 DELETE_COUNT_MAX = 4000

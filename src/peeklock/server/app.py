@@ -25,7 +25,8 @@ import click
 
 from peeklock import __version__
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority
-from peeklock.broker.commands import ListQueues
+from peeklock.broker.commands import ListEntities
+from peeklock.broker.descriptions import EntityKind
 from peeklock.broker.effects import Failed
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
@@ -266,7 +267,7 @@ class Broker:
 
         self._namespace_name = config.namespace
         try:
-            found: Any = await shard.submit(lambda to: ListQueues(0, sys.maxsize, to))
+            found: Any = await shard.submit(lambda to: ListEntities(EntityKind.QUEUE, 0, sys.maxsize, to))
             for step in reconcile(config, found.entities, TIERS[self._settings.tier]):
                 answer = await shard.submit(step)
                 if isinstance(answer, Failed):

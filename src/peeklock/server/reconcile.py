@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 
-from peeklock.broker.commands import CreateQueue, ReplyTo, UpdateQueue
+from peeklock.broker.commands import CreateEntity, ReplyTo, UpdateEntity
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import QueueView
+from peeklock.broker.effects import EntityView
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.quotas import TierLimits
 from peeklock.broker.validation import checked_queue, checked_update
@@ -40,13 +40,13 @@ class Step:
     description: QueueDescription
     exists: bool
 
-    def __call__(self, reply_to: ReplyTo) -> CreateQueue | UpdateQueue:
+    def __call__(self, reply_to: ReplyTo) -> CreateEntity | UpdateEntity:
         if self.exists:
-            return UpdateQueue(self.description, reply_to)
-        return CreateQueue(self.description, reply_to)
+            return UpdateEntity(self.description, reply_to)
+        return CreateEntity(self.description, reply_to)
 
 
-def reconcile(config: Config, existing: Iterable[QueueView], limits: TierLimits) -> list[Step]:
+def reconcile(config: Config, existing: Iterable[EntityView], limits: TierLimits) -> list[Step]:
     """Give the commands that make the namespace agree with the file; queues that agree already give none.
 
     Only what the file names is changed: a setting that it leaves out stays as it is on a queue that exists,

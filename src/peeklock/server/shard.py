@@ -30,7 +30,6 @@ from peeklock.broker.effects import (
 from peeklock.broker.namespace import Namespace
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimRead
-from peeklock.gateway.inspection import read_routing
 from peeklock.server import log
 from peeklock.server.tasks import tell_failure
 from peeklock.store.base import Store, StoreError
@@ -476,4 +475,4 @@ class Shard:
 
 
 def _fetched(fetch: Fetch, payload: bytes) -> Fetched:
-    return Fetched(fetch.queue_id, fetch.message.position, read_routing(payload))
+    return Fetched(fetch.queue_id, fetch.message.position, payload)

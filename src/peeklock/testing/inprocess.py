@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from peeklock.auth import Authority
 from peeklock.broker.commands import Address as EntityAddress
-from peeklock.broker.commands import Command, CreateQueue, Fetched, LookUp, ReplyTo
+from peeklock.broker.commands import Command, CreateEntity, Fetched, LookUp, ReplyTo
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Effect, EntityFound, Failed, Fetch, QueueView
+from peeklock.broker.effects import Effect, EntityFound, EntityView, Failed, Fetch
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
@@ -24,7 +24,6 @@ from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
-from peeklock.gateway.inspection import read_routing
 from peeklock.gateway.namespaces import Namespaces, OneNamespace
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.clock import ManualClock
@@ -130,11 +129,11 @@ class InProcessBroker:
         self._connections[self._last_connection_id] = connection
         return connection
 
-    def create_queue(self, name: str, **settings: Any) -> QueueView:
+    def create_queue(self, name: str, **settings: Any) -> EntityView:
         """Create a queue. Raises: the broker's refusal."""
-        return self._ask_entity(lambda reply_to: CreateQueue(QueueDescription(name, **settings), reply_to))
+        return self._ask_entity(lambda reply_to: CreateEntity(QueueDescription(name, **settings), reply_to))
 
-    def queue(self, name: str) -> QueueView:
+    def queue(self, name: str) -> EntityView:
         """Give a queue's description and figures. Raises: EntityNotFound."""
         return self._ask_entity(lambda reply_to: LookUp(EntityAddress(name), reply_to))
 
@@ -205,8 +204,7 @@ class InProcessBroker:
                 payload = self._body(effect.message)
                 if payload is None:
                     payload = self._read_body(effect.message)
-                routing = read_routing(payload)
-                self.offer([Fetched(effect.queue_id, effect.message.position, routing)])
+                self.offer([Fetched(effect.queue_id, effect.message.position, payload)])
                 continue
             reply_to: ReplyTo | None = getattr(effect, "reply_to", None)
             connection_id = effect.link[0] if reply_to is None else reply_to[0]  # type: ignore[union-attr]
@@ -235,7 +233,7 @@ class InProcessBroker:
     def _body(self, message: Message) -> bytes | None:
         return self.engine.bodies.get(message.body_row, message.body_slot)
 
-    def _ask_entity(self, make: Callable[[ReplyTo], Command]) -> QueueView:
+    def _ask_entity(self, make: Callable[[ReplyTo], Command]) -> EntityView:
         answer = self.ask(make)
         if isinstance(answer, Failed):
             raise answer.error
