@@ -12,6 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from peeklock.amqp import codec
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker.commands import Address, Disposition, Link, ReceiveMode, ReplyTo, SessionWish, SubQueue
@@ -147,7 +148,7 @@ class Scene:
         pick = self.random.choice
         size = 40 + next(self.counter)
         session_id = pick([None, "s", "t", ""])
-        message_id = pick([None, b"1", b"2", b"%d" % size])
+        message_id = pick([None, codec.encode("1"), codec.encode("2"), codec.encode(str(size))])
         self.routings[size] = Routing(message_id, session_id, pick([session_id, session_id or "k"]))
         self.ids[message_id or b""] += 1
         ttl_ms = pick([None, None, None, 0, 3_000])
