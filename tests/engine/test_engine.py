@@ -14,6 +14,7 @@ from tests.engine.tiny import (
     QUEUE_ID,
     Create,
     Delete,
+    Fan,
     Look,
     Move,
     Put,
@@ -149,6 +150,57 @@ def test_a_copy_shares_the_body(rig: Rig) -> None:
     [copy] = rig.namespace.queues[DEAD_LETTER_QUEUE_ID].values()
     assert (copy.queue_id, copy.body_row, copy.body_slot, copy.journal_no) == (DEAD_LETTER_QUEUE_ID, 1, 1, 3)
     assert rig.body(copy) == b"b"
+
+
+SUBSCRIPTIONS = [4 * n for n in range(2, 102)]  # 100 entities beside the first one
+
+
+def with_subscriptions() -> Rig:
+    rig = Rig()
+    rig.commit(Create(), *(Create(queue_id // 4) for queue_id in SUBSCRIPTIONS))
+    return rig
+
+
+def test_copies_of_one_new_body_share_it() -> None:
+    """A hundred copies take the bytes of one, in memory and in the batch. Req: P-01."""
+    rig = with_subscriptions()
+    body, other = b"x" * 1000, b"y" * 1000
+    rig.offer(Put(b"before"), Fan(body, SUBSCRIPTIONS), Fan(other, SUBSCRIPTIONS))
+    assert rig.engine.open_bytes == 6 + 2 * 1000 + 201 * RECORD_BYTES
+    batch = rig.begin()
+    assert batch is not None
+    assert batch.body_rows == {1: [b"before", body, other]}
+    rig.finish()
+    for slot, payload in ((1, body), (2, other)):
+        copies = [rig.namespace.queues[queue_id][slot] for queue_id in SUBSCRIPTIONS]
+        assert {(m.body_row, m.body_slot) for m in copies} == {(1, slot)}
+        assert [m.queue_id for m in copies] == SUBSCRIPTIONS
+        assert all(rig.body(m) == payload for m in copies)
+    rig.engine.ledger.check(rig.messages())
+
+
+def test_a_body_that_is_sent_again_is_placed_again() -> None:
+    """Only the copies that one command makes are known to be of one body."""
+    rig = with_subscriptions()
+    body = b"x" * 1000
+    rig.offer(Fan(body, [8, 12]), Fan(body, [8, 12]))
+    batch = rig.begin()
+    assert batch is not None
+    assert batch.body_rows == {1: [body, body]}
+    assert [(m.queue_id, m.body_slot) for m in rig.messages()] == [(8, 0), (8, 1), (12, 0), (12, 1)]
+
+
+def test_copies_of_a_body_that_fills_a_row_share_it() -> None:
+    """The row of the body before it is closed for them, their own one is not."""
+    rig = with_subscriptions()
+    body = bytes(engine_module.ROW_BYTES_MAX)
+    rig.offer(Put(b"before"), Fan(body, SUBSCRIPTIONS), Put(b"after"))
+    batch = rig.begin()
+    assert batch is not None
+    assert batch.body_rows == {1: [b"before"], 2: [body], 3: [b"after"]}
+    rig.finish()
+    assert {m.body_row for m in rig.messages() if m.size_bytes == len(body)} == {2}
+    rig.engine.ledger.check(rig.messages())
 
 
 def test_a_body_delivered_by_its_removal_can_still_be_read_back(rig: Rig) -> None:

@@ -5,7 +5,7 @@ Stands in where a test is about durability or space and not about queues.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from peeklock.broker.changes import (
@@ -35,6 +35,14 @@ class Put:
     message_id: bytes | None = None
     queue_id: int = QUEUE_ID
     session_id: str | None = None
+
+
+@dataclass
+class Fan:
+    """Put a copy of one message into each of several queues."""
+
+    payload: bytes
+    queue_ids: Sequence[int]
 
 
 @dataclass
@@ -116,6 +124,11 @@ class TinyNamespace:
                     )
                     changes.append(seen)
                 return changes, [self._done()]
+            case Fan(payload, queue_ids):
+                copies = [(queue_id, Message(len(payload))) for queue_id in queue_ids]
+                for queue_id, copy in copies:
+                    self._number(queue_id, copy, now_ms)
+                return [MessageStored(queue_id, copy, payload) for queue_id, copy in copies], [self._done()]
             case Take(position, queue_id):
                 message = self.queues[queue_id].pop(position)
                 return [MessageRemoved(queue_id, message)], [

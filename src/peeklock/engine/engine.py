@@ -145,6 +145,8 @@ class Engine:
         ledger = self.ledger
         frame_live = ledger.frame_live
         ids = 0
+        first: Message | None = None  # of the body that was placed last
+        placed: bytes | None = None
         for change in changes:
             if type(change) is MessageStored:
                 message = change.message
@@ -155,9 +157,15 @@ class Engine:
                     payload = change.payload
                     if payload is None:
                         ledger.share(message)
+                    elif first is not None and payload is placed:
+                        message.body_row = first.body_row
+                        message.body_slot = first.body_slot
+                        ledger.share(message)
+                        self._open_bytes += RECORD_BYTES
                     else:
                         self._place(message, payload)
                         self._open_bytes += len(payload) + RECORD_BYTES
+                        first, placed = message, payload
                     ledger.live_messages += 1
                 frame_live[-1] += 1
                 message.journal_no = self._no
