@@ -13,7 +13,7 @@ import peeklock.gateway.annotations as module
 from peeklock.amqp.codec import decode_typed
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import scan
-from peeklock.amqp.types import Array, Int, Long, Short, Symbol, Timestamp, UByte, UInt
+from peeklock.amqp.types import Array, Described, Int, Long, Short, Symbol, Timestamp, UByte, UInt, ULong
 from peeklock.broker.message import MessageState, MessageView
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.inspection import inspect
@@ -249,6 +249,102 @@ def test_properties_are_added_where_there_were_none() -> None:
         encoded = shown(payload, overlay={"DeadLetterReason": "why"})
         assert typed(encoded, "application_properties") == {"DeadLetterReason": "why"}
         assert encoded.endswith(section(0x75, b"hello"))
+
+
+def test_what_a_rule_s_action_removed_and_set_is_merged() -> None:
+    """Req: P-02. Strings set application properties, binaries remove them, symbols name fields."""
+    payload = message_bytes(
+        header=[True],
+        annotations={Symbol("x-opt-partition-key"): "old", Symbol("mine"): Int(1)},
+        properties=[uuid.UUID(int=2), b"user", "to", "label", None, ULong(9), Symbol("text/plain")],
+        application_properties={"kept": Int(7), "gone": "x", "changed": 1},
+    )
+    overlay = {
+        "changed": Long(2),
+        "added": Described(Symbol("com.microsoft:timespan"), Long(10)),
+        b"gone": None,
+        b"never there": None,
+        Symbol("subject"): "red",
+        Symbol("to"): None,
+        Symbol("content-type"): "application/json",
+        Symbol("group-id"): "s",
+        Symbol("reply-to-group-id"): "r",
+        Symbol("x-opt-partition-key"): "s",
+        Symbol("x-opt-via-partition-key"): "v",
+    }
+    encoded = shown(payload, overlay=overlay)
+    assert typed(encoded, "application_properties") == {
+        "kept": Int(7),
+        "changed": Long(2),
+        "added": Described(Symbol("com.microsoft:timespan"), Long(10)),
+    }
+    expected = [uuid.UUID(int=2), b"user", None, "red", None, ULong(9), Symbol("application/json")]
+    expected += [None, None, None, "s", None, "r"]
+    found = typed(encoded, "properties")
+    assert found == expected
+    assert [type(value) for value in found] == [type(value) for value in expected]
+    annotations = typed(encoded, "message_annotations")
+    assert annotations["x-opt-sequence-number"] == 5
+    assert {key: annotations[key] for key in list(annotations)[5:]} == {
+        "mine": Int(1),
+        "x-opt-partition-key": "s",
+        "x-opt-via-partition-key": "v",
+    }
+    assert typed(encoded, "header")[0] is True
+    assert encoded.endswith(section(0x75, b"hello"))
+
+
+@pytest.mark.parametrize("name", ["message-id", "to", "subject", "reply-to", "correlation-id"])
+def test_a_field_is_set_where_there_were_no_properties(name: str) -> None:
+    """Req: P-02. And where the sender's are too few."""
+    place = ["message-id", "", "to", "subject", "reply-to", "correlation-id"].index(name)
+    for properties in (None, [], [None] * 13, ["id"]):
+        payload = message_bytes(properties=properties, application_properties={"n": 1})
+        encoded = shown(payload, overlay={Symbol(name): "x" * 300})
+        found = typed(encoded, "properties")
+        assert found[place] == "x" * 300
+        assert len(found) == place + 1
+        if place:
+            assert found[0] == (properties[0] if properties else None)
+        assert encoded.endswith(section(0x74, {"n": 1}) + section(0x75, b"hello"))
+
+
+def test_annotations_are_set_where_there_were_none_and_removed() -> None:
+    """Req: P-02."""
+    for payload in (message_bytes(), message_bytes(header=[True])):
+        encoded = shown(payload, overlay={Symbol("x-opt-partition-key"): "p"})
+        assert typed(encoded, "message_annotations")["x-opt-partition-key"] == "p"
+        assert encoded.endswith(message_bytes())
+    payload = message_bytes(annotations={Symbol("x-opt-partition-key"): "old"})
+    encoded = shown(payload, overlay={Symbol("x-opt-partition-key"): None})
+    assert "x-opt-partition-key" not in typed(encoded, "message_annotations")
+
+
+def test_a_map_that_loses_its_last_pair_goes() -> None:
+    """Req: P-02."""
+    payload = message_bytes(application_properties={"gone": 1})
+    assert typed(shown(payload, overlay={b"gone": None}), "application_properties") is None
+    assert typed(shown(message_bytes(), overlay={b"gone": None}), "application_properties") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("text/plain", 0xA3), ("t" * 200, 0xA3), ("t" * 300, 0xB3), ("süß", 0xA1)]
+)
+def test_a_content_type_is_a_symbol_where_it_can_be(text: str, code: int) -> None:
+    """Source: wire contract 3.2."""
+    encoded = shown(message_bytes(), overlay={Symbol("content-type"): text})
+    assert typed(encoded, "properties")[6] == text
+    raw = scan(encoded).property_raw(6)
+    assert raw is not None
+    assert raw[0] == code
+
+
+def test_fields_that_cannot_be_read_stay_as_they_are() -> None:
+    """Req: R-05. A list whose element reaches beyond it."""
+    broken = b"\x00\x53\x73\xc0\x03\x01\xa1\x7f"
+    payload = broken + section(0x75, b"hello")
+    encoded = shown(payload, overlay={Symbol("subject"): "red"})
+    assert encoded.endswith(payload)
 
 
 def test_properties_that_cannot_be_read_give_way_to_the_broker_s() -> None:

@@ -7,8 +7,8 @@ What the sender put before the bare message (header, delivery- and message-annot
 few bytes for many messages. For each such prefix a `_Layout` is worked out once: constants and one `struct`
 that holds all that differs from message to message. A partition or a dead-letter source is rare and one of
 few: it is a constant of the layout. The broker's own keys always win over the sender's; every
-other key and value is passed on bit for bit.
-Source: wire contract 0.4, 3.1, 3.2, 3.4, 3.6.
+other key and value is passed on bit for bit, unless the message's overlay changes it.
+Source: wire contract 0.4, 3.1, 3.2, 3.4, 3.6, 9.4.
 """
 
 from __future__ import annotations
@@ -41,6 +41,26 @@ BROKER_OWNED = frozenset(
 """Message annotations of the broker: what a sender says under these names is overwritten, never trusted."""
 
 _LOCK_TOKEN = "x-opt-lock-token"
+
+_FIELDS = {
+    "message-id": 0,
+    "to": 2,
+    "subject": 3,
+    "reply-to": 4,
+    "correlation-id": 5,
+    "content-type": 6,
+    "group-id": 10,
+    "reply-to-group-id": 12,
+}
+"""Fields of the properties section that an overlay can change, by their places. Any other symbol in it names
+an annotation. Source: AMQP 3.2.4."""
+
+_CONTENT_TYPE = 6
+_FIELDS_MAX = 13
+
+_NULL = b"\x40"
+_STRING8 = 0xA1
+_STRING32 = 0xB1
 
 _LAYOUTS_MAX = 256
 _PREFIX_BYTES_MAX = 256
@@ -84,7 +104,13 @@ def encode_for_receiver(
     if partitioned or message.dead_letter_source is not None:
         partition = message.sequence_number >> 48 if partitioned else None
         own = _own_pairs(partition, message.dead_letter_source)
-    key = (payload[:offset], ttl_ms is None, lock, own)
+    overlay = message.overlay
+    if overlay is None:
+        prefix = payload[:offset]
+        bare = payload[offset:] if offset else payload
+    else:
+        prefix, bare = _overlaid(payload, offset, overlay)
+    key = (prefix, ttl_ms is None, lock, own)
     layout = _LAYOUTS.get(key)
     if layout is None:
         layout = _keep(key, _Layout(*key))
@@ -137,9 +163,6 @@ def encode_for_receiver(
             _MESSAGE_STATE,
             view.state,
         )
-    bare = payload[offset:] if offset else payload
-    if message.overlay is not None:
-        bare = _overlaid(bare, message.overlay)
     if layout.further_annotations:
         return b"".join((front, layout.further_annotations, bare))
     return front + bare
@@ -300,22 +323,94 @@ def _pairs_by_key(buf: bytes, offset: int) -> Iterable[tuple[object, bytes]]:
         yield str(key) if isinstance(key, str) else buf[start:value_start], buf[start:end]
 
 
-def _overlaid(bare: bytes, overlay: bytes) -> bytes:
-    """Merge changed application properties (an encoded map) into a bare message.
+def _overlaid(payload: bytes, bare_offset: int, overlay: bytes) -> tuple[bytes, bytes]:
+    """Give what stands before the bare message, and the bare message, both with what an overlay changes.
 
-    The sender's others stay bit for bit. Their map is not looked into when a message arrives: one that cannot
-    be read gives way to the changes, so that the message can still be dead-lettered and read.
+    What the types of its keys mean: `broker.properties`. All that the sender set and nobody changed stays bit
+    for bit.
     """
+    set_pairs: dict[object, bytes] = {}
+    removed: list[str] = []
+    fields: dict[int, bytes] = {}
+    annotations: dict[str, bytes] = {}
+    for key, start, value_start, end in iter_map_raw(overlay):
+        if isinstance(key, bytes):
+            removed.append(key.decode())
+        elif not isinstance(key, Symbol):
+            set_pairs[key] = overlay[start:end]
+        elif key in _FIELDS:
+            fields[_FIELDS[key]] = overlay[value_start:end]
+        else:
+            annotations[key] = b"" if overlay[value_start] == _NULL[0] else overlay[start:end]
+    prefix = payload[:bare_offset]
+    if annotations:
+        prefix = _with_annotations(prefix, annotations)
+    bare = payload[bare_offset:]
     sections = scan(bare)
+    # The properties, where there are any, are what a bare message begins with.
+    middle = 0 if sections.properties is None else sections.properties[1]
+    properties = _with_fields(bare[:middle], fields) if fields else bare[:middle]
+    if not set_pairs and not removed:
+        return prefix, properties + bare[middle:]
+    section, end = _application_properties(bare, sections.application_properties, set_pairs, removed)
+    return prefix, properties + section + bare[end or middle :]
+
+
+def _with_annotations(prefix: bytes, changed: dict[str, bytes]) -> bytes:
+    """Change message-annotations, the last section of a prefix; a changed pair that is empty is removed."""
+    span = scan(prefix).message_annotations
+    start = len(prefix)
+    pairs: list[bytes] = []
+    if span is not None:
+        start = span[0]
+        pairs += _foreign_pairs(prefix, _value_start(prefix, span), changed)
+    pairs += [pair for pair in changed.values() if pair]
+    return prefix[:start] + _map_start(0x72, pairs, extra_pairs=0, extra_bytes=0) + b"".join(pairs)
+
+
+def _with_fields(properties: bytes, changed: dict[int, bytes]) -> bytes:
+    """Change fields of a properties section (nothing where there is none); one that cannot be read stays."""
+    values: list[bytes] = []
+    if properties:
+        try:
+            values = _list_fields(properties, decode(properties, 1)[1], _FIELDS_MAX)
+        except DecodeError:
+            return properties
+    values += [_NULL] * (_FIELDS_MAX - len(values))
+    for place, value in changed.items():
+        values[place] = _as_symbol(value) if place == _CONTENT_TYPE else value
+    while values and values[-1] == _NULL:
+        values.pop()
+    out = bytearray(b"\x00\x53\x73")
+    compound8_or_32(out, 0xC0, 0xD0, len(values), b"".join(values))
+    return bytes(out)
+
+
+def _as_symbol(value: bytes) -> bytes:
+    """Encode a text as the symbol that clients expect: the same form, under a code that is 2 higher."""
+    data_start = {_STRING8: 2, _STRING32: 5}.get(value[0])
+    if data_start is None or not value[data_start:].isascii():
+        return value
+    return bytes((value[0] + 2,)) + value[1:]
+
+
+def _application_properties(
+    bare: bytes, span: Span | None, changed: dict[object, bytes], removed: list[str]
+) -> tuple[bytes, int]:
+    """Give the section with its changes, and where the sender's ends; 0 when there is none.
+
+    The sender's map is not looked into when a message arrives: one that cannot be read gives way to the
+    changes, so that the message can still be dead-lettered and read.
+    """
     pairs: dict[object, bytes] = {}
-    start = end = 0
-    if sections.application_properties is not None:
-        start, end = sections.application_properties
+    if span is not None:
         with suppress(DecodeError):
-            pairs.update(_pairs_by_key(bare, _value_start(bare, (start, end))))
-    elif sections.properties is not None:
-        start = end = sections.properties[1]
-    pairs.update(_pairs_by_key(overlay, 0))
-    section = bytearray(b"\x00\x53\x74")
-    compound8_or_32(section, 0xC1, 0xD1, 2 * len(pairs), b"".join(pairs.values()))
-    return bare[:start] + section + bare[end:]
+            pairs.update(_pairs_by_key(bare, _value_start(bare, span)))
+    for name in removed:
+        pairs.pop(name, None)
+    pairs.update(changed)
+    section = bytearray()
+    if pairs:
+        section += b"\x00\x53\x74"
+        compound8_or_32(section, 0xC1, 0xD1, 2 * len(pairs), b"".join(pairs.values()))
+    return bytes(section), 0 if span is None else span[1]
