@@ -7,7 +7,7 @@ answer looks on the wire. Must not know: links, or what a command does. Source: 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +44,12 @@ from peeklock.broker.effects import (
 )
 from peeklock.broker.errors import (
     ArgumentInvalid,
-    ArgumentOutOfRange,
     InvalidOperation,
     NotSupported,
     ServerBusy,
     ServiceBusError,
 )
-from peeklock.broker.routing import ID_LENGTH_MAX
+from peeklock.gateway import fields
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context, Payloads
 from peeklock.gateway.errors import GatewayError
@@ -66,9 +65,6 @@ ALL_SESSIONS_FROM_MS = 253_402_300_799_999
 
 SESSION_NOT_FOUND = Symbol("com.microsoft:session-not-found")
 
-_INT_MAX = 2**31 - 1
-
-Body = Mapping[str, Any]
 Answer = tuple[int, Symbol | None, dict[str, Any]]
 """Status, condition and body of a response."""
 
@@ -144,14 +140,14 @@ class Operation:
 
 
 def _read_renew(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    tokens = _tokens(request.body)
+    tokens = fields.tokens(request.body)
     return lambda reply_to: RenewLocks(request.node.address, tokens, reply_to)
 
 
 def _read_peek(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    start = _integer(request.body, "from-sequence-number")
-    count = _positive(request.body, "message-count")
-    session_id = _session_id(request.body)
+    start = fields.integer(request.body, "from-sequence-number")
+    count = fields.positive(request.body, "message-count")
+    session_id = fields.session_id(request.body)
     limits = context.limits
     return lambda reply_to: Peek(
         request.node.address,
@@ -165,7 +161,7 @@ def _read_peek(request: Request, context: Context, now_ms: int) -> Callable[[Rep
 
 def _read_schedule(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
     messages = []
-    for item in _sequence(request.body, "messages"):
+    for item in fields.sequence(request.body, "messages"):
         payload = item.get("message") if isinstance(item, dict) else None
         if not isinstance(payload, bytes):
             raise ArgumentInvalid("An element of 'messages' holds no binary 'message'.")
@@ -177,16 +173,16 @@ def _read_schedule(request: Request, context: Context, now_ms: int) -> Callable[
 
 
 def _read_cancel(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    numbers = _integers(request.body, "sequence-numbers")
+    numbers = fields.integers(request.body, "sequence-numbers")
     return lambda reply_to: CancelScheduled(request.node.address, numbers, reply_to)
 
 
 def _read_deferred(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    numbers = _integers(request.body, "sequence-numbers")
-    session_id = _session_id(request.body)
+    numbers = fields.integers(request.body, "sequence-numbers")
+    session_id = fields.session_id(request.body)
     mode = ReceiveMode.PEEK_LOCK
     if request.body.get("receiver-settle-mode") is not None:
-        if _integer(request.body, "receiver-settle-mode") == 0:
+        if fields.integer(request.body, "receiver-settle-mode") == 0:
             mode = ReceiveMode.RECEIVE_AND_DELETE
     return lambda reply_to: ReceiveDeferred(request.node.address, numbers, mode, reply_to, session_id)
 
@@ -202,29 +198,29 @@ _DISPOSITIONS = {
 
 def _read_disposition(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
     body = request.body
-    status = _text(body, "disposition-status")
+    status = fields.text(body, "disposition-status")
     disposition = _DISPOSITIONS.get((status or "").lower())
     if disposition is None:
         raise ArgumentInvalid(f"The disposition-status '{(status or '')[:64]}' is not known.")
-    tokens = _tokens(body)
+    tokens = fields.tokens(body)
     properties = body.get("properties-to-modify")
     if properties is not None and not isinstance(properties, dict):
         raise ArgumentInvalid("'properties-to-modify' is not a map.")
     changed = {str(key): value for key, value in (properties or {}).items()}
-    reason = _text(body, "deadletter-reason")
-    description = _text(body, "deadletter-description")
-    session_id = _session_id(body)
+    reason = fields.text(body, "deadletter-reason")
+    description = fields.text(body, "deadletter-description")
+    session_id = fields.session_id(body)
     return lambda reply_to: UpdateDisposition(
         request.node.address, tokens, disposition, reply_to, reason, description, changed or None, session_id
     )
 
 
 def _read_delete(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    count = _positive(request.body, "message-count")
+    count = fields.positive(request.body, "message-count")
     if count > DELETE_COUNT_MAX:
         raise ArgumentInvalid(f"'message-count' is {count}; the limit is {DELETE_COUNT_MAX}.")
-    before = _integer(request.body, "enqueued-time-utc")
-    session_id = _session_id(request.body)
+    before = fields.integer(request.body, "enqueued-time-utc")
+    session_id = fields.session_id(request.body)
     return lambda reply_to: DeleteMessages(request.node.address, count, before, reply_to, session_id)
 
 
@@ -235,22 +231,22 @@ def _read_purge(request: Request, context: Context, now_ms: int) -> Callable[[Re
     if unknown:
         raise ArgumentInvalid(f"A purge takes no '{unknown[0]}', only 'enqueued-time-utc'.")
     if request.body.get("enqueued-time-utc") is not None:
-        before = _integer(request.body, "enqueued-time-utc")
+        before = fields.integer(request.body, "enqueued-time-utc")
     return lambda reply_to: PurgeMessages(request.node.address, before, reply_to)
 
 
 def _read_renew_session(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    session_id = _named_session_id(request.body)
+    session_id = fields.named_session_id(request.body)
     return lambda reply_to: RenewSessionLock(request.node.address, session_id, reply_to)
 
 
 def _read_get_state(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    session_id = _named_session_id(request.body)
+    session_id = fields.named_session_id(request.body)
     return lambda reply_to: GetSessionState(request.node.address, session_id, reply_to)
 
 
 def _read_set_state(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    session_id = _named_session_id(request.body)
+    session_id = fields.named_session_id(request.body)
     if "session-state" not in request.body:
         raise ArgumentInvalid("'session-state' is missing; null clears the state.")
     state = request.body["session-state"]
@@ -260,13 +256,11 @@ def _read_set_state(request: Request, context: Context, now_ms: int) -> Callable
 
 
 def _read_sessions(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    since: int | None = _integer(request.body, "last-updated-time")
+    since: int | None = fields.integer(request.body, "last-updated-time")
     if since is not None and since >= ALL_SESSIONS_FROM_MS:
         since = None
-    skip = _integer(request.body, "skip")
-    if not 0 <= skip <= _INT_MAX:
-        raise ArgumentOutOfRange(f"'skip' is {skip}; it must be an int that is not negative.")
-    top = min(_positive(request.body, "top"), context.limits.reply_count_max)
+    skip = fields.not_negative(request.body, "skip")
+    top = min(fields.positive(request.body, "top"), context.limits.reply_count_max)
     return lambda reply_to: ListSessions(request.node.address, since, skip, top, reply_to)
 
 
@@ -349,74 +343,3 @@ OPERATIONS: dict[str, Operation] = {
 _CHANGING = frozenset((_read_schedule, _read_cancel, _read_delete, _read_set_state, _read_purge))
 """Requests that change messages or sessions and are never part of a transaction. Others only look or lock:
 they are done at once, in a transaction too."""
-
-
-# Fields of a request: any integer type for an integer, array or list for a sequence, uuid or string for a
-# lock token (wire contract 5.1).
-
-
-def _integer(body: Body, key: str) -> int:
-    value = body.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentInvalid(f"'{key}' is not an integer.")
-    return int(value)
-
-
-def _positive(body: Body, key: str) -> int:
-    value = _integer(body, key)
-    if value <= 0:
-        raise ArgumentOutOfRange(f"'{key}' is {value}; it must be greater than zero.")
-    return value
-
-
-def _text(body: Body, key: str) -> str | None:
-    value = body.get(key)
-    if value is not None and not isinstance(value, str):
-        raise ArgumentInvalid(f"'{key}' is not a string.")
-    return None if value is None else str(value)
-
-
-def _session_id(body: Body) -> str | None:
-    session_id = _text(body, "session-id")
-    if session_id is not None and len(session_id) > ID_LENGTH_MAX:
-        raise ArgumentInvalid(
-            f"The SessionId has {len(session_id)} characters; the limit is {ID_LENGTH_MAX}."
-        )
-    return session_id
-
-
-def _named_session_id(body: Body) -> str:
-    session_id = _session_id(body)
-    if session_id is None:
-        raise ArgumentInvalid("'session-id' is missing.")
-    return session_id
-
-
-def _sequence(body: Body, key: str) -> list[Any]:
-    value = body.get(key)
-    if not isinstance(value, list) or not value:
-        raise ArgumentInvalid(f"'{key}' is not an array, or is empty.")
-    return value
-
-
-def _integers(body: Body, key: str) -> list[int]:
-    values = _sequence(body, key)
-    if any(not isinstance(value, int) or isinstance(value, bool) for value in values):
-        raise ArgumentInvalid(f"An element of '{key}' is not an integer.")
-    return [int(value) for value in values]
-
-
-def _tokens(body: Body) -> list[bytes]:
-    """Read lock tokens into .NET's byte order, which is the broker's (and the delivery tag's)."""
-    tokens = []
-    for value in _sequence(body, "lock-tokens"):
-        if isinstance(value, uuid.UUID):
-            tokens.append(value.bytes_le)
-        elif isinstance(value, str):
-            try:
-                tokens.append(uuid.UUID(value).bytes_le)
-            except ValueError:
-                raise ArgumentInvalid("A lock token is not a GUID.") from None
-        else:
-            raise ArgumentInvalid("A lock token is neither a uuid nor a string.")
-    return tokens
