@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -19,10 +22,21 @@ from peeklock.broker.changes import (
     MessageRemoved,
     MessageStored,
     NumbersIssued,
+    RuleRemoved,
+    RuleStored,
 )
-from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.descriptions import (
+    DEFAULT_RULE_NAME,
+    Description,
+    EntityStatus,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.message import Message
-from peeklock.store.base import Batch, FrameKeys, Store, StoreDamaged
+from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, Value
+from peeklock.store.base import Batch, Definitions, FrameKeys, Store, StoreDamaged
 from peeklock.store.memory import MemoryStore
 from peeklock.store.sqlite import SqliteStore
 
@@ -92,7 +106,7 @@ def entity(entity_id: int, name: str, **settings: Any) -> EntityStored:
 @run
 async def test_a_new_store_is_empty(medium: Medium) -> None:
     async with medium.opened() as store:
-        assert await store.load_entities() == ([], 1)
+        assert await store.load_definitions() == Definitions([], [], 1)
         assert await frame_numbers(store) == []
         assert await positions(store) == {}
         assert await store.last_body_row() == 0
@@ -212,10 +226,183 @@ async def test_entities_are_kept_with_all_their_settings(medium: Medium) -> None
         await store.commit(Batch(1, [entity(1, "orders"), entity(2, "b"), entity(3, "c")]))
         await store.commit(Batch(2, [changed, EntityRemoved(3)]))
     async with medium.opened() as store:
-        assert await store.load_entities() == ([changed, entity(2, "b")], 4)
+        assert await store.load_definitions() == Definitions([changed, entity(2, "b")], [], 4)
         await store.commit(Batch(3, [entity(4, "d"), EntityRemoved(4), EntityRemoved(2)]))
     async with medium.opened() as store:
-        assert await store.load_entities() == ([changed], 5)
+        assert await store.load_definitions() == Definitions([changed], [], 5)
+
+
+@run
+async def test_topics_and_subscriptions_are_kept_with_all_their_settings(medium: Medium) -> None:
+    """Req: P-01, R-01."""
+    topic = TopicDescription(
+        "Évents/all",
+        max_size_mb=2048,
+        requires_duplicate_detection=True,
+        default_ttl_ms=1,
+        duplicate_window_ms=20_000,
+        enable_batched_operations=False,
+        status=EntityStatus.DISABLED,
+        user_metadata='né "é"',
+        auto_delete_on_idle_ms=300_000,
+        enable_partitioning=True,
+        enable_express=True,
+        support_ordering=False,
+        max_message_size_kb=2048,
+    )
+    subscription = SubscriptionDescription(
+        "évents/All",
+        "Äll",
+        lock_duration_ms=5000,
+        requires_session=True,
+        default_ttl_ms=1,
+        dead_lettering_on_expiration=True,
+        dead_lettering_on_filter_errors=False,
+        max_delivery_count=3,
+        enable_batched_operations=False,
+        status=EntityStatus.RECEIVE_DISABLED,
+        forward_to="b",
+        forward_dead_lettered_to="ünter/b",
+        user_metadata="x",
+        auto_delete_on_idle_ms=300_000,
+    )
+    for changed, standard in ((topic, TopicDescription("")), (subscription, SubscriptionDescription("", ""))):
+        assert all(asdict(standard)[name] != value for name, value in asdict(changed).items())
+    described: list[Description] = [
+        TopicDescription("évents/all"),
+        topic,
+        subscription,
+        QueueDescription("q"),
+    ]
+    stored = [EntityStored(n, each, 1000, 2000) for n, each in zip((1, 1, 2, 3), described, strict=True)]
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [stored[3], stored[0], stored[2]]))
+        await store.commit(Batch(2, [stored[1]]))
+        assert await store.load_definitions() == Definitions(stored[1:], [], 4)
+    async with medium.opened() as store:
+        assert await store.load_definitions() == Definitions(stored[1:], [], 4)
+
+
+TOPIC = EntityStored(1, TopicDescription("events"), 1000, 2000)
+FIRST = EntityStored(2, SubscriptionDescription("events", "first"), 1000, 2000)
+SECOND = EntityStored(3, SubscriptionDescription("Events", "second"), 1000, 2000)
+
+
+def rule(
+    name: str, filter_: Filter | None = None, action: SqlAction | None = None, *, entity_id: int = 2
+) -> RuleStored:
+    if filter_ is None:
+        return RuleStored(entity_id, RuleDescription(name, action=action, created_at_ms=77))
+    return RuleStored(entity_id, RuleDescription(name, filter_, action, 77))
+
+
+VALUES: list[Value | None] = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    -(2**63),
+    2**63 - 1,
+    1.0,
+    -0.0,
+    0.1,
+    1e300,
+    5e-324,
+    float("inf"),
+    float("-inf"),
+    "",
+    "naïve \0 ☃ '\"",
+    b"",
+    bytes(range(256)),
+    UUID("00112233-4455-6677-8899-aabbccddeeff"),
+    datetime(1, 1, 1, tzinfo=UTC),
+    datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC),
+    timedelta(0),
+    timedelta.min,
+    timedelta.max,
+    timedelta(microseconds=-1),
+    Decimal("1.10"),
+    Decimal("-1E+6"),
+    Decimal(2**96),
+    Decimal("0.1234567890123456789012345678901234"),
+]
+
+
+@run
+async def test_rules_are_kept_with_their_filters_and_actions(medium: Medium) -> None:
+    """Values come back as the types that they were. Req: P-02, P-03."""
+    pairs = tuple((f"@p{n}", value) for n, value in enumerate(VALUES))
+    whole = CorrelationFilter(*(f"é{n}" for n in range(8)), pairs)
+    assert all(getattr(whole, field.name) for field in fields(CorrelationFilter))
+    rules = [
+        rule(DEFAULT_RULE_NAME),
+        rule("all", whole),
+        rule("empty", CorrelationFilter(label="")),
+        rule("Never", FalseFilter()),
+        rule("set", None, SqlAction("SET Straße = @p1; REMOVE b", pairs)),
+        rule("sql", SqlFilter("a > @p1 AND\n\"b c\" LIKE '%☃'", pairs), SqlAction("SET c = 1")),
+    ]
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [TOPIC, FIRST, SECOND, *reversed(rules)]))
+    async with medium.opened() as store:
+        found = await store.load_definitions()
+    assert found == Definitions([TOPIC, FIRST, SECOND], rules, 4)
+    filters = (found.rules[5].rule.filter, found.rules[4].rule.action, found.rules[1].rule.filter)
+    assert isinstance(filters[0], SqlFilter)
+    assert isinstance(filters[1], SqlAction)
+    assert isinstance(filters[2], CorrelationFilter)
+    for values in (filters[0].parameters, filters[1].parameters, filters[2].properties):
+        assert [(type(value), repr(value)) for _, value in values] == [
+            (type(value), repr(value)) for value in VALUES
+        ]
+
+
+@run
+async def test_a_not_a_number_comes_back(medium: Medium) -> None:
+    """It equals nothing, so it has a test of its own."""
+    pairs = (("@float", float("nan")), ("@decimal", Decimal("NaN")))
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [TOPIC, FIRST, rule("sql", SqlFilter("a = @float", pairs))]))
+    async with medium.opened() as store:
+        [found] = (await store.load_definitions()).rules
+    assert isinstance(found.rule.filter, SqlFilter)
+    assert [repr(value) for _, value in found.rule.filter.parameters] == ["nan", "Decimal('NaN')"]
+
+
+@run
+async def test_a_rule_is_known_by_its_name_without_regard_to_case(medium: Medium) -> None:
+    """The last fact wins, also within a batch. Req: P-03."""
+    changed = rule("SQL", FalseFilter())
+    async with medium.opened() as store:
+        await store.commit(
+            Batch(1, [TOPIC, FIRST, SECOND, rule("sql"), rule("sql", entity_id=3), rule("other")])
+        )
+        await store.commit(Batch(2, [changed, RuleRemoved(2, "OTHER"), RuleRemoved(2, "none")]))
+    async with medium.opened() as store:
+        assert (await store.load_definitions()).rules == [changed, rule("sql", entity_id=3)]
+        await store.commit(
+            Batch(3, [RuleRemoved(2, "sql"), changed, rule("new", entity_id=3), RuleRemoved(3, "new")])
+        )
+        await store.commit(Batch(4, [RuleRemoved(3, "Sql")]))
+    async with medium.opened() as store:
+        assert (await store.load_definitions()).rules == [changed]
+
+
+@run
+async def test_rules_go_with_their_subscription(medium: Medium) -> None:
+    """Those of its neighbours stay, and none is left that came in the same batch. Req: P-03."""
+    near = [EntityStored(n, SubscriptionDescription("events", f"s{n}"), 0, 0) for n in (19, 20, 21, 200)]
+    kept = [rule(name, entity_id=n) for n in (19, 21, 200) for name in ("$Default", "ünder", "\U0010fffd")]
+    gone = [rule(name, entity_id=20) for name in ("$Default", "0", "/", "\U0010fffd")]
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [TOPIC, *near, *kept, *gone]))
+        await store.commit(Batch(2, [rule("late", entity_id=20), EntityRemoved(20)]))
+    async with medium.opened() as store:
+        assert await store.load_definitions() == Definitions([TOPIC, near[0], *near[2:]], kept, 201)
+        await store.commit(Batch(3, [EntityRemoved(n) for n in (19, 21, 200, 1)]))
+    async with medium.opened() as store:
+        assert await store.load_definitions() == Definitions([], [], 201)
 
 
 @run

@@ -18,6 +18,7 @@ from peeklock.broker.changes import (
     MessageRemoved,
     MessageStored,
     NumbersIssued,
+    RuleStored,
 )
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Deliver, Done, Effect
@@ -99,6 +100,7 @@ class TinyNamespace:
 
     def __init__(self, *, id_window_ms: int = 1000) -> None:
         self.entities: dict[int, EntityStored] = {}
+        self.rules: list[RuleStored] = []
         self.queues: dict[int, dict[int, Message]] = {}
         self.next: dict[int, int] = {}
         self.ids: dict[tuple[int, bytes], MessageIdSeen] = {}
@@ -194,6 +196,9 @@ class TinyNamespace:
         self.entities[entity.entity_id] = entity
         for sub in range(QUEUES_PER_ENTITY):
             self.queues[entity.entity_id * QUEUES_PER_ENTITY + sub] = {}
+
+    def restore_rule(self, rule: RuleStored) -> None:
+        self.rules.append(rule)
 
     def restore(self, changes: Iterable[Change]) -> None:
         for change in changes:

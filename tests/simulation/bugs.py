@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored
+from peeklock.broker.changes import Change, MessageRemoved, MessageStored
 from peeklock.broker.commands import Command, UpdateDisposition
 from peeklock.broker.effects import Deliver, Drained, Effect
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.peek_lock import Lock
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.store.base import Batch, Frame, FrameKeys, LiveFacts, Store
+from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store
 from tests.simulation.node import Pieces
 from tests.simulation.planted import (
     CopyingForwards,
@@ -75,8 +75,8 @@ class WrappedStore:
     async def open(self) -> None:
         await self._inner.open()
 
-    async def load_entities(self) -> tuple[list[EntityStored], int]:
-        return await self._inner.load_entities()
+    async def load_definitions(self) -> Definitions:
+        return await self._inner.load_definitions()
 
     def load(self) -> AsyncIterator[Frame]:
         return self._inner.load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from pathlib import Path
 
 
@@ -21,6 +22,14 @@ def flip(path: Path, table: str, no: int, at: int) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     with db.blobopen(table, column, no) as blob:
         blob[at] ^= 0x10
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.close()
+
+
+def write_entry(path: Path, key: str, text: str) -> None:
+    """Write an entry of `kv` as a store would, its checksum right."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("REPLACE INTO kv VALUES (?, ?, ?)", (key, text, zlib.crc32(f"{key}={text}".encode())))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     db.close()
 

@@ -14,10 +14,11 @@ import pytest
 from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.message import Message
-from peeklock.store.base import Batch
+from peeklock.store.base import Batch, Definitions, StoreDamaged
 from peeklock.store.check import DAMAGED, NOT_CHECKED, SOUND, Report, check
+from peeklock.store.format import FORMAT
 from peeklock.store.sqlite import SqliteStore
-from tests.store.damage import flip, format_of, meddle
+from tests.store.damage import flip, format_of, meddle, write_entry
 
 QUEUE_ID = 4
 FRAMES = 6
@@ -83,8 +84,11 @@ def test_a_sound_store_is_described(path: Path) -> None:
     report = checked(path)
     assert report.damages == []
     assert report.exit_status == SOUND
-    assert report.lines[0] == f"store {path}, format 2"
-    assert report.lines[1:3] == ["entities: 1", f"journal: frames 1 to 6, {journal_bytes(path):,} bytes"]
+    assert report.lines[0] == f"store {path}, format {FORMAT}"
+    assert report.lines[1:3] == [
+        "entities: 1, rules: 0",
+        f"journal: frames 1 to 6, {journal_bytes(path):,} bytes",
+    ]
     assert report.lines[3:6] == ["messages: 12", "  'orders': 9", "  'orders' (dead letters): 3"]
     assert report.lines[6].startswith("bodies: 4 rows, ")
     assert report.lines[6].endswith(" bytes, 1 of the rows wait to be dropped")
@@ -150,6 +154,123 @@ def test_a_changed_definition_is_named(path: Path) -> None:
     assert damage.startswith("the entry entity/000000000001 fails its checksum")
 
 
+ENTITY = '{"entity_id":%d,"created_at_ms":0,"updated_at_ms":0,%s}'
+QUEUE = '"queue":{"name":"orders"}'
+TOPIC = '"topic":{"name":"Events"}'
+SUBSCRIPTION = '"subscription":{"topic_name":"events","subscription_name":"all"}'
+RULE = '{"entity_id":%d,"name":"SQL","created_at_ms":0,"filter":%s,"action":null}'
+SQL = '{"kind":"sql","expression":"a = @a","parameters":[["@a",%s]]}'
+
+DAMAGES = [
+    ({"stray": "x"}, "the entry stray is of no kind that this release knows: it says 'x'"),
+    ({"next_entity_id": "x"}, "the entry next_entity_id is of no kind that this release knows: it says 'x'"),
+    ({"next_entity_id": "1"}, "next_entity_id is 1, but there is an entity with the id 1"),
+    ({"entity/000000000001": "{"}, "the definition entity/000000000001 cannot be read: Expecting property"),
+    ({"entity/000000000001": "7"}, "the definition entity/000000000001 cannot be read: "),
+    (
+        {"entity/000000000001": '{"entity_id":1}'},
+        "the definition entity/000000000001 cannot be read: it has no 'created_at_ms'",
+    ),
+    (
+        {"entity/000000000001": ENTITY % (1, '"stream":{"name":"orders"}')},
+        "the definition entity/000000000001 cannot be read: it is of the unknown kind 'stream'",
+    ),
+    (
+        {"entity/000000000001": ENTITY % (1, f"{QUEUE},{TOPIC}")},
+        "the definition entity/000000000001 cannot be read: ",
+    ),
+    (
+        {"entity/000000000001": ENTITY % (1, '"queue":{"name":"orders","colour":"red"}')},
+        "the definition entity/000000000001 cannot be read: ",
+    ),
+    (
+        {"entity/000000000001": ENTITY % (2, QUEUE)},
+        "the definition entity/000000000001 says that it is entity/000000000002",
+    ),
+    (
+        {"entity/000000000002": ENTITY % (2, SUBSCRIPTION)},
+        "entity/000000000002 is a subscription of the topic 'events', which is not there",
+    ),
+    (
+        {"rule/000000000001/sql": RULE % (1, '{"kind":"true"}')},
+        "rule/000000000001/sql is a rule of 'orders', which is no subscription",
+    ),
+    (
+        {"rule/000000000002/sql": RULE % (2, '{"kind":"true"}')},
+        "rule/000000000002/sql is a rule of entity 2, which is not there",
+    ),
+    ({"rule/000000000001/sql": "{"}, "the rule rule/000000000001/sql cannot be read: Expecting property"),
+    ({"rule/000000000001/sql": "{}"}, "the rule rule/000000000001/sql cannot be read: it has no 'action'"),
+    ({"rule/000000000001/sql": "[]"}, "the rule rule/000000000001/sql cannot be read: "),
+    (
+        {"rule/000000000001/sql": RULE % (1, '"true"')},
+        "the rule rule/000000000001/sql cannot be read: ",
+    ),
+    (
+        {"rule/000000000001/sql": RULE % (1, '{"kind":"xpath"}')},
+        "the rule rule/000000000001/sql cannot be read: its filter is of the unknown kind 'xpath'",
+    ),
+    (
+        {"rule/000000000001/sql": RULE % (1, SQL % '{"colour":"red"}')},
+        "the rule rule/000000000001/sql cannot be read: it has a value of the unknown type 'colour'",
+    ),
+    (
+        {"rule/000000000001/sql": RULE % (1, SQL % '{"uuid":"red"}')},
+        "the rule rule/000000000001/sql cannot be read: badly formed",
+    ),
+    (
+        {"rule/000000000001/sql": RULE % (1, SQL % '{"decimal":"red"}')},
+        "the rule rule/000000000001/sql cannot be read: ",
+    ),
+    ({"rule/000000000001/sql": RULE % (1, SQL % "[1]")}, "the rule rule/000000000001/sql cannot be read: "),
+    (
+        {"rule/000000000001/sql": RULE % (2, '{"kind":"true"}')},
+        "the rule rule/000000000001/sql says that it is rule/000000000002/sql",
+    ),
+]
+
+
+@pytest.mark.parametrize(("entries", "expected"), DAMAGES)
+def test_a_definition_that_cannot_be_is_named(path: Path, entries: dict[str, str], expected: str) -> None:
+    """By the check, and by a start, which goes no further. Req: R-03."""
+    for key, text in entries.items():
+        write_entry(path, key, text)
+    if "next_entity_id" not in entries:
+        write_entry(path, "next_entity_id", "5")
+    [damage] = checked(path).damages
+    assert damage.startswith(expected)
+    with pytest.raises(StoreDamaged) as start:
+        load(path)
+    assert str(start.value) == damage
+
+
+def test_what_a_damaged_definition_leaves_alone_is_not_damage_of_its_own(path: Path) -> None:
+    """Req: R-03."""
+    write_entry(path, "next_entity_id", "5")
+    write_entry(path, "entity/000000000002", ENTITY % (2, TOPIC))
+    write_entry(path, "entity/000000000003", ENTITY % (3, SUBSCRIPTION))
+    write_entry(path, "rule/000000000003/sql", RULE % (3, SQL % "1"))
+    report = checked(path)
+    assert report.damages == []
+    assert "entities: 3, rules: 1" in report.lines
+    assert len(load(path).rules) == 1
+    write_entry(path, "entity/000000000002", "{")
+    [damage] = checked(path).damages
+    assert damage.startswith("the definition entity/000000000002 cannot be read: ")
+
+
+def load(path: Path) -> Definitions:
+    async def read() -> Definitions:
+        store = SqliteStore(path.parent)
+        await store.open()
+        try:
+            return await store.load_definitions()
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
 def test_damaged_pages_are_found(path: Path) -> None:
     """Whatever 64 wrong bytes stand at the start of whichever page, it is said and nothing is raised. Req:
     R-03."""
@@ -209,16 +330,16 @@ def test_a_store_that_a_newer_release_took_over_and_was_killed_is_not_checked(pa
     """The new format's number may stand in the WAL alone. Req: R-07."""
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL").fetchall()
-    db.execute("PRAGMA user_version = 3")
+    db.execute(f"PRAGMA user_version = {FORMAT + 1}")
     (path.parent / "left").mkdir()
     left = path.parent / "left" / "peeklock.db"
     for name in ("peeklock.db", "peeklock.db-wal"):
         shutil.copy(path.with_name(name), left.with_name(name))
     db.close()
-    assert format_of(left) == 2
+    assert format_of(left) == FORMAT
     report = checked(left)
     assert report.exit_status == NOT_CHECKED
-    assert "has format 3, written by a newer release" in report.lines[-1]
+    assert f"has format {FORMAT + 1}, written by a newer release" in report.lines[-1]
 
 
 def test_a_running_store_is_checked_without_disturbing_it(path: Path) -> None:
@@ -240,10 +361,13 @@ def test_what_is_no_store_is_not_checked(path: Path, tmp_path: Path) -> None:
     report = check(tmp_path / "nowhere")
     assert (report.exit_status, report.damages) == (NOT_CHECKED, [])
     assert "there is no store in" in report.lines[0]
-    meddle(path, "PRAGMA user_version = 3")
+    meddle(path, f"PRAGMA user_version = {FORMAT + 1}")
     report = checked(path)
     assert report.exit_status == NOT_CHECKED
-    assert "has format 3, written by a newer release; this one reads up to 2" in report.lines[0]
+    assert (
+        f"has format {FORMAT + 1}, written by a newer release; this one reads up to {FORMAT}"
+        in report.lines[0]
+    )
     path.write_bytes(b"\0" * 5000)
     report = checked(path)
     assert report.exit_status == DAMAGED

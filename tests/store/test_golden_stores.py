@@ -10,14 +10,45 @@ import pytest
 
 from peeklock.broker.changes import MessageIdSeen, NumbersIssued
 from peeklock.broker.message import Message, MessageState
-from peeklock.store.base import Batch, LiveFacts
+from peeklock.store.base import Batch, Definitions, LiveFacts
 from peeklock.store.check import SOUND, check
 from peeklock.store.format import FORMAT
 from peeklock.store.sqlite import SqliteStore
-from tests.golden.stores.make import EVERY_SETTING, ORDERS, PARTITIONS, PAYLOADS, SESSIONS, STATE
+from tests.golden.stores.make import (
+    ALL,
+    EVENTS,
+    EVERY_SETTING,
+    EVERY_SUBSCRIPTION_SETTING,
+    EVERY_TOPIC_SETTING,
+    ORDERS,
+    PARTITIONS,
+    PAYLOADS,
+    RULES,
+    SESSIONS,
+    STATE,
+)
 from tests.store.damage import format_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "stores"
+
+DEFINITIONS = {
+    1: Definitions([ORDERS, EVERY_SETTING], [], 4),
+    2: Definitions([ORDERS, EVERY_SETTING, SESSIONS], [], 5),
+    3: Definitions(
+        [
+            ORDERS,
+            EVERY_SETTING,
+            SESSIONS,
+            EVENTS,
+            EVERY_TOPIC_SETTING,
+            ALL,
+            EVERY_SUBSCRIPTION_SETTING,
+        ],
+        RULES,
+        10,
+    ),
+}
+"""By format."""
 
 _Messages = dict[tuple[int, int], Message]
 
@@ -73,8 +104,7 @@ def test_a_store_of_an_older_format_is_this_formats_once_it_was_opened(folder: P
 async def reads_all(folder: Path, number: int) -> None:
     store = SqliteStore(folder)
     await store.open()
-    entities = [ORDERS, EVERY_SETTING] if number == 1 else [ORDERS, EVERY_SETTING, SESSIONS]
-    assert await store.load_entities() == (entities, number + 3)
+    assert await store.load_definitions() == DEFINITIONS[number]
     live = await store.load_live()
     messages = {(q, c.message.position): c.message for q, changes in live.messages for c in changes}
     has_facts_of_format_1(live, messages)
@@ -83,7 +113,11 @@ async def reads_all(folder: Path, number: int) -> None:
         has_facts_of_format_2(live, messages)
         rows += [4, 5]
         assert await store.read_body_rows([5]) == {5: [STATE]}
-    else:
+    if number >= 3:
+        has_facts_of_format_3(messages)
+        rows.append(6)
+        assert await store.read_body_rows([6]) == {6: PAYLOADS[:1]}
+    if number == 1:
         assert all(m.session_id is m.dead_letter_source is None and not m.hops for m in messages.values())
     assert [row for row, _ in await store.list_body_rows(0, 10)] == rows
     assert await store.read_body_rows([1]) == {1: PAYLOADS}
@@ -117,8 +151,8 @@ def has_facts_of_format_1(live: LiveFacts, messages: _Messages) -> None:
 
 
 def has_facts_of_format_2(live: LiveFacts, messages: _Messages) -> None:
-    assert len(live.frame_sizes) == 7
-    texts = {key: (m.session_id, m.dead_letter_source, m.hops) for key, m in messages.items()}
+    assert len(live.frame_sizes) in (7, 11)
+    texts = {key: (m.session_id, m.dead_letter_source, m.hops) for key, m in messages.items() if key[0] < 20}
     assert texts == {
         (4, 1): (None, None, 0),
         (4, 3): (None, None, 0),
@@ -135,3 +169,9 @@ def has_facts_of_format_2(live: LiveFacts, messages: _Messages) -> None:
     assert changed.journal_no == 48
     assert (48, NumbersIssued(16, 5, 5, 1_700_000_000_003, PARTITIONS)) in live.numbers
     assert (47, NumbersIssued(19, 3, 3, 0)) in live.numbers
+
+
+def has_facts_of_format_3(messages: _Messages) -> None:
+    copies = {key: (m.body_row, m.body_slot) for key, m in messages.items() if key[0] >= 20}
+    # The last one is of an entity that was removed; who recovers leaves it out.
+    assert copies == {(28, 1): (6, 0), (32, 1): (6, 0), (36, 1): (6, 0)}

@@ -52,7 +52,7 @@ def test_nothing_suspends() -> None:
     store = MemoryStore()
     for coroutine in (
         store.open(),
-        store.load_entities(),
+        store.load_definitions(),
         store.load_live(),
         store.read_head(1),
         store.free_bytes(),

@@ -23,6 +23,7 @@ from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.message import Message
 from peeklock.store import sqlite as sqlite_store
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreInUse, StoreTooNew
+from peeklock.store.format import FORMAT
 from peeklock.store.sqlite import SqliteStore
 from tests.store.committer import RECORDS, payload
 from tests.store.damage import flip, meddle
@@ -159,7 +160,9 @@ def test_a_newer_format_is_refused_naming_both(tmp_path: Path) -> None:
     path = made(tmp_path, batch(1))
     meddle(path, "PRAGMA user_version = 7")
     before = path.read_bytes()
-    opening_fails(tmp_path, StoreTooNew, "has format 7, written by a newer release; this one reads up to 2")
+    opening_fails(
+        tmp_path, StoreTooNew, f"has format 7, written by a newer release; this one reads up to {FORMAT}"
+    )
     assert path.read_bytes() == before
 
 
@@ -219,7 +222,7 @@ def test_a_damaged_frame_body_or_definition_is_found_when_read(tmp_path: Path) -
         with pytest.raises(StoreDamaged, match="body row 1 fails its checksum"):
             await store.read_body_rows([2, 1])
         with pytest.raises(StoreDamaged, match="entry entity/000000000001 fails its checksum"):
-            await store.load_entities()
+            await store.load_definitions()
         await store.close()
 
     asyncio.run(test())

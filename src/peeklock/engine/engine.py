@@ -32,6 +32,7 @@ from peeklock.broker.changes import (
     MessageRemoved,
     MessageStored,
     NumbersIssued,
+    RuleStored,
 )
 from peeklock.broker.commands import Command
 from peeklock.broker.effects import Effect
@@ -64,6 +65,8 @@ class Decisions(Protocol):
     def numbers_issued(self) -> list[NumbersIssued]: ...
 
     def restore_entity(self, entity: EntityStored) -> None: ...
+
+    def restore_rule(self, rule: RuleStored) -> None: ...
 
     def restore(self, changes: Iterable[Change]) -> None: ...
 
@@ -360,10 +363,12 @@ class Engine:
 
     async def _recover(self, store: Store, now_ms: int) -> None:
         namespace, ledger = self.namespace, self.ledger
-        entities, next_entity_id = await store.load_entities()
-        for entity in entities:
+        definitions = await store.load_definitions()
+        for entity in definitions.entities:
             namespace.restore_entity(entity)
-        known = {entity.entity_id for entity in entities}
+        for rule in definitions.rules:
+            namespace.restore_rule(rule)
+        known = {entity.entity_id for entity in definitions.entities}
         live = await store.load_live()
         ledger.restore_journal(live.first_no, live.frame_sizes, live.id_frames)
         for queue_id, changes in live.messages:
@@ -375,7 +380,7 @@ class Engine:
                 self._numbers[numbers.queue_id] = (no, numbers)
         namespace.restore([numbers for _, numbers in self._numbers.values()])
         namespace.restore([seen for seen in live.ids if seen.queue_id // QUEUES_PER_ENTITY in known])
-        namespace.finish_restore(now_ms, next_entity_id)
+        namespace.finish_restore(now_ms, definitions.next_entity_id)
         self._no = live.first_no + len(live.frame_sizes)
         self._next_row = await store.last_body_row() + 1
         ledger.now_ms = now_ms

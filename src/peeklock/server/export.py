@@ -13,4 +13,4 @@ from peeklock.store.looking import read_definitions
 
 def export_config(folder: Path) -> str:
     """Give the text of the file. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
-    return format_config(entity.description for entity in read_definitions(folder))
+    return format_config(entity.description for entity in read_definitions(folder).entities)

@@ -11,7 +11,14 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from peeklock.broker.changes import Change, EntityStored, MessageIdSeen, MessageStored, NumbersIssued
+from peeklock.broker.changes import (
+    Change,
+    EntityStored,
+    MessageIdSeen,
+    MessageStored,
+    NumbersIssued,
+    RuleStored,
+)
 
 
 class StoreError(Exception):
@@ -87,14 +94,25 @@ class LiveFacts:
     """Frame number -> how many message ids it recorded."""
 
 
+@dataclass(slots=True)
+class Definitions:
+    """The entities and rules that there are."""
+
+    entities: list[EntityStored]
+    """By id, so that a topic comes before its subscriptions."""
+    rules: list[RuleStored]
+    """By entity, then by name without regard to case; each entity is there."""
+    next_entity_id: int
+
+
 class Store(Protocol):
     """Durable facts of one namespace. One writer; commits are durable in the order they were called."""
 
     async def open(self) -> None:
         """Take the folder and make it usable. Raises: StoreInUse, StoreTooNew, StoreDamaged, StoreFailed."""
 
-    async def load_entities(self) -> tuple[list[EntityStored], int]:
-        """Give all entity definitions and the next free entity id."""
+    async def load_definitions(self) -> Definitions:
+        """Give all entities and rules. Raises: StoreDamaged."""
 
     def load(self) -> AsyncIterator[Frame]:
         """Give every frame in order, oldest first. Raises: StoreDamaged."""

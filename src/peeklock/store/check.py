@@ -3,7 +3,8 @@
 Owns: what is looked at and how it is told. Must not know: how to repair; nothing here guesses.
 
 It finds: damaged pages (SQLite's own integrity check), frames and body rows that fail their checksum, gaps in
-the numbers of frames, bodies that live messages need and that are not there, definitions that cannot be read.
+the numbers of frames, bodies that live messages need and that are not there, definitions that cannot be read
+or that contradict each other.
 It cannot find that the end of SQLite's WAL was lost: that looks as if the process had died a little earlier.
 """
 
@@ -16,13 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY
-from peeklock.store import body_rows, frames
+from peeklock.store import body_rows, definitions, frames
 from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
 from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, holder, is_held
 from peeklock.store.format import check_header, read_format
 from peeklock.store.looking import looked_at
-from peeklock.store.sqlite import read_entities
 
 SOUND, DAMAGED, NOT_CHECKED = 0, 1, 2
 """Exit statuses."""
@@ -100,7 +100,7 @@ def check(folder: str | os.PathLike[str]) -> Report:
 
 def _check_all(db: sqlite3.Connection, report: Report) -> None:
     _check_pages(db, report)
-    names = _check_entities(db, report)
+    names = _check_definitions(db, report)
     needs = _check_journal(db, report, names)
     _check_bodies(db, report, names, needs)
 
@@ -111,19 +111,22 @@ def _check_pages(db: sqlite3.Connection, report: Report) -> None:
             report.damage(f"SQLite: {' '.join(line.split())}")
 
 
-def _check_entities(db: sqlite3.Connection, report: Report) -> dict[int, str] | None:
+def _check_definitions(db: sqlite3.Connection, report: Report) -> dict[int, str] | None:
     """Give the names of entities by id, None when not all can be read."""
-    names: dict[int, str] = {}
+    reader = definitions.Reader()
     sound = True
-    for row in db.execute("SELECT k, v, checksum FROM kv ORDER BY k"):
+    for entry in db.execute("SELECT k, v, checksum FROM kv ORDER BY k"):
         try:
-            for entity in read_entities([row])[0]:
-                names[entity.entity_id] = entity.description.name
+            reader.add(*entry)
         except StoreDamaged as error:
             report.damage(str(error))
             sound = False
-    report.say(f"entities: {len(names)}")
-    return names if sound else None
+    if sound:  # else one damage would be told again as others
+        for contradiction in reader.contradictions():
+            report.damage(contradiction)
+    found = reader.read()
+    report.say(f"entities: {len(found.entities)}, rules: {len(found.rules)}")
+    return {entity.entity_id: entity.description.name for entity in found.entities} if sound else None
 
 
 def _check_journal(

@@ -1,20 +1,22 @@
 """Entity definitions as JSON texts: few, read by people too, and open to fields of later releases' formats.
 
 Owns: the text of a definition. Must not know: where it is kept.
+
+The kind of an entity is the name under which its settings stand: "queue", "topic" or "subscription".
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import zlib
 
 from peeklock.broker.changes import EntityStored
-from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.descriptions import KINDS, EntityStatus
 from peeklock.store.base import StoreDamaged
 
 KEY_PREFIX = "entity/"
-NEXT_ENTITY_ID_KEY = "next_entity_id"
+
+_CLASSES = {kind.value: description for description, kind in KINDS.items()}
 
 
 def key_of(entity_id: int) -> str:
@@ -24,14 +26,14 @@ def key_of(entity_id: int) -> str:
 
 def encode(entity: EntityStored) -> str:
     """Write a definition down."""
-    queue = dataclasses.asdict(entity.description)
-    queue["status"] = entity.description.status.value
+    settings = dataclasses.asdict(entity.description)
+    settings["status"] = entity.description.status.value
     return json.dumps(
         {
             "entity_id": entity.entity_id,
             "created_at_ms": entity.created_at_ms,
             "updated_at_ms": entity.updated_at_ms,
-            "queue": queue,
+            KINDS[type(entity.description)].value: settings,
         },
         ensure_ascii=False,
         separators=(",", ":"),
@@ -39,22 +41,23 @@ def encode(entity: EntityStored) -> str:
 
 
 def decode(key: str, text: str) -> EntityStored:
-    """Read a definition; fields that it lacks have their defaults. Raises: StoreDamaged."""
+    """Read a definition; settings that it lacks have their defaults. Raises: StoreDamaged."""
     try:
-        record = json.loads(text)
-        queue = dict(record["queue"])
-        if "status" in queue:
-            queue["status"] = EntityStatus(queue["status"])
-        entity = EntityStored(
-            record["entity_id"], QueueDescription(**queue), record["created_at_ms"], record["updated_at_ms"]
+        record = dict(json.loads(text))
+        entity_id, created_at_ms, updated_at_ms = (
+            int(record.pop(name)) for name in ("entity_id", "created_at_ms", "updated_at_ms")
         )
-    except (ValueError, KeyError, TypeError) as error:
+        [(kind, settings)] = record.items()
+        if kind not in _CLASSES:
+            raise ValueError(f"it is of the unknown kind '{kind}'")
+        settings = dict(settings)
+        if "status" in settings:
+            settings["status"] = EntityStatus(settings["status"])
+        entity = EntityStored(entity_id, _CLASSES[kind](**settings), created_at_ms, updated_at_ms)
+    except KeyError as error:
+        raise StoreDamaged(f"the definition {key} cannot be read: it has no {error}") from error
+    except (ValueError, TypeError) as error:
         raise StoreDamaged(f"the definition {key} cannot be read: {error}") from error
-    if key != key_of(entity.entity_id):
-        raise StoreDamaged(f"the definition {key} says that it is {key_of(entity.entity_id)}")
+    if key != key_of(entity_id):
+        raise StoreDamaged(f"the definition {key} says that it is {key_of(entity_id)}")
     return entity
-
-
-def checksum(key: str, text: str) -> int:
-    """Give the CRC-32 of an entry, its key included."""
-    return zlib.crc32(f"{key}={text}".encode())

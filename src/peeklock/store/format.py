@@ -12,11 +12,12 @@ from pathlib import Path
 
 from peeklock.store.base import StoreDamaged, StoreFailed, StoreTooNew
 
-FORMAT = 2
+FORMAT = 3
 """Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this.
 
-Format 2 has kinds of runs that format 1 has not; a frame without them is the same in both. So a store of
-format 1 is taken over by writing the new number; a release that knows only format 1 refuses it from then on.
+Format 2 has kinds of runs that format 1 has not, format 3 kinds of definitions that format 2 has not; what
+does without them is the same in all. So an older store is taken over by writing the new number; a release
+that does not know it refuses the store from then on.
 """
 
 APPLICATION_ID = 0x706B6C6B

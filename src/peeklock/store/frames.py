@@ -35,6 +35,8 @@ from peeklock.broker.changes import (
     MessageRemoved,
     MessageStored,
     NumbersIssued,
+    RuleRemoved,
+    RuleStored,
 )
 from peeklock.broker.message import Message, MessageState
 from peeklock.store.base import Batch, Frame, FrameKeys, StoreDamaged
@@ -87,6 +89,9 @@ _RECORDS = {
     OVERLAYS: _OVERLAY_RECORD,
     TEXTS: _TEXT_RECORD,
 }
+_DEFINITIONS = (EntityStored, EntityRemoved, RuleStored, RuleRemoved)
+"""Facts that are kept apart from the journal: see `definitions`."""
+
 _ABSENT = -1  # stands for None in times and durations, which are never negative
 _STATE_MASK = 0x03
 _HOPS_SHIFT = 2
@@ -100,8 +105,8 @@ Texts = Sequence["str | None"]
 
 
 def encode(batch: Batch) -> bytes:
-    """Encode the facts of a batch, with the values that its messages have now; entity facts are kept
-    elsewhere."""
+    """Encode the facts of a batch, with the values that its messages have now; definitions are
+    kept elsewhere."""
     no = batch.no
     pack = _STORED_RECORD.pack
     stored: dict[int, list[bytes]] = {}
@@ -181,7 +186,7 @@ def encode(batch: Batch) -> bytes:
             else:
                 numbers.append(_NUMBERS_RECORD.pack(*counters))
         else:
-            assert isinstance(change, EntityStored | EntityRemoved), f"a store cannot keep {change!r}"
+            assert isinstance(change, _DEFINITIONS), f"a store cannot keep {change!r}"
     parts = [_HEAD.pack(FRAME_VERSION, 0, no)[_CHECKED_FROM:]]
     for queue_id, entries in overlays.items():
         parts.append(_RUN.pack(OVERLAYS, queue_id, len(entries)))

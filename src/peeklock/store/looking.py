@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from peeklock.broker.changes import EntityStored
-from peeklock.store.base import StoreFailed
+from peeklock.store import definitions
+from peeklock.store.base import Definitions, StoreFailed
 from peeklock.store.folder import DATABASE_NAME, is_held
 from peeklock.store.format import check_header, read_format
-from peeklock.store.sqlite import read_entities
 from peeklock.store.sqlite_errors import Plainly
 
 
@@ -38,12 +37,12 @@ def looked_at(path: Path) -> Iterator[sqlite3.Connection]:
             shm.unlink(missing_ok=True)
 
 
-def read_definitions(folder: Path) -> list[EntityStored]:
-    """Give the entities of a folder. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
+def read_definitions(folder: Path) -> Definitions:
+    """Give the entities and rules of a folder. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
     path = folder / DATABASE_NAME
     if not path.is_file():
         raise StoreFailed(f"there is no store in {folder}: {path} does not exist")
     check_header(path)
-    with Plainly(f"read the queues of {path}"), looked_at(path) as db:
+    with Plainly(f"read the definitions of {path}"), looked_at(path) as db:
         read_format(db, path)
-        return read_entities(db.execute("SELECT k, v, checksum FROM kv ORDER BY k").fetchall())[0]
+        return definitions.read_all(db.execute("SELECT k, v, checksum FROM kv ORDER BY k").fetchall())

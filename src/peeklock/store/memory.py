@@ -9,12 +9,11 @@ lose is lost by `crash()`: a batch that is staged but not yet flushed.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
-from peeklock.broker.changes import EntityRemoved, EntityStored
-from peeklock.store import body_rows, frames
-from peeklock.store.base import Batch, Frame, FrameKeys, LiveFacts, StoreDamaged, StoreFailed
+from peeklock.store import body_rows, definitions, frames
+from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, StoreDamaged, StoreFailed
 from peeklock.store.fold import Fold
 
 
@@ -24,17 +23,20 @@ class MemoryStore:
     def __init__(self) -> None:
         self._journal: dict[int, bytes] = {}
         self._bodies: dict[int, bytes] = {}
-        self._entities: dict[int, EntityStored] = {}
+        self._entries: dict[str, definitions.Entry] = {}
+        self._keys: list[str] = []  # of the entries, sorted
         self._next_entity_id = 1
         self._last_no = 0
-        self._staged: list[tuple[Batch, bytes]] = []
+        self._staged: list[tuple[Batch, bytes, definitions.Entries]] = []
 
     async def open(self) -> None:
         """Nothing to take."""
 
-    async def load_entities(self) -> tuple[list[EntityStored], int]:
-        """Give all entity definitions and the next free entity id."""
-        return list(self._entities.values()), self._next_entity_id
+    async def load_definitions(self) -> Definitions:
+        """Give all entities and rules."""
+        found = definitions.read_all(self._entries[key] for key in self._keys)
+        self._next_entity_id = found.next_entity_id
+        return found
 
     async def load(self) -> AsyncIterator[Frame]:
         """Give every frame in order, oldest first."""
@@ -58,12 +60,14 @@ class MemoryStore:
         """Take a batch as one that is on its way to the disk: a crash loses it. Answer the size of its
         frame."""
         meta = frames.encode(batch)
-        self._staged.append((batch, meta))
+        entries = definitions.entries_of(batch.changes, self._next_entity_id)
+        self._next_entity_id = entries.next_entity_id
+        self._staged.append((batch, meta, entries))
         return len(meta)
 
     def flush(self) -> None:
         """Make staged batches durable, in order. Raises: StoreFailed for a batch out of turn."""
-        for batch, meta in self._staged:
+        for batch, meta, entries in self._staged:
             if self._last_no and batch.no != self._last_no + 1:
                 raise StoreFailed(f"batch {batch.no} was offered after batch {self._last_no}")
             self._last_no = batch.no
@@ -74,13 +78,20 @@ class MemoryStore:
                 self._bodies.pop(row, None)
             for no in self._journal_before(batch.truncate_before):
                 del self._journal[no]
-            for change in batch.changes:
-                if isinstance(change, EntityStored):
-                    self._entities[change.entity_id] = change
-                    self._next_entity_id = max(self._next_entity_id, change.entity_id + 1)
-                elif isinstance(change, EntityRemoved):
-                    self._entities.pop(change.entity_id, None)
+            self._keep_entries(entries)
         self._staged.clear()
+
+    def _keep_entries(self, entries: definitions.Entries) -> None:
+        for entry in entries.written:
+            key = entry[0]
+            if key not in self._entries:
+                insort(self._keys, key)
+            self._entries[key] = entry
+        for first, last in entries.deleted:
+            start, stop = bisect_left(self._keys, first), bisect_right(self._keys, last)
+            for key in self._keys[start:stop]:
+                del self._entries[key]
+            del self._keys[start:stop]
 
     def _journal_before(self, no: int) -> list[int]:
         before = []

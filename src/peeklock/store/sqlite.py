@@ -9,7 +9,7 @@ thread does nothing else; reads have a connection and a thread of their own, so 
 and so has the copying of the WAL into the database (`checkpointer`). In WAL mode none blocks the other.
 
     journal(no, meta)   one frame per batch         body(no, data)   payloads, by row
-    kv(k, v, checksum)  entity definitions and the next free entity id
+    kv(k, v, checksum)  definitions of entities and rules, the next free entity id
 
 A file holds one namespace: a column for it would be the same in all rows, and a key of two columns would need
 a second B-tree beside each table.
@@ -32,9 +32,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from peeklock.broker.changes import EntityRemoved, EntityStored
-from peeklock.store import body_rows, entities, frames
-from peeklock.store.base import Batch, Frame, FrameKeys, LiveFacts, StoreDamaged, StoreError, StoreFailed
+from peeklock.store import body_rows, definitions, frames
+from peeklock.store.base import (
+    Batch,
+    Definitions,
+    Frame,
+    FrameKeys,
+    LiveFacts,
+    StoreDamaged,
+    StoreError,
+    StoreFailed,
+)
 from peeklock.store.checkpointer import CHECKPOINT_PAGES, Checkpointer, checkpoint
 from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, FolderLock
@@ -223,10 +231,11 @@ class SqliteStore:
         meta = frames.encode(batch)
         bodies = [(row, body_rows.pack(row, payloads)) for row, payloads in batch.body_rows.items()]
         dropped = _ranges(batch.dropped_rows)
-        entries, gone = self._entity_entries(batch)
+        entries = definitions.entries_of(batch.changes, self._next_entity_id)
+        self._next_entity_id = entries.next_entity_id
         truncate_before = batch.truncate_before
         committing = self._writer.submit(
-            lambda: self._write(no, meta, bodies, dropped, truncate_before, entries, gone)
+            lambda: self._write(no, meta, bodies, dropped, truncate_before, entries)
         )
         committing.add_done_callback(self._look_at_wal)
         return committing
@@ -238,8 +247,7 @@ class SqliteStore:
         bodies: list[tuple[int, bytes]],
         dropped: list[tuple[int, int]],
         truncate_before: int,
-        entries: list[tuple[str, str, int]],
-        gone: list[tuple[str]],
+        entries: definitions.Entries,
     ) -> int:
         if self._failure is not None:
             raise StoreFailed(f"batch {no} was not written: {self._failure}")
@@ -255,10 +263,10 @@ class SqliteStore:
                     db.executemany("DELETE FROM body WHERE no BETWEEN ? AND ?", dropped)
                 if truncate_before:
                     db.execute("DELETE FROM journal WHERE no < ?", (truncate_before,))
-                if entries:
-                    db.executemany("REPLACE INTO kv VALUES (?, ?, ?)", entries)
-                if gone:
-                    db.executemany("DELETE FROM kv WHERE k = ?", gone)
+                if entries.written:
+                    db.executemany("REPLACE INTO kv VALUES (?, ?, ?)", entries.written)
+                if entries.deleted:
+                    db.executemany("DELETE FROM kv WHERE k BETWEEN ? AND ?", entries.deleted)
                 db.execute("COMMIT")
         except StoreError as error:
             # What is durable now is known only to the file. Nothing may be written after it: see the engine's
@@ -268,22 +276,6 @@ class SqliteStore:
         size_bytes = len(meta) + sum(len(data) for _, data in bodies)
         self._pages_written += PAGES_A_COMMIT + len(bodies) + size_bytes // PAGE_BYTES
         return len(meta)
-
-    def _entity_entries(self, batch: Batch) -> tuple[list[tuple[str, str, int]], list[tuple[str]]]:
-        """Give the entries of `kv` to write and the keys to delete."""
-        texts: dict[str, str | None] = {}
-        for change in batch.changes:
-            if type(change) is EntityStored:
-                texts[entities.key_of(change.entity_id)] = entities.encode(change)
-                if change.entity_id >= self._next_entity_id:
-                    self._next_entity_id = change.entity_id + 1
-                    texts[entities.NEXT_ENTITY_ID_KEY] = str(self._next_entity_id)
-            elif type(change) is EntityRemoved:
-                texts[entities.key_of(change.entity_id)] = None
-        entries = [
-            (key, text, entities.checksum(key, text)) for key, text in texts.items() if text is not None
-        ]
-        return entries, [(key,) for key, text in texts.items() if text is None]
 
     # The WAL
 
@@ -358,12 +350,11 @@ class SqliteStore:
 
     # Reading
 
-    async def load_entities(self) -> tuple[list[EntityStored], int]:
-        """Give all entity definitions and the next free entity id. Raises: StoreDamaged."""
-        stored, self._next_entity_id = read_entities(
-            await self._read("SELECT k, v, checksum FROM kv ORDER BY k")
-        )
-        return stored, self._next_entity_id
+    async def load_definitions(self) -> Definitions:
+        """Give all entities and rules. Raises: StoreDamaged."""
+        found = definitions.read_all(await self._read("SELECT k, v, checksum FROM kv ORDER BY k"))
+        self._next_entity_id = found.next_entity_id
+        return found
 
     async def load(self) -> AsyncIterator[Frame]:
         """Give every frame in order, oldest first. Raises: StoreDamaged."""
@@ -478,23 +469,6 @@ class SqliteStore:
             pass  # the WAL stays and is read at the next start
         finally:
             db.close()
-
-
-def read_entities(rows: Sequence[tuple[str, str, int]]) -> tuple[list[EntityStored], int]:
-    """Read the entries of `kv`. Raises: StoreDamaged."""
-    stored = []
-    next_entity_id = 1
-    for key, text, checksum in rows:
-        found = entities.checksum(key, text)
-        if found != checksum:
-            raise StoreDamaged(
-                f"the entry {key} fails its checksum: it says {checksum:08x}, its text gives {found:08x}"
-            )
-        if key == entities.NEXT_ENTITY_ID_KEY:
-            next_entity_id = int(text)
-        elif key.startswith(entities.KEY_PREFIX):
-            stored.append(entities.decode(key, text))
-    return stored, next_entity_id
 
 
 def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:

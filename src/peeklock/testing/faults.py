@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
 
-from peeklock.broker.changes import EntityStored
-from peeklock.store.base import Batch, Frame, FrameKeys, LiveFacts, Store, StoreFailed
+from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store, StoreFailed
 
 
 class Fault(Enum):
@@ -47,9 +46,9 @@ class FaultyStore:
         """Open the inner store."""
         await self._inner.open()
 
-    async def load_entities(self) -> tuple[list[EntityStored], int]:
-        """Give the inner store's entities."""
-        return await self._inner.load_entities()
+    async def load_definitions(self) -> Definitions:
+        """Give the inner store's entities and rules."""
+        return await self._inner.load_definitions()
 
     def load(self) -> AsyncIterator[Frame]:
         """Give the inner store's frames."""

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 from peeklock.broker.changes import (
     EntityRemoved,
@@ -16,9 +19,19 @@ from peeklock.broker.changes import (
     MessageRemoved,
     MessageStored,
     NumbersIssued,
+    RuleRemoved,
+    RuleStored,
 )
-from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.descriptions import (
+    DEFAULT_RULE_NAME,
+    EntityStatus,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.message import Message, MessageState
+from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter
 from peeklock.store.base import Batch
 from peeklock.store.sqlite import SqliteStore
 
@@ -143,10 +156,105 @@ def format_2() -> list[Batch]:
     ]
 
 
+EVENTS = EntityStored(5, TopicDescription("Events"), 1_700_000_000_004, 1_700_000_000_004)
+EVERY_TOPIC_SETTING = EntityStored(
+    6,
+    TopicDescription(
+        "with/every Topic Setting",
+        max_size_mb=2048,
+        requires_duplicate_detection=True,
+        default_ttl_ms=86_400_000,
+        duplicate_window_ms=60_000,
+        enable_batched_operations=False,
+        status=EntityStatus.SEND_DISABLED,
+        user_metadata="naïve ☃",
+        auto_delete_on_idle_ms=3_600_000,
+        enable_partitioning=True,
+        enable_express=True,
+        support_ordering=False,
+        max_message_size_kb=2048,
+    ),
+    1_700_000_000_005,
+    1_700_000_000_006,
+)
+ALL = EntityStored(7, SubscriptionDescription("events", "All"), 1_700_000_000_007, 1_700_000_000_007)
+EVERY_SUBSCRIPTION_SETTING = EntityStored(
+    8,
+    SubscriptionDescription(
+        "Events",
+        "every-setting",
+        lock_duration_ms=5_000,
+        requires_session=True,
+        default_ttl_ms=86_400_000,
+        dead_lettering_on_expiration=True,
+        dead_lettering_on_filter_errors=False,
+        max_delivery_count=3,
+        enable_batched_operations=False,
+        status=EntityStatus.RECEIVE_DISABLED,
+        forward_to="orders",
+        forward_dead_lettered_to="with/every Setting",
+        user_metadata="naïve ☃",
+        auto_delete_on_idle_ms=3_600_000,
+    ),
+    1_700_000_000_008,
+    1_700_000_000_009,
+)
+DELETED_SUBSCRIPTION = EntityStored(9, SubscriptionDescription("Events", "deleted"), 0, 0)
+
+_VALUES = (
+    ("@null", None),
+    ("@true", True),
+    ("@int", -(2**63)),
+    ("@float", 1.0),
+    ("@infinite", float("inf")),
+    ("@text", "naïve ☃"),
+    ("@bytes", b"\x00\xff"),
+    ("@uuid", UUID("00112233-4455-6677-8899-aabbccddeeff")),
+    ("@time", datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC)),
+    ("@span", timedelta(days=-1, microseconds=1)),
+    ("@decimal", Decimal("1.10")),
+)
+DEFAULT_RULE = RuleStored(7, RuleDescription(DEFAULT_RULE_NAME, created_at_ms=1_700_000_000_007))
+CORRELATION_RULE = RuleStored(
+    8,
+    RuleDescription(
+        "Correlation",
+        CorrelationFilter("c", "m", "t", "r", "l", "s", "rs", "ct", _VALUES),
+        None,
+        1_700_000_000_010,
+    ),
+)
+NO_RULE = RuleStored(8, RuleDescription("none", FalseFilter(), None, 1_700_000_000_011))
+SQL_RULE = RuleStored(
+    8,
+    RuleDescription(
+        "sql",
+        SqlFilter("colour = @text", _VALUES),
+        SqlAction("SET colour = @null", _VALUES),
+        1_700_000_000_012,
+    ),
+)
+RULES = [DEFAULT_RULE, CORRELATION_RULE, NO_RULE, SQL_RULE]
+
+
+def format_3() -> list[Batch]:
+    """Give the batches that follow in format 3: topics, subscriptions, rules, copies that share a body."""
+    copies = [message(1, 6, 0) for _ in range(3)]
+    first = [MessageStored(4 * entity_id, copy) for entity_id, copy in zip((7, 8, 9), copies, strict=True)]
+    old_rule = RuleStored(8, RuleDescription("SQL", FalseFilter(), None, 1))
+    replaced = RuleStored(8, RuleDescription("replaced"))
+    return [
+        Batch(49, [EVENTS, EVERY_TOPIC_SETTING, ALL, DEFAULT_RULE]),
+        Batch(50, [EVERY_SUBSCRIPTION_SETTING, DELETED_SUBSCRIPTION, old_rule, NO_RULE, replaced]),
+        Batch(51, [*first, RuleStored(9, RuleDescription(DEFAULT_RULE_NAME))], {6: PAYLOADS[:1]}),
+        Batch(52, [SQL_RULE, CORRELATION_RULE, RuleRemoved(8, "REPLACED"), EntityRemoved(9)]),
+    ]
+
+
 async def make(folder: Path) -> None:
     store = SqliteStore(folder)
     await store.open()
-    for batch in [*format_1(), *format_2()]:
+    for batch in [*format_1(), *format_2(), *format_3()]:
         await store.commit(batch)
     await store.close()
     (folder / "peeklock.lock").unlink()
