@@ -49,6 +49,18 @@ KEYS = (
     "properties-to-modify",
     "enqueued-time-utc",
     "messages",
+    "rule-name",
+    "rule-description",
+)
+
+FILTER_KEYS = (
+    "sql-filter",
+    "correlation-filter",
+    "true-filter",
+    "sql-rule-action",
+    "expression",
+    "label",
+    "properties",
 )
 
 CONDITIONS = {
@@ -88,6 +100,7 @@ values = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(st.sampled_from(["message", "message-id", "x"]), inner, max_size=3),
+        st.dictionaries(st.sampled_from(FILTER_KEYS), inner, max_size=2),
         st.builds(Described, st.sampled_from([ULong(0x137000000C), FILTER, Symbol("x")]), inner),
         st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3).map(lambda found: Array.of(Long, found)),
         st.lists(st.uuids(), max_size=3).map(lambda found: Array.of(uuid.UUID, found)),

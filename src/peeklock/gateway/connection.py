@@ -25,6 +25,7 @@ from peeklock.broker.effects import (
     MessagesDeleted,
     MessagesFound,
     MessagesScheduled,
+    RulesFound,
     SessionLockRenewed,
     SessionsFound,
 )
@@ -98,6 +99,7 @@ class Gateway:
             MessagesDeleted: self._answers.take,
             SessionLockRenewed: self._answers.take,
             SessionsFound: self._answers.take,
+            RulesFound: self._answers.take,
             Done: self._answers.take,
             Failed: self._answers.take,
             EntityFound: self._answers.take,

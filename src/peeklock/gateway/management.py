@@ -14,22 +14,27 @@ from typing import Any
 from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
 from peeklock.auth import AuthorizationError, Right
 from peeklock.broker.commands import (
+    Address,
+    AddRule,
     CancelScheduled,
     Command,
     DeleteMessages,
     Disposition,
     Enlist,
     GetSessionState,
+    ListRules,
     ListSessions,
     Peek,
     PurgeMessages,
     ReceiveDeferred,
     ReceiveMode,
+    RemoveRule,
     RenewLocks,
     RenewSessionLock,
     ReplyTo,
     Schedule,
     SetSessionState,
+    SubQueue,
     UpdateDisposition,
 )
 from peeklock.broker.effects import (
@@ -39,6 +44,7 @@ from peeklock.broker.effects import (
     MessagesDeleted,
     MessagesFound,
     MessagesScheduled,
+    RulesFound,
     SessionLockRenewed,
     SessionsFound,
 )
@@ -49,7 +55,8 @@ from peeklock.broker.errors import (
     ServerBusy,
     ServiceBusError,
 )
-from peeklock.gateway import fields
+from peeklock.gateway import fields, rules
+from peeklock.gateway.address import shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context, Payloads
 from peeklock.gateway.errors import GatewayError
@@ -62,6 +69,10 @@ DELETE_COUNT_MAX = 4000
 ALL_SESSIONS_FROM_MS = 253_402_300_799_999
 """A last-updated-time from here on, the end of the year 9999, asks for all sessions. Source: wire contract
 5.2."""
+
+RULES_BYTES_MAX = 1_048_576
+"""Most that an enumeration of rules answers with; a client asks for the others by skipping these. Our choice:
+100 rules, a page of .NET's, are far smaller, however long their expressions."""
 
 SESSION_NOT_FOUND = Symbol("com.microsoft:session-not-found")
 
@@ -93,7 +104,7 @@ class ManagementNode:
             read = operation.read(request, context, now_ms)
             finds = operation.answer in _FINDING
             if finds and not self._has_room():
-                raise ServerBusy("Too many answers with messages are under way on this connection.")
+                raise ServerBusy("Too many large answers are under way on this connection.")
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
             refuse_management(context, request, error, now_ms)
             return
@@ -118,7 +129,7 @@ class ManagementNode:
         context.commands.append(command)
 
     def _has_room(self) -> bool:
-        """Say whether one more answer with messages may come: a request of 200 bytes asks for 256 KiB."""
+        """Say whether one more large answer may come: a request of 200 bytes asks for 256 KiB."""
         context = self._context
         limits = context.limits
         return context.finding < limits.finding_max and context.output_bytes <= 4 * limits.output_bytes_max
@@ -264,6 +275,32 @@ def _read_sessions(request: Request, context: Context, now_ms: int) -> Callable[
     return lambda reply_to: ListSessions(request.node.address, since, skip, top, reply_to)
 
 
+def _read_add_rule(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+    path = _ruled(request.node.address)
+    rule = rules.read_rule(request.body)
+    return lambda reply_to: AddRule(path, rule, reply_to)
+
+
+def _read_remove_rule(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+    path = _ruled(request.node.address)
+    name = rules.read_name(request.body)
+    return lambda reply_to: RemoveRule(path, name, reply_to)
+
+
+def _read_rules(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+    path = _ruled(request.node.address)
+    skip = fields.not_negative(request.body, "skip")
+    top = min(fields.positive(request.body, "top"), context.limits.reply_count_max)
+    return lambda reply_to: ListRules(path, skip, top, reply_to)
+
+
+def _ruled(address: Address) -> str:
+    """Give the path of what may have rules: the broker says whether it is a subscription."""
+    if address.sub_queue is not SubQueue.MAIN:
+        raise InvalidOperation(f"'{shown(address)}' has no rules; its subscription has.")
+    return address.path
+
+
 # Answers
 
 
@@ -322,8 +359,14 @@ def _answer_sessions(effect: SessionsFound, payloads: Payloads | None) -> Answer
     return 200, None, {"skip": Int(effect.next_skip), "sessions-ids": Array.of(str, effect.session_ids)}
 
 
-_FINDING = frozenset((_answer_found, _answer_state))
-"""Answers that hold what may be large, and not in memory."""
+def _answer_rules(effect: RulesFound, payloads: Payloads | None) -> Answer:
+    if not effect.rules:
+        return 204, None, {}
+    return 200, None, {"rules": rules.encode_rules(effect.rules, RULES_BYTES_MAX)}
+
+
+_FINDING = frozenset((_answer_found, _answer_state, _answer_rules))
+"""Answers that hold what may be large."""
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -338,8 +381,21 @@ OPERATIONS: dict[str, Operation] = {
     "com.microsoft:get-session-state": Operation(Right.LISTEN, _read_get_state, _answer_state),
     "com.microsoft:set-session-state": Operation(Right.LISTEN, _read_set_state, _answer_done),
     "com.microsoft:get-message-sessions": Operation(Right.LISTEN, _read_sessions, _answer_sessions),
+    "com.microsoft:add-rule": Operation(Right.MANAGE, _read_add_rule, _answer_done),
+    "com.microsoft:remove-rule": Operation(Right.MANAGE, _read_remove_rule, _answer_done),
+    "com.microsoft:enumerate-rules": Operation(Right.LISTEN, _read_rules, _answer_rules),
     "peeklock:purge-messages": Operation(Right.LISTEN, _read_purge, _answer_purged),
 }
-_CHANGING = frozenset((_read_schedule, _read_cancel, _read_delete, _read_set_state, _read_purge))
-"""Requests that change messages or sessions and are never part of a transaction. Others only look or lock:
-they are done at once, in a transaction too."""
+_CHANGING = frozenset(
+    (
+        _read_schedule,
+        _read_cancel,
+        _read_delete,
+        _read_set_state,
+        _read_purge,
+        _read_add_rule,
+        _read_remove_rule,
+    )
+)
+"""Requests that change messages, sessions or rules and are never part of a transaction. Others only look or
+lock: they are done at once, in a transaction too."""

@@ -1,0 +1,434 @@
+"""Rules over the `$management` node of a subscription: what clients write, and the bytes that they read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from peeklock.amqp.codec import decode
+from peeklock.amqp.encoding import encode
+from peeklock.amqp.messaging import scan
+from peeklock.amqp.performatives import TransactionalState
+from peeklock.amqp.types import (
+    Array,
+    Byte,
+    Described,
+    Float,
+    Int,
+    Long,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+)
+from peeklock.broker.commands import AddRule, ListRules, RemoveRule
+from peeklock.broker.descriptions import RuleDescription
+from peeklock.broker.effects import Done, Failed, RulesFound
+from peeklock.broker.errors import ArgumentInvalid, InvalidOperation, RuleAlreadyExists, RuleNotFound
+from peeklock.gateway.context import GatewayLimits
+from peeklock.gateway.management import RULES_BYTES_MAX
+from peeklock.gateway.rules import encode_rules
+from peeklock.rules.filters import (
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+    Value,
+)
+from tests.gateway.playbook import Desk, ask, refused
+
+PATH = "events/Subscriptions/audit"
+NODE = f"{PATH}/$management"
+DAY = datetime(2024, 2, 29, 12, tzinfo=UTC)
+DAY_MS = int(DAY.timestamp() * 1000)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def sender(desk: Desk) -> int:
+    return desk.pair(NODE)[0]
+
+
+def added(desk: Desk, sender: int, description: Any, name: Any = "blue") -> RuleDescription:
+    """Ask for a rule, and give what the broker is asked."""
+    ask(desk, sender, "add-rule", {"rule-name": name, "rule-description": description})
+    command = desk.take(AddRule)
+    assert command.path == PATH
+    desk.effect(RulesFound(command.reply_to, [command.rule]))
+    response = desk.response()
+    assert (response.status, response.condition, response.body) == (200, None, {})
+    return command.rule
+
+
+# What clients write
+
+ALL_FIELDS = {
+    "correlation-id": "c",
+    "message-id": "m",
+    "to": "t",
+    "reply-to": "r",
+    "label": "l",
+    "session-id": "s",
+    "reply-to-session-id": "rs",
+    "content-type": "ct",
+    "properties": {"a": Long(1), "B": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        ({"sql-filter": {"expression": "1=1"}}, SqlFilter("1=1")),
+        ({"sql-filter": {"expression": ""}}, SqlFilter("")),
+        ({"sql-filter": {"expression": "a = 1"}, "correlation-filter": None}, SqlFilter("a = 1")),
+        ({Symbol("sql-filter"): {Symbol("expression"): "a = 1"}}, SqlFilter("a = 1")),
+        (
+            {"sql-filter": {"expression": "a = @p", "parameters": {"@p": Int(3)}, "compatibility-level": 20}},
+            SqlFilter("a = @p", (("@p", 3),)),
+        ),
+        (
+            {"correlation-filter": ALL_FIELDS},
+            CorrelationFilter("c", "m", "t", "r", "l", "s", "rs", "ct", (("a", 1), ("B", None))),
+        ),
+        ({"correlation-filter": {"label": "red"}}, CorrelationFilter(label="red")),
+        ({"correlation-filter": {"label": None, "properties": None}}, CorrelationFilter()),
+        ({"true-filter": {}}, TrueFilter()),
+        ({"false-filter": {}}, FalseFilter()),
+    ],
+)
+def test_every_kind_of_filter_is_read(desk: Desk, sender: int, filter: Any, expected: Filter) -> None:
+    """Req: P-02, P-03. A SQL filter stays what it is. Source: wire contract 5.2."""
+    assert added(desk, sender, filter) == RuleDescription("blue", expected)
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        (None, None),
+        ({"expression": "SET a = 1"}, SqlAction("SET a = 1")),
+        (
+            {"expression": "SET a = @p", "parameters": {"@p": "x"}},
+            SqlAction("SET a = @p", (("@p", "x"),)),
+        ),
+    ],
+)
+def test_an_action_is_read(desk: Desk, sender: int, action: Any, expected: SqlAction | None) -> None:
+    """Req: P-02, P-03. .NET and Java send null for none, JavaScript sends nothing."""
+    description = {"true-filter": {}, "sql-rule-action": action, "rule-name": "blue"}
+    assert added(desk, sender, description).action == expected
+
+
+def test_the_name_is_beside_the_description_or_in_it(desk: Desk, sender: int) -> None:
+    """Req: P-03."""
+    description = {"true-filter": {}, "rule-name": "inner"}
+    assert added(desk, sender, description, "outer").name == "outer"
+    assert added(desk, sender, description, None).name == "inner"
+
+
+VALUES: list[tuple[Any, Value | None, Any]] = [
+    (True, True, True),
+    (Int(-5), -5, Int(-5)),
+    (Byte(-5), -5, Int(-5)),
+    (UByte(5), 5, Int(5)),
+    (Long(5), 5, Int(5)),
+    (UInt(2**32 - 1), 2**32 - 1, Long(2**32 - 1)),
+    (ULong(2**63 - 1), 2**63 - 1, Long(2**63 - 1)),
+    (Long(-(2**63)), -(2**63), Long(-(2**63))),
+    (Float(0.5), 0.5, 0.5),
+    (1.25, 1.25, 1.25),
+    ("text", "text", "text"),
+    (Symbol("text"), "text", "text"),
+    (b"bytes", b"bytes", b"bytes"),
+    (uuid.UUID(int=3), uuid.UUID(int=3), uuid.UUID(int=3)),
+    (Timestamp(DAY_MS), DAY, Timestamp(DAY_MS)),
+    (
+        Described(Symbol("com.microsoft:timespan"), Long(15_000_000)),
+        timedelta(seconds=1.5),
+        Described(Symbol("com.microsoft:timespan"), Long(15_000_000)),
+    ),
+    (
+        Described(Symbol("com.microsoft:datetime-offset"), Long(638_448_048_000_000_000)),
+        DAY,
+        Timestamp(DAY_MS),
+    ),
+    (Described(Symbol("com.microsoft:uri"), "http://x/"), "http://x/", "http://x/"),
+    (None, None, None),
+]
+
+
+@pytest.mark.parametrize(("sent", "known", "shown"), VALUES)
+def test_a_value_has_its_type_in_both_directions(
+    desk: Desk, sender: int, sent: Any, known: Value | None, shown: Any
+) -> None:
+    """Req: P-02, P-03. Source: wire contract 5.2."""
+    rule = added(desk, sender, {"correlation-filter": {"properties": {"x": sent}}})
+    assert rule.filter == CorrelationFilter(properties=(("x", known),))
+    [(_, value)] = rule.filter.properties
+    assert type(value) is type(known)
+    raw = enumerated(desk, sender, [rule])
+    assert encode({"x": shown}) in raw
+
+
+def test_a_decimal_is_shown_as_a_double(desk: Desk, sender: int) -> None:
+    """Only the administration API knows decimals."""
+    rule = RuleDescription("r", CorrelationFilter(properties=(("x", Decimal("2.5")),)))
+    assert encode({"x": 2.5}) in enumerated(desk, sender, [rule])
+
+
+SQL = {"sql-filter": {"expression": "1=1"}}
+TOO_LARGE = ULong(2**63)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"rule-name": "blue"}, "'rule-description' is not a map"),
+        ({"rule-name": "blue", "rule-description": [SQL]}, "'rule-description' is not a map"),
+        ({"rule-name": 7, "rule-description": SQL}, "'rule-name' is not a string"),
+        ({"rule-description": SQL}, "'rule-name' is missing"),
+        ({"rule-description": {**SQL, "rule-name": 7}}, "'rule-name' is not a string"),
+        ({"rule-name": "b", "rule-description": {}}, "holds no filter"),
+        ({"rule-name": "b", "rule-description": {"sql-filter": None}}, "holds no filter"),
+        ({"rule-name": "b", "rule-description": {"true-filter": {}, **SQL}}, "sql-filter and true-filter"),
+        ({"rule-name": "b", "rule-description": {"sql-filter": "1=1"}}, "'sql-filter' is not a map"),
+        ({"rule-name": "b", "rule-description": {"sql-filter": {}}}, "'sql-filter' holds no 'expression'"),
+        (
+            {"rule-name": "b", "rule-description": {"sql-filter": {"expression": 1}}},
+            "'expression' is not a string",
+        ),
+        (
+            {"rule-name": "b", "rule-description": {"sql-filter": {"expression": "a", "parameters": []}}},
+            "'parameters' is not a map",
+        ),
+        (
+            {"rule-name": "b", "rule-description": {"correlation-filter": {"label": 7}}},
+            "'label' is not a string",
+        ),
+        (
+            {"rule-name": "b", "rule-description": {"correlation-filter": {"properties": {7: "x"}}}},
+            "A name in 'properties' is not a string",
+        ),
+        (
+            {"rule-name": "b", "rule-description": {"correlation-filter": {"properties": {"x": [1]}}}},
+            "The value of 'x' is of a type",
+        ),
+        (
+            {
+                "rule-name": "b",
+                "rule-description": {"correlation-filter": {"properties": {"x": ULong(2**63)}}},
+            },
+            "The value of 'x' is 9223372036854775808",
+        ),
+        (
+            {"rule-name": "b", "rule-description": {**SQL, "sql-rule-action": "SET a = 1"}},
+            "'sql-rule-action' is not a map",
+        ),
+        (
+            {"rule-name": "b", "rule-description": {**SQL, "sql-rule-action": {}}},
+            "'sql-rule-action' holds no 'expression'",
+        ),
+    ],
+)
+def test_a_malformed_rule_is_400_and_the_text_names_the_field(
+    desk: Desk, sender: int, body: Any, named: str
+) -> None:
+    """Req: P-03, R-05, T-02."""
+    ask(desk, sender, "add-rule", body)
+    assert named in refused(desk, 400, "com.microsoft:argument-error").description
+    assert desk.commands == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "condition"),
+    [
+        (RuleAlreadyExists("there"), 409, "com.microsoft:entity-already-exists"),
+        (ArgumentInvalid("expected a value after '=' at 5"), 400, "com.microsoft:argument-error"),
+        (InvalidOperation("'events' is a topic"), 400, "amqp:not-allowed"),
+    ],
+)
+def test_a_rule_that_is_refused(
+    desk: Desk, sender: int, error: ArgumentInvalid, status: int, condition: str
+) -> None:
+    """Req: P-03, T-03. Source: wire contract 5.2."""
+    ask(desk, sender, "add-rule", {"rule-name": "b", "rule-description": SQL})
+    desk.effect(Failed(desk.take(AddRule).reply_to, error))
+    assert str(error) in refused(desk, status, condition).description
+
+
+def test_a_rule_is_removed(desk: Desk, sender: int) -> None:
+    """Req: P-03. Source: wire contract 5.2."""
+    ask(desk, sender, "remove-rule", {"rule-name": "$Default"})
+    command = desk.take(RemoveRule)
+    assert (command.path, command.name) == (PATH, "$Default")
+    desk.effect(Done(command.reply_to))
+    response = desk.response()
+    assert (response.status, response.body) == (200, {})
+    ask(desk, sender, "remove-rule", {"rule-name": "$Default"})
+    desk.effect(Failed(desk.take(RemoveRule).reply_to, RuleNotFound("gone")))
+    refused(desk, 404, "com.microsoft:entity-not-found")
+    for body in ({}, {"rule-name": 1}):
+        ask(desk, sender, "remove-rule", body)
+        refused(desk, 400, "com.microsoft:argument-error")
+    assert desk.commands == []
+
+
+# What clients read
+
+
+def enumerated(desk: Desk, sender: int, rules: list[RuleDescription]) -> bytes:
+    """Ask for rules and let the broker find these; gives the response as it came."""
+    ask(desk, sender, "enumerate-rules", {"top": Int(100), "skip": Int(0)})
+    desk.effect(RulesFound(desk.take(ListRules).reply_to, rules))
+    response = desk.response()
+    assert (response.status, response.condition) == (200, None)
+    return response.raw
+
+
+def test_rules_are_described_lists_byte_for_byte(desk: Desk, sender: int) -> None:
+    """Req: P-03. Golden bytes: descriptors in full (0x80), the empty action never null, JavaScript looks into
+    it; four elements. Source: wire contract 5.2."""
+    rule = RuleDescription("$Default", TrueFilter(), None, 1_700_000_000_123)
+    golden = (
+        "00 53 77"
+        " c1 56 02 a1 05" + b"rules".hex() + " c0 4c 01"
+        " c1 49 02 a1 10" + b"rule-description".hex() + " 00 80 0000013700000004 c0 2a 04"
+        " 00 80 0000001370000007 45"
+        " 00 80 0000013700000005 45"
+        " a1 08" + b"$Default".hex() + " 83 0000018bcfe5687b"
+    )
+    raw = enumerated(desk, sender, [rule])
+    body = scan(raw).body
+    assert body is not None
+    assert raw[body[0] :].hex(" ") == bytes.fromhex(golden).hex(" ")
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (
+            RuleDescription("a", SqlFilter("a = @p", (("@p", 1),)), SqlAction("SET b = 2"), 7),
+            [
+                Described(0x1370000006, ["a = @p", 20]),
+                Described(0x13700000006, ["SET b = 2", 20]),
+                "a",
+                7,
+            ],
+        ),
+        (
+            RuleDescription("b", FalseFilter(), None, 7),
+            [Described(0x1370000008, []), Described(0x13700000005, []), "b", 7],
+        ),
+        (
+            RuleDescription(
+                "c", CorrelationFilter("c", "m", "t", "r", "l", "s", "rs", "ct", (("n", 1),)), None, 7
+            ),
+            [
+                Described(0x1370000009, ["c", "m", "t", "r", "l", "s", "rs", "ct", {"n": 1}]),
+                Described(0x13700000005, []),
+                "c",
+                7,
+            ],
+        ),
+        (
+            RuleDescription("d", CorrelationFilter(label="x"), None, 7),
+            [
+                Described(0x1370000009, [None] * 4 + ["x"] + [None] * 3 + [{}]),
+                Described(0x13700000005, []),
+                "d",
+                7,
+            ],
+        ),
+    ],
+)
+def test_every_kind_of_rule_is_shown(
+    desk: Desk, sender: int, rule: RuleDescription, expected: list[Any]
+) -> None:
+    """Req: P-02, P-03. Source: wire contract 5.2."""
+    raw = enumerated(desk, sender, [rule])
+    body = scan(raw).body
+    assert body is not None
+    value, _ = decode(raw, body[0] + 3)
+    assert value == {"rules": [{"rule-description": Described(0x13700000004, expected)}]}
+    if isinstance(rule.filter, SqlFilter):
+        assert encode([rule.filter.expression, Int(20)]) in raw
+
+
+@pytest.mark.parametrize("kind", [Int, Long, UInt, ULong, lambda value: value])
+def test_rules_are_listed_in_pages(desk: Desk, sender: int, kind: Callable[[int], Any]) -> None:
+    """Req: P-03. JavaScript asks for the most that an int can say. Nothing in range is 204."""
+    ask(desk, sender, "enumerate-rules", {"top": kind(2**31 - 1), "skip": kind(3)})
+    command = desk.take(ListRules)
+    assert (command.path, command.skip, command.top) == (PATH, 3, GatewayLimits().reply_count_max)
+    desk.effect(RulesFound(command.reply_to, []))
+    response = desk.response()
+    assert (response.status, response.body) == (204, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "condition"),
+    [
+        ({"skip": 0}, "com.microsoft:argument-error"),
+        ({"top": 1}, "com.microsoft:argument-error"),
+        ({"top": "1", "skip": 0}, "com.microsoft:argument-error"),
+        ({"top": 0, "skip": 0}, "com.microsoft:argument-out-of-range"),
+        ({"top": 1, "skip": -1}, "com.microsoft:argument-out-of-range"),
+        ({"top": 1, "skip": 2**31}, "com.microsoft:argument-out-of-range"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(desk: Desk, sender: int, body: Any, condition: str) -> None:
+    """Req: R-05."""
+    ask(desk, sender, "enumerate-rules", body)
+    refused(desk, 400, condition)
+    assert desk.commands == []
+
+
+def test_an_answer_has_a_bound_and_always_a_rule(desk: Desk, sender: int) -> None:
+    """Req: R-05. Exactly what fits, and one rule even if it is larger."""
+    rules = [RuleDescription(f"{number:06}", SqlFilter("x" * 1024)) for number in range(1200)]
+    ask(desk, sender, "enumerate-rules", {"top": Int(4000), "skip": Int(0)})
+    desk.effect(RulesFound(desk.take(ListRules).reply_to, rules))
+    found = desk.response().body["rules"]
+    assert len(found) == RULES_BYTES_MAX // len(encode_rules(rules[:1], 0)[0])
+    assert [item["rule-description"].value[2] for item in found] == [
+        rule.name for rule in rules[: len(found)]
+    ]
+    large = RuleDescription("a", CorrelationFilter(label="x" * RULES_BYTES_MAX))
+    ask(desk, sender, "enumerate-rules", {"top": Int(4000), "skip": Int(0)})
+    desk.effect(RulesFound(desk.take(ListRules).reply_to, [large, rules[0]]))
+    assert len(desk.response().body["rules"]) == 1
+
+
+# Where, and who
+
+
+@pytest.mark.parametrize("suffix", ["$DeadLetterQueue", "$Transfer/$DeadLetterQueue"])
+@pytest.mark.parametrize("operation", ["add-rule", "remove-rule", "enumerate-rules"])
+def test_a_sub_queue_has_no_rules(desk: Desk, operation: str, suffix: str) -> None:
+    """Req: P-03. The broker says so of queues and topics."""
+    sender, _ = desk.pair(f"{PATH}/{suffix}/$management")
+    body = {"rule-name": "b", "rule-description": SQL, "top": 1, "skip": 0}
+    ask(desk, sender, operation, body)
+    assert "has no rules" in refused(desk, 400, "amqp:not-allowed").description
+    assert desk.commands == []
+
+
+@pytest.mark.parametrize("operation", ["add-rule", "remove-rule"])
+def test_rules_do_not_change_in_a_transaction(desk: Desk, sender: int, operation: str) -> None:
+    """Req: F-03. Looking at them is done at once."""
+    state = TransactionalState(bytes(16), None)
+    ask(desk, sender, operation, {"rule-name": "b", "rule-description": SQL}, state=state)
+    refused(desk, 400, "amqp:not-allowed")
+    ask(desk, sender, "enumerate-rules", {"top": Array.of(Int, [1])[0], "skip": 0}, state=state)
+    assert desk.take(ListRules).top == 1
