@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.admin.durations import UNLIMITED_TEXT, format_duration, parse_duration
+from peeklock.admin.durations import UNLIMITED_TEXT, format_duration, format_span, parse_duration, parse_span
 from peeklock.broker.descriptions import UNLIMITED_MS
 
 
@@ -60,3 +62,26 @@ def test_garbage_gives_a_length_or_a_value_error(text: str) -> None:
     except ValueError:
         return
     assert 0 <= ms <= UNLIMITED_MS
+
+
+@given(st.timedeltas())
+def test_a_value_s_duration_is_kept_to_the_microsecond(span: timedelta) -> None:
+    assert parse_span(format_span(span)) == span
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("-P1DT2H", timedelta(days=-1, hours=-2)),
+        (" PT0.0000019S ", timedelta(microseconds=1)),
+        ("-PT0S", timedelta(0)),
+    ],
+)
+def test_a_value_s_duration_may_be_negative(text: str, span: timedelta) -> None:
+    assert parse_span(text) == span
+
+
+@pytest.mark.parametrize("text", ["", "-", "--PT1S", "P1M", "PT-1S", "P1000000000D"])
+def test_what_is_no_duration_of_a_value_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_span(text)

@@ -1,12 +1,14 @@
 """ISO 8601 durations as the service writes and reads them: a leaf.
 
-Owns: text <-> whole milliseconds, and the largest time span that stands for "never". Must not know: which
-setting. Source: wire contract 7.3 (durations); XML Schema Part 2, 3.2.6.
+Owns: text <-> whole milliseconds, and the largest time span that stands for "never"; text <-> `timedelta` for
+values of rules. Must not know: which setting. Source: wire contract 7.3 (durations); XML Schema Part 2,
+3.2.6.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 from peeklock.broker.descriptions import UNLIMITED_MS
 
@@ -26,21 +28,44 @@ def parse_duration(text: str) -> int:
 
     Raises: ValueError for anything else; years and months too, which have no fixed length.
     """
-    match = _DURATION.fullmatch(text.strip())
-    if match is None or not any(match.group(1, 3, 4, 5)) or match.group(2) == "T":
-        raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT1M")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.group(1, 3, 4, 5))
-    ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + int(
-        (match.group(6) or "")[:3].ljust(3, "0")
-    )
-    return min(ms, UNLIMITED_MS)
+    return min(_microseconds(text.strip()) // 1000, UNLIMITED_MS)
 
 
 def format_duration(ms: int) -> str:
     """Write a duration as the service does: largest units first, no zero parts; `PT0S` for nothing."""
-    if ms >= UNLIMITED_MS:
-        return UNLIMITED_TEXT
-    seconds, fraction = divmod(ms, 1000)
+    return UNLIMITED_TEXT if ms >= UNLIMITED_MS else _text(ms * 1000)
+
+
+def parse_span(text: str) -> timedelta:
+    """Read a duration that is a value, to the microsecond (rounded towards zero); it may be negative.
+
+    Raises: ValueError for anything else, and for more days than a `timedelta` has room for.
+    """
+    text = text.strip()
+    sign = -1 if text.startswith("-") else 1
+    try:
+        return timedelta(microseconds=sign * _microseconds(text.removeprefix("-")))
+    except OverflowError as failure:
+        raise ValueError(f"{text!r} is longer than {timedelta.max.days} days") from failure
+
+
+def format_span(span: timedelta) -> str:
+    """Write a duration that is a value."""
+    microseconds = span // timedelta(microseconds=1)
+    return f"-{_text(-microseconds)}" if microseconds < 0 else _text(microseconds)
+
+
+def _microseconds(text: str) -> int:
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.group(1, 3, 4, 5)) or match.group(2) == "T":
+        raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT1M")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.group(1, 3, 4, 5))
+    fraction = (match.group(6) or "")[:6].ljust(6, "0")
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000_000 + int(fraction)
+
+
+def _text(microseconds: int) -> str:
+    seconds, fraction = divmod(microseconds, 1_000_000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -49,7 +74,7 @@ def format_duration(ms: int) -> str:
     if minutes:
         time += f"{minutes}M"
     if fraction:
-        time += f"{seconds}.{fraction:03d}".rstrip("0") + "S"
+        time += f"{seconds}.{fraction:06d}".rstrip("0") + "S"
     elif seconds or not (date or time):
         time += f"{seconds}S"
     return f"P{date}T{time}" if time else f"P{date}"

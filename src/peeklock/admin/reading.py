@@ -21,6 +21,7 @@ BODY_BYTES_MAX = 1024 * 1024
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 _NIL = "{http://www.w3.org/2001/XMLSchema-instance}nil"
+_TYPE = "{http://www.w3.org/2001/XMLSchema-instance}type"
 
 
 def read_description(body: bytes) -> Description:
@@ -50,11 +51,17 @@ def read_description(body: bytes) -> Description:
 
 
 class Description:
-    """A description element; values are read by the name of their element, the last one counts."""
+    """A description element, or one in it; values are read by the name of their element, the last one
+    counts."""
 
     def __init__(self, element: Element) -> None:
         self.kind = _local(element)
         """`QueueDescription`, ..."""
+        self.type = (element.get(_TYPE) or "").rpartition(":")[2].strip()
+        """Its `i:type` without the prefix, such as `SqlFilter`; empty = none."""
+        self.content = element.text or ""
+        """Its text as it stands."""
+        self._element = element
         self._children = {_local(child): child for child in element if child.get(_NIL) not in ("true", "1")}
 
     def has(self, name: str) -> bool:
@@ -64,6 +71,14 @@ class Description:
     def has_children(self, name: str) -> bool:
         """Tell whether an element is there and holds others."""
         return name in self._children and len(self._children[name]) > 0
+
+    def child(self, name: str) -> Description:
+        """Give an element that is there."""
+        return Description(self._children[name])
+
+    def items(self, name: str) -> list[Description]:
+        """Give all elements of a name, in their order."""
+        return [Description(child) for child in self._element if _local(child) == name]
 
     def text(self, name: str) -> str:
         """Read an element's text, outer white space removed."""

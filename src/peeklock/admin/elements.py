@@ -1,0 +1,229 @@
+"""How the settings and figures of entities stand in XML: one table for each kind, read in both directions.
+
+Owns: the rows of these tables, the forms of values, forwarding addresses. Must not know: which kinds there
+are, HTTP, ranges of values (the broker's). Source: wire contract 7.3 to 7.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+from peeklock.admin.atom import SCHEMA_INSTANCE_NAMESPACE, SERVICE_BUS_NAMESPACE, escape, timestamp
+from peeklock.admin.durations import format_duration
+from peeklock.admin.errors import NotOffered
+from peeklock.admin.reading import Description
+from peeklock.broker.descriptions import Description as EntityDescription
+from peeklock.broker.descriptions import EntityStatus
+from peeklock.broker.effects import EntityView
+from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.sequence_numbers import PARTITION_COUNT
+from peeklock.broker.validation import MAX_SIZE_MB_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An entity and what its description needs to know of where it is shown."""
+
+    view: EntityView
+    host: str
+    message_size_kb_default: int
+    """The tier's."""
+
+
+class Markup(str):
+    """XML, escaped already."""
+
+    __slots__ = ()
+
+
+Text: TypeAlias = Markup | str | int | bool | None
+"""What stands in an element; None = the element is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How values of one kind are read and shown."""
+
+    read: Callable[[Description, str], Any]
+    show: Callable[[Any, Shown], Text] = lambda value, _: value
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An element that clients set."""
+
+    element: str
+    field: str
+    """Of the broker's description."""
+    form: Form
+    fixed: bool = False
+    """Set at creation only; an update that leaves it out means what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """An element that is the broker's own; what clients send is passed over."""
+
+    element: str
+    show: Callable[[EntityView], Text]
+
+
+Table: TypeAlias = tuple[Setting | Figure, ...]
+"""All elements of a description, in the service's order."""
+
+SettingNames: TypeAlias = dict[str, tuple[str, Callable[[Description, str], Any]]]
+
+
+def settings_of(table: Table) -> SettingNames:
+    """Give element -> (field, reader) of what can be set."""
+    return {row.element: (row.field, row.form.read) for row in table if isinstance(row, Setting)}
+
+
+def fixed_of(table: Table) -> dict[str, str]:
+    """Give element -> field of what is set at creation only."""
+    return {row.element: row.field for row in table if isinstance(row, Setting) and row.fixed}
+
+
+def read_settings(
+    table: Table,
+    given: Description,
+    message_size_kb_default: int,
+    existing: EntityDescription | None,
+) -> dict[str, Any]:
+    """Read what was given, by field; of what is fixed and left out, what `existing` has.
+
+    `message_size_kb_default`: the tier's; clients that update what they have read send it back, where
+    setting it would be refused.
+
+    Raises: ArgumentInvalid, NotOffered.
+    """
+    found: dict[str, Any] = {}
+    for row in table:
+        if isinstance(row, Setting):
+            if given.has(row.element):
+                found[row.field] = row.form.read(given, row.element)
+            elif row.fixed and existing is not None:
+                found[row.field] = getattr(existing, row.field)
+    if given.has_children("AuthorizationRules"):
+        raise NotOffered("Authorization rules of a single entity are not offered; use the namespace's.")
+    if found.get("max_message_size_kb") == message_size_kb_default:
+        del found["max_message_size_kb"]
+    size_mb = found.get("max_size_mb", 0)
+    if found.get("enable_partitioning") and size_mb >= MAX_SIZE_MB_MIN * PARTITION_COUNT:
+        # As it is shown. No partition may be so large, so that nobody can have meant the size of one.
+        found["max_size_mb"] = size_mb // PARTITION_COUNT
+    return found
+
+
+def write_description(kind: str, table: Table, shown: Shown) -> str:
+    """Write an entity's settings and figures."""
+    about = shown.view.description
+    return write_element(
+        kind,
+        (
+            (
+                row.element,
+                row.form.show(getattr(about, row.field), shown)
+                if isinstance(row, Setting)
+                else row.show(shown.view),
+            )
+            for row in table
+        ),
+    )
+
+
+def write_element(kind: str, children: Iterable[tuple[str, Text]]) -> str:
+    """Write an element of the service's namespace with its children."""
+    return (
+        f'<{kind} xmlns="{SERVICE_BUS_NAMESPACE}" xmlns:i="{SCHEMA_INSTANCE_NAMESPACE}">'
+        + write_children(children)
+        + f"</{kind}>"
+    )
+
+
+def write_children(children: Iterable[tuple[str, Text]]) -> str:
+    """Write elements one after another."""
+    return "".join(_element(name, value) for name, value in children if value is not None)
+
+
+def _element(name: str, value: Text) -> str:
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, bool):
+        return f"<{name}>{'true' if value else 'false'}</{name}>"
+    text = escape(str(value))
+    return f"<{name}>{text}</{name}>" if text else f"<{name}/>"
+
+
+# Forms
+
+
+def _status(given: Description, name: str) -> EntityStatus:
+    text = given.text(name)
+    for status in EntityStatus:
+        if status.value == text:
+            return status
+    raise ArgumentInvalid(
+        f"The value {text!r} of {name} is none of {', '.join(s.value for s in EntityStatus)}."
+    )
+
+
+def _entity_name(given: Description, name: str) -> str | None:
+    """Take the entity's name from `name`, `sb://host/name` or `https://host/name`."""
+    text = given.text(name)
+    _, separator, rest = text.partition("://")
+    if separator:
+        text = unquote(rest.partition("/")[2])
+    return text.strip("/") or None
+
+
+BOOLEAN = Form(Description.boolean)
+WHOLE_NUMBER = Form(Description.whole_number)
+DURATION = Form(Description.duration, lambda value, _: format_duration(value))
+STATUS = Form(_status, lambda value, _: value.value)
+NOTE = Form(lambda given, name: given.exact_text(name) or None)
+ENTITY = Form(_entity_name, lambda value, shown: None if value is None else f"sb://{shown.host}/{value}")
+# Asked for is the size of one partition, shown that of all. Source: wire contract 7.3.
+SIZE_MB = Form(
+    Description.whole_number,
+    lambda value, shown: value * (PARTITION_COUNT if shown.view.description.enable_partitioning else 1),
+)
+MESSAGE_SIZE_KB = Form(Description.whole_number, lambda value, shown: value or shown.message_size_kb_default)
+
+
+# Rows that more than one kind has
+
+
+def message_count(view: EntityView) -> int:
+    """Count an entity's messages, whatever their state."""
+    return view.active_count + view.scheduled_count + view.dead_letter_count + view.transfer_dead_letter_count
+
+
+def _count_details(view: EntityView) -> Markup:
+    # The JavaScript client expects one attribute here, a prefix, and children that carry this prefix.
+    counts = [
+        ("ActiveMessageCount", view.active_count),
+        ("DeadLetterMessageCount", view.dead_letter_count),
+        ("ScheduledMessageCount", view.scheduled_count),
+        ("TransferMessageCount", 0),  # a message is passed on in the moment it arrives
+        ("TransferDeadLetterMessageCount", view.transfer_dead_letter_count),
+    ]
+    return Markup(
+        '<CountDetails xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus">'
+        + "".join(f"<d2p1:{name}>{count}</d2p1:{name}>" for name, count in counts)
+        + "</CountDetails>"
+    )
+
+
+SIZE_IN_BYTES = Figure("SizeInBytes", lambda view: view.size_bytes)
+MESSAGE_COUNT = Figure("MessageCount", message_count)
+IS_ANONYMOUS_ACCESSIBLE = Figure("IsAnonymousAccessible", lambda _: False)
+AUTHORIZATION_RULES = Figure("AuthorizationRules", lambda _: "")
+CREATED_AT = Figure("CreatedAt", lambda view: timestamp(view.created_at_ms))
+UPDATED_AT = Figure("UpdatedAt", lambda view: timestamp(view.updated_at_ms))
+ACCESSED_AT = Figure("AccessedAt", lambda view: timestamp(view.accessed_at_ms))
+COUNT_DETAILS = Figure("CountDetails", _count_details)
+AVAILABILITY = Figure("EntityAvailabilityStatus", lambda _: "Available")

@@ -1,0 +1,136 @@
+"""RuleDescription: the element that clients send and are sent.
+
+Owns: filters and actions in XML. Must not know: HTTP, what an expression means (whether it can be is the
+broker's to say). Source: wire contract 7.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from peeklock.admin.atom import timestamp
+from peeklock.admin.elements import Markup, Text, write_children, write_element
+from peeklock.admin.reading import Description
+from peeklock.admin.values import read_pairs, write_pairs
+from peeklock.broker.descriptions import RuleDescription
+from peeklock.broker.errors import ArgumentInvalid
+from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
+
+_COMPATIBILITY_LEVEL = 20
+"""The only version of the language that there still is."""
+
+_CORRELATION = {
+    "CorrelationId": "correlation_id",
+    "MessageId": "message_id",
+    "To": "to",
+    "ReplyTo": "reply_to",
+    "Label": "label",
+    "SessionId": "session_id",
+    "ReplyToSessionId": "reply_to_session_id",
+    "ContentType": "content_type",
+}
+"""Element -> field of CorrelationFilter, in the service's order."""
+
+
+def read_rule(given: Description, name: str) -> RuleDescription:
+    """Read a rule; without a filter it takes all messages. What it calls itself in there does not count.
+
+    Raises: ArgumentInvalid.
+    """
+    return RuleDescription(
+        name,
+        _read_filter(given.child("Filter")) if given.has("Filter") else TrueFilter(),
+        _read_action(given.child("Action")) if given.has("Action") else None,
+    )
+
+
+def write_rule(rule: RuleDescription) -> str:
+    """Write a rule."""
+    return write_element(
+        "RuleDescription",
+        (
+            ("Filter", _write_filter(rule.filter)),
+            ("Action", _write_action(rule.action)),
+            ("CreatedAt", timestamp(rule.created_at_ms)),
+            ("Name", rule.name),
+        ),
+    )
+
+
+def _read_filter(given: Description) -> Filter:
+    match given.type:
+        case "SqlFilter":
+            return SqlFilter(_expression(given), read_pairs(given, "Parameters"))
+        case "TrueFilter":
+            return TrueFilter()
+        case "FalseFilter":
+            return FalseFilter()
+        case "CorrelationFilter":
+            fields = {
+                field: given.exact_text(element)
+                for element, field in _CORRELATION.items()
+                if given.has(element)
+            }
+            return CorrelationFilter(**fields, properties=read_pairs(given, "Properties"))
+    raise ArgumentInvalid(
+        f"The type {given.type!r} of a Filter is none of SqlFilter, TrueFilter, FalseFilter, "
+        "CorrelationFilter."
+    )
+
+
+def _read_action(given: Description) -> SqlAction | None:
+    match given.type:
+        case "SqlRuleAction":
+            return SqlAction(_expression(given), read_pairs(given, "Parameters"))
+        case "EmptyRuleAction":
+            return None
+    raise ArgumentInvalid(
+        f"The type {given.type!r} of an Action is neither SqlRuleAction nor EmptyRuleAction."
+    )
+
+
+def _expression(given: Description) -> str:
+    if not given.has("SqlExpression"):
+        raise ArgumentInvalid(f"A {given.type} has no SqlExpression.")
+    return given.exact_text("SqlExpression")
+
+
+def _write_filter(asked: Filter) -> Markup:
+    match asked:
+        case SqlFilter():
+            return _typed(
+                "Filter", "SqlFilter", _sql(asked.expression, write_pairs("Parameters", asked.parameters))
+            )
+        case TrueFilter():
+            return _typed("Filter", "TrueFilter", _sql("1=1", write_pairs("Parameters", ())))
+        case FalseFilter():
+            return _typed("Filter", "FalseFilter", _sql("1=0", write_pairs("Parameters", ())))
+        case CorrelationFilter():
+            fields: list[tuple[str, Text]] = [
+                (element, getattr(asked, field)) for element, field in _CORRELATION.items()
+            ]
+            fields.append(("Properties", write_pairs("Properties", asked.properties)))
+            return _typed("Filter", "CorrelationFilter", fields)
+    assert_never(asked)
+
+
+def _write_action(action: SqlAction | None) -> Markup:
+    if action is None:
+        return Markup('<Action i:type="EmptyRuleAction"/>')
+    return _typed(
+        "Action", "SqlRuleAction", _sql(action.expression, write_pairs("Parameters", action.parameters))
+    )
+
+
+def _sql(expression: str, parameters: Markup) -> list[tuple[str, Text]]:
+    return [
+        ("SqlExpression", expression),
+        ("CompatibilityLevel", _COMPATIBILITY_LEVEL),
+        ("Parameters", parameters),
+    ]
+
+
+def _typed(name: str, kind: str, children: Iterable[tuple[str, Text]]) -> Markup:
+    # The JavaScript client looks for an attribute of just this name.
+    return Markup(f'<{name} i:type="{kind}">{write_children(children)}</{name}>')

@@ -1,0 +1,185 @@
+"""Typed values of rules: as each client writes them, and back as each client reads them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peeklock.admin.reading import read_description
+from peeklock.admin.values import read_pairs, write_pairs
+from peeklock.broker.errors import ArgumentInvalid
+from peeklock.rules.filters import Pairs
+
+INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
+SCHEMA = "http://www.w3.org/2001/XMLSchema"
+
+
+def read(pairs: str) -> Pairs:
+    """Read pairs that stand in an element of the service's own prefixes."""
+    body = f'<entry><content><X xmlns:i="{INSTANCE}">{pairs}</X></content></entry>'
+    return read_pairs(read_description(body.encode()), "Parameters")
+
+
+def pair(kind: str, text: str) -> str:
+    return (
+        "<Parameters><KeyValueOfstringanyType><Key>@p</Key>"
+        f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:{kind}">{text}</Value>'
+        "</KeyValueOfstringanyType></Parameters>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("string", " a\n&lt;b&gt; ", " a\n<b> "),
+        ("string", "", ""),
+        ("int", "-7", -7),
+        ("long", "2147483650", 2147483650),
+        ("long", "9223372036854775807", 2**63 - 1),
+        ("short", " +3 ", 3),
+        ("unsignedByte", "255", 255),
+        ("boolean", "true", True),
+        ("boolean", "0", False),
+        ("double", "1.5E+3", 1500.0),
+        ("double", "-INF", float("-inf")),
+        ("double", "inf", float("inf")),
+        ("float", ".5", 0.5),
+        ("decimal", "79228162514264337593543950335", Decimal(2**96 - 1)),
+        ("decimal", "1.50", Decimal("1.50")),
+        ("dateTime", "2020-07-05T11:12:13Z", datetime(2020, 7, 5, 11, 12, 13, tzinfo=UTC)),
+        ("dateTime", "2020-07-05T11:12:13.1234567Z", datetime(2020, 7, 5, 11, 12, 13, 123456, UTC)),
+        ("dateTime", "2020-07-05T11:12:13.5+02:00", datetime(2020, 7, 5, 9, 12, 13, 500000, UTC)),
+        ("duration", "P1DT2H3M", timedelta(days=1, hours=2, minutes=3)),
+        ("duration", "-PT0.000001S", timedelta(microseconds=-1)),
+        ("duration", "P10675199DT2H48M5.4775807S", timedelta(10675199, 10085, 477580)),
+        ("guid", "6c1b1f2e-0000-4000-8000-000000000001", UUID("6c1b1f2e-0000-4000-8000-000000000001")),
+        ("base64Binary", " AAE\nC", b"\0\1\2"),
+    ],
+)
+def test_a_value_of_each_type_is_read(kind: str, text: str, value: object) -> None:
+    """Req: A-01, P-03."""
+    ((name, found),) = read(pair(kind, text))
+    assert (name, type(found), found) == ("@p", type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("int", ""),
+        ("int", "1.0"),
+        ("int", "1_000"),
+        ("long", "9223372036854775808"),
+        ("unsignedLong", "18446744073709551615"),
+        ("int", "9" * 5000),
+        ("boolean", "yes"),
+        ("double", "1,5"),
+        ("double", "infinity"),
+        ("double", "1_0"),
+        ("decimal", "1E400000"),
+        ("decimal", "NaN"),
+        ("dateTime", "2020-07-05"),
+        ("dateTime", "2020-13-05T11:12:13Z"),
+        ("dateTime", "0001-01-01T00:00:00+05:00"),
+        ("dateTime", "0000-01-01T00:00:00Z"),
+        ("duration", "P1Y"),
+        ("duration", "P999999999999999999D"),
+        ("guid", "6c1b1f2e"),
+        ("base64Binary", "A"),
+        ("char", "65"),
+        ("QName", "a:b"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_named_with_its_key_and_type(kind: str, text: str) -> None:
+    """Req: A-01, R-05."""
+    with pytest.raises(ArgumentInvalid, match="'@p'") as failure:
+        read(pair(kind, text))
+    assert kind in str(failure.value)
+    assert len(str(failure.value)) < 400
+
+
+def test_prefixes_and_the_order_of_elements_are_the_client_s_own() -> None:
+    """Req: A-01. Source: what Python, JavaScript and .NET write, wire contract 7.6."""
+    found = read(
+        f'<Parameters xmlns:p4="{INSTANCE}" xmlns:l28="{SCHEMA}">'
+        '<KeyValueOfstringanyType><Key>b</Key><Value p4:type="l28:int">1</Value></KeyValueOfstringanyType>'
+        '<KeyValueOfstringanyType><Value p4:type="l28:string">x</Value><Key>a</Key></KeyValueOfstringanyType>'
+        '<KeyValueOfstringanyType><Key>c</Key><Value p4:nil="true"/></KeyValueOfstringanyType>'
+        "<KeyValueOfstringanyType><Key>d</Key><Value>plain</Value></KeyValueOfstringanyType>"
+        "<Other/></Parameters>"
+    )
+    assert found == (("b", 1), ("a", "x"), ("c", None), ("d", "plain"))
+
+
+def test_without_the_element_or_pairs_in_it_there_are_none() -> None:
+    assert read("") == read("<Parameters/>") == read('<Parameters i:nil="true"/>') == ()
+
+
+def test_a_value_without_a_key_is_refused() -> None:
+    with pytest.raises(ArgumentInvalid, match="One of the Parameters has no Key"):
+        read("<Parameters><KeyValueOfstringanyType><Value>1</Value></KeyValueOfstringanyType></Parameters>")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("a<b", f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:string">a&lt;b</Value>'),
+        (True, f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:boolean">true</Value>'),
+        (2**31 - 1, f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:int">2147483647</Value>'),
+        (2**31, f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:long">2147483648</Value>'),
+        (float("inf"), f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:double">INF</Value>'),
+        (
+            datetime(2020, 7, 5, 11, 12, 13, tzinfo=UTC),
+            f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:dateTime">2020-07-05T11:12:13Z</Value>',
+        ),
+        (
+            timedelta(days=1, microseconds=500),
+            f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:duration">P1DT0.0005S</Value>',
+        ),
+        (Decimal("1E+3"), f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:decimal">1000</Value>'),
+        (
+            UUID(int=1),
+            '<Value xmlns:d6p1="http://schemas.microsoft.com/2003/10/Serialization/" '
+            'i:type="d6p1:guid">00000000-0000-0000-0000-000000000001</Value>',
+        ),
+        (b"\0\1\2", f'<Value xmlns:d6p1="{SCHEMA}" i:type="d6p1:base64Binary">AAEC</Value>'),
+        (None, '<Value i:nil="true"/>'),
+    ],
+)
+def test_a_value_is_written_with_a_prefix_of_four_characters(value: object, written: str) -> None:
+    """Req: A-01, P-03. Source: wire contract 7.6: JavaScript cuts five characters off the type."""
+    assert write_pairs("Parameters", (("k&", value),)) == (  # type: ignore[arg-type]
+        f"<Parameters><KeyValueOfstringanyType><Key>k&amp;</Key>{written}"
+        "</KeyValueOfstringanyType></Parameters>"
+    )
+    assert write_pairs("Properties", ()) == "<Properties/>"
+
+
+XML_TEXT = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\ufffe\uffff", min_codepoint=32)
+    | st.sampled_from("\t\n\r")
+)
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | XML_TEXT
+    | st.binary()
+    | st.uuids()
+    | st.datetimes(timezones=st.just(UTC))
+    | st.timedeltas()
+    | st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30, places=8)
+)
+
+
+@given(st.lists(st.tuples(XML_TEXT, VALUES)))
+def test_names_values_types_and_order_survive_writing_and_reading(pairs: list[tuple[str, object]]) -> None:
+    """Req: A-01, P-03."""
+    found = read(write_pairs("Parameters", tuple(pairs)))  # type: ignore[arg-type]
+    assert found == tuple(pairs)
+    assert [type(value) for _, value in found] == [type(value) for _, value in pairs]
