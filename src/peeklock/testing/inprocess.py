@@ -14,9 +14,15 @@ from typing import Any, TypeVar
 
 from peeklock.auth import Authority
 from peeklock.broker.commands import Address as EntityAddress
-from peeklock.broker.commands import Command, CreateEntity, Fetched, LookUp, ReplyTo
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Effect, EntityFound, EntityView, Failed, Fetch
+from peeklock.broker.commands import AddRule, Command, CreateEntity, Fetched, LookUp, ReplyTo
+from peeklock.broker.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    subscription_path,
+)
+from peeklock.broker.effects import Effect, EntityFound, EntityView, Failed, Fetch, RulesFound
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
@@ -133,9 +139,36 @@ class InProcessBroker:
         """Create a queue. Raises: the broker's refusal."""
         return self._ask_entity(lambda reply_to: CreateEntity(QueueDescription(name, **settings), reply_to))
 
+    def create_topic(self, name: str, **settings: Any) -> EntityView:
+        """Create a topic. Raises: the broker's refusal."""
+        return self._ask_entity(lambda reply_to: CreateEntity(TopicDescription(name, **settings), reply_to))
+
+    def create_subscription(
+        self, topic_name: str, name: str, *, rule: RuleDescription | None = None, **settings: Any
+    ) -> EntityView:
+        """Create a subscription, with the rule that takes all messages unless another is given. Raises: the
+        broker's refusal."""
+        description = SubscriptionDescription(topic_name, name, **settings)
+        return self._ask_entity(lambda reply_to: CreateEntity(description, reply_to, rule))
+
+    def add_rule(self, topic_name: str, subscription_name: str, rule: RuleDescription) -> RuleDescription:
+        """Add a rule to a subscription. Raises: the broker's refusal."""
+        path = subscription_path(topic_name, subscription_name)
+        answer = self._ask(lambda reply_to: AddRule(path, rule, reply_to))
+        assert isinstance(answer, RulesFound)
+        return answer.rules[0]
+
     def queue(self, name: str) -> EntityView:
         """Give a queue's description and figures. Raises: EntityNotFound."""
-        return self._ask_entity(lambda reply_to: LookUp(EntityAddress(name), reply_to))
+        return self._find(name)
+
+    def topic(self, name: str) -> EntityView:
+        """Give a topic's description and figures. Raises: EntityNotFound."""
+        return self._find(name)
+
+    def subscription(self, topic_name: str, name: str) -> EntityView:
+        """Give a subscription's description and figures. Raises: EntityNotFound."""
+        return self._find(subscription_path(topic_name, name))
 
     def ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
         """Ask the broker something directly; gives the answering effect."""
@@ -233,12 +266,19 @@ class InProcessBroker:
     def _body(self, message: Message) -> bytes | None:
         return self.engine.bodies.get(message.body_row, message.body_slot)
 
+    def _find(self, path: str) -> EntityView:
+        return self._ask_entity(lambda reply_to: LookUp(EntityAddress(path), reply_to))
+
     def _ask_entity(self, make: Callable[[ReplyTo], Command]) -> EntityView:
+        answer = self._ask(make)
+        assert isinstance(answer, EntityFound)
+        return answer.entity
+
+    def _ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
         answer = self.ask(make)
         if isinstance(answer, Failed):
             raise answer.error
-        assert isinstance(answer, EntityFound)
-        return answer.entity
+        return answer
 
 
 def _finish(coroutine: Coroutine[Any, Any, T] | Any) -> T:
