@@ -216,7 +216,7 @@ class Scene:
 
     def open_receiver(self) -> None:
         address, link = self.address(), self.link()
-        entity = self.namespace._entities.get(address.path)
+        entity = self.namespace._entities.target(address.path)
         wish = None
         if entity is not None and entity.main.sessions is not None and address.sub_queue is SubQueue.MAIN:
             wait_until_ms = self.now_ms + self.random.choice([0, 500, 7_000])

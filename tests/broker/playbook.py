@@ -21,6 +21,8 @@ from peeklock.broker.changes import (
     MessageRemoved,
     MessageStored,
     NumbersIssued,
+    RuleRemoved,
+    RuleStored,
 )
 from peeklock.broker.commands import (
     Abandon,
@@ -172,6 +174,15 @@ class Broker:
         for entity in entities.values():
             if entity.entity_id not in removed:
                 self.namespace.restore_entity(entity)
+        rules: dict[tuple[int, str], RuleStored] = {}
+        for fact in self.facts:
+            if isinstance(fact, RuleStored):
+                rules[fact.entity_id, fact.rule.name.lower()] = fact
+            elif isinstance(fact, RuleRemoved):
+                del rules[fact.entity_id, fact.name.lower()]
+        for rule in rules.values():
+            if rule.entity_id not in removed:
+                self.namespace.restore_rule(rule)
         kinds = (MessageStored, MessageRemoved, NumbersIssued, MessageIdSeen)
         journal = [copy.copy(fact) for fact in self.facts if isinstance(fact, kinds)]
         for fact in journal:

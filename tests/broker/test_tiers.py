@@ -19,7 +19,7 @@ from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
 from peeklock.broker.effects import Done
 from peeklock.broker.errors import ArgumentInvalid, MessageSizeExceeded, NotSupported
 from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TIERS, TierLimits
-from peeklock.broker.validation import check_forwarding, checked_queue
+from peeklock.broker.validation import check_forwarding, checked
 from tests.broker.playbook import MINUTE_MS, Broker
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ def test_a_feature_is_offered_or_refused_by_name(tier: TierLimits, setting: str)
     command = CreateEntity(QueueDescription("orders", **FEATURES[setting]), broker.reply_to())
     if setting in OFFERED[tier]:
         broker.do(command)
-        assert broker.view().description == checked_queue(command.description, tier)
+        assert broker.view().description == checked(command.description, tier)
     else:
         error = broker.refused(command)
         assert type(error) is NotSupported
@@ -144,11 +144,10 @@ def test_the_largest_span_means_never_in_every_tier() -> None:
 # Circles
 
 
-def found(*forwards: tuple[str, str | None, str | None]) -> Callable[[str], QueueDescription | None]:
-    """Give queues by name, with where their messages and their dead letters go."""
+def found(*forwards: tuple[str, str | None, str | None]) -> Callable[[str], list[str] | None]:
+    """Give where the messages and the dead letters of queues go, by name."""
     known = {
-        name.lower(): QueueDescription(name, forward_to=target, forward_dead_lettered_to=dead)
-        for name, target, dead in forwards
+        name.lower(): [path for path in (target, dead) if path is not None] for name, target, dead in forwards
     }
     return lambda name: known.get(name.lower())
 
@@ -162,7 +161,7 @@ def found(*forwards: tuple[str, str | None, str | None]) -> Callable[[str], Queu
         ("b", None, [("b", "a", None)], "a -> b -> a"),
         ("b", None, [("b", None, "A")], "a -> b -> a"),
         (None, "b", [("b", "a", None)], "a -> b -> a"),
-        ("b", "c", [("b", None, None), ("c", "D", None), ("d", None, "a")], "a -> c -> d -> a"),
+        ("b", "c", [("b", None, None), ("c", "D", None), ("d", None, "a")], "a -> c -> D -> a"),
         ("b", None, [("b", "c", "d"), ("c", None, "d"), ("d", "a", None)], "a -> b -> d -> a"),
     ],
 )

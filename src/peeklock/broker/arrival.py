@@ -1,4 +1,4 @@
-"""How a message comes into a queue: numbered, then stored at once, set aside for later, or passed on.
+"""How a message comes into a queue or topic: numbered, then stored, set aside for later, or passed on.
 
 Owns: numbers, partitions, enqueued times, duplicates and activation. Must not know: what happens to a message
 once it stands in its queue, and who is refused (`operations`).
@@ -14,6 +14,7 @@ from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.effects import Effect
 from peeklock.broker.message import Message, MessageState, Routing
 from peeklock.broker.sequence_numbers import number_of
+from peeklock.broker.subject import MessageSubject
 
 if TYPE_CHECKING:
     from peeklock.broker.message_queue import MessageQueue
@@ -71,6 +72,12 @@ def store(
     scheduled_at_ms = message.scheduled_at_ms
     if scheduled_at_ms is not None and scheduled_at_ms > now_ms and forward_to is None:
         _schedule(queue, message, now_ms)
+    elif queue.fan_out is not None and forward_to is None and payload is not None and not len(queue.active):
+        message.enqueued_at_ms = _stamp(queue, now_ms)
+        subject = MessageSubject(message, payload, queue.shared.tokens)
+        partition = None if queue.partitions is None else queue.partitions.of_number(number)
+        queue.fan_out.send_on(message, payload, subject, partition, now_ms, changes, effects)
+        return number
     elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
         to = forward_to or queue.forward_to
         assert to is not None
@@ -79,7 +86,7 @@ def store(
         return number
     else:
         _enqueue(queue, message, now_ms)
-        if queue.forward_to is not None:
+        if queue.passes_on:
             queue.forward_stored_from(message.position)  # behind those that wait there
     message.routing = None  # not kept for every stored message
     _keep(queue, message, payload, changes)
@@ -115,13 +122,72 @@ def activate(
         return
     _enqueue(queue, message, at_ms)
     _keep(queue, message, None, changes)
-    if queue.forward_to is not None:
+    if queue.passes_on:
         queue.forward_stored_from(message.position)
+
+
+def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
+    """Give a topic's copy a number of its subscription; it keeps the topic's as that of its enqueueing.
+
+    Args:
+        turn: the partition that the topic put the message in, None without partitions.
+    """
+    copy.position = position = queue.take_position()
+    if queue.partitions is None:
+        copy.sequence_number = number_of(position)
+    else:
+        assert turn is not None
+        copy.sequence_number = queue.partitions.take(turn)
+
+
+def store_copy(
+    queue: MessageQueue,
+    copy: Message,
+    payload: bytes | None,
+    turn: int | None,
+    now_ms: int,
+    changes: list[Change],
+    effects: list[Effect],
+) -> None:
+    """Store a topic's copy in a subscription, or pass it on. It was enqueued when the topic took it.
+
+    Args:
+        payload: the same object for all copies of a message, None when its body is stored already.
+        turn: as for `number_copy`.
+    """
+    number_copy(queue, copy, turn)
+    if queue.forward_to is not None and not len(queue.active):
+        copy.enqueued_at_ms = _stamp(queue, copy.enqueued_at_ms)
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, copy, payload, now_ms, changes, effects)
+        return
+    _enqueue(queue, copy, copy.enqueued_at_ms)
+    copy.routing = None
+    _keep(queue, copy, payload, changes)
+    if queue.forward_to is not None:
+        queue.forward_stored_from(copy.position)
+    if queue.sessions is not None or queue.line.receivers.turns:
+        queue.shared.touch(queue)
+
+
+def dead_letter_arriving(
+    queue: MessageQueue,
+    message: Message,
+    payload: bytes | None,
+    now_ms: int,
+    changes: list[Change],
+    effects: list[Effect],
+) -> None:
+    """Store a message that is a dead letter from the start, or pass it on to where its queue forwards."""
+    if queue.forward_to is None:
+        take_in(queue, message, payload, changes)
+        queue.shared.touch(queue)
+    else:
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, payload, now_ms, changes, effects)
 
 
 def take_in(queue: MessageQueue, message: Message, payload: bytes | None, changes: list[Change]) -> None:
     """Store a dead letter, which keeps its number; it stays here."""
-    assert queue.dead_letters is None
+    assert queue.holds_dead_letters
     message.routing = None
     message.session_id = None  # sessions do not apply here
     message.position = queue.take_position()

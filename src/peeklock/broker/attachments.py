@@ -34,12 +34,12 @@ class Attachments:
         self, command: ask.OpenSender, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entity, queue = self._entities.queue(command.address)
-        if queue.dead_letters is None:
-            raise InvalidOperation(f"'{queue.name}' is a dead-letter queue: nothing can be sent to it")
-        entity.require_sending()
+        entity.require_sending_to(queue)
         destination = None
         if command.destination is not None:
-            destination = self._entities.find(command.destination.path).name
+            target = self._entities.find(command.destination.path)
+            target.require_target()
+            destination = target.name
         self._links.add(SenderLink(command.link, queue.queue_id, entity.links))
         effects.append(
             do.SenderOpened(
@@ -180,7 +180,8 @@ class Attachments:
 
 
 def _require_receivable(entity: Entity, queue: MessageQueue, session: ask.SessionWish | None) -> None:
-    """Raise when nobody can receive here in this way. Source: wire contract 2.6, 10.3."""
+    """Raise when nobody can receive here in this way. Source: wire contract 2.1, 2.6, 10.3."""
+    entity.require_receivable()
     if queue is entity.main and queue.forward_to is not None:
         raise InvalidOperation(
             f"It is not possible to receive from '{entity.name}': it forwards to '{queue.forward_to}'."

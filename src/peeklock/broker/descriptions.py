@@ -98,6 +98,10 @@ class SubscriptionDescription:
 
     requires_duplicate_detection: ClassVar[bool] = False
     duplicate_window_ms: ClassVar[int] = 600_000
+    # Its topic's count.
+    max_size_mb: ClassVar[int] = 1024
+    max_message_size_kb: ClassVar[int | None] = None
+    enable_partitioning: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

@@ -1,37 +1,66 @@
-"""The entities of a namespace: which there are, their settings, their queues.
+"""The entities of a namespace: which there are, their settings, their queues and rules.
 
 Owns: names, ids, status, creation, update, deletion, listing. Must not know: commands, links' credit,
 messages.
+
+A topic is an entity without dead letters whose main queue has a `FanOut`; a subscription is one that has a
+topic and rules. All else they have in common with queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from operator import attrgetter
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY, EntityRemoved, EntityStored
 from peeklock.broker.commands import Address, Link, SubQueue
-from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.descriptions import (
+    KINDS,
+    Description,
+    EntityKind,
+    EntityStatus,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.duplicates import Duplicates
 from peeklock.broker.effects import EntityView
-from peeklock.broker.errors import EntityAlreadyExists, EntityDisabled, EntityNotFound, QuotaExceeded
+from peeklock.broker.errors import (
+    ArgumentInvalid,
+    EntityAlreadyExists,
+    EntityDisabled,
+    EntityNotFound,
+    InvalidOperation,
+    QuotaExceeded,
+    RuleAlreadyExists,
+    RuleNotFound,
+)
+from peeklock.broker.fan_out import FanOut, Rule
 from peeklock.broker.message import Message
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_session import SessionStates
 from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.message_table import MessageTable
-from peeklock.broker.quotas import RECEIVE_REQUESTS_MAX, TierLimits
+from peeklock.broker.quotas import RECEIVE_REQUESTS_MAX, RULES_MAX, TierLimits
 from peeklock.broker.receivers import AnyLink, ReceiverLink
 from peeklock.broker.sequence_numbers import PARTITION_COUNT, Partitions
 from peeklock.broker.shared import Shared
-from peeklock.broker.validation import check_forwarding, checked_queue, checked_update
+from peeklock.broker.validation import (
+    check_forwarding,
+    checked,
+    checked_part_name,
+    checked_update,
+    forwards_of,
+)
 
 _SENDING = (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
 _RECEIVING = (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
 
 
 class Entity:
-    """A queue with its sub-queues. The transfer dead-letter queue is made when it is first needed."""
+    """A queue, topic or subscription with its queues. The transfer dead-letter queue is made when it is first
+    needed."""
 
     __slots__ = (
         "_enforces_quotas",
@@ -41,6 +70,8 @@ class Entity:
         "entity_id",
         "links",
         "main",
+        "rules",
+        "topic",
         "transfers",
         "updated_at_ms",
     )
@@ -53,37 +84,45 @@ class Entity:
         digest_key: bytes,
         first_position: int,
         *,
+        topic: Entity | None,
         enforces_quotas: bool,
     ) -> None:
         self._enforces_quotas = enforces_quotas
         description = stored.description
         first_queue_id = stored.entity_id * QUEUES_PER_ENTITY
-        size_max = (description.max_message_size_kb or limits.message_size_kb_default) * 1024
+        self.topic = topic  # of a subscription
+        self.rules: dict[str, Rule] = {}  # of a subscription, by name in lower case
         self.entity_id = stored.entity_id
         self.description = description
         self.created_at_ms = stored.created_at_ms
         self.updated_at_ms = stored.updated_at_ms
         self.links: dict[Link, AnyLink] = {}
         self.transfers: MessageQueue | None = None
-        self.dead_letters = MessageQueue(
-            first_queue_id + SubQueue.DEAD_LETTER.value,
-            f"{description.name}/$deadletterqueue",
-            shared,
-            dead_letters=None,
-            first_position=1,
-            message_size_bytes_max=size_max,
-        )
+        self.dead_letters: MessageQueue | None = None
+        fan_out = None
+        if isinstance(description, TopicDescription):
+            fan_out = FanOut()
+        else:
+            self.dead_letters = MessageQueue(
+                first_queue_id + SubQueue.DEAD_LETTER.value,
+                f"{description.name}/$deadletterqueue",
+                shared,
+                dead_letters=None,
+                first_position=1,
+                message_size_bytes_max=0,
+            )
         self.main = MessageQueue(
             first_queue_id + SubQueue.MAIN.value,
             description.name,
             shared,
             dead_letters=self.dead_letters,
             first_position=first_position,
-            message_size_bytes_max=size_max,
+            message_size_bytes_max=0,
+            fan_out=fan_out,
         )
         if description.requires_duplicate_detection:
             self.main.duplicates = Duplicates(self.main.queue_id, digest_key, description.duplicate_window_ms)
-        if description.enable_partitioning:
+        if self.is_partitioned:
             self.main.partitions = Partitions(first_position)
             self.main.numbers = MessageTable()
         if description.requires_session:
@@ -92,16 +131,45 @@ class Entity:
 
     @property
     def name(self) -> str:
+        """Its path."""
         return self.description.name
+
+    @property
+    def short_name(self) -> str:
+        """The name of a subscription within its topic."""
+        about = self.description
+        return about.subscription_name if isinstance(about, SubscriptionDescription) else about.name
+
+    @property
+    def kind(self) -> EntityKind:
+        return KINDS[type(self.description)]
 
     @property
     def receives(self) -> bool:
         return self.description.status in _RECEIVING
 
+    @property
+    def fan_out(self) -> FanOut | None:
+        """Of a topic: its subscriptions."""
+        return self.main.fan_out
+
+    @property
+    def is_partitioned(self) -> bool:
+        return (self.topic or self).description.enable_partitioning
+
+    @property
+    def dead_letters_on_filter_errors(self) -> bool:
+        """Of a subscription (P-04)."""
+        about = self.description
+        return isinstance(about, SubscriptionDescription) and about.dead_lettering_on_filter_errors
+
+    def subscriptions(self) -> list[Entity]:
+        """Give the subscriptions of a topic."""
+        return [] if self.fan_out is None else list(self.fan_out.subscriptions.values())
+
     def queues(self) -> list[MessageQueue]:
         """Give the queues that exist so far."""
-        known = [self.main, self.dead_letters]
-        return known if self.transfers is None else [*known, self.transfers]
+        return [queue for queue in (self.main, self.dead_letters, self.transfers) if queue is not None]
 
     @property
     def states(self) -> SessionStates | None:
@@ -116,18 +184,22 @@ class Entity:
             yield from self.states.all_messages()
 
     def size_bytes(self) -> int:
+        """Give the size of its messages and states; a topic's copies count as they do in the subscriptions,
+        each in full."""
         size_bytes = sum(queue.size_bytes for queue in self.queues())
+        if self.fan_out is not None:
+            size_bytes += sum(entity.size_bytes() for entity in self.fan_out.subscriptions.values())
         return size_bytes if self.states is None else size_bytes + self.states.size_bytes
 
     def size_bytes_max(self) -> int:
         """Give what it may hold; each partition may hold as much as a whole queue without."""
-        partitions = PARTITION_COUNT if self.description.enable_partitioning else 1
+        partitions = PARTITION_COUNT if self.is_partitioned else 1
         return self.description.max_size_mb * 1024 * 1024 * partitions
 
     def stored(self) -> EntityStored:
         return EntityStored(self.entity_id, self.description, self.created_at_ms, self.updated_at_ms)
 
-    def change(self, description: QueueDescription, limits: TierLimits, now_ms: int) -> None:
+    def change(self, description: Description, limits: TierLimits, now_ms: int) -> None:
         """Apply other settings; the locks must have been dropped when that matters to them."""
         self.description = description
         self.updated_at_ms = now_ms
@@ -135,7 +207,7 @@ class Entity:
 
     def view(self) -> EntityView:
         main = self.main
-        return EntityView(
+        view = EntityView(
             entity_id=self.entity_id,
             description=self.description,
             created_at_ms=self.created_at_ms,
@@ -147,6 +219,14 @@ class Entity:
             dead_letter_count=_count(self.dead_letters),
             transfer_dead_letter_count=_count(self.transfers),
         )
+        fan_out = self.fan_out
+        if fan_out is not None:
+            view.active_count = 0  # what is parked is on its way
+            view.subscription_count = len(fan_out.subscriptions)
+            view.sql_filter_count = fan_out.sql_count
+            view.correlation_filter_count = fan_out.correlation_count
+            view.unmatched_count = fan_out.unmatched
+        return view
 
     def require_receiving(self) -> None:
         """Raises: EntityDisabled."""
@@ -155,6 +235,27 @@ class Entity:
                 f"'{self.name}' is {self.description.status.value}: nothing can be received from it"
             )
 
+    def require_receivable(self) -> None:
+        """Raises: InvalidOperation: it is a topic."""
+        if self.fan_out is not None:
+            raise InvalidOperation(
+                f"'{self.name}' is a topic: its messages are received, and looked at, in its subscriptions"
+            )
+
+    def require_target(self) -> None:
+        """Raises: InvalidOperation: it is a subscription."""
+        if self.topic is not None:
+            raise InvalidOperation(
+                f"'{self.name}' is a subscription: messages are sent to its topic '{self.topic.name}'"
+            )
+
+    def require_sending_to(self, queue: MessageQueue) -> None:
+        """Raises: InvalidOperation: nobody sends to this queue of it; EntityDisabled."""
+        if queue.holds_dead_letters:
+            raise InvalidOperation(f"'{queue.name}' is a dead-letter queue: nothing can be sent to it")
+        self.require_target()
+        self.require_sending()
+
     def require_sending(self) -> None:
         """Raises: EntityDisabled."""
         if self.description.status not in _SENDING:
@@ -162,15 +263,24 @@ class Entity:
                 f"'{self.name}' is {self.description.status.value}: nothing can be sent to it"
             )
 
+    def reapply_settings(self, limits: TierLimits) -> None:
+        """Take over what changed in the topic; the locks must have been dropped."""
+        self._apply_settings(limits)
+
     def _apply_settings(self, limits: TierLimits) -> None:
-        size_max = (self.description.max_message_size_kb or limits.message_size_kb_default) * 1024
+        about = self.description
+        default_ttl_ms = about.default_ttl_ms
+        size_kb = about.max_message_size_kb
+        if self.topic is not None:
+            default_ttl_ms = min(default_ttl_ms, self.topic.description.default_ttl_ms)  # E-07
+            size_kb = self.topic.description.max_message_size_kb
         for queue in self.queues():
             if queue is self.transfers:
-                queue.lock_duration_ms = self.description.lock_duration_ms  # nothing is passed on from here
+                queue.lock_duration_ms = about.lock_duration_ms  # nothing is passed on from here
             else:
-                queue.configure(self.description)
-            queue.message_size_bytes_max = size_max
-        self.main.accepts_sends = self.description.status in _SENDING
+                queue.configure(about, default_ttl_ms)
+            queue.message_size_bytes_max = (size_kb or limits.message_size_kb_default) * 1024
+        self.main.accepts_sends = about.status in _SENDING
         self.main.checks_sends = self._enforces_quotas or not (
             self.main.sessions is None and self.main.forward_to is None
         )
@@ -199,7 +309,8 @@ class Entities:
         self._first_position = first_position
         self._by_path: dict[str, Entity] = {}
         self._by_id: dict[int, Entity] = {}
-        self._sorted: list[Entity] | None = None
+        self._subscription_count = 0
+        self._sorted: dict[tuple[EntityKind, str], list[Entity]] = {}  # until something comes or goes
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -214,8 +325,19 @@ class Entities:
             raise EntityNotFound(f"The messaging entity '{path}' could not be found.")
         return entity
 
-    def get(self, path: str) -> Entity | None:
-        return self._by_path.get(path.lower())
+    def target(self, path: str) -> Entity | None:
+        """Give the queue or topic that something is forwarded to."""
+        entity = self._by_path.get(path.lower())
+        return None if entity is None or entity.topic is not None else entity
+
+    def subscription(self, path: str) -> Entity:
+        """Raises: EntityNotFound; InvalidOperation: it is no subscription."""
+        entity = self.find(path)
+        if entity.topic is None:
+            raise InvalidOperation(
+                f"'{entity.name}' is a {entity.kind.value} and has no rules: subscriptions have"
+            )
+        return entity
 
     def by_id(self, entity_id: int) -> Entity | None:
         return self._by_id.get(entity_id)
@@ -224,10 +346,14 @@ class Entities:
         return self._by_id.get(queue_id // QUEUES_PER_ENTITY)
 
     def queue(self, address: Address) -> tuple[Entity, MessageQueue]:
-        """Raises: EntityNotFound."""
+        """Raises: EntityNotFound; InvalidOperation: the dead-letter queue of a topic."""
         entity = self.find(address.path)
         if address.sub_queue is SubQueue.MAIN:
             return entity, entity.main
+        if entity.dead_letters is None:
+            raise InvalidOperation(
+                f"'{entity.name}' is a topic and has no dead-letter queue: each of its subscriptions has one"
+            )
         if address.sub_queue is SubQueue.DEAD_LETTER:
             return entity, entity.dead_letters
         return entity, self.transfers_of(entity)
@@ -253,45 +379,82 @@ class Entities:
                 f"'{entity.name}' has {receivers} receivers, at most {RECEIVE_REQUESTS_MAX} are allowed"
             )
 
-    def create(self, description: QueueDescription, now_ms: int) -> Entity:
-        """Raises: ArgumentInvalid, ArgumentOutOfRange, NotSupported, EntityAlreadyExists, QuotaExceeded."""
-        description = checked_queue(description, self.limits)
+    def create(self, description: Description, now_ms: int) -> Entity:
+        """Raises: ArgumentInvalid, ArgumentOutOfRange, NotSupported, EntityAlreadyExists, EntityNotFound,
+        QuotaExceeded."""
+        if isinstance(description, SubscriptionDescription):
+            topic = self.topic(description.topic_name)
+            description = replace(description, topic_name=topic.name)  # as it was first spelt
+        description = checked(description, self.limits)
         if description.name.lower() in self._by_path:
             raise EntityAlreadyExists(f"The messaging entity '{description.name}' already exists.")
-        check_forwarding(description, self._description)
-        if self._enforce_quotas and len(self._by_id) >= self.limits.queues_max:
-            raise QuotaExceeded(
-                f"'{description.name}' cannot be created: tier {self.limits.name} allows "
-                f"{self.limits.queues_max} entities"
-            )
+        check_forwarding(description, self._forwards)
+        self._require_room_for(description)
         entity_id = self.next_entity_id
         self.next_entity_id = entity_id + 1
         return self.add(EntityStored(entity_id, description, now_ms, now_ms))
 
+    def topic(self, name: str) -> Entity:
+        """Raises: EntityNotFound, ArgumentInvalid: it is no topic."""
+        topic = self.find(name)
+        if topic.fan_out is None:
+            raise ArgumentInvalid(f"'{topic.name}' is a {topic.kind.value}: only a topic has subscriptions")
+        return topic
+
+    def _require_room_for(self, description: Description) -> None:
+        if not self._enforce_quotas:
+            return
+        if isinstance(description, SubscriptionDescription):
+            fan_out = self.topic(description.topic_name).fan_out
+            assert fan_out is not None
+            if len(fan_out.subscriptions) >= self.limits.subscriptions_max:
+                raise QuotaExceeded(
+                    f"'{description.name}' cannot be created: tier {self.limits.name} allows "
+                    f"{self.limits.subscriptions_max} subscriptions of one topic"
+                )
+        elif len(self._by_id) - self._subscription_count >= self.limits.queues_max:
+            raise QuotaExceeded(
+                f"'{description.name}' cannot be created: tier {self.limits.name} allows "
+                f"{self.limits.queues_max} entities"
+            )
+
     def add(self, stored: EntityStored) -> Entity:
-        """Take in an entity that is known to be right."""
+        """Take in an entity that is known to be right; a subscription has no rules yet."""
+        topic = None
+        if isinstance(stored.description, SubscriptionDescription):
+            topic = self.topic(stored.description.topic_name)
         entity = Entity(
             stored,
             self._shared,
             self.limits,
             self._digest_key,
             self._first_position,
+            topic=topic,
             enforces_quotas=self._enforce_quotas,
         )
         self._by_id[entity.entity_id] = entity
         self._by_path[entity.name.lower()] = entity
-        self._sorted = None
+        self._sorted = {}
         for queue in entity.queues():
             self.queues[queue.queue_id] = queue
         if entity.states is not None:
             self.states[entity.states.queue_id] = entity.states
+        if topic is not None and topic.fan_out is not None:
+            self._subscription_count += 1
+            topic.fan_out.subscriptions[entity.short_name.lower()] = entity
         return entity
 
-    def _description(self, path: str) -> QueueDescription | None:
-        entity = self.get(path)
-        return None if entity is None else entity.description
+    def _forwards(self, path: str) -> list[str] | None:
+        """Give where messages of a queue or topic go on to; None when there is none of that name."""
+        entity = self.target(path)
+        if entity is None:
+            return None
+        targets = forwards_of(entity.description)
+        for subscription in entity.subscriptions():
+            targets += forwards_of(subscription.description)
+        return targets
 
-    def checked_update(self, description: QueueDescription) -> tuple[Entity, QueueDescription]:
+    def checked_update(self, description: Description) -> tuple[Entity, Description]:
         """Raises: EntityNotFound, ArgumentInvalid, ArgumentOutOfRange, NotSupported."""
         entity = self.find(description.name)
         before = entity.description
@@ -301,14 +464,21 @@ class Entities:
             before.forward_to,
             before.forward_dead_lettered_to,
         ):
-            check_forwarding(description, self._description)
+            check_forwarding(description, self._forwards)
         return entity, description
 
     def remove(self, entity: Entity) -> EntityRemoved:
-        """Forget an entity at once; its messages are handed out later, in slices."""
+        """Forget an entity at once, a topic after its subscriptions; its messages are handed out later, in
+        slices."""
+        assert not entity.subscriptions()
+        if entity.topic is not None and entity.topic.fan_out is not None:
+            self._subscription_count -= 1
+            del entity.topic.fan_out.subscriptions[entity.short_name.lower()]
+            for rule in entity.rules.values():
+                entity.topic.fan_out.remove(rule)
         del self._by_id[entity.entity_id]
         del self._by_path[entity.name.lower()]
-        self._sorted = None
+        self._sorted = {}
         for queue in entity.queues():
             del self.queues[queue.queue_id]
             queue.retire()
@@ -318,13 +488,95 @@ class Entities:
         self.removed[entity.entity_id] = entity
         return EntityRemoved(entity.entity_id)
 
-    def page(self, skip: int, top: int) -> tuple[list[Entity], bool]:
-        """Give a page of all entities sorted by name, and whether there are more."""
-        if self._sorted is None:
-            self._sorted = sorted(self._by_id.values(), key=attrgetter("name"))
+    # Rules
+
+    def new_rule(self, subscription: Entity, description: RuleDescription, now_ms: int) -> Rule:
+        """Make a rule, not added yet. Raises: ArgumentInvalid, RuleAlreadyExists, QuotaExceeded."""
+        checked_part_name(description.name)
+        if description.name.lower() in subscription.rules:
+            raise RuleAlreadyExists(f"'{subscription.name}' has a rule '{description.name}' already")
+        rule = Rule(subscription, replace(description, created_at_ms=now_ms))
+        self._require_room_for_rule(rule)
+        return rule
+
+    def changed_rule(self, subscription: Entity, description: RuleDescription) -> tuple[Rule, Rule]:
+        """Make what shall stand in the place of a rule; give the old one and the new one.
+
+        Raises: ArgumentInvalid, RuleNotFound.
+        """
+        old = self.rule(subscription, description.name)
+        about = replace(description, name=old.description.name, created_at_ms=old.description.created_at_ms)
+        return old, Rule(subscription, about)
+
+    def rule(self, subscription: Entity, name: str) -> Rule:
+        """Raises: RuleNotFound."""
+        rule = subscription.rules.get(name.lower())
+        if rule is None:
+            raise RuleNotFound(f"'{subscription.name}' has no rule '{name}'")
+        return rule
+
+    def put_rule(self, rule: Rule) -> None:
+        """Let a rule judge the messages from now on, in the place of one with its name."""
+        subscription = rule.subscription
+        self.drop_rule(subscription, rule.description.name)
+        subscription.rules[rule.description.name.lower()] = rule
+        assert subscription.topic is not None
+        assert subscription.topic.fan_out is not None
+        subscription.topic.fan_out.add(rule)
+
+    def drop_rule(self, subscription: Entity, name: str) -> None:
+        """Let a rule, if there is one of that name, judge no message any more."""
+        rule = subscription.rules.pop(name.lower(), None)
+        if rule is not None:
+            assert subscription.topic is not None
+            assert subscription.topic.fan_out is not None
+            subscription.topic.fan_out.remove(rule)
+
+    def _require_room_for_rule(self, rule: Rule) -> None:
+        topic = rule.subscription.topic
+        assert topic is not None
+        fan_out = topic.fan_out
+        assert fan_out is not None
+        if len(fan_out) >= RULES_MAX:
+            raise QuotaExceeded(
+                f"rule '{rule.description.name}' cannot be added: '{topic.name}' has {len(fan_out)} rules, "
+                f"at most {RULES_MAX} are allowed"
+            )
+        if not self._enforce_quotas:
+            return
+        kind, count, most = (
+            ("correlation", fan_out.correlation_count, self.limits.correlation_filters_max)
+            if rule.is_correlation
+            else ("SQL", fan_out.sql_count, self.limits.sql_filters_max)
+        )
+        if count >= most:
+            raise QuotaExceeded(
+                f"rule '{rule.description.name}' cannot be added: tier {self.limits.name} allows {most} "
+                f"{kind} filters of one topic"
+            )
+
+    def page(
+        self, kind: EntityKind, skip: int, top: int, topic: str | None = None
+    ) -> tuple[list[Entity], bool]:
+        """Give a page of all entities of a kind sorted by name, and whether there are more.
+
+        Args:
+            topic: whose subscriptions are listed.
+
+        Raises: EntityNotFound, ArgumentInvalid: there is no such topic.
+        """
+        key = (kind, "" if topic is None else topic.lower())
+        found = self._sorted.get(key)
+        if found is None:
+            known: Iterable[Entity] = self._by_id.values()
+            if topic is not None:
+                known = self.topic(topic).subscriptions()
+            found = [entity for entity in known if entity.kind is kind]
+            found.sort(key=attrgetter("name"))
+            self._sorted[key] = found
         skip = max(skip, 0)
         end = skip + max(top, 0)
-        return self._sorted[skip:end], end < len(self._sorted)
+        return found[skip:end], end < len(found)
 
     def transfers_of(self, entity: Entity) -> MessageQueue:
         """Give the transfer dead-letter queue of an entity."""

@@ -16,7 +16,8 @@ A sender is refused beforehand when the target is full (`operations`). A target 
 id, session id or partition key. The gateway reads them for whoever sends to an entity that forwards there; of
 a stored message they are asked for with an effect `Fetch`, and it stays parked in its queue until the answer
 comes. Parked messages are passed on in their order, and so are those that were there when an entity began to
-forward.
+forward. A scheduled message of a topic takes the same way to the subscriptions when it falls due: their rules
+must read it.
 Source: semantics F-01, F-02; wire contract 3.8, 10.3; Learn "Chaining Service Bus entities with
 autoforwarding".
 """
@@ -26,12 +27,15 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from peeklock.amqp.codec import DecodeError
+from peeklock.amqp.messaging import scan
 from peeklock.broker import arrival
 from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change
 from peeklock.broker.effects import Effect, Fetch
-from peeklock.broker.message import NEVER_MS, Message, Routing
+from peeklock.broker.message import NEVER_MS, Message
 from peeklock.broker.routing import read_routing
+from peeklock.broker.subject import MessageSubject
 from peeklock.broker.timers import FAR_MS
 
 if TYPE_CHECKING:
@@ -59,8 +63,9 @@ class Forwarding:
 
     def __init__(self, entities: Entities) -> None:
         self._entities = entities
-        # Fields of parked messages, None until they come: by queue id and position, at or behind the cursor.
-        self._asked: dict[int, dict[int, Routing | None]] = {}
+        # What was read of parked messages, None until it comes: by queue id and position, at or behind the
+        # cursor.
+        self._asked: dict[int, dict[int, _Read | None]] = {}
 
     # What senders ask
 
@@ -76,7 +81,7 @@ class Forwarding:
         path = destination or queue.forward_to
         chain: list[Entity] = []
         while path is not None and len(chain) < HOPS_MAX:
-            target = self._entities.get(path)
+            target = self._entities.target(path)
             if target is None:
                 break
             chain.append(target)
@@ -103,13 +108,14 @@ class Forwarding:
         """
         entity = self._entities.of_queue(source.queue_id)
         assert entity is not None
-        is_dead_letter = source.dead_letters is None
+        is_dead_letter = source.holds_dead_letters
         if message.hops >= HOPS_MAX:
             _bury(message, _TOO_MANY_HOPS)
+            assert entity.dead_letters is not None
             arrival.take_in(entity.dead_letters, message, payload, changes)
             source.shared.touch(entity.dead_letters)
             return
-        target = self._entities.get(path)
+        target = self._entities.target(path)
         wants_routing = target is not None and target.main.reads_routing and message.routing is None
         if wants_routing and self._obstacle(target, path, message, routing_known=False) is None:
             if is_dead_letter:
@@ -182,12 +188,14 @@ class Forwarding:
         done."""
         source.forward_due_ms = FAR_MS
         path = source.forward_to
-        if path is None:
+        if not source.passes_on:
             return 1
-        is_dead_letter = source.dead_letters is None
+        is_dead_letter = source.holds_dead_letters
         asked = self._asked.get(source.queue_id, {})
         work = 0
         for message in list(islice(source.active.iterate(source.forward_cursor), count_max)):
+            if work >= count_max:
+                break  # a topic's messages may become thousands each
             work += 1
             position = message.position
             expired = source.has_expired(message, now_ms)
@@ -195,9 +203,9 @@ class Forwarding:
                 source.forward_cursor = position + 1
                 asked.pop(position, None)
                 continue  # a dead letter in somebody's hands, or for the sweep, or at its end
-            target = self._entities.get(path)
-            routing = asked.get(position)
-            if target is not None and target.main.reads_routing and routing is None:
+            target = None if path is None else self._entities.target(path)
+            read = asked.get(position)
+            if read is None and (path is None or (target is not None and target.main.reads_routing)):
                 source.forward_cursor = position
                 self._ask(source, effects)
                 return work
@@ -205,8 +213,12 @@ class Forwarding:
             asked.pop(position, None)
             source.remove(message, changes)
             moved = message.moved()
-            moved.routing = routing
-            self.pass_on(source, path, moved, None, now_ms, changes, effects)
+            moved.routing = None if read is None else read.routing
+            if path is not None:
+                self.pass_on(source, path, moved, None, now_ms, changes, effects)
+            else:
+                assert read is not None
+                work += _to_subscriptions(source, moved, read.head, now_ms, changes, effects)
         if work >= count_max:
             source.forward_due_ms = now_ms
         else:
@@ -216,10 +228,14 @@ class Forwarding:
     def fetched(self, queue: MessageQueue, position: int, payload: bytes) -> None:
         """Take the body of a parked message. It may be gone; then those behind it are next."""
         asked = self._asked.get(queue.queue_id)
+        message = queue.active.get(position)
         if not len(queue.active):
             self.forget(queue.queue_id)
+        elif asked is not None and position in asked and message is None:
+            queue.forward_stored_from(position)
         elif asked is not None and position in asked:
-            asked[position] = read_routing(payload)
+            assert message is not None
+            asked[position] = _Read(payload, message.overlay)
             queue.forward_stored_from(position)
 
     def forget(self, queue_id: int) -> None:
@@ -230,14 +246,49 @@ class Forwarding:
         """Ask for the fields of the first messages from the cursor on, each once."""
         before = self._asked.get(source.queue_id, {})
         asked = self._asked[source.queue_id] = {
-            position: routing
-            for position, routing in before.items()
+            position: read
+            for position, read in before.items()
             if position >= source.forward_cursor and source.active.get(position) is not None
         }
         for message in islice(source.active.iterate(source.forward_cursor), FETCH_MAX):
             if message.position not in asked:
                 asked[message.position] = None
                 effects.append(Fetch(source.queue_id, message))
+
+
+class _Read:
+    """What was read of a parked message."""
+
+    __slots__ = ("head", "routing")
+
+    def __init__(self, payload: bytes, overlay: bytes | None) -> None:
+        self.routing = read_routing(payload, overlay)
+        self.head = _without_body(payload)
+
+
+def _without_body(payload: bytes) -> bytes:
+    """Give what filters can ask for: the body may have 100 MB, and many messages are read at a time."""
+    try:
+        body = scan(payload).body
+    except DecodeError:
+        return b""
+    return payload if body is None else payload[: body[0]]
+
+
+def _to_subscriptions(
+    topic: MessageQueue,
+    message: Message,
+    head: bytes,
+    now_ms: int,
+    changes: list[Change],
+    effects: list[Effect],
+) -> int:
+    """Give the subscriptions a message that was parked in its topic; answer how many copies it became."""
+    assert topic.fan_out is not None
+    message.delivery_count = 0
+    subject = MessageSubject(message, head, topic.shared.tokens)
+    turn = None if topic.partitions is None else topic.partitions.of_number(message.sequence_number)
+    return topic.fan_out.send_on(message, None, subject, turn, now_ms, changes, effects)
 
 
 def _bury(message: Message, reason: _Reason) -> None:

@@ -12,6 +12,8 @@ use costs nothing here. The last use of a queue is the latest of
     last_enqueued_at_ms    of the main queue: scheduled messages that became active, forwarded ones that came
     here                   creation, update, start-up: `watch`
 
+Copies that come to a subscription are no use of it; whatever is done with a subscription is use of its topic.
+
 It is in use at the moment while a message is scheduled or a receiver has credit or waits for a session.
 Nobody says when that ends, so it is looked at again and again until then: such a queue is deleted
 `LOOK_AGAIN_MS` late at most, and never early. Messages that lie there do not count, nor do locked ones.
@@ -114,17 +116,23 @@ class _Watch:
             self._delete(entity, now_ms, changes, effects)
         else:
             self._timers.set(self, due_ms)
-        return 1 + len(entity.links)
+        return 1 + len(entity.links) + len(entity.subscriptions())
 
     def _last_used_ms(self, now_ms: int) -> int:
-        enqueued_at_ms = min(self.entity.main.last_enqueued_at_ms, now_ms)  # never ahead, unlike its clock
-        accessed_at_ms = max(queue.accessed_at_ms for queue in self.entity.queues())
-        return max(self.used_at_ms, enqueued_at_ms, accessed_at_ms)
+        used_at_ms = self.used_at_ms
+        for entity in (self.entity, *self.entity.subscriptions()):
+            used_at_ms = max(used_at_ms, *(queue.accessed_at_ms for queue in entity.queues()))
+        if self.entity.topic is None:
+            enqueued_at_ms = min(self.entity.main.last_enqueued_at_ms, now_ms)  # its clock may be ahead
+            used_at_ms = max(used_at_ms, enqueued_at_ms)
+        return used_at_ms
 
 
 def _is_in_use(entity: Entity) -> bool:
     if len(entity.main.scheduled):
         return True
+    if any(each.main.forward_to is not None or _is_in_use(each) for each in entity.subscriptions()):
+        return True  # forwarding receives, also from a subscription (F-02)
     return any(
         isinstance(link, ReceiverLink) and (link.line is None or link.has_credit())
         for link in entity.links.values()

@@ -122,18 +122,34 @@ class Message:
 
     def moved(self) -> Message:
         """Make the record of this message for another place: same body and numbers, no position yet."""
-        copy = Message(self.size_bytes, bare_offset=self.bare_offset, ttl_ms=self.ttl_ms)
+        copy = Message.__new__(Message)  # each field once: a topic makes thousands of copies
+        copy.size_bytes = self.size_bytes
+        copy.bare_offset = self.bare_offset
+        copy.ttl_ms = self.ttl_ms
+        copy.scheduled_at_ms = None
+        copy.routing = None
+        copy.queue_id = 0
+        copy.position = 0
         copy.sequence_number = self.sequence_number
         copy.enqueued_sequence_number = self.enqueued_sequence_number
         copy.enqueued_at_ms = self.enqueued_at_ms
         copy.expires_at_ms = self.expires_at_ms
+        copy.state = MessageState.ACTIVE
         copy.delivery_count = self.delivery_count
         copy.session_id = self.session_id
         copy.hops = self.hops
         copy.dead_letter_source = self.dead_letter_source
         copy.overlay = self.overlay
+        copy.lock = None
         copy.body_row = self.body_row
         copy.body_slot = self.body_slot
+        copy.journal_no = 0
+        return copy
+
+    def copied(self) -> Message:
+        """Make the record of a copy that arrives at a subscription; it knows where it may go."""
+        copy = self.moved()
+        copy.routing = self.routing
         return copy
 
 

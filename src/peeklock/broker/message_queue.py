@@ -17,6 +17,8 @@ Theory of operation. A message stands in exactly one table, by its durable state
 Deferred and scheduled messages never stand in a line. A position is the unwrapped order of arrival and never
 comes again, so a stale one in a heap or index names nothing.
 
+A topic is the same machine without dead letters and receivers: what stands there is scheduled or parked.
+
 A dead-letter queue is the same machine, with positions of its own; nothing expires there and nothing is
 dead-lettered from it. There, and in a partitioned queue, a position is not the order of the sequence number,
 and `numbers` finds messages by the key of theirs.
@@ -26,11 +28,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappush
+from typing import TYPE_CHECKING
 
 from peeklock.broker import arrival, delivery
 from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change, MessageRemoved, MessageStored, NumbersIssued
-from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
+from peeklock.broker.descriptions import UNLIMITED_MS, Description
 from peeklock.broker.duplicates import Duplicates
 from peeklock.broker.effects import Effect
 from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
@@ -40,6 +43,9 @@ from peeklock.broker.peek_lock import Lock
 from peeklock.broker.sequence_numbers import Partitions, number_of, order_of, order_to_browse_from
 from peeklock.broker.shared import Shared
 from peeklock.broker.timers import FAR_MS, Activation, Expiry
+
+if TYPE_CHECKING:
+    from peeklock.broker.fan_out import FanOut
 
 ACTIVE = MessageState.ACTIVE
 DEFERRED = MessageState.DEFERRED
@@ -61,6 +67,7 @@ class MessageQueue:
         "deferred",
         "duplicates",
         "expiry",
+        "fan_out",
         "forward_cursor",
         "forward_due_ms",
         "forward_to",
@@ -94,18 +101,21 @@ class MessageQueue:
         dead_letters: MessageQueue | None,
         first_position: int,
         message_size_bytes_max: int,
+        fan_out: FanOut | None = None,
     ) -> None:
         """Make an empty queue.
 
         Args:
-            dead_letters: where its dead letters go; None makes it a dead-letter queue itself.
+            dead_letters: where its dead letters go; None makes it a dead-letter queue itself, or a topic.
             first_position: of the first message to arrive.
+            fan_out: of a topic: where its messages go. What stands here waits for its time or for that.
         """
         self.queue_id = queue_id
         self.name = name
         self.shared = shared
         self.new_token = shared.tokens
         self.dead_letters = dead_letters
+        self.fan_out = fan_out
         self.main = self  # of a dead-letter queue: the queue whose numbers its messages bear
         self.message_size_bytes_max = message_size_bytes_max
         self.next_position = first_position
@@ -133,11 +143,11 @@ class MessageQueue:
         self.scheduled = MessageTable()
         self.numbers: MessageTable | None = None
         self.expiry: Expiry | None = None
-        if dead_letters is None:
-            self.numbers = MessageTable()
-        else:
+        if dead_letters is not None:
             dead_letters.main = self
             self.expiry = Expiry(self.active, UNLIMITED_MS)
+        elif fan_out is None:
+            self.numbers = MessageTable()
         self.activation = Activation(self.scheduled)
         self.locks: dict[
             bytes, Lock
@@ -151,26 +161,44 @@ class MessageQueue:
     @property
     def reads_routing(self) -> bool:
         """Whether it matters here which id, session or partition key a message has."""
-        return not (self.duplicates is None and self.sessions is None and self.partitions is None)
+        plain = self.duplicates is None and self.sessions is None and self.partitions is None
+        return not plain or self.fan_out is not None
+
+    @property
+    def holds_dead_letters(self) -> bool:
+        return self.dead_letters is None and self.fan_out is None
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether messages leave by themselves, to another entity or to the subscriptions."""
+        return self.forward_to is not None or self.fan_out is not None
 
     # Settings
 
-    def configure(self, description: QueueDescription) -> None:
-        """Apply an entity's settings, also while in use (A-07)."""
+    def configure(self, description: Description, default_ttl_ms: int) -> None:
+        """Apply an entity's settings, also while in use (A-07).
+
+        Args:
+            default_ttl_ms: which is not the entity's own where its topic has a shorter one (E-07).
+        """
         self.lock_duration_ms = description.lock_duration_ms
-        main = self.expiry is not None
-        forward_to = description.forward_to if main else description.forward_dead_lettered_to
+        forward_to = (
+            description.forward_dead_lettered_to if self.holds_dead_letters else description.forward_to
+        )
         if self.forward_to != forward_to:
             self.forward_to = forward_to
             self.shared.forwarding.forget(self.queue_id)
             self.forward_stored_from(0)
+        if self.duplicates is not None:
+            self.duplicates.window_ms = description.duplicate_window_ms
+            self.set_timer()
         if self.expiry is None:
             return
         self.max_delivery_count = description.max_delivery_count
         self.dead_letter_on_expiry = description.dead_lettering_on_expiration
-        self.default_ttl_ms = description.default_ttl_ms
-        if self.expiry.default_ttl_ms != self.default_ttl_ms:
-            self.expiry.change_default(description.default_ttl_ms)
+        self.default_ttl_ms = default_ttl_ms
+        if self.expiry.default_ttl_ms != default_ttl_ms:
+            self.expiry.change_default(default_ttl_ms)
             # A message passed over as expired may have become receivable: look at all again from the start.
             assert not self.locks, "locks are dropped before settings change (L-12)"
             self.forward_stored_from(0)
@@ -178,9 +206,6 @@ class MessageQueue:
             if self.sessions is not None:
                 self.sessions.look_again()
             self.wake(self.expiry.next_ms())
-        if self.duplicates is not None:
-            self.duplicates.window_ms = description.duplicate_window_ms
-            self.set_timer()
 
     def retire(self) -> None:
         """Stop being called: the entity is gone. The locks are forgotten; their holders may still name
@@ -214,13 +239,7 @@ class MessageQueue:
         self.remove(message, changes)
         moved = message.moved()
         moved.overlay = overlay
-        if dead_letters.forward_to is None:
-            arrival.take_in(dead_letters, moved, None, changes)
-        else:
-            self.shared.forwarding.pass_on(
-                dead_letters, dead_letters.forward_to, moved, None, now_ms, changes, effects
-            )
-        self.shared.touch(dead_letters)
+        arrival.dead_letter_arriving(dead_letters, moved, None, now_ms, changes, effects)
 
     # Delivery
 
@@ -390,7 +409,7 @@ class MessageQueue:
     def forward_stored_from(self, position: int) -> None:
         """Have the stored messages from a position on looked at: they may have to be passed on."""
         self.forward_cursor = min(self.forward_cursor, position)
-        if self.forward_to is not None and len(self.active):
+        if self.passes_on and len(self.active):
             self.forward_due_ms = 0
             self.wake(0)
 

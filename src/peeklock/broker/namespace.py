@@ -11,13 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker.attachments import Attachments
-from peeklock.broker.changes import Change, EntityStored, MessageIdSeen, NumbersIssued
+from peeklock.broker.changes import (
+    Change,
+    EntityStored,
+    MessageIdSeen,
+    NumbersIssued,
+    RuleRemoved,
+    RuleStored,
+)
 from peeklock.broker.commands import Command
+from peeklock.broker.descriptions import DEFAULT_RULE_NAME, EntityKind, RuleDescription
 from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entities, Entity
 from peeklock.broker.errors import (
@@ -30,6 +39,7 @@ from peeklock.broker.forwarding import Forwarding
 from peeklock.broker.idle import IdleDeletion
 from peeklock.broker.integrity import check_queue
 from peeklock.broker.message import Message
+from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.operations import Operations
 from peeklock.broker.purging import Purging
 from peeklock.broker.quotas import TierLimits
@@ -63,6 +73,8 @@ class Totals:
     size_bytes: int = 0
     dropped_sends: int = 0
     """Pre-settled sends that were refused, of which nobody else is told (T-06)."""
+    unmatched_messages: int = 0
+    """Messages that no rule of their topic chose since start: accepted and gone."""
 
 
 class Namespace:
@@ -136,10 +148,15 @@ class Namespace:
             ask.Discharge: (self._transactions.discharge, _reject),
             ask.Enlist: (self._transactions.enlist, self._refuse_enlisted),
             ask.LookUp: (self._look_up, _fail),
-            ask.CreateEntity: (self._create_queue, _fail),
-            ask.UpdateEntity: (self._update_queue, _fail),
+            ask.CreateEntity: (self._create_entity, _fail),
+            ask.UpdateEntity: (self._update_entity, _fail),
             ask.DeleteEntity: (self._delete_entity, _fail),
-            ask.ListEntities: (self._list_queues, _fail),
+            ask.ListEntities: (self._list_entities, _fail),
+            ask.AddRule: (self._add_rule, _fail),
+            ask.UpdateRule: (self._update_rule, _fail),
+            ask.RemoveRule: (self._remove_rule, _fail),
+            ask.FindRule: (self._find_rule, _fail),
+            ask.ListRules: (self._list_rules, _fail),
             ask.LimitSending: (operations.limit_sending, _cannot_fail),
         }
 
@@ -222,24 +239,40 @@ class Namespace:
     ) -> None:
         effects.append(do.EntityFound(command.reply_to, self._entities.find(command.address.path).view()))
 
-    def _create_queue(
+    def _create_entity(
         self, command: ask.CreateEntity, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entity = self._entities.create(command.description, now_ms)
+        if entity.topic is not None:
+            try:
+                rule = self._entities.new_rule(
+                    entity, command.rule or RuleDescription(DEFAULT_RULE_NAME), now_ms
+                )
+            except ServiceBusError:
+                self._entities.remove(entity)  # its id is not used again
+                del self._entities.removed[entity.entity_id]
+                raise
+            self._entities.put_rule(rule)
+            self._touch_topic(entity, now_ms)
         self._idle.watch(entity, now_ms)
         changes.append(entity.stored())
+        changes += [RuleStored(entity.entity_id, rule.description) for rule in entity.rules.values()]
         effects.append(do.EntityFound(command.reply_to, entity.view()))
 
-    def _update_queue(
+    def _update_entity(
         self, command: ask.UpdateEntity, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entity, description = self._entities.checked_update(command.description)
+        subscriptions = entity.subscriptions()
         if description != entity.description:
             if drops_locks(entity.description, description):
-                for queue in entity.queues():
+                for queue in _all_queues(entity, subscriptions):
                     queue.drop_locks(effects)
             entity.change(description, self._entities.limits, now_ms)
             changes.append(entity.stored())
+            for subscription in subscriptions:
+                subscription.reapply_settings(self._entities.limits)
+        self._touch_topic(entity, now_ms)
         self._idle.watch(entity, now_ms)
         effects.append(do.EntityFound(command.reply_to, entity.view()))
         receivers = [opened for opened in entity.links.values() if isinstance(opened, ReceiverLink)]
@@ -255,7 +288,7 @@ class Namespace:
             )
             of_main = [opened for opened in receivers if opened.queue_id == entity.main.queue_id]
             self._attachments.detach_all(of_main, error, now_ms, changes, effects)
-        for queue in entity.queues():
+        for queue in _all_queues(entity, subscriptions):
             queue.serve(now_ms, changes, effects)
 
     def _delete_entity(
@@ -266,27 +299,87 @@ class Namespace:
             raise InvalidOperation(
                 f"'{entity.name}' cannot be deleted: the namespace has the lock CanNotDelete"
             )
+        self._touch_topic(entity, now_ms)
         self._remove(entity, now_ms, changes, effects)
         effects.append(do.Done(command.reply_to))
 
     def _remove(self, entity: Entity, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
-        """Take an entity away, with all that is attached to it."""
+        """Take an entity away, with all that is attached to it; a topic's subscriptions first."""
+        for subscription in entity.subscriptions():
+            self._remove(subscription, now_ms, changes, effects)
         error = EntityDeleted(f"The messaging entity '{entity.name}' was deleted.")
         self._attachments.detach_all(list(entity.links.values()), error, now_ms, changes, effects)
         self._idle.forget(entity)
         changes.append(self._entities.remove(entity))
 
-    def _list_queues(
+    def _list_entities(
         self, command: ask.ListEntities, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        entities, more = self._entities.page(command.skip, command.top)
+        entities, more = self._entities.page(command.kind, command.skip, command.top, command.topic)
         effects.append(do.EntitiesFound(command.reply_to, [entity.view() for entity in entities], more))
+
+    def _touch_topic(self, entity: Entity, now_ms: int) -> None:
+        """Take note that something was done with a topic's subscription: the topic is in use (A-03)."""
+        if entity.topic is not None:
+            entity.topic.main.accessed_at_ms = now_ms
+
+    # Rules
+
+    def _add_rule(
+        self, command: ask.AddRule, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        subscription = self._entities.subscription(command.path)
+        rule = self._entities.new_rule(subscription, command.rule, now_ms)
+        self._entities.put_rule(rule)
+        subscription.main.accessed_at_ms = now_ms  # "no new rule" A-03
+        self._touch_topic(subscription, now_ms)
+        changes.append(RuleStored(subscription.entity_id, rule.description))
+        effects.append(do.RulesFound(command.reply_to, [rule.description]))
+
+    def _update_rule(
+        self, command: ask.UpdateRule, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        subscription = self._entities.subscription(command.path)
+        old, new = self._entities.changed_rule(subscription, command.rule)
+        self._touch_topic(subscription, now_ms)
+        if new.description != old.description:
+            self._entities.put_rule(new)
+            changes.append(RuleStored(subscription.entity_id, new.description))
+        effects.append(do.RulesFound(command.reply_to, [new.description]))
+
+    def _remove_rule(
+        self, command: ask.RemoveRule, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        subscription = self._entities.subscription(command.path)
+        rule = self._entities.rule(subscription, command.name)
+        self._entities.drop_rule(subscription, command.name)
+        self._touch_topic(subscription, now_ms)
+        changes.append(RuleRemoved(subscription.entity_id, rule.description.name))
+        effects.append(do.Done(command.reply_to))
+
+    def _find_rule(
+        self, command: ask.FindRule, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        subscription = self._entities.subscription(command.path)
+        rule = self._entities.rule(subscription, command.name)
+        effects.append(do.RulesFound(command.reply_to, [rule.description]))
+
+    def _list_rules(
+        self, command: ask.ListRules, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        skip, end = max(command.skip, 0), max(command.skip, 0) + max(command.top, 0)
+        rules = self.rules(command.path)
+        effects.append(do.RulesFound(command.reply_to, rules[skip:end], end < len(rules)))
 
     # Recovery and reclaim
 
     def restore_entity(self, stored: EntityStored) -> None:
         """Take in an entity that the store has; all of them come before the first frame."""
         self._recovering().restore_entity(stored)
+
+    def restore_rule(self, stored: RuleStored) -> None:
+        """Take in a rule that the store has, after the entities."""
+        self._recovering().restore_rule(stored)
 
     def restore(self, changes: Iterable[Change]) -> None:
         """Take in one frame of the journal; frames come in order, oldest first."""
@@ -330,8 +423,17 @@ class Namespace:
     # Figures
 
     def entity_views(self) -> list[do.EntityView]:
-        """Show all queues, sorted by name."""
-        return [entity.view() for entity in self._entities.page(0, len(self._entities))[0]]
+        """Show all entities, queues, then topics, then subscriptions, each kind sorted by name."""
+        return [
+            entity.view()
+            for kind in EntityKind
+            for entity in self._entities.page(kind, 0, len(self._entities))[0]
+        ]
+
+    def rules(self, path: str) -> list[RuleDescription]:
+        """Show the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""
+        rules = self._entities.subscription(path).rules.values()
+        return sorted((rule.description for rule in rules), key=attrgetter("name"))
 
     @property
     def dropped_sends(self) -> int:
@@ -355,22 +457,33 @@ class Namespace:
             totals.active_messages += len(entity.main.active)
             totals.deferred_messages += len(entity.main.deferred)
             totals.scheduled_messages += len(entity.main.scheduled)
-            totals.dead_letters += len(entity.dead_letters.active) + len(entity.dead_letters.deferred)
+            if entity.dead_letters is not None:
+                totals.dead_letters += len(entity.dead_letters.active) + len(entity.dead_letters.deferred)
+            if entity.fan_out is not None:
+                totals.unmatched_messages += entity.fan_out.unmatched
             if entity.transfers is not None:
                 totals.dead_letters += len(entity.transfers.active) + len(entity.transfers.deferred)
             if entity.main.sessions is not None:
                 totals.sessions += len(entity.main.sessions)
             totals.locks += sum(len(queue.locks) for queue in entity.queues())
-            totals.size_bytes += entity.size_bytes()
+            if entity.topic is None:  # its topic counts it
+                totals.size_bytes += entity.size_bytes()
         return totals
 
     def check(self, now_ms: int) -> None:
         """Compare all indexes with each other; an assertion fails when they do not agree."""
         for queue in self._queues.values():
             check_queue(queue, now_ms)
+        for entity in self._entities:
+            if entity.fan_out is not None:
+                entity.fan_out.check()
         self._attachments.check()
         self._transactions.check()
         self._idle.check()
+
+
+def _all_queues(entity: Entity, subscriptions: list[Entity]) -> list[MessageQueue]:
+    return [queue for each in (entity, *subscriptions) for queue in each.queues()]
 
 
 def _refuse_link(

@@ -135,9 +135,7 @@ class Operations:
         entity = self._entities.of_queue(queue_id)
         if queue is None or entity is None:
             raise EntityDeleted(f"the entity of queue id {queue_id} was deleted")
-        if queue.dead_letters is None:
-            raise InvalidOperation(f"'{queue.name}' is a dead-letter queue: nothing can be sent to it")
-        entity.require_sending()
+        entity.require_sending_to(queue)
         if size_bytes > queue.message_size_bytes_max:
             raise MessageSizeExceeded(
                 f"the message or batch for '{queue.name}' is {size_bytes} bytes, the limit is "
@@ -180,6 +178,7 @@ class Operations:
             )
 
     def _check_room(self, entity: Entity, size_bytes: int) -> None:
+        entity = entity.topic or entity  # what a subscription holds counts there
         if self._entities.is_full(entity, size_bytes):
             raise QuotaExceeded(
                 f"The maximum entity size has been reached or exceeded: '{entity.name}' holds "
@@ -362,6 +361,7 @@ class Operations:
 
     def _readable(self, address: ask.Address) -> MessageQueue:
         entity, queue = self._entities.queue(address)
+        entity.require_receivable()
         entity.require_receiving()
         return queue
 

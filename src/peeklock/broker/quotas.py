@@ -26,6 +26,10 @@ DEFERRED_BYTES_MAX = 16 * 1024 * 1024
 """Size of several deferred messages received by one request. Our choice: a request may name 100,000, and the
 answer is made in memory."""
 
+RULES_MAX = 100_000
+"""Rules of one topic, always held to. Our choice: they are kept in memory, compiled; the service's own limit
+for the kind that it allows most of."""
+
 TRANSACTION_MESSAGES_MAX = 100
 """Messages sent and settled in one transaction. Source: wire contract 6, 10.1."""
 
@@ -56,7 +60,7 @@ class TierLimits:
     max_size_mb_max: int
     """Largest size of an entity, or of each partition of it, that may be asked for."""
     queues_max: int
-    """Entities in a namespace; enforced only where the namespace says so (A-05)."""
+    """Queues and topics in a namespace; enforced only where the namespace says so (A-05)."""
     ttl_ms_max: int
     """Largest time-to-live, and the default of an entity."""
     batch_delete_max: int
@@ -71,6 +75,14 @@ class TierLimits:
     transactions: bool
     partitioning: bool
     """EnablePartitioning of one entity; in the premium tier a namespace is partitioned as a whole."""
+    topics: bool
+    subscriptions_max: int
+    """Subscriptions of one topic; enforced only where the namespace says so (A-05), and so are the next
+    two."""
+    sql_filters_max: int
+    """SQL filters of one topic, true and false filters among them."""
+    correlation_filters_max: int
+    """Correlation filters of one topic."""
     idle_deletion: bool
     """AutoDeleteOnIdle. Source: the service's own refusal, "The property 'AutoDeleteOnIdle' cannot be set
     when creating a Queue because the namespace [...] is using 'Basic' tier" (MassTransit issue 657)."""
@@ -91,6 +103,10 @@ BASIC = TierLimits(
     forwarding=False,
     transactions=False,
     partitioning=True,
+    topics=False,
+    subscriptions_max=2_000,
+    sql_filters_max=2_000,
+    correlation_filters_max=100_000,
     idle_deletion=False,
 )
 STANDARD = TierLimits(
@@ -108,6 +124,10 @@ STANDARD = TierLimits(
     forwarding=True,
     transactions=True,
     partitioning=True,
+    topics=True,
+    subscriptions_max=2_000,
+    sql_filters_max=2_000,
+    correlation_filters_max=100_000,
     idle_deletion=True,
 )
 PREMIUM = TierLimits(
@@ -125,6 +145,10 @@ PREMIUM = TierLimits(
     forwarding=True,
     transactions=True,
     partitioning=False,
+    topics=True,
+    subscriptions_max=2_000,
+    sql_filters_max=2_000,
+    correlation_filters_max=100_000,
     idle_deletion=True,
 )
 

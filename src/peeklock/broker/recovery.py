@@ -19,10 +19,13 @@ from peeklock.broker.changes import (
     MessageRemoved,
     MessageStored,
     NumbersIssued,
+    RuleRemoved,
+    RuleStored,
 )
 from peeklock.broker.commands import SubQueue
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.entities import Entities, Entity
+from peeklock.broker.fan_out import Rule
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
 
@@ -47,6 +50,11 @@ class Recovery:
             self._records[queue_id] = {}
         self._entities.next_entity_id = max(self._entities.next_entity_id, stored.entity_id + 1)
 
+    def restore_rule(self, stored: RuleStored) -> None:
+        subscription = self._entities.by_id(stored.entity_id)
+        if subscription is not None:
+            self._entities.put_rule(Rule(subscription, stored.rule))
+
     def restore(self, changes: Iterable[Change]) -> None:
         """Take in one frame."""
         records = self._records
@@ -69,6 +77,12 @@ class Recovery:
                 self.restore_entity(change)
             elif isinstance(change, EntityRemoved):
                 self._remove_entity(change.entity_id)
+            elif isinstance(change, RuleStored):
+                self.restore_rule(change)
+            elif isinstance(change, RuleRemoved):
+                subscription = self._entities.by_id(change.entity_id)
+                if subscription is not None:
+                    self._entities.drop_rule(subscription, change.name)
 
     def _remove_entity(self, entity_id: int) -> None:
         entity = self._entities.by_id(entity_id)

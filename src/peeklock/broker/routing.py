@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from peeklock.amqp.codec import DecodeError, decode, decode_typed, read_list_header, skip
+from peeklock.amqp.codec import (
+    DecodeError,
+    decode,
+    decode_typed,
+    iter_map_raw,
+    read_list_header,
+    skip,
+)
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import Sections, scan
+from peeklock.amqp.types import Symbol
 from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
 from peeklock.broker.message import Routing
 
@@ -23,6 +31,7 @@ _GROUP_ID = 10
 """Position in the properties section (AMQP 3.2.4); the message-id is its first field."""
 
 _FIELDS_MAX = 13
+_NULL = b"\x40"
 
 _NULLS_BETWEEN = b"\x40" * (_GROUP_ID - 1)
 """What mostly stands between message-id and group-id: nothing."""
@@ -35,17 +44,38 @@ _ONE_FORM = frozenset((_STR8, 0xA0, 0x98))
 """A short text, short binary or uuid: as it came is the only way that we encode it."""
 
 
-def read_routing(payload: bytes) -> Routing:
+def read_routing(payload: bytes, overlay: bytes | None = None) -> Routing:
     """Read what decides where a stored message goes.
 
     It may have been accepted where nothing depended on it: what cannot be read counts as absent.
+
+    Args:
+        payload: the encoded message; its body is not looked at.
+        overlay: what was changed since it was sent (`properties`).
     """
     try:
         sections = scan(payload)
         key = sections.decode_message_annotations().get(PARTITION_KEY)
-        return routing_of(sections, key if isinstance(key, str) else None)
+        routing = routing_of(sections, key if isinstance(key, str) else None)
     except (DecodeError, ArgumentInvalid, InvalidOperation):
-        return Routing()
+        routing = Routing()
+    return routing if overlay is None else with_overlay(routing, overlay)
+
+
+def with_overlay(routing: Routing, overlay: bytes) -> Routing:
+    """Give the routing fields of a message after the actions of rules; what they set are texts or null."""
+    changed = Routing(routing.message_id, routing.session_id, routing.partition_key)
+    for name, _, start, end in iter_map_raw(overlay):
+        if not isinstance(name, Symbol):
+            continue
+        if name == "message-id":
+            encoded = overlay[start:end]
+            changed.message_id = None if encoded == _NULL else encoded
+        elif name == "group-id":
+            changed.session_id = decode(overlay, start)[0]
+        elif name == PARTITION_KEY:
+            changed.partition_key = decode(overlay, start)[0]
+    return changed
 
 
 def routing_of(sections: Sections, key: str | None) -> Routing:

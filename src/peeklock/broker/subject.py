@@ -12,7 +12,7 @@ Source: wire contract 3.2, 9.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from peeklock.amqp.types import Described, Symbol, Timestamp
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.rules.filters import Value
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN = frozenset((str, int, bool, float, bytes, UUID))
 _TICKS_PER_US = 10
 _TICKS_OF_EPOCH = 621_355_968_000_000_000
@@ -46,7 +46,7 @@ OVERLAID_FIELDS = {
 class MessageSubject:
     """One message, as it is sent to a topic. Its mappings are made when they are first asked for."""
 
-    __slots__ = ("_message", "_names", "_sections", "_tokens", "folded", "system", "user")
+    __slots__ = ("_message", "_names", "_payload", "_sections", "_tokens", "folded", "system", "user")
 
     user: Mapping[str, Value]
     folded: Mapping[str, Value]
@@ -60,7 +60,8 @@ class MessageSubject:
             tokens: gives 16 random bytes, for newid().
         """
         self._message = message
-        self._sections: Sections | bytes = payload
+        self._payload = payload
+        self._sections: Sections | None = None
         self._tokens = tokens
 
     def has_user(self, folded_name: str) -> bool:
@@ -86,22 +87,19 @@ class MessageSubject:
             raise AttributeError(name)
         return getattr(self, name)
 
-    def _scanned(self) -> Sections | None:
-        sections = self._sections
-        if isinstance(sections, bytes):
+    def _scanned(self) -> Sections:
+        if self._sections is None:
             try:
-                sections = scan(sections)
+                self._sections = scan(self._payload)
             except DecodeError:
-                sections = Sections(b"")
-            self._sections = sections
-        return sections
+                self._sections = Sections(b"")
+        return self._sections
 
     def _read_user(self) -> None:
         sections = self._scanned()
-        found: dict[str, Any] = {}
+        found: dict[Any, Any] = {}
         try:
-            if sections is not None:
-                found = sections.decode_application_properties()
+            found = sections.decode_application_properties()
         except DecodeError:
             found = {}
         if self._message.overlay is not None:
@@ -133,9 +131,8 @@ class MessageSubject:
         fields = Properties()
         annotations: dict[str, Any] = {}
         try:
-            if sections is not None:
-                fields = sections.decode_properties()
-                annotations = sections.decode_message_annotations()
+            fields = sections.decode_properties()
+            annotations = sections.decode_message_annotations()
         except DecodeError:
             pass
         ttl_ms = message.ttl_ms
@@ -200,10 +197,15 @@ def value_of(raw: Any) -> Value | None:
         return None
     if isinstance(raw, datetime | timedelta):
         return raw
-    for plain in (bool, int, float, str, bytes, UUID):
-        if isinstance(raw, plain):
-            return plain(raw) if plain is not UUID else raw  # type: ignore[no-any-return]  # one of `Value`
-    return None
+    if isinstance(raw, bool | UUID):
+        return raw
+    if isinstance(raw, int):
+        return int(raw)
+    if isinstance(raw, float):
+        return float(raw)
+    if isinstance(raw, str):
+        return str(raw)
+    return bytes(raw) if isinstance(raw, bytes) else None
 
 
 def _id_text(raw: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""Which settings a queue may have.
+"""Which settings an entity may have.
 
 Owns: the ranges that are the same in every tier, the form of names, and what cannot be changed later. Must
 not know: what other entities there are.
@@ -10,8 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
-from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
+from peeklock.broker.descriptions import (
+    KINDS,
+    UNLIMITED_MS,
+    Description,
+    EntityKind,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported
 from peeklock.broker.quotas import TierLimits
 
@@ -30,35 +38,71 @@ USER_METADATA_LENGTH_MAX = 1024
 """Source: Learn, `QueueDescription.UserMetadata`: "The value cannot exceed 1024 bytes"; counted in characters
 here."""
 
+PART_NAME_LENGTH_MAX = 50
+"""Of the names of subscriptions and rules. Source: wire contract 7.8, 10.1."""
+
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
+_PART_NAME = re.compile(r"\$?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+D = TypeVar("D", bound=Description)
 
 
 def checked_name(name: str) -> str:
-    """Answer a queue's name when its form is right.
+    """Answer the name of a queue or topic when its form is right.
 
     Raises: ArgumentInvalid.
     Source: wire contract 7.8.
     """
-    if len(name) > NAME_LENGTH_MAX:
-        raise ArgumentInvalid(
-            f"the name '{name[:40]}...' has {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed"
-        )
+    _check_length(name, NAME_LENGTH_MAX)
     if _NAME.fullmatch(name) is None:
         raise ArgumentInvalid(
             f"the name {name!r} is not allowed: a name has letters, digits, '.', '-', '_' and '/', "
             f"and begins and ends with a letter or digit"
         )
+    if "/subscriptions/" in name.lower():
+        raise ArgumentInvalid(
+            f"the name {name!r} is not allowed: what stands behind '/Subscriptions/' names a subscription"
+        )
     return name
 
 
-def checked_queue(description: QueueDescription, limits: TierLimits) -> QueueDescription:
+def checked_part_name(name: str) -> str:
+    """Answer the name of a subscription or rule when its form is right; a rule's may begin with `$`.
+
+    Raises: ArgumentInvalid.
+    Source: wire contract 7.8.
+    """
+    _check_length(name, PART_NAME_LENGTH_MAX)
+    if _PART_NAME.fullmatch(name) is None:
+        raise ArgumentInvalid(
+            f"the name {name!r} is not allowed: the name of a subscription or rule has letters, digits, '.', "
+            f"'-' and '_', and begins and ends with a letter or digit"
+        )
+    return name
+
+
+def _check_length(name: str, length_max: int) -> None:
+    if len(name) > length_max:
+        raise ArgumentInvalid(
+            f"the name '{name[:40]}...' has {len(name)} characters, at most {length_max} are allowed"
+        )
+
+
+def checked(description: D, limits: TierLimits) -> D:
     """Answer the description as it will be kept: every value in range, the tier's defaults filled in.
 
     Raises:
-        ArgumentInvalid, ArgumentOutOfRange: a value that no queue of this tier may have.
+        ArgumentInvalid, ArgumentOutOfRange: a value that no entity of this kind and tier may have.
         NotSupported: a feature that the tier does not have; the message names the setting.
     """
-    checked_name(description.name)
+    if isinstance(description, SubscriptionDescription):
+        if description.subscription_name.startswith("$"):
+            raise ArgumentInvalid(
+                f"the name {description.subscription_name!r} is not allowed: '$' is reserved"
+            )
+        checked_part_name(description.subscription_name)
+    else:
+        checked_name(description.name)
     for setting, value, least, most in (
         ("LockDuration", description.lock_duration_ms, LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX),
         ("MaxDeliveryCount", description.max_delivery_count, MAX_DELIVERY_COUNT_MIN, MAX_DELIVERY_COUNT_MAX),
@@ -80,11 +124,12 @@ def checked_queue(description: QueueDescription, limits: TierLimits) -> QueueDes
             0,
             USER_METADATA_LENGTH_MAX,
         )
-    description = replace(
-        description,
-        forward_to=description.forward_to or None,  # the empty text is what clients send for "not set"
-        forward_dead_lettered_to=description.forward_dead_lettered_to or None,
-    )
+    if not isinstance(description, TopicDescription):
+        description = replace(
+            description,
+            forward_to=description.forward_to or None,  # the empty text is what clients send for "not set"
+            forward_dead_lettered_to=description.forward_dead_lettered_to or None,
+        )
     _check_message_size(description, limits)
     _check_features(description, limits)
     default_ttl_ms = description.default_ttl_ms
@@ -98,12 +143,16 @@ def checked_queue(description: QueueDescription, limits: TierLimits) -> QueueDes
     return description
 
 
-def checked_update(old: QueueDescription, new: QueueDescription, limits: TierLimits) -> QueueDescription:
-    """Answer the new description of a queue that exists; its name stays as it was first spelt.
+def checked_update(old: Description, new: Description, limits: TierLimits) -> Description:
+    """Answer the new description of an entity that exists; its name stays as it was first spelt.
 
-    Raises: as `checked_queue`; ArgumentInvalid also for a setting that is fixed at creation.
+    Raises: as `checked`; ArgumentInvalid also for a setting that is fixed at creation.
     Source: wire contract 7.3, column "mutable".
     """
+    if type(old) is not type(new):
+        raise ArgumentInvalid(
+            f"'{old.name}' is a {KINDS[type(old)].value}: it cannot be changed as a {KINDS[type(new)].value}"
+        )
     for setting, before, after in (
         ("RequiresSession", old.requires_session, new.requires_session),
         ("RequiresDuplicateDetection", old.requires_duplicate_detection, new.requires_duplicate_detection),
@@ -113,10 +162,14 @@ def checked_update(old: QueueDescription, new: QueueDescription, limits: TierLim
             raise ArgumentInvalid(
                 f"{setting} of '{old.name}' is fixed at creation: it is {before}, asked for {after}"
             )
-    return checked_queue(replace(new, name=old.name), limits)
+    if isinstance(old, SubscriptionDescription) and isinstance(new, SubscriptionDescription):
+        new = replace(new, topic_name=old.topic_name, subscription_name=old.subscription_name)
+    elif not isinstance(new, SubscriptionDescription):
+        new = replace(new, name=old.name)
+    return checked(new, limits)
 
 
-def drops_locks(old: QueueDescription, new: QueueDescription) -> bool:
+def drops_locks(old: Description, new: Description) -> bool:
     """Whether a change of properties drops the locks held: any but the user's own note (L-12)."""
     return replace(old, user_metadata=None) != replace(new, user_metadata=None)
 
@@ -134,7 +187,7 @@ _IN_MS = frozenset(
 )
 
 
-def _check_message_size(description: QueueDescription, limits: TierLimits) -> None:
+def _check_message_size(description: Description, limits: TierLimits) -> None:
     size_kb = description.max_message_size_kb
     if size_kb is None:
         return
@@ -152,50 +205,65 @@ def _check_message_size(description: QueueDescription, limits: TierLimits) -> No
     )
 
 
-def check_forwarding(description: QueueDescription, find: Callable[[str], QueueDescription | None]) -> None:
-    """Check where a queue forwards to.
+Forwards = Callable[[str], "list[str] | None"]
+"""Gives the targets to which the messages of an entity are passed on, of a topic those of its subscriptions,
+by its name without regard to case; None when there is no such queue or topic."""
+
+
+def check_forwarding(description: Description, forwards: Forwards) -> None:
+    """Check where an entity forwards to.
 
     Args:
         description: as it shall be.
-        find: gives the description of another queue by its name, without regard to case.
+        forwards: of the other entities.
 
     Raises: ArgumentInvalid: a target is missing, or messages would go round in a circle.
     Source: semantics F-01; our choice: both kinds of forwards together must not make a circle.
     """
     for setting, target in _forwards(description):
-        if target.lower() != description.name.lower() and find(target) is None:
+        if target.lower() != description.name.lower() and forwards(target) is None:
             raise ArgumentInvalid(
-                f"{setting} of '{description.name}' names '{target}', and there is no such entity"
+                f"{setting} of '{description.name}' names '{target}', and there is no such queue or topic"
             )
-    circle = _circle(description, find)
+    circle = _circle(description, forwards)
     if circle:
         raise ArgumentInvalid(f"messages would go round in a circle: {' -> '.join(circle)}")
 
 
-def _circle(description: QueueDescription, find: Callable[[str], QueueDescription | None]) -> list[str]:
-    """Give the names on the way from a queue back to itself; none when there is no such way."""
-    start = description.name.lower()
-    came_from: dict[str, QueueDescription] = {}
-    left = [description]
+def _circle(description: Description, forwards: Forwards) -> list[str]:
+    """Give the names on the way from an entity back to itself; none when there is no such way."""
+    first = description.name
+    # Messages come back to a subscription when they come back to its topic.
+    last = description.topic_name if isinstance(description, SubscriptionDescription) else first
+    came_from: dict[str, str] = {}
+    left = [first]
     while left:
         at = left.pop()
-        for _, target in _forwards(at):
+        targets = (
+            [target for _, target in _forwards(description)]
+            if at is first
+            else forwards(at) or []  # it may have been deleted since
+        )
+        for target in targets:
             name = target.lower()
             if name in came_from:
                 continue
             came_from[name] = at
-            if name == start:
-                way = [description.name, at.name]
-                while way[-1].lower() != start:
-                    way.append(came_from[way[-1].lower()].name)
+            if name == last.lower():
+                way = [last, at]
+                while way[-1] is not first:
+                    way.append(came_from[way[-1].lower()])
                 return way[::-1]
-            following = find(name)
-            if following is not None:  # else it was deleted since
-                left.append(following)
+            left.append(target)
     return []
 
 
-def _forwards(description: QueueDescription) -> list[tuple[str, str]]:
+def forwards_of(description: Description) -> list[str]:
+    """Give where the messages and dead letters of an entity are passed on to by its own settings."""
+    return [target for _, target in _forwards(description)]
+
+
+def _forwards(description: Description) -> list[tuple[str, str]]:
     settings = (
         ("ForwardTo", description.forward_to),
         ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_to),
@@ -203,7 +271,10 @@ def _forwards(description: QueueDescription) -> list[tuple[str, str]]:
     return [(setting, target) for setting, target in settings if target is not None]
 
 
-def _check_features(description: QueueDescription, limits: TierLimits) -> None:
+def _check_features(description: Description, limits: TierLimits) -> None:
+    kind = KINDS[type(description)]
+    if kind is not EntityKind.QUEUE and not limits.topics:
+        raise NotSupported(f"'{description.name}' is a {kind.value}: there is none in tier {limits.name}")
     for setting, wanted, offered in (
         ("RequiresSession", description.requires_session, limits.sessions),
         ("RequiresDuplicateDetection", description.requires_duplicate_detection, limits.duplicate_detection),

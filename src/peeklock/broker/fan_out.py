@@ -1,0 +1,251 @@
+"""How a topic's message comes to its subscriptions.
+
+Owns: the rules of one topic's subscriptions, which of them choose a message, and the copies that follow. Must
+not know: how rules are evaluated (`rules`), how a copy is stored (`arrival`).
+
+Theory of operation. A topic keeps no messages: one that arrives is numbered and, in the same call and so in
+the same frame, copied to each subscription that has a rule for it. The copies share its body. What a filter
+must read may be on disk when a scheduled message falls due; then the message is parked in the topic, as in an
+entity that forwards, until the body has been fetched (`forwarding`).
+
+Of the rules of one subscription that choose a message, those without an action give one copy together, each
+with an action a copy of its own. If one of them cannot be evaluated, the message goes to the dead-letter
+queue instead, once, where the subscription says so; else that rule counts as not matching.
+Source: semantics P-01 to P-05; wire contract 9.1.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from peeklock.broker import arrival
+from peeklock.broker import properties as overlays
+from peeklock.broker.changes import Change
+from peeklock.broker.descriptions import UNLIMITED_MS, RuleDescription
+from peeklock.broker.effects import Effect
+from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.message import NEVER_MS, Message, Routing
+from peeklock.broker.routing import with_overlay
+from peeklock.broker.subject import MessageSubject
+from peeklock.rules.compiled import CompiledAction, CompiledFilter, compile_action, compile_filter
+from peeklock.rules.errors import EvaluationError, RuleError
+from peeklock.rules.filters import CorrelationFilter
+from peeklock.rules.index import RuleIndex
+
+if TYPE_CHECKING:
+    from peeklock.broker.entities import Entity
+
+EVALUATION_FAILED = "FilterEvaluationException"
+"""DeadLetterReason. Our choice: the service documents none."""
+
+_SESSION_ID_IS_NULL = (
+    "Session ID is null.",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
+)
+"""Source: wire contract 3.8."""
+
+
+class Rule:
+    """A rule of a subscription, ready to be used."""
+
+    __slots__ = ("action", "description", "filter", "subscription")
+
+    def __init__(self, subscription: Entity, description: RuleDescription) -> None:
+        """Raises: ArgumentInvalid: an expression is wrong; the message says where and what was expected."""
+        self.subscription = subscription
+        self.description = description
+        self.action: CompiledAction | None = None
+        try:
+            self.filter: CompiledFilter = compile_filter(description.filter)
+            if description.action is not None:
+                self.action = compile_action(description.action)
+        except RuleError as error:
+            raise ArgumentInvalid(
+                f"rule '{description.name}' of '{subscription.name}' is not valid: {error}"
+            ) from error
+
+    @property
+    def is_correlation(self) -> bool:
+        return isinstance(self.description.filter, CorrelationFilter)
+
+
+class FanOut:
+    """The subscriptions of one topic, and the rules of all of them."""
+
+    __slots__ = ("_index", "correlation_count", "sql_count", "subscriptions", "unmatched")
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, Entity] = {}  # by name in lower case
+        self.unmatched = 0  # messages since start that no rule chose
+        self.correlation_count = 0
+        self.sql_count = 0  # all others
+        self._index: RuleIndex[Rule] = RuleIndex()
+
+    def __len__(self) -> int:
+        return self.sql_count + self.correlation_count
+
+    def add(self, rule: Rule) -> None:
+        """Judge messages by a rule from now on."""
+        self._index.add(rule, rule.filter)
+        if rule.is_correlation:
+            self.correlation_count += 1
+        else:
+            self.sql_count += 1
+
+    def remove(self, rule: Rule) -> None:
+        """Judge no message by a rule any more."""
+        self._index.remove(rule)
+        if rule.is_correlation:
+            self.correlation_count -= 1
+        else:
+            self.sql_count -= 1
+
+    def send_on(
+        self,
+        message: Message,
+        payload: bytes | None,
+        subject: MessageSubject,
+        turn: int | None,
+        now_ms: int,
+        changes: list[Change],
+        effects: list[Effect],
+    ) -> int:
+        """Give each subscription its copies of a message that the topic has numbered; answer how many.
+
+        Args:
+            payload: None for a message whose body is stored already.
+            subject: the message as its rules see it.
+            turn: the partition that the topic put it in, None without partitions.
+        """
+        matched, failed = self._index.match(subject)
+        if not matched and not failed:
+            self.unmatched += 1
+            return 0
+        if message.expires_at_ms != NEVER_MS:  # it was parked
+            message.ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+            message.expires_at_ms = NEVER_MS
+        message.scheduled_at_ms = None
+        buried = self._buried(failed) if failed else {}
+        acting: list[Rule] = []
+        served: set[int] = set()
+        count = 0
+        for rule in matched:
+            subscription = rule.subscription
+            if rule.action is not None:
+                acting.append(rule)
+            elif subscription.entity_id not in served and subscription.entity_id not in buried:
+                if len(subscription.rules) > 1:
+                    served.add(subscription.entity_id)
+                count += 1
+                _store(subscription, message.copied(), payload, turn, now_ms, changes, effects)
+        if acting:
+            count += self._act(acting, buried, message, payload, subject, turn, now_ms, changes, effects)
+        for subscription, error in buried.values():
+            count += 1
+            copy = message.copied()
+            _bury(subscription, copy, payload, (EVALUATION_FAILED, error), turn, now_ms, changes, effects)
+        return count
+
+    def _act(
+        self,
+        acting: list[Rule],
+        buried: dict[int, tuple[Entity, str]],
+        message: Message,
+        payload: bytes | None,
+        subject: MessageSubject,
+        turn: int | None,
+        now_ms: int,
+        changes: list[Change],
+        effects: list[Effect],
+    ) -> int:
+        """Make the copies of rules with an action, each changed by its own."""
+        copies: list[tuple[Rule, Message]] = []
+        for rule in acting:
+            if rule.subscription.entity_id in buried:
+                continue
+            try:
+                copies.append((rule, _changed(message, rule, subject)))
+            except EvaluationError as error:
+                buried.update(self._buried([(rule, error)]))
+        count = 0
+        for rule, copy in copies:
+            if rule.subscription.entity_id not in buried:
+                count += 1
+                _store(rule.subscription, copy, payload, turn, now_ms, changes, effects)
+        return count
+
+    def _buried(self, failed: list[tuple[Rule, EvaluationError]]) -> dict[int, tuple[Entity, str]]:
+        """Give the subscriptions that dead-letter a message for which a rule could not be evaluated."""
+        buried: dict[int, tuple[Entity, str]] = {}
+        for rule, error in failed:
+            subscription = rule.subscription
+            if subscription.dead_letters_on_filter_errors:
+                text = f"Rule '{rule.description.name}' could not be evaluated: {error}"
+                buried.setdefault(subscription.entity_id, (subscription, text))
+        return buried
+
+    def check(self) -> None:
+        """Compare the rules of the subscriptions with the index; an assertion fails when they differ."""
+        rules = [rule for entity in self.subscriptions.values() for rule in entity.rules.values()]
+        assert len(rules) == len(self) == len(self._index)
+        assert self.correlation_count == sum(rule.is_correlation for rule in rules)
+
+
+def _store(
+    subscription: Entity,
+    copy: Message,
+    payload: bytes | None,
+    turn: int | None,
+    now_ms: int,
+    changes: list[Change],
+    effects: list[Effect],
+) -> None:
+    queue = subscription.main
+    if queue.sessions is not None and (copy.routing is None or copy.routing.session_id is None):
+        _bury(subscription, copy, payload, _SESSION_ID_IS_NULL, turn, now_ms, changes, effects)
+        return
+    arrival.store_copy(queue, copy, payload, turn, now_ms, changes, effects)
+
+
+def _bury(
+    subscription: Entity,
+    copy: Message,
+    payload: bytes | None,
+    reason: tuple[str, str],
+    turn: int | None,
+    now_ms: int,
+    changes: list[Change],
+    effects: list[Effect],
+) -> None:
+    """Put a copy into the dead-letter queue, with a number of its subscription."""
+    dead_letters = subscription.dead_letters
+    assert dead_letters is not None
+    arrival.number_copy(subscription.main, copy, turn)
+    copy.ttl_ms = None
+    copy.overlay = overlays.with_reason(copy.overlay, *reason)
+    arrival.dead_letter_arriving(dead_letters, copy, payload, now_ms, changes, effects)
+
+
+def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:
+    """Make the copy for a rule with an action. Raises: EvaluationError."""
+    assert rule.action is not None
+    result = rule.action.apply(subject)
+    copy = message.copied()
+    copy.overlay = overlays.with_action(copy.overlay, result, rule.description.name)
+    if result.system:
+        # What it set decides where the copy goes, as if the sender had.
+        copy.routing = with_overlay(message.routing or Routing(), copy.overlay)
+        if "timetolive" in result.system:
+            copy.ttl_ms = _ttl_ms(result.system["timetolive"], rule.description.name)
+    return copy
+
+
+def _ttl_ms(value: object, rule_name: str) -> int | None:
+    """Give the time-to-live that an action set. Raises: EvaluationError."""
+    if value is None:
+        return None
+    ttl_ms = value // timedelta(milliseconds=1) if isinstance(value, timedelta) else 0
+    if ttl_ms <= 0:
+        raise EvaluationError(f"the action of rule '{rule_name}' sets the time-to-live to {value}")
+    return min(ttl_ms, UNLIMITED_MS)
