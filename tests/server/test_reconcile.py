@@ -14,7 +14,7 @@ from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescri
 from peeklock.broker.effects import EntityFound, EntityView
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
-from peeklock.broker.validation import checked_queue
+from peeklock.broker.validation import checked
 from peeklock.server.config import Config, ConfigError, format_config, parse_config
 from peeklock.server.reconcile import reconcile
 
@@ -296,7 +296,7 @@ def descriptions(draw: st.DrawFn, name: str, targets: list[str], tier: TierLimit
         settings["forward_to"] = None
     left_out = draw(st.sets(st.sampled_from(sorted(settings))))
     given_ones = {field: value for field, value in settings.items() if field not in left_out}
-    return checked_queue(QueueDescription(name, **given_ones), tier)
+    return checked(QueueDescription(name, **given_ones), tier)
 
 
 @given(st.data(), st.sampled_from([BASIC, STANDARD, PREMIUM]), st.permutations(["a", "B/b", "c-1", "D"]))

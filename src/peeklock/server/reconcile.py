@@ -20,7 +20,7 @@ from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import EntityView
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.quotas import TierLimits
-from peeklock.broker.validation import checked_queue, checked_update
+from peeklock.broker.validation import checked, checked_update
 from peeklock.server.config import Config, ConfigError, QueueConfig
 
 _IMMUTABLE = {
@@ -67,7 +67,7 @@ def reconcile(config: Config, existing: Iterable[EntityView], limits: TierLimits
             continue
         try:
             if old is None:
-                new = checked_queue(queue.description, limits)
+                new = checked(queue.description, limits)
             else:
                 new = checked_update(old, replace(old, **queue.settings), limits)
         except ServiceBusError as failure:
