@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.admin.api import BODY_BYTES_MAX, Administration, AdminRequest, Pending, Response
-from peeklock.auth import ALL_RIGHTS, Authority, Right, SasRule, generate
+from peeklock.admin.api import BODY_BYTES_MAX, Pending, Response
+from peeklock.auth import generate
 from peeklock.broker.commands import (
     Address,
     CreateEntity,
@@ -37,18 +37,8 @@ from peeklock.broker.errors import (
     ServerBusy,
 )
 from peeklock.broker.quotas import PREMIUM, STANDARD, TierLimits
+from tests.admin.asking import ATOM, CONNECT, NOW_MS, PYTHON_ENTRY, REPLY_TO, Client, detail, links
 
-NOW_MS = 1_704_067_200_500  # 2024-01-01T00:00:00.500Z
-REPLY_TO = (0, 0, 0, 7)
-ATOM = "{http://www.w3.org/2005/Atom}"
-CONNECT = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
-
-PYTHON_ENTRY = (
-    "<?xml version='1.0' encoding='utf-8'?>\n"
-    '<ns0:entry xmlns:i="http://www.w3.org/2001/XMLSchema-instance" xmlns:ns0="http://www.w3.org/2005/Atom" '
-    'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
-    '<ns0:content type="application/xml">{}</ns0:content></ns0:entry>'
-)
 BARE = PYTHON_ENTRY.format("<QueueDescription />")
 FULL = PYTHON_ENTRY.format(
     "<QueueDescription><LockDuration>PT30S</LockDuration><MaxSizeInMegabytes>2048</MaxSizeInMegabytes>"
@@ -74,49 +64,6 @@ JAVASCRIPT_CREATE = (
 )
 
 
-class Client:
-    """Sends requests with a token of the given rule."""
-
-    def __init__(self, limits: TierLimits = STANDARD) -> None:
-        self.logged: list[tuple[str, dict[str, Any]]] = []
-        self.authority = Authority(
-            [
-                SasRule("root", "key", "second"),
-                SasRule("watcher", "key", rights=ALL_RIGHTS - {Right.MANAGE}),
-                SasRule("listener", "key", rights=frozenset({Right.LISTEN})),
-            ]
-        )
-        self.admin = Administration(
-            self.authority,
-            tracking=lambda: "6c1b1f2e-0000-4000-8000-000000000001",
-            log=lambda event, fields: self.logged.append((event, fields)),
-            namespace="home",
-            limits=limits,
-            created_at_ms=NOW_MS - 1000,
-        )
-        self.token = generate("https://localhost:5300", "root", "key", NOW_MS + 60_000)
-
-    def ask(self, method: str, target: str, body: str | bytes = b"", **headers: str) -> Response | Pending:
-        path, _, query = target.partition("?")
-        found = {"host": "localhost:5300", "authorization": self.token}
-        found.update({name.replace("_", "-"): value for name, value in headers.items()})
-        data = body.encode() if isinstance(body, str) else body
-        return self.admin.handle(AdminRequest(method, path, query, found, data), REPLY_TO, NOW_MS)
-
-    def command(self, *args: Any, **headers: str) -> Any:
-        pending = self.ask(*args, **headers)
-        assert isinstance(pending, Pending), pending
-        return pending.command
-
-    def answer(self, *args: Any, effect: Any = None, **headers: str) -> Response:
-        answer = self.ask(*args, **headers)
-        if effect is not None:
-            assert isinstance(answer, Pending)
-            answer = answer.render(effect)
-        assert isinstance(answer, Response), answer
-        return answer
-
-
 @pytest.fixture
 def client() -> Client:
     return Client()
@@ -139,16 +86,6 @@ def view(name: str = "orders", **settings: Any) -> EntityView:
 
 def found(*args: Any, **settings: Any) -> EntityFound:
     return EntityFound(REPLY_TO, view(*args, **settings))
-
-
-def detail(response: Response) -> str:
-    """The text of an error's body, its form checked."""
-    assert response.content_type == "application/xml; charset=utf-8"
-    root = ElementTree.fromstring(response.body)
-    assert root.tag == "Error"
-    assert [child.tag for child in root] == ["Code", "Detail"]
-    assert root[0].text == str(response.status)
-    return root[1].text or ""
 
 
 # Creating
@@ -425,10 +362,6 @@ def test_deleting_what_is_absent_is_a_404(client: Client) -> None:
 # Listing
 
 
-def links(response: Response) -> list[str]:
-    return [link.get("href") or "" for link in ElementTree.fromstring(response.body).findall(f"{ATOM}link")]
-
-
 @pytest.mark.parametrize(
     ("query", "skip", "top"),
     [
@@ -467,44 +400,6 @@ def test_the_last_page_and_a_page_beyond_the_end_have_one_link(client: Client) -
 @pytest.mark.parametrize("query", ["$skip=-1", "$skip=x", "$top=0", "$top=", "$skip=1e3", "$top=" + "9" * 10])
 def test_page_numbers_out_of_range_are_a_400(client: Client, query: str) -> None:
     assert client.answer("GET", f"/$Resources/queues?{query}").status == 400
-
-
-# Topics, subscriptions, rules
-
-
-def test_there_are_no_topics_to_list(client: Client) -> None:
-    answer = client.answer("GET", "/$Resources/topics?$skip=0&$top=100")
-    assert answer.status == 200
-    assert b"<entry" not in answer.body
-    assert len(links(answer)) == 1
-
-
-@pytest.mark.parametrize(
-    ("target", "kind"),
-    [
-        ("/news", "TopicDescription"),
-        ("/news/subscriptions/a", "SubscriptionDescription"),
-        ("/news/Subscriptions/a/Rules/r", "RuleDescription"),
-    ],
-)
-def test_creating_a_topic_or_what_belongs_to_one_says_that_it_is_not_offered(
-    client: Client, target: str, kind: str
-) -> None:
-    answer = client.answer("PUT", target, PYTHON_ENTRY.format(f"<{kind} />"))
-    assert answer.status == 501
-    assert detail(answer).startswith("Topics, subscriptions and rules are not offered yet. TrackingId:")
-
-
-@pytest.mark.parametrize("target", ["/news/subscriptions", "/news/subscriptions/a/rules"])
-def test_listing_below_an_absent_topic_is_a_404(client: Client, target: str) -> None:
-    answer = client.answer("GET", target)
-    assert answer.status == 404
-    assert detail(answer).startswith("Topic 'news' was not found. TrackingId:")
-
-
-@pytest.mark.parametrize("target", ["/news/subscriptions/a", "/news/subscriptions/a/rules/r"])
-def test_deleting_below_an_absent_topic_is_a_404(client: Client, target: str) -> None:
-    assert client.answer("DELETE", target).status == 404
 
 
 # The namespace
@@ -581,7 +476,13 @@ def test_what_a_client_wrote_into_its_path_cannot_break_the_answer(client: Clien
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "OPTIONS", "HEAD"])
-@pytest.mark.parametrize("target", ["/orders", "/$namespaceinfo", "/$Resources/queues", "/t/subscriptions/s"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/orders", "/", "/$namespaceinfo", "/$Resources/queues", "/$Resources/topics", "/t/subscriptions",
+        "/t/subscriptions/s", "/t/subscriptions/s/rules", "/t/subscriptions/s/rules/r",
+    ],
+)  # fmt: skip
 def test_other_methods_are_a_405_that_names_those_served(client: Client, method: str, target: str) -> None:
     answer = client.answer(method, target)
     assert answer.status == 405

@@ -411,28 +411,6 @@ def test_the_premium_tier_lets_the_message_size_be_set(tmp_path: Any) -> None:
         assert client.create_queue("other").max_message_size_in_kilobytes == 1024
 
 
-def test_topics_are_plainly_not_offered(client: ServiceBusAdministrationClient) -> None:
-    assert list(client.list_topics()) == []
-    for create in (
-        lambda: client.create_topic("news"),
-        lambda: client.create_subscription("news", "a"),
-        lambda: client.create_rule("news", "a", "r"),
-    ):
-        with pytest.raises(HttpResponseError, match="not offered yet") as failure:
-            create()
-        assert refusal(failure) == 501
-    for look_up in (
-        lambda: client.get_subscription("news", "a"),
-        lambda: client.get_rule("news", "a", "r"),
-        lambda: list(client.list_subscriptions("news")),
-        lambda: list(client.list_rules("news", "a")),
-        lambda: client.delete_subscription("news", "a"),
-        lambda: client.delete_topic("news"),
-    ):
-        with pytest.raises(HttpResponseError):
-            look_up()
-
-
 @pytest.mark.parametrize(
     ("name", "key"), [("RootManageSharedAccessKey", "wrong"), ("Nobody", "SAS_KEY_VALUE")]
 )

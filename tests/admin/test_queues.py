@@ -7,20 +7,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peeklock.admin.elements import Shown
 from peeklock.admin.queues import read_queue, write_queue
 from peeklock.admin.reading import read_description
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
+from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.effects import EntityView
-
-DURATIONS = st.integers(0, UNLIMITED_MS)
-NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,20}[A-Za-z0-9])?", fullmatch=True).filter(
-    lambda name: "//" not in name
-)
-XML_TEXT = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\ufffe\uffff", min_codepoint=32)
-    | st.sampled_from("\t\n\r"),
-    min_size=1,
-)
+from tests.admin.strategies import DURATIONS, NAMES, XML_TEXT
 
 DESCRIPTIONS = st.builds(
     QueueDescription,
@@ -37,7 +29,7 @@ DESCRIPTIONS = st.builds(
     status=st.sampled_from(EntityStatus),
     forward_to=st.none() | NAMES,
     forward_dead_lettered_to=st.none() | NAMES,
-    user_metadata=st.none() | XML_TEXT,
+    user_metadata=st.none() | XML_TEXT.filter(bool),
     auto_delete_on_idle_ms=DURATIONS,
     enable_partitioning=st.booleans(),
     enable_express=st.booleans(),
@@ -47,7 +39,7 @@ DESCRIPTIONS = st.builds(
 
 def entry(description: QueueDescription) -> bytes:
     view = EntityView(1, description, 1, 2, 3, 4, 5, 6, 7, 8)
-    return f"<entry><content>{write_queue(view, 'localhost:5300', 256)}</content></entry>".encode()
+    return f"<entry><content>{write_queue(Shown(view, 'localhost:5300', 256))}</content></entry>".encode()
 
 
 @given(DESCRIPTIONS)

@@ -13,7 +13,7 @@ from peeklock.admin.rules import read_rule, write_rule
 from peeklock.broker.descriptions import RuleDescription
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
-from tests.admin.test_values import VALUES, XML_TEXT
+from tests.admin.strategies import VALUES, XML_TEXT
 
 CONNECT = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"

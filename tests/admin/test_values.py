@@ -14,6 +14,7 @@ from peeklock.admin.reading import read_description
 from peeklock.admin.values import read_pairs, write_pairs
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.rules.filters import Pairs
+from tests.admin.strategies import VALUES, XML_TEXT
 
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 SCHEMA = "http://www.w3.org/2001/XMLSchema"
@@ -157,24 +158,6 @@ def test_a_value_is_written_with_a_prefix_of_four_characters(value: object, writ
         "</KeyValueOfstringanyType></Parameters>"
     )
     assert write_pairs("Properties", ()) == "<Properties/>"
-
-
-XML_TEXT = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\ufffe\uffff", min_codepoint=32)
-    | st.sampled_from("\t\n\r")
-)
-VALUES = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False)
-    | XML_TEXT
-    | st.binary()
-    | st.uuids()
-    | st.datetimes(timezones=st.just(UTC))
-    | st.timedeltas()
-    | st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30, places=8)
-)
 
 
 @given(st.lists(st.tuples(XML_TEXT, VALUES)))

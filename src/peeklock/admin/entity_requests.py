@@ -1,0 +1,185 @@
+"""Requests for queues, topics and subscriptions: from HTTP to a command, from its effect to an answer.
+
+Owns: what can be asked of an entity, and the entries that show one. Must not know: routes, elements of
+descriptions.
+Source: wire contract 7.1, 7.2, 7.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from peeklock.admin import atom, queues, subscriptions, topics
+from peeklock.admin.elements import Shown
+from peeklock.admin.exchange import AdminEffect, Exchange, Pending, Response
+from peeklock.admin.reading import Description, read_description
+from peeklock.auth.rights import Right
+from peeklock.broker.commands import Address, CreateEntity, DeleteEntity, ListEntities, LookUp, UpdateEntity
+from peeklock.broker.descriptions import KINDS, EntityKind, SubscriptionDescription, subscription_path
+from peeklock.broker.descriptions import Description as EntityDescription
+from peeklock.broker.effects import EntitiesFound, EntityFound, EntityView, Failed
+from peeklock.broker.errors import ArgumentInvalid, EntityNotFound
+
+_FORWARD_TOKENS = {
+    "forward_to": "servicebussupplementaryauthorization",
+    "forward_dead_lettered_to": "servicebusdlqsupplementaryauthorization",
+}
+"""Field of a description -> header with a token for the entity that it names. Source: wire contract 7.1."""
+
+_WRITERS: dict[EntityKind, Callable[[Shown], str]] = {
+    EntityKind.QUEUE: queues.write_queue,
+    EntityKind.TOPIC: topics.write_topic,
+    EntityKind.SUBSCRIPTION: subscriptions.write_subscription,
+}
+
+_Read: TypeAlias = Callable[[Description, EntityDescription | None], EntityDescription]
+"""Reads what was given, with what is there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Readable:
+    """A kind of description that may be put somewhere."""
+
+    read: _Read
+    immutable: dict[str, str]
+    """Elements that an update may leave out, and then means what is there."""
+
+
+class EntityRequests:
+    """What is asked of one path that names an entity."""
+
+    def __init__(self, exchange: Exchange, path: str, readable: dict[str, _Readable]) -> None:
+        self._exchange = exchange
+        self._path = path
+        self._readable = readable
+
+    def get(self) -> Response | Pending:
+        """Look an entity up."""
+        return Pending(LookUp(Address(self._path), self._exchange.reply_to), self._looked_up)
+
+    def put(self) -> Response | Pending:
+        """Create or update an entity. Raises: ArgumentInvalid, NotOffered, AuthorizationError."""
+        given = read_description(self._exchange.request.body)
+        if given.kind not in self._readable:
+            raise ArgumentInvalid(f"The content is a {given.kind!r}, not a {' or '.join(self._readable)}.")
+        if not self._exchange.updates:
+            return self._create(given)
+        if all(given.has(element) for element in self._readable[given.kind].immutable):
+            return self._update(given, None)
+        return Pending(
+            LookUp(Address(self._path), self._exchange.reply_to),
+            lambda effect: self._update_after(given, effect),
+        )
+
+    def delete(self) -> Response | Pending:
+        """Delete an entity."""
+        return Pending(DeleteEntity(self._path, self._exchange.reply_to), self._exchange.deleted)
+
+    def _looked_up(self, effect: AdminEffect) -> Response:
+        if isinstance(effect, Failed) and type(effect.error) is EntityNotFound:
+            return self._exchange.nothing_here()
+        return self._answer(200, effect)
+
+    def _create(self, given: Description) -> Pending:
+        description = self._readable[given.kind].read(given, None)
+        rule = subscriptions.read_first_rule(given) if given.kind == "SubscriptionDescription" else None
+        self._authorize_forwards(description)
+        return Pending(
+            CreateEntity(description, self._exchange.reply_to, rule), lambda effect: self._answer(201, effect)
+        )
+
+    def _update_after(self, given: Description, effect: AdminEffect) -> Response | Pending:
+        if isinstance(effect, Failed):
+            return self._exchange.refusal(effect.error)
+        assert isinstance(effect, EntityFound)
+        existing = effect.entity.description
+        return self._exchange.guarded(lambda: self._update(given, existing))
+
+    def _update(self, given: Description, existing: EntityDescription | None) -> Pending:
+        description = self._readable[given.kind].read(given, existing)
+        self._authorize_forwards(description)
+        return Pending(
+            UpdateEntity(description, self._exchange.reply_to), lambda effect: self._answer(200, effect)
+        )
+
+    def _answer(self, status: int, effect: AdminEffect) -> Response:
+        if isinstance(effect, Failed):
+            return self._exchange.refusal(effect.error)
+        assert isinstance(effect, EntityFound)
+        return self._exchange.entry(status, _entry(self._exchange, effect.entity))
+
+    def _authorize_forwards(self, description: EntityDescription) -> None:
+        """Require Send on each entity that is forwarded to, by a token for it or by the request's own.
+
+        Raises: AuthorizationError.
+        """
+        headers = self._exchange.request.headers
+        for field, header in _FORWARD_TOKENS.items():
+            target = getattr(description, field)
+            if target is not None:
+                token = headers.get(header) or headers["authorization"]
+                self._exchange.require(Right.SEND, token, target, f"on '{target}' to forward to it")
+
+
+def of_queue_or_topic(exchange: Exchange, name: str) -> EntityRequests:
+    """Serve a path that names a queue or a topic; which one is to be created, the content says."""
+    size_kb = exchange.home.limits.message_size_kb_default
+    return EntityRequests(
+        exchange,
+        name,
+        {
+            "QueueDescription": _Readable(
+                lambda given, existing: queues.read_queue(given, name, size_kb, existing), queues.IMMUTABLE
+            ),
+            "TopicDescription": _Readable(
+                lambda given, existing: topics.read_topic(given, name, size_kb, existing), topics.IMMUTABLE
+            ),
+        },
+    )
+
+
+def of_subscription(exchange: Exchange, topic: str, name: str) -> EntityRequests:
+    """Serve a path that names a subscription."""
+    return EntityRequests(
+        exchange,
+        subscription_path(topic, name),
+        {
+            "SubscriptionDescription": _Readable(
+                lambda given, existing: subscriptions.read_subscription(given, topic, name, existing),
+                subscriptions.IMMUTABLE,
+            )
+        },
+    )
+
+
+def list_entities(exchange: Exchange, kind: EntityKind, topic: str | None = None) -> Pending:
+    """Give a page of all queues or topics, or of a topic's subscriptions.
+
+    Raises: ArgumentInvalid, ArgumentOutOfRange.
+    """
+    page = exchange.asked_page()
+    title = f"{kind.value.capitalize()}s"
+    where = f"$Resources/{title.lower()}" if topic is None else f"{topic}/{title}"
+
+    def listed(effect: AdminEffect) -> Response:
+        if isinstance(effect, Failed):
+            return exchange.refusal(effect.error)
+        assert isinstance(effect, EntitiesFound)
+        entries = (_entry(exchange, view) for view in effect.entities)
+        return exchange.page(title, where, page, entries, effect.more)
+
+    return Pending(ListEntities(kind, *page, exchange.reply_to, topic), listed)
+
+
+def _entry(exchange: Exchange, view: EntityView) -> atom.Entry:
+    about = view.description
+    shown = Shown(view, exchange.host, exchange.home.limits.message_size_kb_default)
+    return atom.Entry(
+        title=about.subscription_name if isinstance(about, SubscriptionDescription) else about.name,
+        href=exchange.href(about.name),
+        published_ms=view.created_at_ms,
+        updated_ms=view.updated_at_ms,
+        content=_WRITERS[KINDS[type(about)]](shown),
+    )

@@ -1,0 +1,229 @@
+"""One request on its way to its answer: what the requests for all kinds of resources have in common.
+
+Owns: requests and answers as values, authorization, refusals with their tracking ids, addresses, pages. Must
+not know: sockets, HTTP syntax, routes, what an entry is about.
+Source: wire contract 7.1 and 7.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, quote, unquote
+
+from peeklock.admin import atom
+from peeklock.admin.errors import NotOffered, Refusal, status_of
+from peeklock.auth.authority import JWT_TOKEN_TYPE, SAS_TOKEN_TYPE, Authority
+from peeklock.auth.errors import AuthorizationError, ClaimMissing
+from peeklock.auth.rights import Right
+from peeklock.broker.commands import (
+    AddRule,
+    CreateEntity,
+    DeleteEntity,
+    FindRule,
+    ListEntities,
+    ListRules,
+    LookUp,
+    RemoveRule,
+    ReplyTo,
+    UpdateEntity,
+    UpdateRule,
+)
+from peeklock.broker.effects import Done, EntitiesFound, EntityFound, Failed, RulesFound
+from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation, ServiceBusError
+from peeklock.broker.quotas import TierLimits
+
+PAGE_MAX = 100
+"""Entries in a page; a larger $top is taken as this. Source: wire contract 7.1."""
+
+AdminCommand: TypeAlias = (
+    CreateEntity | UpdateEntity | DeleteEntity | ListEntities | LookUp |
+    AddRule | UpdateRule | RemoveRule | FindRule | ListRules
+)  # fmt: skip
+AdminEffect: TypeAlias = EntityFound | EntitiesFound | RulesFound | Done | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest:
+    """An HTTP request, read whole."""
+
+    method: str
+    """Upper case."""
+    path: str
+    """As sent: percent-encoded, without the query."""
+    query: str = ""
+    """As sent, without the question mark."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in lower case."""
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An HTTP answer."""
+
+    status: int
+    content_type: str = ""
+    """Empty = no body."""
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A command to run; its effect, given to `render`, leads to the answer."""
+
+    command: AdminCommand
+    render: Callable[[Any], Response | Pending]
+    """Takes the answering effect of the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The namespace that is administered."""
+
+    authority: Authority
+    tracking: Callable[[], str]
+    """Gives a fresh GUID as text at each call."""
+    log: Callable[[str, dict[str, Any]], None]
+    """Takes an event and its fields; called once for each refusal."""
+    name: str
+    limits: TierLimits
+    created_at_ms: int
+
+
+class Exchange:
+    """One request on its way to its answer."""
+
+    def __init__(self, home: Home, request: AdminRequest, reply_to: ReplyTo, now_ms: int) -> None:
+        self.home = home
+        self.request = request
+        self.reply_to = reply_to
+        self.now_ms = now_ms
+        self.host = request.headers.get("host", "localhost")
+        self.path = unquote(request.path).strip("/")
+        self._query = parse_qs(request.query, keep_blank_values=True)
+
+    @property
+    def updates(self) -> bool:
+        """Whether a PUT is to change what is there, not to create it."""
+        return "if-match" in self.request.headers
+
+    def guarded(self, answer: Callable[[], Response | Pending]) -> Response | Pending:
+        """Answer, with a refusal if one is raised."""
+        try:
+            return answer()
+        except (ServiceBusError, AuthorizationError, NotOffered) as failure:
+            return self.refusal(failure)
+
+    # Authorization
+
+    def authorize(self) -> None:
+        """Require Manage on the path. Raises: AuthorizationError."""
+        token = self.request.headers.get("authorization", "")
+        if not token.strip():
+            raise ClaimMissing("MissingToken: The authorization header was not found.")
+        self.require(Right.MANAGE, token, self.path, "to perform this operation")
+
+    def require(self, right: Right, token: str, path: str, what_for: str) -> None:
+        """Require a right on a path of whoever has a token. Raises: AuthorizationError."""
+        token, kind = token.strip(), SAS_TOKEN_TYPE
+        if token[:7].lower() == "bearer ":
+            token, kind = token[7:], JWT_TOKEN_TYPE
+        # A path that could be taken for a URI of another path names no entity: only a namespace's token
+        # will do.
+        grant = self.home.authority.authorize(token, "" if "://" in path else path, self.now_ms, kind)
+        if right not in grant.rights:
+            raise ClaimMissing(f"Unauthorized access. '{right.value}' claim(s) are required {what_for}.")
+
+    # Answers
+
+    def entry(self, status: int, item: atom.Entry) -> Response:
+        """Answer with one entry."""
+        return Response(status, atom.ENTRY_TYPE, atom.entry(item, self.home.name).encode())
+
+    def page(
+        self, title: str, where: str, page: tuple[int, int], entries: Iterable[atom.Entry], more: bool
+    ) -> Response:
+        """Answer with a page of a list.
+
+        Args:
+            title: of the list.
+            where: its path.
+            page: how many entries were skipped, and how many were asked for.
+            entries: what is in it.
+            more: whether there are entries behind it.
+        """
+        skip, top = page
+        items = list(entries)
+        following = self.href(where, f"&%24skip={skip + len(items)}&%24top={top}") if more else None
+        here = self.href(where, f"&%24skip={skip}&%24top={top}")
+        text = atom.feed(title, here, following, self.now_ms, items, self.home.name)
+        return Response(200, atom.FEED_TYPE, text.encode())
+
+    def nothing_here(self) -> Response:
+        """Answer a look-up of something absent."""
+        text = atom.nothing_here(self.home.tracking(), self.now_ms)
+        return Response(200, atom.FEED_TYPE, text.encode())
+
+    def deleted(self, effect: AdminEffect) -> Response:
+        """Answer a deletion."""
+        if isinstance(effect, Failed):
+            if type(effect.error) is InvalidOperation:
+                # Only a lock on the namespace forbids to delete, which is called thus in Azure.
+                return self._refusal(409, f"ScopeLocked: {effect.error}")
+            return self.refusal(effect.error)
+        assert isinstance(effect, Done)
+        return Response(200)
+
+    def not_allowed(self, methods: str) -> Response:
+        """Answer a method that is not served here."""
+        text = f"The method {self.request.method} is not served here; these are: {methods}."
+        return self._refusal(405, text, (("Allow", methods),))
+
+    def refusal(self, failure: Refusal) -> Response:
+        """Answer with an error, and log it under the same tracking id."""
+        return self._refusal(*status_of(failure))
+
+    def _refusal(self, status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+        tracking = f"{self.home.tracking()}_G0"
+        stamp = atom.timestamp(self.now_ms)[:19]
+        where = f"{self.host}:{self.path}"
+        detail = f"{text.rstrip('.')}. TrackingId:{tracking}, SystemTracker:{where}, Timestamp:{stamp}"
+        self.home.log(
+            "administration request refused",
+            {
+                "tracking_id": tracking,
+                "method": self.request.method,
+                "path": self.path,
+                "status": status,
+                "reason": text,
+            },
+        )
+        return Response(status, atom.ERROR_TYPE, atom.error(status, detail).encode(), headers)
+
+    # Addresses and pages
+
+    def href(self, path: str, more: str = "") -> str:
+        """Make the address of a path, which is given as plain text."""
+        version = quote(self._query.get("api-version", ["2021-05"])[-1], safe="")
+        return f"https://{self.host}/{quote(path, safe='/$')}?api-version={version}{more}"
+
+    def asked_page(self) -> tuple[int, int]:
+        """Read how many entries to skip, and how many to give.
+
+        Raises: ArgumentInvalid, ArgumentOutOfRange.
+        """
+        skip = self._number("$skip", 0)
+        top = self._number("$top", PAGE_MAX)
+        if top == 0:
+            raise ArgumentOutOfRange("The value 0 of $top is out of range; the smallest is 1.")
+        return skip, min(top, PAGE_MAX)
+
+    def _number(self, name: str, default: int) -> int:
+        text = self._query.get(name, [str(default)])[-1]
+        if not re.fullmatch("[0-9]{1,9}", text):
+            raise ArgumentInvalid(f"The value {text!r} of {name} is not a whole number of up to 9 digits.")
+        return int(text)
