@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import cast
+
 import pytest
 
 from peeklock.broker.changes import MessageStored, NumbersIssued
+from peeklock.broker.commands import Command
 from peeklock.broker.effects import Deliver, Done, Effect
 from peeklock.engine import engine as engine_module
-from peeklock.engine.engine import RECORD_BYTES
+from peeklock.engine.bodies import BodyCache
+from peeklock.engine.engine import RECORD_BYTES, Engine
+from peeklock.store.sqlite import SqliteStore
 from tests.engine.rig import Rig
 from tests.engine.tiny import (
     DEAD_LETTER_QUEUE_ID,
@@ -20,6 +27,7 @@ from tests.engine.tiny import (
     Put,
     Skip,
     Take,
+    TinyNamespace,
     Touch,
 )
 
@@ -177,6 +185,28 @@ def test_copies_of_one_new_body_share_it() -> None:
         assert [m.queue_id for m in copies] == SUBSCRIPTIONS
         assert all(rig.body(m) == payload for m in copies)
     rig.engine.ledger.check(rig.messages())
+
+
+def test_a_hundred_copies_take_one_body_on_the_disk(tmp_path: Path) -> None:
+    """A body of a megabyte: what is written with it is little. Req: P-01."""
+    body = bytes(1_000_000)
+
+    async def fan_out() -> None:
+        store = SqliteStore(tmp_path)
+        await store.open()
+        engine = Engine(TinyNamespace(), BodyCache())
+        await engine.recover(store, 0)
+        for command in (*(Create(queue_id // 4) for queue_id in SUBSCRIPTIONS), Fan(body, SUBSCRIPTIONS)):
+            engine.offer(cast("Command", command), 0)
+        batch = engine.take_batch(0)
+        assert batch is not None
+        await store.commit(batch)
+        assert [row for row, _ in await store.list_body_rows(0, 10)] == [1]
+        assert await store.read_body_rows([1]) == {1: [body]}
+        await store.close()
+
+    asyncio.run(fan_out())
+    assert (tmp_path / "peeklock.db").stat().st_size < 1.2 * len(body)
 
 
 def test_a_body_that_is_sent_again_is_placed_again() -> None:

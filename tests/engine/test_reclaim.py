@@ -16,7 +16,7 @@ from peeklock.engine.reclaim import ReclaimFound, ReclaimRead
 from peeklock.store import frames
 from peeklock.store.base import Batch
 from tests.engine.rig import Rig, at_once
-from tests.engine.tiny import QUEUE_ID, STATES_QUEUE_ID, Create, Delete, Move, Put, Take, Touch
+from tests.engine.tiny import QUEUE_ID, STATES_QUEUE_ID, Create, Delete, Fan, Move, Put, Take, Touch
 
 LIMITS = {
     "JOURNAL_BYTES_MIN": 700,
@@ -28,6 +28,8 @@ LIMITS = {
     "DROP_ALONE_BYTES": 1,
     "RELEASE_MAX": 5,
     "LIST_ROWS_MAX": 4,
+    "COPY_RECORDS_MAX": 7,
+    "SHARERS_LISTED_MAX": 4,
 }
 ROW_BYTES_MAX = 200
 
@@ -211,6 +213,59 @@ def test_space_is_bounded_and_nothing_live_is_lost(seed: int) -> None:
         k for k, n in workload.seen.items() if n
     }
     assert not missed  # whatever the seed, all of it took place
+
+
+class FanOut(Workload):
+    """Several entities, as the subscriptions of a topic are: they come and go, and share bodies."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.newest_id = self.entity_id
+
+    def step(self) -> None:
+        """Do what clients of some one entity do, or of all."""
+        there = list(self.rig.namespace.entities)
+        self.newest_id = max(self.newest_id, *there)
+        self.look_at(self.random.choice(there))
+        chance = self.random.random()
+        if chance < 0.15:
+            self.fan(self.random.sample(there, self.random.randint(1, len(there))))
+        elif chance < 0.15 + 0.01 * (12 - len(there)):
+            self.look_at(self.newest_id)
+            self.create()
+        elif chance > 0.98 and len(there) > 1:
+            self.rig.offer(Delete(self.entity_id))
+        else:
+            super().step()
+
+    def look_at(self, entity_id: int) -> None:
+        self.entity_id = entity_id
+        self.queue_id = QUEUES_PER_ENTITY * entity_id
+
+    def replace(self) -> None:
+        """Entities go and come by themselves."""
+
+    def fan(self, entity_ids: list[int]) -> None:
+        self.made += 1
+        payload = b"%d " % self.made + b"x" * self.random.randint(0, 120)
+        queue_ids = [QUEUES_PER_ENTITY * entity_id for entity_id in entity_ids]
+        self.rig.offer(Fan(payload, queue_ids))
+        for queue_id in queue_ids:
+            self.payloads[next(reversed(self.rig.namespace.queues[queue_id].values()))] = payload
+        self.seen["shared by many"] += len(entity_ids) > LIMITS["SHARERS_LISTED_MAX"]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(12))
+def test_space_is_bounded_and_nothing_live_is_lost_where_entities_share_bodies(seed: int) -> None:
+    """Req: P-01, R-02, R-06."""
+    workload = FanOut(seed)
+    for _ in range(600):
+        workload.step()
+        workload.every_live_body_is_readable()
+    workload.finish()
+    kinds = {"truncated", "dropped", "copied", "heads", "listed", "shared by many"}
+    assert not kinds - {kind for kind, count in workload.seen.items() if count}
 
 
 def rig_with(count: int, payload: bytes = b"x" * 40) -> Rig:
@@ -471,3 +526,118 @@ def test_a_start_finds_what_the_last_process_left_behind() -> None:
     assert [again.body(m) for m in again.messages()] == [
         b"x" * 30 + b"%d" % n for n in (30, 35, 36, 37, 38, 39)
     ]
+
+
+SUBSCRIPTIONS = [QUEUES_PER_ENTITY * n for n in range(2, 102)]
+
+
+def fanned_out(*payloads: bytes) -> Rig:
+    """Give a rig with a hundred entities that all have a copy of each of these, all in one row."""
+    rig = Rig(cache_bytes=1)
+    rig.commit(*(Create(queue_id // QUEUES_PER_ENTITY) for queue_id in SUBSCRIPTIONS))
+    rig.commit(*(Fan(payload, SUBSCRIPTIONS) for payload in payloads))
+    return rig
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a dead row go though it is alone."""
+    monkeypatch.setattr(reclaim, "DROP_ALONE_BYTES", 1)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_body_lives_as_long_as_one_of_its_copies(backwards: bool) -> None:
+    """Whichever is the last one, also over restarts. Req: P-01, R-02, R-06."""
+    rig = fanned_out(b"shared")
+    order = SUBSCRIPTIONS[::-1] if backwards else SUBSCRIPTIONS
+    for gone, queue_id in enumerate(order[:-1], 1):
+        rig.commit(Take(1, queue_id))
+        if gone in (1, 50, 83, 84, 85, 98):
+            rig = Rig(rig.store, cache_bytes=1)
+        rig.engine.ledger.check(rig.messages())
+        assert rig.body(rig.namespace.queues[order[-1]][1]) == b"shared"
+    rig.settle()
+    assert rows(rig) == [1]
+    rig.commit(Take(1, order[-1]))
+    rig.settle()
+    assert rows(rig) == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_an_entity_that_goes_takes_no_body_from_those_that_share_it() -> None:
+    """A deleted subscription's messages are released in slices; the others' stay. Req: P-01, R-02, R-06."""
+    rig = fanned_out(b"first", b"second")
+    for queue_id in SUBSCRIPTIONS[:-1]:
+        rig.commit(Delete(queue_id // QUEUES_PER_ENTITY))
+    [left] = rig.namespace.entities
+    assert [rig.body(message) for message in rig.messages()] == [b"first", b"second"]
+    rig.settle()
+    rig.engine.ledger.check(rig.messages())
+    again = Rig(rig.store, cache_bytes=1)
+    assert [again.body(message) for message in again.messages()] == [b"first", b"second"]
+    again.commit(Delete(left))
+    again.settle()
+    assert rows(again) == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_many_entities_that_go_at_once_are_released_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic with its subscriptions, also those that have no message. Req: R-06."""
+    monkeypatch.setattr(reclaim, "RELEASE_MAX", 30)
+    rig = fanned_out(b"first", b"second")
+    rig.commit(*(Take(n, queue_id) for queue_id in SUBSCRIPTIONS[:50] for n in (1, 2)))
+    rig.offer(*(Delete(queue_id // QUEUES_PER_ENTITY) for queue_id in SUBSCRIPTIONS))
+    left = []
+    while rig.begin() is not None:
+        rig.finish()
+        left.append(rig.engine.ledger.live_messages)
+    assert left == [100, 93, 73, 53, 33, 13]
+    assert rig.engine.ledger.live_messages == 0
+    rig.commit(Create(200))
+    rig.settle()
+    assert rows(rig) == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_bodies_that_many_share_are_copied_forward_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No slice makes many more records than it should; what it leaves stays where it is. Req: R-06."""
+    monkeypatch.setattr(reclaim, "COPY_RECORDS_MAX", 150)
+    payloads = [b"%d" % n * 12 for n in range(10)]
+    rig = fanned_out(*payloads)
+    rig.settle()
+    for queue_id in SUBSCRIPTIONS:
+        rig.commit(*(Take(n, queue_id) for n in range(1, 7)))
+    rig.now_ms += 1001
+    rig.engine.advance(rig.now_ms)
+    places = []
+    while (wanted := rig.engine.reclaim_wanted()) is not None:
+        assert wanted.rows == [1]
+        rig.engine.reclaim_offer(at_once(wanted.read_from(rig.store)))
+        rig.begin()
+        rig.finish()
+        places.append(Counter(message.body_row for message in rig.messages()))
+        rig.engine.ledger.check(rig.messages())
+        assert Rig(rig.store).state() == rig.state()
+    assert places == [{1: 200, 2: 200}, {2: 200, 3: 200}]
+    rig.settle()
+    assert rows(rig) == [2, 3]
+    assert [rig.body(message) for message in rig.messages()] == payloads[6:] * 100
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_start_with_many_copies_finds_who_shares_what() -> None:
+    """Some of the copies are gone or were moved; all have one body, none has another. Req: P-01, R-02."""
+    rig = fanned_out(*(b"%d" % n for n in range(1, 21)))
+    for n, queue_id in enumerate(SUBSCRIPTIONS):
+        rig.commit(*(Take(number, queue_id) for number in range(1, 19) if (n + number) % 7 or number == 3))
+        rig.commit(Move(20, False, queue_id))
+    again = Rig(rig.store)
+    assert again.state() == rig.state()
+    again.engine.ledger.check(again.messages())
+    copies = Counter(again.body(message) for message in again.messages())
+    assert copies[b"3"] == 0
+    assert copies[b"19"] == copies[b"20"] == 100
+    again.commit(*(Take(message.position, message.queue_id) for message in again.messages()))
+    again.settle()
+    assert rows(again) == []

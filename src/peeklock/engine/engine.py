@@ -308,15 +308,14 @@ class Engine:
         for keys in found.head:
             self._record(self._still_true(keys, texts))
             ledger.check_head(keys.no)
-        for row, payloads in found.rows.items():
-            for slot, messages in ledger.owners(row):
-                ledger.release_bodies(messages)
-                first, *others = messages
-                self._place(first, payloads[slot])
-                for other in others:
-                    other.body_row, other.body_slot = first.body_row, first.body_slot
-                    ledger.share(other)
-                self._record([MessageStored(message.queue_id, message) for message in messages])
+        for row, slot, messages in ledger.living_in(found.rows):
+            ledger.release_bodies(messages)
+            first, *others = messages
+            self._place(first, found.rows[row][slot])
+            for other in others:
+                other.body_row, other.body_slot = first.body_row, first.body_slot
+                ledger.share(other)
+            self._record([MessageStored(message.queue_id, message) for message in messages])
         if found.listed is not None:
             ledger.take_listed(found.listed)
 

@@ -17,10 +17,12 @@ what lives, and goes on in slices.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from operator import attrgetter
+from typing import TypeAlias
 
 from peeklock.broker.changes import NumbersIssued
 from peeklock.broker.message import Message
@@ -54,6 +56,10 @@ HEAD_READ_BYTES = 64 * 1024
 COPY_READ_BYTES = 1024 * 1024
 """Rows read per slice to be copied: at most half of it lives, written with one commit."""
 
+COPY_RECORDS_MAX = 2000
+"""Messages per slice whose bodies are copied, about 3 ms of work; those that share one body go together. A
+row of bodies that many share may take several slices, and is read for each."""
+
 TRUNCATE_BYTES_MAX = 512 * 1024
 DROP_BYTES_MAX = 2 * 1024 * 1024
 DROP_ROWS_MAX = 500
@@ -65,6 +71,10 @@ DROP_ALONE_BYTES = 1024 * 1024
 
 RELEASE_MAX = 2000
 """Messages of deleted entities released per batch, about 1 ms."""
+
+SHARERS_LISTED_MAX = 32
+"""So many messages that share a body are kept in a list, 9 bytes each; more of them in a dict, 30 to 60 bytes
+each, since one that leaves a list is looked for: 7 ns for each that stands before it."""
 
 LIST_ROWS_MAX = 1000
 """Body rows listed per slice after a start."""
@@ -113,13 +123,17 @@ _session_id_of = attrgetter("session_id")
 _dead_letter_source_of = attrgetter("dead_letter_source")
 
 
+_Owner: TypeAlias = Message | list[Message] | dict[Message, None] | None
+"""Who owns a slot: nobody, one message, or all that share it; see `SHARERS_LISTED_MAX`."""
+
+
 class _Row:
-    """A body row with several slots. `owners[slot]` is None, the one message there, or all that share it."""
+    """A body row with several slots."""
 
     __slots__ = ("live", "live_bytes", "owners", "total_bytes")
 
     def __init__(self) -> None:
-        self.owners: list[Message | list[Message] | None] = []
+        self.owners: list[_Owner] = []
         self.live = 0
         self.live_bytes = 0  # of slots with an owner
         self.total_bytes = _UNKNOWN
@@ -149,10 +163,10 @@ def numbers_bytes(numbers: NumbersIssued) -> int:
     return NUMBERS_RECORD_BYTES + PARTITION_NUMBER_BYTES * len(numbers.partitions)
 
 
-def _sharers(owner: Message | list[Message] | None) -> list[Message]:
+def _sharers(owner: _Owner) -> list[Message]:
     if owner is None:
         return []
-    return owner if isinstance(owner, list) else [owner]
+    return [owner] if isinstance(owner, Message) else list(owner)
 
 
 def _row_of(alone: Message) -> _Row:
@@ -173,7 +187,7 @@ class SpaceLedger:
         self._droppable: dict[int, int] = {}  # row -> bytes, died before
         self._droppable_bytes = 0
         self._sparse: dict[int, int] = {}  # row -> since when, oldest first
-        self._doomed: list[Iterator[Message]] = []
+        self._doomed: deque[Iterator[Message]] = deque()
         self.live_messages = 0
         self.first_no = 1
         self.frame_live = [0]  # one per frame, the open batch's last
@@ -235,10 +249,15 @@ class SpaceLedger:
         if there is None:
             owners[slot] = message
             entry.live_bytes += message.size_bytes
-        elif isinstance(there, list):
+        elif type(there) is dict:
+            there[message] = None
+        elif type(there) is not list:
+            assert isinstance(there, Message)
+            owners[slot] = [there, message]
+        elif len(there) < SHARERS_LISTED_MAX:
             there.append(message)
         else:
-            owners[slot] = [there, message]
+            owners[slot] = dict.fromkeys([*there, message])
 
     def release(self, message: Message) -> None:
         """Count a message out: its record and its share of the body."""
@@ -264,18 +283,31 @@ class SpaceLedger:
                 self._emptied[row] = max(entry.total_bytes, message.size_bytes)
             elif 2 * entry.live_bytes < entry.total_bytes and row not in self._sparse:
                 self._sparse[row] = self.now_ms
+        elif type(there) is dict:
+            del there[message]
+            if len(there) == SHARERS_LISTED_MAX // 2:  # a dict keeps the room that it once needed
+                entry.owners[slot] = list(there)
         else:
-            assert isinstance(there, list), f"slot {slot} of body row {row} is empty"
+            assert type(there) is list, f"slot {slot} of body row {row} is not this message's"
             there.remove(message)
             if len(there) == 1:
                 entry.owners[slot] = there[0]
 
-    def owners(self, row: int) -> list[tuple[int, list[Message]]]:
-        """Give (slot, messages) of what lives in a row of several slots."""
-        entry = self._rows.get(row)
-        if type(entry) is not _Row:
-            return []
-        return [(slot, list(_sharers(owner))) for slot, owner in enumerate(entry.owners) if owner is not None]
+    def living_in(self, rows: Iterable[int]) -> Iterator[tuple[int, int, list[Message]]]:
+        """Give (row, slot, messages) of what lives in rows of several slots, as much as is copied in a slice.
+        They may be released meanwhile."""
+        left = COPY_RECORDS_MAX
+        for row in rows:
+            entry = self._rows.get(row)
+            if type(entry) is not _Row:
+                continue
+            for slot, owner in enumerate(entry.owners):
+                if left <= 0:
+                    return
+                if owner is not None:
+                    messages = _sharers(owner)
+                    left -= len(messages)
+                    yield row, slot, messages
 
     def release_bodies(self, messages: Iterable[Message]) -> None:
         """Count messages out of their slot before they are given another place."""
@@ -406,7 +438,8 @@ class SpaceLedger:
                 count += 1
             left -= count
             if left:
-                self._doomed.pop(0)
+                self._doomed.popleft()
+                left -= 1  # thousands of subscriptions may go with their topic, each with no message
 
     @property
     def has_doomed(self) -> bool:
@@ -418,15 +451,18 @@ class SpaceLedger:
     def wanted(self, committed_before: int) -> ReclaimRead | None:
         """Name what should be read next to win space; only rows below `committed_before` can be read."""
         rows = []
-        size_bytes = 0
+        size_bytes = records = 0
         stale = []
         for row, since_ms in self._sparse.items():
-            if since_ms + SETTLE_MS > self.now_ms or row >= committed_before or size_bytes >= COPY_READ_BYTES:
+            if since_ms + SETTLE_MS > self.now_ms or row >= committed_before:
+                break
+            if size_bytes >= COPY_READ_BYTES or records >= COPY_RECORDS_MAX:
                 break
             entry = self._rows.get(row)
             if type(entry) is _Row and entry.live and 2 * entry.live_bytes < entry.total_bytes:
                 rows.append(row)
                 size_bytes += entry.total_bytes
+                records += entry.live
             else:
                 stale.append(row)
         for row in stale:
