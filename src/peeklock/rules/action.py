@@ -1,0 +1,225 @@
+"""Actions: what is changed in the copy of a message that matched.
+
+Owns: statements, which system properties they can change and to what. Must not know: copies, AMQP.
+
+Statements are done in turn, and each sees what those before it did.
+Source: wire contract 9.4; Learn "Subscription Rule SQL Action Syntax". What system properties take: our
+choice, docs/choices.toml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import TypeAlias
+from uuid import UUID
+
+from peeklock.rules.ast import Property, Remove, Set, Statement
+from peeklock.rules.errors import EvaluationError, RuleError
+from peeklock.rules.expression import Fixed, Parameters, as_closure, bind, compile_expression, system_name
+from peeklock.rules.filters import SqlAction, Value
+from peeklock.rules.parser import located, parse_action
+from peeklock.rules.subject import Subject
+from peeklock.rules.values import DURATION, TEXT, TIME, kind
+
+ID_LENGTH_MAX = 128
+"""Characters of ids and partition keys. Source: Learn "Service Bus quotas"."""
+
+_IDS = {"messageid", "sessionid", "replytosessionid", "partitionkey", "viapartitionkey"}
+_TEXTS = _IDS | {"label", "to", "replyto", "correlationid", "contenttype"}
+WRITABLE = _TEXTS | {"timetolive"}
+"""By the names of `Subject.system`."""
+ACCEPTED = "scheduledenqueuetimeutc"
+"""Can be set, without an effect: a copy is made when its message is already enqueued."""
+KEPT = "messageid"
+"""Can be changed but not removed: whoever looks for duplicates needs it."""
+
+
+@dataclass(slots=True)
+class ActionResult:
+    """What an action changes; what it leaves alone is not named."""
+
+    user: dict[str, Value | None] = field(default_factory=dict)
+    """Application properties that are set, spelled as the message has them, else as the action first does."""
+    removed: list[str] = field(default_factory=list)
+    """Application properties that are removed, spelled as the message has them."""
+    system: dict[str, Value | None] = field(default_factory=dict)
+    """System properties that are set, by the names of `Subject.system`; None = cleared."""
+
+
+Step: TypeAlias = Callable[["_Working"], None]
+
+
+class CompiledAction:
+    """An action as a function."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: list[Step]) -> None:
+        """Take the statements, ready for use; `compile_action` makes them."""
+        self._steps = steps
+
+    def apply(self, subject: Subject) -> ActionResult:
+        """Say what is changed in a message, which stays as it is.
+
+        Raises:
+            EvaluationError: a value cannot be computed, or does not fit its system property.
+        """
+        working = _Working(subject)
+        for step in self._steps:
+            step(working)
+        return working.result
+
+
+def compile_action(action: SqlAction) -> CompiledAction:
+    """Make an action ready for use.
+
+    Raises:
+        RuleError: what is wrong, where, and what was expected.
+    """
+    statements = parse_action(action.expression)
+    parameters = bind(action.parameters)
+    try:
+        return CompiledAction([_step(statement, parameters) for statement in statements])
+    except RuleError as error:
+        raise located(error, action.expression) from None
+
+
+def _step(statement: Statement, parameters: Parameters) -> Step:
+    target = statement.property
+    system = system_name(target) if target.scope == "sys" else None
+    match statement:
+        case Remove():
+            if system is None:
+                return lambda working: working.remove(target.name)
+            if system not in WRITABLE or system == KEPT:
+                raise RuleError(f"the system property {target.name!r} cannot be removed", target.position)
+            return lambda working: working.set_system(system, None)
+        case Set(value=expression):
+            compiled = compile_expression(expression, parameters)
+            value_of = as_closure(compiled)
+            if system is None:
+                return lambda working: working.set_user(target.name, value_of(working))
+            if system != ACCEPTED and system not in WRITABLE:
+                raise RuleError(f"the system property {target.name!r} cannot be set", target.position)
+            if isinstance(compiled, Fixed):
+                _check_fixed(system, compiled, target, expression.position)
+            return lambda working: working.set_system(system, fitting(system, value_of(working)))
+
+
+def _check_fixed(system: str, compiled: Fixed, target: Property, position: int) -> None:
+    try:
+        fitting(system, compiled.value)
+    except EvaluationError as error:
+        raise RuleError(str(error), position) from None
+
+
+def fitting(system: str, value: Value | None) -> Value | None:
+    """Give the value as a system property takes it.
+
+    Raises:
+        EvaluationError: it is of another kind, or out of range.
+    """
+    if value is None:
+        if system == KEPT:
+            raise EvaluationError(f"{system} cannot be set to nothing")
+        return None
+    if system == ACCEPTED:
+        wanted = TIME
+    elif system == "timetolive":
+        if isinstance(value, timedelta) and value <= timedelta():
+            raise EvaluationError(f"{system} has to be longer than nothing, found {value}")
+        wanted = DURATION
+    else:
+        wanted = TEXT
+        if isinstance(value, UUID) or (isinstance(value, int) and not isinstance(value, bool)):
+            value = str(value)
+        if system in _IDS and isinstance(value, str) and len(value) > ID_LENGTH_MAX:
+            raise EvaluationError(
+                f"the value for {system} has {len(value)} characters; the limit is {ID_LENGTH_MAX}"
+            )
+    if kind(value) != wanted:
+        raise EvaluationError(f"{system} takes {wanted}, found {kind(value)}")
+    return value
+
+
+class _Working:
+    """A message as the statements so far have changed it: the `Subject` of the next one, and the result."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self.result = ActionResult()
+        self._changed: dict[str, Value | None] = {}
+        self._gone: set[str] = set()
+        self._spelled: dict[str, str] = {}
+        self.folded: Mapping[str, Value] = _Layered(self._changed, subject.folded)
+        self.system: Mapping[str, Value] = _Layered(self.result.system, subject.system)
+        self.new_id = subject.new_id
+
+    @property
+    def user(self) -> Mapping[str, Value]:
+        """Application properties by exact names; statements only use `folded`."""
+        return self._subject.user
+
+    def has_user(self, folded_name: str) -> bool:
+        if folded_name in self._changed:
+            return folded_name not in self._gone
+        return self._subject.has_user(folded_name)
+
+    def user_name(self, folded_name: str) -> str | None:
+        return self._spelled.get(folded_name) or self._subject.user_name(folded_name)
+
+    def set_user(self, name: str, value: Value | None) -> None:
+        """Set an application property; None sets it to null."""
+        folded = name.lower()
+        spelled = self.user_name(folded) or name
+        present = self.folded.get(folded)
+        if type(value) is int and isinstance(present, float | Decimal):
+            # "SET performs implicit conversion if possible": C#'s, from an integer to what is there.
+            value = type(present)(value)
+        self._spelled[folded] = spelled
+        self._changed[folded] = value
+        self._gone.discard(folded)
+        self.result.user[spelled] = value
+        if spelled in self.result.removed:
+            self.result.removed.remove(spelled)
+
+    def remove(self, name: str) -> None:
+        """Remove an application property; one that is not there may be removed, too."""
+        folded = name.lower()
+        if not self.has_user(folded):
+            return
+        in_message = self._subject.user_name(folded)
+        self.result.user.pop(self._spelled.pop(folded, ""), None)
+        self._changed[folded] = None
+        self._gone.add(folded)
+        if in_message is not None:
+            self.result.removed.append(in_message)
+
+    def set_system(self, name: str, value: Value | None) -> None:
+        """Set a system property to a value that fits it; None clears it."""
+        if name != ACCEPTED:
+            self.result.system[name] = value
+
+
+class _Layered(Mapping[str, Value]):
+    """What was changed, None for what is gone, over what was there before."""
+
+    def __init__(self, changed: Mapping[str, Value | None], base: Mapping[str, Value]) -> None:
+        self._changed = changed
+        self._base = base
+
+    def __getitem__(self, name: str) -> Value:
+        value = self._changed[name] if name in self._changed else self._base[name]
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (name for name, value in self._changed.items() if value is not None)
+        yield from (name for name in self._base if name not in self._changed)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

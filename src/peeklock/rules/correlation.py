@@ -1,0 +1,69 @@
+"""Correlation filters: equalities, all of which have to hold.
+
+Owns: which fields there are and what each is compared with. Must not know: SQL.
+Source: wire contract 9.2; Learn "Topic filters and actions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from peeklock.rules.errors import RuleError
+from peeklock.rules.expression import check_value
+from peeklock.rules.filters import CorrelationFilter, Value
+from peeklock.rules.predicate import Equality
+from peeklock.rules.subject import Subject
+from peeklock.rules.values import equal, equals_itself, index_key
+
+_FIELDS = {
+    "correlation_id": "correlationid",
+    "message_id": "messageid",
+    "to": "to",
+    "reply_to": "replyto",
+    "label": "label",
+    "session_id": "sessionid",
+    "reply_to_session_id": "replytosessionid",
+    "content_type": "contenttype",
+}
+"""Field of the filter -> system property."""
+
+
+def compile_correlation(
+    given: CorrelationFilter,
+) -> tuple[Callable[[Subject], bool], tuple[Equality, ...]]:
+    """Make the closure of a correlation filter, and its equalities, which are all of it.
+
+    Raises:
+        RuleError: nothing to compare with, or a value that equals nothing.
+    """
+    system: list[tuple[str, Value]] = []
+    for field, name in _FIELDS.items():
+        value = getattr(given, field)
+        if value is not None:
+            system.append((name, value))
+    user: list[tuple[str, Value]] = []
+    for name, value in given.properties:
+        if value is None or not equals_itself(value):
+            raise RuleError(
+                f"The value of the property {name!r} equals nothing, so that no message can match."
+            )
+        check_value(f"the property {name!r}", value)
+        user.append((name, value))
+    if not system and not user:
+        raise RuleError("The correlation filter is empty; give at least one field or property.")
+    equalities = [Equality("system", name, index_key(value)) for name, value in system]
+    equalities += [Equality("user", name, index_key(value)) for name, value in user]
+
+    def matches(subject: Subject) -> bool:
+        return (not system or _all_equal(subject.system, system)) and (
+            not user or _all_equal(subject.user, user)
+        )
+
+    return matches, tuple(equalities)
+
+
+def _all_equal(values: Mapping[str, Value], wanted: list[tuple[str, Value]]) -> bool:
+    for name, value in wanted:
+        if not equal(values.get(name), value):
+            return False
+    return True

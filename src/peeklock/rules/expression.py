@@ -1,0 +1,225 @@
+"""Expressions of a tree become closures that give a value of a message.
+
+Owns: properties, parameters, functions and arithmetic of one expression. Must not know: conditions, rules.
+
+A closure gives None for unknown: a property that is not there, a null, or anything made of one. What needs no
+message is computed here, once, and is a `Fixed`: so what is wrong with it is an error of the definition.
+Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
+
+from peeklock.rules.ast import (
+    Arithmetic,
+    Constant,
+    Expression,
+    NamedProperty,
+    Negative,
+    NewId,
+    Parameter,
+    Positive,
+    Property,
+)
+from peeklock.rules.errors import EvaluationError, RuleError
+from peeklock.rules.filters import Pairs, Value
+from peeklock.rules.subject import SYSTEM_NAMES, Subject
+from peeklock.rules.values import (
+    COMBINERS,
+    INT64_MAX,
+    INT64_MIN,
+    Combiner,
+    affirm,
+    kind,
+    negate,
+)
+
+Parameters: TypeAlias = Mapping[str, Value | None]
+"""By their names in lower case, with the `@`."""
+
+Evaluate: TypeAlias = Callable[[Subject], Value | None]
+
+_SYSTEM = {name.lower(): name.lower() for name in SYSTEM_NAMES} | {"subject": "label"}
+
+
+Made = TypeVar("Made")
+
+
+class Fixed(NamedTuple):
+    """A value that is the same for every message; None is unknown."""
+
+    value: Value | None
+
+
+def bind(parameters: Pairs) -> Parameters:
+    """Check parameters and make them findable.
+
+    Raises:
+        RuleError: a name without `@`, twice the same name, or a value that no expression can use.
+    """
+    bound: dict[str, Value | None] = {}
+    for name, value in parameters:
+        folded = name.lower()
+        if not name.startswith("@") or len(name) < 2:
+            raise RuleError(f"The parameter {name!r} cannot be used; the name of a parameter begins with @.")
+        if folded in bound:
+            raise RuleError(f"The parameter {name!r} is given twice; case makes no difference.")
+        if value is not None:
+            check_value(f"the parameter {name!r}", value)
+        bound[folded] = value
+    return bound
+
+
+def check_value(owner: str, value: Value) -> None:
+    """Refuse a given value that no expression can use; RuleError names the owner."""
+    if kind(value) is None:
+        raise RuleError(f"The value of {owner} is of a type that rules cannot use: {type(value).__name__}.")
+    if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+        raise RuleError(f"The value of {owner} has more than 64 bits: {value}.")
+
+
+def system_name(named: Property) -> str:
+    """Give the name by which `Subject.system` knows a property; RuleError if there is none."""
+    found = _SYSTEM.get(named.name.lower())
+    if found is None:
+        raise RuleError(
+            f"there is no system property {named.name!r}; there are {', '.join(SYSTEM_NAMES)}",
+            named.position,
+        )
+    return found
+
+
+def compile_expression(node: Expression, parameters: Parameters) -> Evaluate | Fixed:
+    """Make the closure of an expression, or its value.
+
+    Raises:
+        RuleError: says where: no such system property or parameter, or constants that cannot be combined.
+    """
+    match node:
+        case Constant(value):
+            if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+                raise RuleError(f"the number {value} has more than 64 bits", node.position)
+            if isinstance(value, float) and value - value != 0:
+                raise RuleError("the number is too large", node.position)
+            return Fixed(value)
+        case Parameter(name):
+            if name.lower() not in parameters:
+                raise RuleError(f"the parameter {name!r} has no value", node.position)
+            return Fixed(parameters[name.lower()])
+        case Property():
+            return _property(node)
+        case NamedProperty(name):
+            return _named_property(compile_expression(name, parameters), name.position)
+        case NewId():
+            return _new_id
+        case Negative(operand):
+            return _unary(compile_expression(operand, parameters), negate, node.position)
+        case Positive(operand):
+            return _unary(compile_expression(operand, parameters), affirm, node.position)
+        case Arithmetic(first, rest):
+            return _arithmetic(
+                compile_expression(first, parameters),
+                [(COMBINERS[sign], compile_expression(operand, parameters)) for sign, operand in rest],
+                node.position,
+            )
+
+
+def _property(node: Property) -> Evaluate:
+    if node.scope == "sys":
+        system = system_name(node)
+        return lambda subject: subject.system.get(system)
+    folded = node.name.lower()
+    return lambda subject: subject.folded.get(folded)
+
+
+def user_name_of(value: Value) -> str:
+    """Give the name that property(value) asks for, in lower case; EvaluationError if it is no text."""
+    if not isinstance(value, str):
+        raise EvaluationError(f"property() takes the name of a property, found {kind(value)}")
+    return value.lower()
+
+
+def _named_property(name: Evaluate | Fixed, position: int) -> Evaluate | Fixed:
+    if isinstance(name, Fixed):
+        if name.value is None:
+            return name
+        fixed = name.value
+        folded = at_definition(lambda: user_name_of(fixed), position)
+        return lambda subject: subject.folded.get(folded)
+
+    def named(subject: Subject) -> Value | None:
+        value = name(subject)
+        return None if value is None else subject.folded.get(user_name_of(value))
+
+    return named
+
+
+def _new_id(subject: Subject) -> UUID:
+    return subject.new_id()
+
+
+def _unary(operand: Evaluate | Fixed, apply: Callable[[Value], Value], position: int) -> Evaluate | Fixed:
+    if isinstance(operand, Fixed):
+        fixed = operand.value
+        return operand if fixed is None else Fixed(at_definition(lambda: apply(fixed), position))
+
+    def applied(subject: Subject) -> Value | None:
+        value = operand(subject)
+        return None if value is None else apply(value)
+
+    return applied
+
+
+def _arithmetic(
+    first: Evaluate | Fixed, rest: list[tuple[Combiner, Evaluate | Fixed]], position: int
+) -> Evaluate | Fixed:
+    # What stands first and needs no message is computed now; the rest keeps its order.
+    while isinstance(first, Fixed) and rest:
+        combine, operand = rest[0]
+        if not isinstance(operand, Fixed):
+            break
+        first = _combine_fixed(first, combine, operand, position)
+        rest = rest[1:]
+    if not rest:
+        return first
+    start = as_closure(first)
+    steps = [(combine, as_closure(operand)) for combine, operand in rest]
+
+    def computed(subject: Subject) -> Value | None:
+        result = start(subject)
+        for combine, operand in steps:
+            if result is None:
+                return None
+            value = operand(subject)
+            if value is None:
+                return None
+            result = combine(result, value)
+        return result
+
+    return computed
+
+
+def _combine_fixed(first: Fixed, combine: Combiner, operand: Fixed, position: int) -> Fixed:
+    left, right = first.value, operand.value
+    if left is None or right is None:
+        return Fixed(None)
+    return Fixed(at_definition(lambda: combine(left, right), position))
+
+
+def as_closure(compiled: Evaluate | Fixed) -> Evaluate:
+    """Give a closure also for what is fixed."""
+    if isinstance(compiled, Fixed):
+        value = compiled.value
+        return lambda subject: value
+    return compiled
+
+
+def at_definition(compute: Callable[[], Made], position: int) -> Made:
+    """Compute what needs no message; what fails is an error of the definition."""
+    try:
+        return compute()
+    except EvaluationError as error:
+        raise RuleError(str(error), position) from None

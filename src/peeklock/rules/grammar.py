@@ -1,0 +1,373 @@
+"""The grammar of filters and actions, and the parser that lark makes of it.
+
+Owns: grammar, tokens, and what each rule becomes in the tree. Must not know: evaluation. Imported by `parser`
+with the first text: lark takes longer to load than the broker may take to be ready.
+
+Predicates and expressions share one ladder of rules, since `(a)` can begin either and one token ahead cannot
+tell; what may stand where is checked as the tree is built.
+Source: wire contract 9.3, 9.4; Learn "Subscription Rule SQL Filter Syntax", "Subscription Rule SQL Action
+Syntax".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from lark import Lark, Token, Transformer
+from lark.lexer import Lexer, LexerState
+
+from peeklock.rules.ast import (
+    CONDITIONS,
+    FLEXIBLE,
+    RESERVED,
+    RESERVED_IN_ACTIONS,
+    And,
+    Arithmetic,
+    Comparison,
+    Constant,
+    Exists,
+    Expression,
+    In,
+    IsNull,
+    Like,
+    NamedProperty,
+    Negative,
+    NewId,
+    Node,
+    Not,
+    Or,
+    Parameter,
+    Positive,
+    Predicate,
+    Property,
+    Remove,
+    Scope,
+    Set,
+    Statement,
+)
+from peeklock.rules.errors import RuleError
+
+GRAMMAR = r"""
+filter: disjunction
+action: statement ((_SEMICOLON | _COMMA | _SEMICOLON _COMMA)? statement)* _SEMICOLON?
+
+statement: SET property EQ disjunction -> assignment
+    | REMOVE property -> removal
+
+?disjunction: conjunction (_OR conjunction)*
+?conjunction: negation (_AND negation)*
+?negation: _NOT negation -> negated
+    | test
+?test: sum
+    | sum (EQ | COMPARE) sum -> comparison
+    | sum _IS _NULL -> is_null
+    | sum _IS _NOT _NULL -> is_not_null
+    | sum _IN _LPAR sum (_COMMA sum)* _RPAR -> is_in
+    | sum _NOT _IN _LPAR sum (_COMMA sum)* _RPAR -> not_in
+    | sum _LIKE sum (_ESCAPE sum)? -> like
+    | sum _NOT _LIKE sum (_ESCAPE sum)? -> not_like
+?sum: product (SIGN product)*
+?product: unary (TIMES unary)*
+?unary: SIGN unary -> signed
+    | INTEGER -> integer
+    | DECIMAL -> decimal
+    | STRING -> string
+    | _NULL -> null
+    | TRUE -> true
+    | FALSE -> false
+    | PARAMETER -> parameter
+    | property
+    | NAME _LPAR (disjunction (_COMMA disjunction)*)? _RPAR -> call
+    | _LPAR disjunction _RPAR
+property: NAME | DELIMITED | NAME DOT NAME | NAME DOT DELIMITED
+
+%declare NAME DELIMITED INTEGER DECIMAL STRING PARAMETER DOT EQ COMPARE SIGN TIMES TRUE FALSE SET REMOVE
+%declare _SEMICOLON _COMMA _OR _AND _NOT _IS _NULL _IN _LIKE _ESCAPE _LPAR _RPAR
+"""
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<NAME>[^\W\d]\w*)
+    | (?P<STRING>'[^']*(?:\'\'[^']*)*')
+    | (?P<DECIMAL>\d+(?:\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)|\.\d+(?:[eE][+-]?\d+)?)
+    | (?P<INTEGER>\d+)
+    | (?P<COMPARE><>|!=|<=|>=|<|>)
+    | (?P<EQ>=)
+    | (?P<_LPAR>\()
+    | (?P<_RPAR>\))
+    | (?P<_COMMA>,)
+    | (?P<DOT>\.)
+    | (?P<SIGN>[+-])
+    | (?P<TIMES>[*/%])
+    | (?P<PARAMETER>@\w+)
+    | (?P<DELIMITED>\[[^]]*(?:]][^]]*)*]|"[^"]*(?:""[^"]*)*")
+    | (?P<_SEMICOLON>;)
+    | (?P<_END>$)
+    )""",
+    re.VERBOSE,
+)
+
+_UNFINISHED = {
+    "'": "a text begins here whose closing ' is missing",
+    '"': 'a name begins here whose closing " is missing',
+    "[": "a name begins here whose closing ] is missing",
+    "@": "expected the name of a parameter after '@'",
+}
+_FOREIGN = {
+    "&": "expected an operator, found '&'; write AND",
+    "|": "expected an operator, found '|'; write OR",
+    "!": "expected an operator, found '!'; write NOT, or <> for a comparison",
+}
+
+
+def _keywords(reserved: frozenset[str]) -> dict[str, str]:
+    """Keyword -> its token; lark leaves those that begin with _ out of the children."""
+    return {word: word if word in ("TRUE", "FALSE", "SET", "REMOVE") else f"_{word}" for word in reserved}
+
+
+_KEYWORDS = {"filter": _keywords(RESERVED), "action": _keywords(RESERVED_IN_ACTIONS)}
+
+
+def _tokens(text: str, keywords: dict[str, str]) -> Iterator[Token]:
+    """Cut text into tokens. Positions are counted from 0 here, as lark does."""
+    match = _TOKEN.match
+    position = 0
+    while True:
+        found = match(text, position)
+        if found is None:
+            raise _unreadable(text, position)
+        kind = found.lastgroup
+        assert kind is not None
+        if kind == "_END":
+            return
+        start, position = found.span(kind)
+        value = found[kind]
+        if kind == "NAME":
+            kind = keywords.get(value.upper(), kind)
+        yield Token(kind, value, start, end_pos=position)
+
+
+class _FilterLexer(Lexer):
+    __future_interface__ = 2  # says to lark that `lex` takes its state
+
+    keywords = _KEYWORDS["filter"]
+
+    def __init__(self, _configuration: object) -> None:
+        """Take no notice of lark's configuration."""
+
+    def lex(self, lexer_state: LexerState, parser_state: object) -> Iterator[Token]:
+        return _tokens(lexer_state.text.text, self.keywords)
+
+
+class _ActionLexer(_FilterLexer):
+    keywords = _KEYWORDS["action"]
+
+
+def _unreadable(text: str, position: int) -> RuleError:
+    while text[position].isspace():
+        position += 1
+    character = text[position]
+    what = _UNFINISHED.get(character) or _FOREIGN.get(character)
+    return RuleError(what or f"the character {character!r} has no meaning", position + 1)
+
+
+Children: TypeAlias = list[Any]
+
+
+class _Builder(Transformer[Token, Any]):
+    """Makes nodes of what the rules of the grammar found; a method is named after its rule."""
+
+    def filter(self, children: Children) -> Predicate:
+        (condition,) = children
+        return _condition(condition, "a filter")
+
+    def action(self, children: Children) -> tuple[Statement, ...]:
+        return tuple(children)
+
+    def assignment(self, children: Children) -> Set:
+        keyword, target, sign, value = children
+        return Set(target, _value(value, sign), position=keyword.start_pos + 1)
+
+    def removal(self, children: Children) -> Remove:
+        keyword, target = children
+        return Remove(target, position=keyword.start_pos + 1)
+
+    def disjunction(self, children: Children) -> Or:
+        terms: list[Predicate] = []
+        for child in children:
+            terms.extend(child.terms if isinstance(child, Or) else (_condition(child, "OR"),))
+        return Or(tuple(terms), position=children[0].position)
+
+    def conjunction(self, children: Children) -> And:
+        terms: list[Predicate] = []
+        for child in children:
+            terms.extend(child.terms if isinstance(child, And) else (_condition(child, "AND"),))
+        return And(tuple(terms), position=children[0].position)
+
+    def negated(self, children: Children) -> Not:
+        (operand,) = children
+        return Not(_condition(operand, "NOT"), position=operand.position)
+
+    def comparison(self, children: Children) -> Comparison:
+        left, operator, right = children
+        sign = "<>" if operator == "!=" else str(operator)
+        return Comparison(sign, _value(left, operator), _value(right, operator), position=left.position)
+
+    def is_null(self, children: Children) -> IsNull:
+        (looked_at,) = children
+        return IsNull(_property(looked_at, "IS NULL"), position=looked_at.position)
+
+    def is_not_null(self, children: Children) -> Not:
+        return _not(self.is_null(children))
+
+    def is_in(self, children: Children) -> In:
+        operand, *elements = [_value(child, "IN") for child in children]
+        return In(operand, tuple(elements), position=operand.position)
+
+    def not_in(self, children: Children) -> Not:
+        return _not(self.is_in(children))
+
+    def like(self, children: Children) -> Like:
+        operand, pattern, *escape = [_value(child, "LIKE") for child in children]
+        return Like(operand, pattern, *escape, position=operand.position)
+
+    def not_like(self, children: Children) -> Not:
+        return _not(self.like(children))
+
+    def sum(self, children: Children) -> Arithmetic:
+        first, *others = children
+        pairs = tuple(
+            (str(sign), _value(operand, sign))
+            for sign, operand in zip(others[::2], others[1::2], strict=True)
+        )
+        position = first.position
+        if isinstance(first, Arithmetic) and (first.rest[0][0] in "+-") == (pairs[0][0] in "+-"):
+            return Arithmetic(first.first, first.rest + pairs, position=position)
+        return Arithmetic(_value(first, others[0]), pairs, position=position)
+
+    product = sum
+
+    def signed(self, children: Children) -> Expression:
+        sign, operand = children
+        position = sign.start_pos + 1
+        if isinstance(operand, Constant) and type(operand.value) in (int, float):
+            assert isinstance(operand.value, int | float)
+            return Constant(-operand.value if sign == "-" else operand.value, position=position)
+        made = Negative if sign == "-" else Positive
+        return made(_value(operand, sign), position=position)
+
+    def integer(self, children: Children) -> Constant:
+        return Constant(int(children[0]), position=children[0].start_pos + 1)
+
+    def decimal(self, children: Children) -> Constant:
+        return Constant(float(children[0]), position=children[0].start_pos + 1)
+
+    def string(self, children: Children) -> Constant:
+        return Constant(children[0][1:-1].replace("''", "'"), position=children[0].start_pos + 1)
+
+    def true(self, children: Children) -> Constant:
+        return Constant(True, position=children[0].start_pos + 1)
+
+    def false(self, children: Children) -> Constant:
+        return Constant(False, position=children[0].start_pos + 1)
+
+    def null(self, children: Children) -> Constant:
+        return Constant(None, position=children[0].start_pos + 1)
+
+    def parameter(self, children: Children) -> Parameter:
+        return Parameter(str(children[0]), position=children[0].start_pos + 1)
+
+    def property(self, children: Children) -> Property:
+        first, last = children[0], children[-1]
+        name = str(last)
+        if last.type == "DELIMITED":
+            closing = "]" if name[0] == "[" else '"'
+            name = name[1:-1].replace(closing * 2, closing)
+            if not name:
+                raise RuleError("a property needs a name; this one is empty", last.start_pos + 1)
+        scope: Scope = "user"
+        if first is not last:
+            spelled = first.lower()
+            if spelled == "sys":
+                scope = "sys"
+            elif spelled != "user":
+                raise RuleError(
+                    f"there is no scope {str(first)!r}, only sys and user; write [{first}.{name}] for a "
+                    "property with a dot in its name",
+                    first.start_pos + 1,
+                )
+        return Property(scope, name, position=first.start_pos + 1)
+
+    def call(self, children: Children) -> Node:
+        name, *arguments = children
+        position = name.start_pos + 1
+        match name.lower(), arguments:
+            case "newid", []:
+                return NewId(position=position)
+            case "property" | "p", [asked]:
+                return NamedProperty(_value(asked, name), position=position)
+            case "exists", [looked_at]:
+                return Exists(_property(looked_at, "EXISTS"), position=position)
+            case ("newid" | "property" | "p" | "exists") as known, _:
+                takes = "nothing" if known == "newid" else "one name"
+                raise RuleError(
+                    f"the function {str(name)!r} takes {takes}, found {len(arguments)} values", position
+                )
+            case _:
+                raise RuleError(
+                    f"there is no function {str(name)!r}, only newid(), property(name), p(name) and "
+                    "EXISTS(property)",
+                    position,
+                )
+
+
+def _not(operand: Predicate) -> Not:
+    return Not(operand, position=operand.position)
+
+
+def _condition(node: Node, place: str) -> Predicate:
+    if isinstance(node, CONDITIONS):
+        return node
+    if isinstance(node, FLEXIBLE) and not (
+        isinstance(node, Constant) and node.value is not None and not isinstance(node.value, bool)
+    ):
+        return node
+    wanted = "expected a condition" if place == "a filter" else f"expected a condition beside {place}"
+    raise RuleError(f"{wanted}, such as color = 'blue', found a value", node.position)
+
+
+def _value(node: Node, place: str) -> Expression:
+    if isinstance(node, CONDITIONS):
+        raise RuleError(f"expected a value beside {str(place)!r}, found a condition", node.position)
+    return node
+
+
+def _property(node: Node, place: str) -> Property | NamedProperty:
+    if isinstance(node, Property | NamedProperty):
+        return node
+    raise RuleError(f"expected a property beside {place}", node.position)
+
+
+def make_parser(start: str) -> Lark:
+    """Make the parser of a "filter" or an "action"."""
+    return Lark(
+        GRAMMAR,
+        start=start,
+        parser="lalr",
+        lexer=_FilterLexer if start == "filter" else _ActionLexer,
+        transformer=_Builder(visit_tokens=False),
+        maybe_placeholders=False,
+        propagate_positions=False,
+    )
+
+
+def tokens_before(start: str, text: str, position: int) -> list[Token]:
+    """Give the tokens that end before `position`, counted from 0."""
+    before = []
+    for token in _tokens(text, _KEYWORDS[start]):
+        if token.start_pos is None or token.start_pos >= position:
+            break
+        before.append(token)
+    return before

@@ -1,0 +1,147 @@
+"""LIKE: a pattern is compiled once, and a text is held against it in one pass.
+
+Owns: patterns and their limits. Must not know: expressions.
+
+A pattern is cut at its `%` into pieces of fixed width. The first is held against the beginning, the last
+against the end, and each one between is looked for from where the one before it ended: taking the leftmost
+place is always right, so nothing is ever tried twice. A piece with `_` is looked for by an automaton whose
+states are the bits of one integer, one step a character. The worst case is text x pattern / 30, without
+exception.
+Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax", "pattern".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+PATTERN_LENGTH_MAX = 1024
+"""Characters: as many as an expression may have."""
+
+Piece: TypeAlias = tuple[str | None, ...]
+"""Characters; None is any one of them."""
+Finder: TypeAlias = Callable[[str, int, int], int]
+"""(text, from, to) -> end of the leftmost occurrence, or -1."""
+
+
+class PatternError(ValueError):
+    """A pattern or escape character that is none; the message says why."""
+
+
+def compile_like(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
+    """Make a function that says whether a text is like a pattern.
+
+    Raises:
+        PatternError: too long, or the escape character is not one character or has nothing after it.
+    """
+    pieces = _pieces(pattern, escape)
+    if all(None not in piece for piece in pieces):
+        texts = ["".join(character or "" for character in piece) for piece in pieces]
+        if len(texts) == 1:
+            return texts[0].__eq__
+        if len(texts) == 2:
+            return _prefix_and_suffix(*texts)
+        if len(texts) == 3 and not texts[0] and not texts[2]:
+            inner = texts[1]
+            return lambda text: inner in text
+    return _pieces_in_turn(pieces)
+
+
+def _pieces(pattern: str, escape: str | None) -> list[Piece]:
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise PatternError(f"the pattern has {len(pattern)} characters; the limit is {PATTERN_LENGTH_MAX}")
+    if escape is not None and len(escape) != 1:
+        raise PatternError(f"ESCAPE takes one character, found {escape!r}")
+    pieces: list[Piece] = []
+    piece: list[str | None] = []
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            literal = next(characters, None)
+            if literal is None:
+                raise PatternError("the pattern ends with its escape character")
+            piece.append(literal)
+        elif character == "%":
+            # Of several in a row one is enough.
+            if piece or not pieces:
+                pieces.append(tuple(piece))
+            piece = []
+        else:
+            piece.append(None if character == "_" else character)
+    return [*pieces, tuple(piece)]
+
+
+def _prefix_and_suffix(prefix: str, suffix: str) -> Callable[[str], bool]:
+    length = len(prefix) + len(suffix)
+    if not suffix:
+        return lambda text: text.startswith(prefix)
+    return lambda text: len(text) >= length and text.startswith(prefix) and text.endswith(suffix)
+
+
+def _pieces_in_turn(pieces: list[Piece]) -> Callable[[str], bool]:
+    first, *others = pieces
+    length = sum(map(len, pieces))
+    starts = _matcher(first)
+    if not others:
+        return lambda text: len(text) == length and starts(text, 0)
+    *between, last = others
+    finders = [_finder(piece) for piece in between]
+    ends = _matcher(last)
+    head, tail = len(first), len(last)
+
+    def is_like(text: str) -> bool:
+        if len(text) < length or not starts(text, 0) or not ends(text, len(text) - tail):
+            return False
+        position, limit = head, len(text) - tail
+        for find in finders:
+            position = find(text, position, limit)
+            if position < 0:
+                return False
+        return True
+
+    return is_like
+
+
+def _matcher(piece: Piece) -> Callable[[str, int], bool]:
+    """Make a function that says whether a piece stands at a position; the text is long enough."""
+    runs: list[tuple[int, str]] = []
+    offset = 0
+    for run in "".join("_" if character is None else "x" for character in piece).split("_"):
+        if run:
+            runs.append((offset, "".join(c or "" for c in piece[offset : offset + len(run)])))
+        offset += len(run) + 1
+
+    def stands(text: str, position: int) -> bool:
+        return all(text.startswith(run, position + offset) for offset, run in runs)
+
+    return stands
+
+
+def _finder(piece: Piece) -> Finder:
+    size = len(piece)
+    if None not in piece:
+        literal = "".join(character or "" for character in piece)
+
+        def find_literal(text: str, start: int, end: int) -> int:
+            found = text.find(literal, start, end)
+            return found if found < 0 else found + size
+
+        return find_literal
+
+    any_character = sum(1 << place for place, character in enumerate(piece) if character is None)
+    accepts = dict.fromkeys((character for character in piece if character is not None), any_character)
+    for place, character in enumerate(piece):
+        if character is not None:
+            accepts[character] |= 1 << place
+    done = 1 << (size - 1)
+
+    def find(text: str, start: int, end: int) -> int:
+        # Bit n: the first n + 1 characters of the piece end here ("shift-and", Baeza-Yates and Gonnet).
+        state = 0
+        for position in range(start, end):
+            state = (state << 1 | 1) & accepts.get(text[position], any_character)
+            if state & done:
+                return position + 1
+        return -1
+
+    return find

@@ -1,0 +1,426 @@
+"""Conditions of a tree become closures that say true, false or unknown of a message.
+
+Owns: three-valued logic, and which equalities a filter cannot do without. Must not know: rules, the index.
+
+A filter asks only whether its condition is true, so at its top (below AND and OR, not below NOT) unknown need
+not be told from false: AND ends at the first term that is not true. There the equalities with a constant come
+first, whatever their place in the text, because the index looks for them first: a message that lacks one does
+not match, and no other term of that AND is evaluated. Everywhere else terms are evaluated from left to right.
+Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax". What is evaluated first: our choice.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from peeklock.rules.ast import (
+    And,
+    Comparison,
+    Constant,
+    Exists,
+    In,
+    IsNull,
+    Like,
+    NamedProperty,
+    Not,
+    Or,
+    Parameter,
+    Predicate,
+    Property,
+)
+from peeklock.rules.errors import EvaluationError, RuleError
+from peeklock.rules.expression import (
+    Evaluate,
+    Fixed,
+    Parameters,
+    as_closure,
+    compile_expression,
+    system_name,
+    user_name_of,
+)
+from peeklock.rules.filters import Value
+from peeklock.rules.like import PatternError, compile_like
+from peeklock.rules.subject import Subject
+from peeklock.rules.values import (
+    COMPARERS,
+    MIRRORED,
+    Truth,
+    equal,
+    equals_itself,
+    index_key,
+    kind,
+)
+
+Judge: TypeAlias = Callable[[Subject], Truth]
+
+
+class Equality(NamedTuple):
+    """A property that has to have a value for a filter to be true."""
+
+    scope: Literal["system", "folded", "user"]
+    """The mapping of `Subject` in which `name` is looked up."""
+    name: str
+    key: Hashable
+    """`values.index_key` of the value."""
+
+
+class Top(NamedTuple):
+    """A condition at the top of a filter."""
+
+    matches: Callable[[Subject], bool] | bool
+    """The answer itself where no message changes it."""
+    equalities: tuple[Equality, ...]
+    exact: bool
+    """The condition is these equalities and nothing else."""
+
+
+def compile_top(node: Predicate, parameters: Parameters) -> Top:
+    """Make the closure that says whether a condition is true.
+
+    Raises:
+        RuleError: as `compile_expression`; also constants that cannot be compared.
+    """
+    if not isinstance(node, And):
+        equality = _equality(node, parameters)
+        judge = _top_judge(node, parameters)
+        if isinstance(judge, bool):
+            return Top(judge, (), False)
+        return Top(judge, (equality,) if equality else (), equality is not None)
+    equalities: list[Equality] = []
+    first: list[Callable[[Subject], bool]] = []
+    others: list[Callable[[Subject], bool]] = []
+    never = False
+    for term in node.terms:
+        judge = _top_judge(term, parameters)
+        if isinstance(judge, bool):
+            never = never or not judge
+        elif equality := _equality(term, parameters):
+            equalities.append(equality)
+            first.append(judge)
+        else:
+            others.append(judge)
+    if never:
+        return Top(False, (), False)
+    return Top(_all_true(first + others), tuple(equalities), bool(equalities) and not others)
+
+
+def _equality(node: Predicate, parameters: Parameters) -> Equality | None:
+    if not isinstance(node, Comparison) or node.operator != "=":
+        return None
+    for side, other in ((node.left, node.right), (node.right, node.left)):
+        if isinstance(side, Property):
+            fixed = compile_expression(other, parameters)
+            if isinstance(fixed, Fixed) and fixed.value is not None and equals_itself(fixed.value):
+                key = index_key(fixed.value)
+                if side.scope == "sys":
+                    return Equality("system", system_name(side), key)
+                return Equality("folded", side.name.lower(), key)
+    return None
+
+
+def _top_judge(node: Predicate, parameters: Parameters) -> Callable[[Subject], bool] | bool:
+    """Make a closure that says true or not true; never unknown."""
+    match node:
+        case And(terms):
+            found = [_top_judge(term, parameters) for term in terms]
+            if False in found:
+                return False
+            return _all_true([judge for judge in found if not isinstance(judge, bool)])
+        case Or(terms):
+            found = [_top_judge(term, parameters) for term in terms]
+            if True in found:
+                return True
+            return _any_true([judge for judge in found if not isinstance(judge, bool)])
+        case _:
+            judge = compile_condition(node, parameters)
+            if isinstance(judge, Fixed):
+                return judge.value is True
+            return _certain(judge)
+
+
+def _certain(judge: Judge) -> Callable[[Subject], bool]:
+    return lambda subject: judge(subject) is True
+
+
+def _all_true(judges: Sequence[Callable[[Subject], bool]]) -> Callable[[Subject], bool] | bool:
+    if not judges:
+        return True
+    if len(judges) == 1:
+        return judges[0]
+
+    def all_true(subject: Subject) -> bool:
+        for judge in judges:
+            if not judge(subject):
+                return False
+        return True
+
+    return all_true
+
+
+def _any_true(judges: Sequence[Callable[[Subject], bool]]) -> Callable[[Subject], bool] | bool:
+    if not judges:
+        return False
+    if len(judges) == 1:
+        return judges[0]
+
+    def any_true(subject: Subject) -> bool:
+        for judge in judges:
+            if judge(subject):
+                return True
+        return False
+
+    return any_true
+
+
+def compile_condition(node: Predicate, parameters: Parameters) -> Judge | Fixed:
+    """Make the closure of a condition, or what it always is; errors as `compile_top`."""
+    match node:
+        case And(terms):
+            return _conjunction([compile_condition(term, parameters) for term in terms])
+        case Or(terms):
+            return _disjunction([compile_condition(term, parameters) for term in terms])
+        case Not(operand):
+            return _negation(compile_condition(operand, parameters))
+        case Comparison():
+            return _comparison(node, parameters)
+        case In():
+            return _in(node, parameters)
+        case Like():
+            return _like(node, parameters)
+        case IsNull(looked_at):
+            return _is_null(compile_expression(looked_at, parameters))
+        case Exists(looked_at):
+            return _exists(looked_at, parameters)
+        case Constant() | Parameter() | Property() | NamedProperty():
+            return _flag(node, parameters)
+
+
+def _conjunction(judges: list[Judge | Fixed]) -> Judge | Fixed:
+    fixed = [judge.value for judge in judges if isinstance(judge, Fixed)]
+    if False in fixed:
+        return Fixed(False)
+    terms = [judge for judge in judges if not isinstance(judge, Fixed)]
+    start: Truth = None if None in fixed else True
+    if not terms:
+        return Fixed(start)
+
+    def conjunction(subject: Subject) -> Truth:
+        result = start
+        for term in terms:
+            truth = term(subject)
+            if truth is None:
+                result = None
+            elif not truth:
+                return False
+        return result
+
+    return conjunction
+
+
+def _disjunction(judges: list[Judge | Fixed]) -> Judge | Fixed:
+    fixed = [judge.value for judge in judges if isinstance(judge, Fixed)]
+    if True in fixed:
+        return Fixed(True)
+    terms = [judge for judge in judges if not isinstance(judge, Fixed)]
+    start: Truth = None if None in fixed else False
+    if not terms:
+        return Fixed(start)
+
+    def disjunction(subject: Subject) -> Truth:
+        result = start
+        for term in terms:
+            truth = term(subject)
+            if truth is None:
+                result = None
+            elif truth:
+                return True
+        return result
+
+    return disjunction
+
+
+def _negation(operand: Judge | Fixed) -> Judge | Fixed:
+    if isinstance(operand, Fixed):
+        return operand if operand.value is None else Fixed(not operand.value)
+
+    def negation(subject: Subject) -> Truth:
+        truth = operand(subject)
+        return None if truth is None else not truth
+
+    return negation
+
+
+def _comparison(node: Comparison, parameters: Parameters) -> Judge | Fixed:
+    left = compile_expression(node.left, parameters)
+    right = compile_expression(node.right, parameters)
+    compare = COMPARERS[node.operator]
+    if isinstance(left, Fixed):
+        if isinstance(right, Fixed):
+            return Fixed(compare(left.value, right.value))
+        return _with_constant(right, MIRRORED[node.operator], left.value)
+    if isinstance(right, Fixed):
+        return _with_constant(left, node.operator, right.value)
+
+    def comparison(subject: Subject) -> Truth:
+        return compare(left(subject), right(subject))
+
+    return comparison
+
+
+_OPERATORS = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _with_constant(value_of: Evaluate, sign: str, constant: Value | None) -> Judge | Fixed:
+    """Compare with a constant: nearly all comparisons, so the usual types take a short way."""
+    if constant is None:
+        return Fixed(None)
+    compare, operate = COMPARERS[sign], _OPERATORS[sign]
+    if type(constant) is str:
+
+        def text_comparison(subject: Subject) -> Truth:
+            value = value_of(subject)
+            if value.__class__ is str:
+                truth: bool = operate(value, constant)
+                return truth
+            return compare(value, constant)
+
+        return text_comparison
+    if type(constant) in (int, float):
+
+        def number_comparison(subject: Subject) -> Truth:
+            value = value_of(subject)
+            if value.__class__ is int or value.__class__ is float:
+                truth: bool = operate(value, constant)
+                return truth
+            return compare(value, constant)
+
+        return number_comparison
+    return lambda subject: compare(value_of(subject), constant)
+
+
+def _in(node: In, parameters: Parameters) -> Judge | Fixed:
+    """Say whether a value is one of several. Elements that are unknown or of another kind do not match."""
+    operand = compile_expression(node.operand, parameters)
+    elements = [compile_expression(element, parameters) for element in node.elements]
+    constants = {
+        index_key(element.value)
+        for element in elements
+        if isinstance(element, Fixed) and element.value is not None and equals_itself(element.value)
+    }
+    computed = [element for element in elements if not isinstance(element, Fixed)]
+    if isinstance(operand, Fixed):
+        if operand.value is None:
+            return Fixed(None)
+        if not computed:
+            return Fixed(equals_itself(operand.value) and index_key(operand.value) in constants)
+    value_of = as_closure(operand)
+
+    def is_in(subject: Subject) -> Truth:
+        value = value_of(subject)
+        if value is None:
+            return None
+        if equals_itself(value) and index_key(value) in constants:
+            return True
+        return any(equal(value, element(subject)) for element in computed)
+
+    return is_in
+
+
+def _like(node: Like, parameters: Parameters) -> Judge | Fixed:
+    operand = compile_expression(node.operand, parameters)
+    pattern = compile_expression(node.pattern, parameters)
+    escape = None if node.escape is None else compile_expression(node.escape, parameters)
+    if isinstance(pattern, Fixed) and (escape is None or isinstance(escape, Fixed)):
+        if pattern.value is None or (escape is not None and escape.value is None):
+            return Fixed(None)
+        try:
+            is_like = _pattern(pattern.value, None if escape is None else escape.value)
+        except EvaluationError as error:
+            raise RuleError(str(error), node.pattern.position) from None
+        return _like_constant(operand, is_like)
+    value_of, pattern_of = as_closure(operand), as_closure(pattern)
+    escape_of = None if escape is None else as_closure(escape)
+
+    def like(subject: Subject) -> Truth:
+        value, wanted = value_of(subject), pattern_of(subject)
+        escaped = None if escape_of is None else escape_of(subject)
+        if value is None or wanted is None or (escape_of is not None and escaped is None):
+            return None
+        is_like = _pattern(wanted, escaped)
+        return is_like(value) if isinstance(value, str) else None
+
+    return like
+
+
+def _like_constant(operand: Evaluate | Fixed, is_like: Callable[[str], bool]) -> Judge | Fixed:
+    if isinstance(operand, Fixed):
+        return Fixed(is_like(operand.value) if isinstance(operand.value, str) else None)
+
+    def like(subject: Subject) -> Truth:
+        value = operand(subject)
+        return is_like(value) if isinstance(value, str) else None
+
+    return like
+
+
+def _pattern(pattern: Value, escape: Value | None) -> Callable[[str], bool]:
+    roles = ((pattern, "LIKE takes a text as its pattern"), (escape, "ESCAPE takes one character"))
+    for value, role in roles:
+        if value is not None and not isinstance(value, str):
+            raise EvaluationError(f"{role}, found {kind(value)}")
+    assert isinstance(pattern, str)
+    assert escape is None or isinstance(escape, str)
+    try:
+        return compile_like(pattern, escape)
+    except PatternError as error:
+        raise EvaluationError(str(error)) from None
+
+
+def _is_null(value_of: Evaluate | Fixed) -> Judge | Fixed:
+    if isinstance(value_of, Fixed):
+        return Fixed(value_of.value is None)
+    return lambda subject: value_of(subject) is None
+
+
+def _exists(looked_at: Property | NamedProperty, parameters: Parameters) -> Judge | Fixed:
+    """Say whether a property is there; an application property also with a null."""
+    if isinstance(looked_at, Property):
+        if looked_at.scope == "sys":
+            system = system_name(looked_at)
+            return lambda subject: subject.system.get(system) is not None
+        folded = looked_at.name.lower()
+        return lambda subject: subject.has_user(folded)
+    name = compile_expression(looked_at.name, parameters)
+    name_of = as_closure(name)
+    if isinstance(name, Fixed):
+        compile_expression(looked_at, parameters)  # so that a name that is none is refused now
+
+    def exists(subject: Subject) -> Truth:
+        value = name_of(subject)
+        return None if value is None else subject.has_user(user_name_of(value))
+
+    return exists
+
+
+def _flag(node: Constant | Parameter | Property | NamedProperty, parameters: Parameters) -> Judge | Fixed:
+    """A value as a condition: true or false if it is a boolean, else unknown."""
+    value_of = compile_expression(node, parameters)
+    if isinstance(value_of, Fixed):
+        if value_of.value is not None and not isinstance(value_of.value, bool):
+            raise RuleError(f"expected a condition, found {kind(value_of.value)}", node.position)
+        return value_of
+
+    def flag(subject: Subject) -> Truth:
+        value = value_of(subject)
+        return value if isinstance(value, bool) else None
+
+    return flag

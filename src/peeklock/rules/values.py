@@ -1,0 +1,247 @@
+"""What values are and how they compare and combine.
+
+Owns: kinds of values, comparison, arithmetic, joining of texts. Must not know: expressions.
+
+None stands for unknown (SQL's three-valued logic) in every result; arguments of arithmetic are never None.
+Operators follow C#: integers have 64 bits and do not wrap round, division of integers cuts towards zero, an
+operand that is not exact makes the result a double.
+Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax", "Operator binding semantics". Where
+values of two kinds meet: our choice, docs/choices.toml.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Hashable
+from datetime import datetime, timedelta
+from decimal import Context, Decimal, DecimalException
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from peeklock.rules.errors import EvaluationError
+from peeklock.rules.filters import Value
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+TEXT_LENGTH_MAX = 32_768
+"""Characters of a text that an expression makes: as many as Azure allows the bytes of a property. Without it
+32 statements that double a text would fill the memory."""
+
+Truth: TypeAlias = bool | None
+"""None is unknown."""
+Comparer: TypeAlias = Callable[[Any, Any], Truth]
+Combiner: TypeAlias = Callable[[Value, Value], Value]
+
+BOOLEAN, NUMBER, TEXT = "a boolean", "a number", "a text"
+BYTES, GUID, TIME, DURATION = "bytes", "a GUID", "a point in time", "a time span"
+
+_KINDS: dict[type, str] = {
+    bool: BOOLEAN,
+    int: NUMBER,
+    float: NUMBER,
+    Decimal: NUMBER,
+    str: TEXT,
+    bytes: BYTES,
+    UUID: GUID,
+    datetime: TIME,
+    timedelta: DURATION,
+}
+_ORDERED = {NUMBER, TEXT, TIME, DURATION}
+
+# The precision of C#'s decimal. A context of our own: the thread's could be anybody's.
+_DECIMAL = Context(prec=28)
+
+
+def kind(value: object) -> str | None:
+    """Say in words of which kind a value is; None for what no expression can use."""
+    found = _KINDS.get(type(value))
+    if found is None:
+        # A subclass, such as a number that remembers its AMQP type; bool comes before int.
+        found = next((name for known, name in _KINDS.items() if isinstance(value, known)), None)
+    return found
+
+
+def index_key(value: Value) -> Hashable:
+    """Give a key that is equal for two values exactly if `=` is true of them."""
+    found = type(value)
+    if found is bool:
+        return (value,)  # 1 == True in Python
+    if found is Decimal and not equals_itself(value):
+        return None  # no value of a rule; a signalling one could not even be hashed
+    return value
+
+
+def equals_itself(value: Value) -> bool:
+    """Tell values from those that equal nothing (not a number)."""
+    if isinstance(value, Decimal):
+        return not value.is_nan()
+    return value == value
+
+
+# Comparison
+
+
+def _comparer(compare: Callable[[Any, Any], bool], of_any_kind: bool) -> Comparer:
+    def compared(left: object, right: object) -> Truth:
+        shared = kind(left)
+        if shared is None or shared != kind(right) or not (of_any_kind or shared in _ORDERED):
+            return None
+        try:
+            truth: bool = compare(left, right)
+        except DecimalException:
+            return None  # not a number, which decimals refuse to order
+        return truth
+
+    return compared
+
+
+equal = _comparer(operator.eq, of_any_kind=True)
+
+COMPARERS: dict[str, Comparer] = {
+    "=": equal,
+    "<>": _comparer(operator.ne, of_any_kind=True),
+    "<": _comparer(operator.lt, of_any_kind=False),
+    "<=": _comparer(operator.le, of_any_kind=False),
+    ">": _comparer(operator.gt, of_any_kind=False),
+    ">=": _comparer(operator.ge, of_any_kind=False),
+}
+MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""The operator for operands that change sides."""
+
+
+# Arithmetic
+
+
+def negate(value: Value) -> Value:
+    """Change the sign of a number or time span.
+
+    Raises:
+        EvaluationError: it is neither, or leaves the 64 bits.
+    """
+    match value:
+        case bool():
+            pass
+        case int():
+            return _int64(-value)
+        case float() | timedelta():
+            return _checked("-", operator.neg, value)
+        case Decimal():
+            return _checked("-", _DECIMAL.minus, value)
+    raise EvaluationError(f"- cannot be applied to {kind(value)}")
+
+
+def affirm(value: Value) -> Value:
+    """Give a number or time span as it is; EvaluationError for anything else."""
+    if kind(value) not in (NUMBER, DURATION):
+        raise EvaluationError(f"+ cannot be applied to {kind(value)}")
+    return value
+
+
+def _divided(left: int, right: int) -> int:
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _remainder(left: int, right: int) -> int:
+    rest = abs(left) % abs(right)
+    return -rest if left < 0 else rest
+
+
+_INTEGER: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divided,
+    "%": _remainder,
+}
+_FLOAT: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "%": math.fmod,
+}
+_EXACT: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
+    "+": _DECIMAL.add,
+    "-": _DECIMAL.subtract,
+    "*": _DECIMAL.multiply,
+    "/": _DECIMAL.divide,
+    "%": _DECIMAL.remainder,
+}
+_TIMES = {
+    ("+", TIME, DURATION),
+    ("+", DURATION, TIME),
+    ("+", DURATION, DURATION),
+    ("-", TIME, TIME),
+    ("-", TIME, DURATION),
+    ("-", DURATION, DURATION),
+}
+
+
+def _combiner(sign: str) -> Combiner:
+    whole, inexact, exact = _INTEGER[sign], _FLOAT[sign], _EXACT[sign]
+    of_times: Callable[[Any, Any], Value] = operator.add if sign == "+" else operator.sub
+
+    def combined(left: Value, right: Value) -> Value:
+        left_kind, right_kind = kind(left), kind(right)
+        if left_kind == right_kind == NUMBER:
+            assert not isinstance(left, str | bytes | UUID | datetime | timedelta)
+            assert not isinstance(right, str | bytes | UUID | datetime | timedelta)
+            if isinstance(left, int) and isinstance(right, int):
+                if right == 0 and sign in "/%":
+                    raise EvaluationError(f"{left} {sign} 0: a division by zero")
+                return _int64(whole(left, right))
+            if isinstance(left, float) or isinstance(right, float):
+                return _checked(sign, inexact, float(left), float(right))
+            return _checked(sign, exact, Decimal(left), Decimal(right))
+        if sign == "+" and TEXT in (left_kind, right_kind):
+            return _joined(as_text(left), as_text(right))
+        if (sign, left_kind, right_kind) in _TIMES:
+            return _checked(sign, of_times, left, right)
+        raise EvaluationError(f"{sign} cannot be applied to {left_kind} and {right_kind}")
+
+    return combined
+
+
+COMBINERS: dict[str, Combiner] = {sign: _combiner(sign) for sign in _INTEGER}
+
+
+def _int64(value: int) -> int:
+    if INT64_MIN <= value <= INT64_MAX:
+        return value
+    raise EvaluationError(f"the result {value} has more than 64 bits")
+
+
+def _checked(sign: str, combine: Callable[..., Value], *operands: Value) -> Value:
+    try:
+        return combine(*operands)
+    except ZeroDivisionError:
+        raise EvaluationError(f"{operands[0]!r} {sign} 0: a division by zero") from None
+    except (ArithmeticError, ValueError):
+        raise EvaluationError(f"the result of {sign} is out of range") from None
+
+
+def as_text(value: Value) -> str:
+    """Write a value as C# does when it is joined to a text.
+
+    Raises:
+        EvaluationError: times, time spans and bytes, whose text depends on the culture of the machine there.
+    """
+    match value:
+        case str():
+            return value
+        case bool():
+            return "True" if value else "False"
+        case int() | UUID():
+            return str(value)
+        case float() | Decimal():
+            return str(value).upper().removesuffix(".0")
+    raise EvaluationError(f"{kind(value)} cannot be joined to a text")
+
+
+def _joined(left: str, right: str) -> str:
+    if len(left) + len(right) > TEXT_LENGTH_MAX:
+        raise EvaluationError(
+            f"the joined text has {len(left) + len(right)} characters; the limit is {TEXT_LENGTH_MAX}"
+        )
+    return left + right

@@ -1,0 +1,52 @@
+"""Filters are compiled and asked of messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from peeklock.rules.compiled import compile_filter
+from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
+from tests.rules.subjects import FakeMessage
+
+
+def matches(expression: str, message: FakeMessage) -> bool:
+    return compile_filter(SqlFilter(expression)).matches(message)
+
+
+def test_true_and_false_filters_take_all_messages_and_none() -> None:
+    """Req: P-02"""
+    every, none = compile_filter(TrueFilter()), compile_filter(FalseFilter())
+    assert (every.always, every.never, every.matches(FakeMessage())) == (True, False, True)
+    assert (none.always, none.never, none.matches(FakeMessage())) == (False, True, False)
+
+
+def test_constant_conditions_are_known_without_a_message() -> None:
+    assert compile_filter(SqlFilter("1 = 1")).always
+    assert compile_filter(SqlFilter("1=1 OR color = 'blue'")).always
+    assert compile_filter(SqlFilter("1=0")).never
+    assert compile_filter(SqlFilter("color = 'blue' AND NULL")).never
+
+
+def test_a_filter_matches_only_where_its_condition_is_true() -> None:
+    """Req: P-02"""
+    blue = FakeMessage({"Color": "blue", "quantity": 10})
+    assert matches("color = 'blue' AND quantity = 10", blue)
+    assert not matches("color = 'red'", blue)
+    assert not matches("weight > 3", blue)
+    assert not matches("NOT weight > 3", blue)
+
+
+def test_importing_the_rules_does_not_load_lark() -> None:
+    code = "import sys, peeklock.rules.compiled, peeklock.rules.index; sys.exit('lark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_correlation_filter_matches_exactly() -> None:
+    """Req: P-02"""
+    compiled = compile_filter(CorrelationFilter(label="order", properties=(("Color", "blue"), ("size", 3))))
+    assert compiled.matches(FakeMessage({"Color": "blue", "size": 3.0}, {"label": "order"}))
+    assert not compiled.matches(FakeMessage({"color": "blue", "size": 3}, {"label": "order"}))
+    assert not compiled.matches(FakeMessage({"Color": "Blue", "size": 3}, {"label": "order"}))
+    assert not compiled.matches(FakeMessage({"Color": "blue", "size": "3"}, {"label": "order"}))
+    assert not compiled.matches(FakeMessage({"Color": "blue", "size": 3}))
