@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from peeklock.amqp import codec
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.messaging import Properties, encode_message, scan
 from peeklock.broker.changes import (
     Change,
     EntityRemoved,
@@ -27,6 +27,7 @@ from peeklock.broker.changes import (
 from peeklock.broker.commands import (
     Abandon,
     Address,
+    AddRule,
     CloseLink,
     Command,
     Complete,
@@ -56,7 +57,13 @@ from peeklock.broker.commands import (
     SubQueue,
     UpdateEntity,
 )
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    subscription_path,
+)
 from peeklock.broker.effects import (
     Accepted,
     CoordinatorOpened,
@@ -73,6 +80,7 @@ from peeklock.broker.effects import (
     MessagesScheduled,
     ReceiverOpened,
     Rejected,
+    RulesFound,
     SenderOpened,
     Settled,
     SettlementFailed,
@@ -81,6 +89,8 @@ from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.message import Message, MessageView, Routing
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
+from peeklock.broker.routing import routing_of
+from peeklock.rules.filters import Filter, SqlAction
 
 START_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
@@ -98,6 +108,7 @@ class Broker:
         self.counter = itertools.count(1)
         self.tokens = itertools.count(1)
         self.facts: list[Change] = []
+        self.payloads: dict[int, bytes] = {}  # of what was published, by size
         self.checks = True  # a test with thousands of messages checks the indexes when it has them
         self.namespace = self._new()
 
@@ -200,6 +211,59 @@ class Broker:
         """Create a queue; give the id of its main queue."""
         found = self.one(CreateEntity(QueueDescription(name, **settings), self.reply_to()), EntityFound)
         return found.entity.entity_id * 4
+
+    def create_topic(self, name: str = "news", **settings: Any) -> int:
+        """Create a topic; give its id as that of a queue."""
+        found = self.one(CreateEntity(TopicDescription(name, **settings), self.reply_to()), EntityFound)
+        return found.entity.entity_id * 4
+
+    def subscribe(
+        self,
+        name: str = "all",
+        filter: Filter | None = None,
+        *,
+        topic: str = "news",
+        action: str | None = None,
+        **settings: Any,
+    ) -> int:
+        """Create a subscription with one rule, `rule`, or the default one; give the id of its main queue."""
+        rule = None
+        if filter is not None:
+            rule = RuleDescription("rule", filter, None if action is None else SqlAction(action))
+        description = SubscriptionDescription(topic, name, **settings)
+        found = self.one(CreateEntity(description, self.reply_to(), rule), EntityFound)
+        return found.entity.entity_id * 4
+
+    def add_rule(
+        self, subscription: str, name: str, filter: Filter, action: str | None = None, *, topic: str = "news"
+    ) -> None:
+        rule = RuleDescription(name, filter, None if action is None else SqlAction(action))
+        self.one(AddRule(subscription_path(topic, subscription), rule, self.reply_to()), RulesFound)
+
+    def publish(
+        self,
+        properties: dict[str, Any] | None = None,
+        *,
+        topic_id: int = 4,
+        ttl_ms: int | None = None,
+        scheduled_at_ms: int | None = None,
+        **fields: Any,
+    ) -> list[Effect]:
+        """Send one message to a topic, as the gateway does; `fields` are of the properties section."""
+        payload = encode_message(
+            properties=Properties(**fields), application_properties=properties, data=b"body"
+        )
+        message = Message(
+            len(payload),
+            ttl_ms=ttl_ms,
+            scheduled_at_ms=scheduled_at_ms,
+            routing=routing_of(scan(payload), None),
+        )
+        reply_to = self.reply_to()
+        effects = self.do(Send(topic_id, message, payload, reply_to))
+        assert effects[0] == Accepted(reply_to), effects
+        self.payloads[len(payload)] = payload
+        return effects
 
     def refused(self, command: Command) -> ServiceBusError:
         """Apply a command that must be refused as a whole, and give the reason."""
