@@ -68,12 +68,12 @@ def with_action(overlay: bytes | None, result: ActionResult, rule_name: str) -> 
         pairs[key] = key + b"\x40"
     try:
         for name, value in result.user.items():
-            _put(pairs, name, _wire_value(value))
+            _put(pairs, name, wire_value(value))
         for name, value in result.system.items():
             field = _FIELDS.get(name)
             if field is not None:  # a time-to-live is no property of the body
                 key = codec.encode(Symbol(field))
-                pairs[key] = key + codec.encode(_wire_value(value))
+                pairs[key] = key + codec.encode(wire_value(value))
     except EncodeError as error:
         raise EvaluationError(
             f"the action of rule '{rule_name}' sets what no message can have: {error}"
@@ -107,7 +107,7 @@ def _joined(pairs: dict[bytes, bytes]) -> bytes:
     return bytes(out)
 
 
-def _wire_value(value: Value | None) -> Any:
+def wire_value(value: Value | None) -> Any:
     """Give what AMQP has for a value of an expression."""
     if isinstance(value, datetime):
         return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))

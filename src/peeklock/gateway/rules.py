@@ -7,14 +7,13 @@ means, or which rules there are. Source: wire contract 5.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 from peeklock.amqp.encoding import encode
-from peeklock.amqp.types import Described, Encoded, Int, Long, Symbol, Timestamp, ULong
+from peeklock.amqp.types import Described, Encoded, Int, Timestamp, ULong
 from peeklock.broker.descriptions import RuleDescription
 from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.properties import wire_value
 from peeklock.broker.subject import value_of
 from peeklock.gateway.fields import Body, text
 from peeklock.rules.filters import (
@@ -42,11 +41,6 @@ _COMPATIBILITY_LEVEL = Int(20)
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_MICROSECOND = timedelta(microseconds=1)
-_TICKS_PER_MICROSECOND = 10
 
 
 def read_rule(body: Body) -> RuleDescription:
@@ -201,22 +195,13 @@ def _filter(found: Filter) -> Described:
             found.session_id,
             found.reply_to_session_id,
             found.content_type,
-            {name: _wire_value(value) for name, value in found.properties},
+            {name: _shown(value) for name, value in found.properties},
         ],
     )
 
 
-def _wire_value(value: Value | None) -> Any:
-    """Give what clients know of a value; an integer in the type that most of them have for a small one."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return Int(value) if _INT32_MIN <= value <= _INT32_MAX else Long(value)
-    if isinstance(value, datetime):
-        return Timestamp((value - _EPOCH) // _MILLISECOND)
-    if isinstance(value, timedelta):
-        ticks = value // _MICROSECOND * _TICKS_PER_MICROSECOND
-        return Described(Symbol("com.microsoft:timespan"), Long(ticks))
-    if isinstance(value, Decimal):
-        return float(value)  # our choice, as in what an action sets: AMQP's decimals are little known
-    return value
+def _shown(value: Value | None) -> Any:
+    """Give what clients know of a value; a small integer in the type that most of them have for it."""
+    if type(value) is int and _INT32_MIN <= value <= _INT32_MAX:
+        return Int(value)
+    return wire_value(value)
