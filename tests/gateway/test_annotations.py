@@ -427,3 +427,39 @@ def test_whatever_was_accepted_can_be_shown_and_read(
     assert foreign == (delivery or {})
     assert typed(encoded, "header")[2::2] == [ttl, count]
     assert encoded[scan(encoded).bare_offset :] == payload[scan(payload).bare_offset :]
+
+
+FIELDS = {"message-id": 0, "to": 2, "subject": 3, "reply-to": 4, "correlation-id": 5}
+FIELDS |= {"group-id": 10, "reply-to-group-id": 12}
+ANNOTATIONS = ("x-opt-partition-key", "x-opt-via-partition-key")
+NAMES = st.sampled_from(["a", "b", "c", "RuleName"])
+
+
+@given(
+    st.none() | st.dictionaries(NAMES, simple, max_size=4),
+    st.none() | st.lists(st.none() | st.text(max_size=3), max_size=13),
+    st.none() | st.dictionaries(st.sampled_from(ANNOTATIONS).map(Symbol), st.text(max_size=3), max_size=2),
+    st.dictionaries(NAMES, simple, max_size=3),
+    st.sets(NAMES, max_size=3),
+    st.dictionaries(st.sampled_from(sorted(FIELDS)).map(Symbol), st.none() | st.text(max_size=3), max_size=4),
+    st.dictionaries(st.sampled_from(ANNOTATIONS).map(Symbol), st.none() | st.text(max_size=3), max_size=2),
+)
+def test_an_overlay_changes_what_it_names_and_nothing_else(
+    own: Any, fields: Any, annotations: Any, added: Any, removed: Any, named: Any, noted: Any
+) -> None:
+    """Req: P-02. Against plain maps and lists."""
+    removed -= added.keys()
+    payload = message_bytes(application_properties=own, properties=fields, annotations=annotations)
+    overlay = {**added, **{name.encode(): None for name in removed}, **named, **noted}
+    encoded = shown(payload, overlay=overlay)
+    expected = {key: value for key, value in (own or {}).items() if key not in removed} | added
+    assert (typed(encoded, "application_properties") or {}) == expected
+    values = [*(fields or []), *[None] * (13 - len(fields or []))]
+    for name, value in named.items():
+        values[FIELDS[name]] = value
+    found = typed(encoded, "properties") or []
+    assert [*found, *[None] * (13 - len(found))] == values
+    kept = {key: value for key, value in {**(annotations or {}), **noted}.items() if value is not None}
+    shown_annotations = typed(encoded, "message_annotations")
+    assert {key: shown_annotations[key] for key in ANNOTATIONS if key in shown_annotations} == kept
+    assert encoded.endswith(section(0x75, b"hello"))
