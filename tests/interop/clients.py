@@ -183,9 +183,18 @@ class Links:
     def get_queue_receiver(self, queue: str, **options: Any) -> Link:
         return Link(self._client.get_queue_receiver(queue, **options), self._background)
 
+    def get_topic_sender(self, topic: str, **options: Any) -> Link:
+        return Link(self._client.get_topic_sender(topic, **options), self._background)
+
+    def get_subscription_receiver(self, topic: str, name: str, **options: Any) -> Link:
+        return Link(self._client.get_subscription_receiver(topic, name, **options), self._background)
+
     def list_queue_sessions(self, queue: str, **options: Any) -> list[str]:
         """List them all, whatever pages they come in."""
         return list(self._client.list_queue_sessions(queue, **options))
+
+    def list_subscription_sessions(self, topic: str, name: str, **options: Any) -> list[str]:
+        return list(self._client.list_subscription_sessions(topic, name, **options))
 
 
 class Background:

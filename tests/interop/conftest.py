@@ -76,6 +76,21 @@ def queue(make_queue: Callable[..., str]) -> str:
 
 
 @pytest.fixture(scope="session")
+def make_topic(administration: Any) -> Callable[..., str]:
+    """Make topics with names of their own, and the subscriptions named; takes what `create_topic` takes."""
+    numbers = itertools.count(1)
+
+    def make(*subscriptions: str, **settings: Any) -> str:
+        name = f"topic-{next(numbers)}"
+        administration.create_topic(name, **settings)
+        for subscription in subscriptions:
+            administration.create_subscription(name, subscription)
+        return name
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def background() -> Iterator[Background]:
     """Where links open and close while tests go on."""
     made = Background()

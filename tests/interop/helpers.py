@@ -19,6 +19,12 @@ def send(client: Any, queue: str, *bodies: str, **settings: Any) -> None:
         sender.send_messages([ServiceBusMessage(body, **settings) for body in bodies])
 
 
+def publish(client: Any, topic: str, *bodies: str, **settings: Any) -> None:
+    """Send a message for each body to a topic, as one list."""
+    with client.get_topic_sender(topic) as sender:
+        sender.send_messages([ServiceBusMessage(body, **settings) for body in bodies])
+
+
 def take(receiver: Any, count: int = 1, wait_s: float = WAIT_S) -> list[Any]:
     """Receive exactly `count` messages, in as many calls as it takes."""
     messages: list[Any] = []
