@@ -37,6 +37,7 @@ static const char USAGE[] =
     "  -r                      rich messages: annotations, properties, application properties\n"
     "  -g N                    rich messages of N sessions in turn: group-id, and partition key\n"
     "  -G                      receive from those N sessions by name, a link each\n"
+    "  -t N                    rich messages of N tenants in turn: application property tenant, an int from 0 on\n"
     "  -k N                    mode next: messages in a session when it is filled (1)\n"
     "  -S N  -R N              sending and receiving connections (1 and 1)\n"
     "  -l N                    receiving links over all receiving connections (one each)\n"
@@ -53,7 +54,7 @@ static const char USAGE[] =
 
 static struct {
     const char *mode, *host, *port, *user, *password, *send_address, *recv_address;
-    long count, sessions, fill;
+    long count, sessions, tenants, fill;
     double rate, stall_s;
     int size, senders, receivers, links, window, idle, broker_pid;
     bool rich, named, next, settled, individual, second, await_answer, until_eof, json;
@@ -68,7 +69,7 @@ static const char SESSION[] = "session-"; // a session's id is this and its numb
 
 // The one message that is sent again and again; only these digits in it change. 0: there are none.
 static Buffer message;
-static size_t message_id_at, partition_key_at, group_id_at;
+static size_t message_id_at, partition_key_at, group_id_at, tenant_at;
 
 // Append a section that is a list or map of up to 255 bytes, and give where its items begin.
 static size_t put_section(Buffer *b, uint8_t section, uint8_t type, const Buffer *items) {
@@ -109,8 +110,10 @@ static void build_message(void) {
 
         m.end = 0;
         put8(&m, 4), put_string(&m, "kind"), put_string(&m, "order");
-        put_string(&m, "tenant"), put(&m, (uint8_t[]){0x54, 42}, 2);
-        put_section(b, 0x74, 0xc1, &m);
+        put_string(&m, "tenant");
+        if (opt.tenants) put8(&m, 0x71), put32(&m, 0); else put(&m, (uint8_t[]){0x54, 42}, 2);
+        at = put_section(b, 0x74, 0xc1, &m);
+        if (opt.tenants) tenant_at = at + m.end - 4;
         free(m.data);
     }
     uint8_t *body = must_alloc(opt.size, 1);
@@ -119,10 +122,11 @@ static void build_message(void) {
     free(body);
 }
 
-static void number_message(uint32_t sender, uint32_t n, uint32_t session) {
+static void number_message(uint32_t sender, uint32_t n, uint32_t session, uint32_t tenant) {
     uint8_t *bytes = message.data;
     if (message_id_at) put_digits(bytes + message_id_at, (uint64_t)sender << 32 | n, 16);
     if (group_id_at) put_digits(bytes + partition_key_at, session, 8), put_digits(bytes + group_id_at, session, 8);
+    if (tenant_at) store32(bytes + tenant_at, tenant);
 }
 
 // Here begins: connections and links.
@@ -273,9 +277,9 @@ static void flush_accepted(Connection *c) {
     c->ack_count = 0;
 }
 
-static void write_transfer(Connection *c, uint32_t session) {
+static void write_transfer(Connection *c, uint32_t session, uint32_t tenant) {
     uint8_t head[40], *p = head + 8;
-    number_message(c->id, c->next_out, session);
+    number_message(c->id, c->next_out, session, tenant);
     // handle 0, delivery-id, delivery-tag, message-format 0, settled
     memcpy(p, (uint8_t[]){0x00, 0x53, TRANSFER, 0xc0, 0, 5, 0x43, 0x70}, 8), p += 8;
     store32(p, c->next_out), p += 4;
@@ -372,9 +376,9 @@ static double intended_s(const Connection *c, long n) {
     return opt.rate > 0 ? started_s + (double)(n * opt.senders + c->id) / opt.rate : clock_s;
 }
 
-static uint32_t session_of_message(const Connection *c, long n) {
-    if (opt.next) return plan[n];
-    return opt.sessions ? (n * opt.senders + c->id) % opt.sessions : 0;
+// Where message n of this sender stands among `groups` that get one in turn.
+static uint32_t in_turn(const Connection *c, long n, long groups) {
+    return groups ? (n * opt.senders + c->id) % groups : 0;
 }
 
 // Send what window, credit and rate allow.
@@ -385,8 +389,8 @@ static void pump(Connection *c) {
            l->outstanding < opt.window && live(&c->out) < 1 << 18) {
         double due = intended_s(c, l->started);
         if (due > clock_s) break;
-        uint32_t session = session_of_message(c, l->started);
-        write_transfer(c, session);
+        uint32_t session = opt.next ? plan[l->started] : in_turn(c, l->started, opt.sessions);
+        write_transfer(c, session, in_turn(c, l->started, opt.tenants));
         if (opt.next) sent_to_session(session);
         begin_delivery(l, due);
         c->next_out++, c->peer_window--;
@@ -892,7 +896,7 @@ static int hand_out(void) {
 static bool choose_mode(void) {
     if (!opt.recv_address) opt.recv_address = opt.send_address;
     opt.next = !strcmp(opt.mode, "next");
-    if (opt.sessions) opt.rich = true;
+    if (opt.sessions || opt.tenants) opt.rich = true;
     if (!strcmp(opt.mode, "send")) opt.receivers = 0;
     else if (!strcmp(opt.mode, "recv")) opt.senders = 0;
     else if (opt.next) opt.senders = 1;
@@ -903,11 +907,12 @@ static bool choose_mode(void) {
         return false;
     if (opt.next && (opt.receivers < 1 || opt.settled || opt.rate > 0)) return false;
     return opt.count > 0 && opt.size > 0 && opt.window > 0 && opt.senders >= 0 && opt.receivers >= 0 &&
-           opt.sessions >= 0 && (!opt.named || opt.sessions >= opt.receivers) && !(opt.until_eof && opt.receivers);
+           opt.sessions >= 0 && opt.tenants >= 0 && (!opt.named || opt.sessions >= opt.receivers) &&
+           !(opt.until_eof && opt.receivers);
 }
 
 int main(int argc, char **argv) {
-    for (int o; (o = getopt(argc, argv, "m:I:h:p:u:P:a:A:n:s:rg:Gk:S:R:l:w:o:exi21B:T:j")) != -1;) {
+    for (int o; (o = getopt(argc, argv, "m:I:h:p:u:P:a:A:n:s:rg:Gt:k:S:R:l:w:o:exi21B:T:j")) != -1;) {
         switch (o) {
         case 'm': opt.mode = optarg; break;
         case 'I': opt.idle = atoi(optarg); break;
@@ -922,6 +927,7 @@ int main(int argc, char **argv) {
         case 'r': opt.rich = true; break;
         case 'g': opt.sessions = atol(optarg); break;
         case 'G': opt.named = true; break;
+        case 't': opt.tenants = atol(optarg); break;
         case 'k': opt.fill = atol(optarg); break;
         case 'S': opt.senders = atoi(optarg); break;
         case 'R': opt.receivers = atoi(optarg); break;

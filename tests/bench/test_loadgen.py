@@ -334,6 +334,17 @@ def test_messages_belong_to_sessions_in_turn() -> None:
     assert run(check_sessions, "-n", "3", "-g", "2").returncode == 0
 
 
+def test_messages_belong_to_tenants_in_turn() -> None:
+    def check_tenants(peer: Peer) -> None:
+        peer.give_credit(302)
+        for number in range(302):
+            properties = peer.message().decode_application_properties()
+            assert properties == {"kind": "order", "tenant": number % 300}
+            peer.send(disposition(number, number, ACCEPTED))
+
+    assert run(check_tenants, "-n", "302", "-t", "300").returncode == 0
+
+
 def test_each_named_session_is_received_from_over_a_link_of_its_own() -> None:
     def deliver_two_and_one(peer: Peer) -> None:
         for number, attach in enumerate(peer.attaches):
