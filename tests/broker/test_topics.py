@@ -354,6 +354,18 @@ def test_copies_keep_the_partition_of_their_message() -> None:
             assert low == list(range(1, len(low) + 1))
 
 
+def test_a_session_that_an_action_names_is_in_one_partition() -> None:
+    """Req: S-02, G-01, P-02"""
+    broker = Broker()
+    broker.create_topic(enable_partitioning=True)
+    broker.subscribe("held", TrueFilter(), action="SET sys.SessionId = 'one'", requires_session=True)
+    for _ in range(20):
+        broker.publish()
+    views = broker.peek(name=path("held"), session_id="one")
+    assert sorted(view.message.enqueued_sequence_number >> 48 for view in views)[-1] == 15
+    assert [number & 0xFFFFFFFFFFFF for number in numbers(views)] == list(range(1, 21))
+
+
 def test_a_subscription_forwards_its_copies_and_its_dead_letters() -> None:
     """Req: F-01, P-01"""
     broker = Broker()

@@ -137,6 +137,9 @@ def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
         copy.sequence_number = number_of(position)
     else:
         assert turn is not None
+        if queue.sessions is not None and copy.routing is not None and copy.routing.session_id is not None:
+            # A session is in one partition, also one that an action put the copy into.
+            turn = queue.partitions.of_key(copy.routing.session_id.encode())
         copy.sequence_number = queue.partitions.take(turn)
 
 
