@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +12,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
+from peeklock.broker.descriptions import (
+    UNLIMITED_MS,
+    Description,
+    EntityStatus,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from peeklock.rules.filters import (
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+    Value,
+)
 from peeklock.server.config import (
     FILE_BYTES_MAX,
-    QUEUE_PROPERTIES,
     Config,
-    ConfigError,
     format_config,
     parse_config,
     read_config,
 )
+from peeklock.server.config_form import ConfigError
+from peeklock.server.config_settings import PROPERTIES
 
-SAMPLE = """
-{
-  "UserConfig": {
-    "Namespaces": [
-      {
-        "Name": "sbemulatorns",
-        "Queues": [
-          {
-            "Name": "queue.1",
-            "Properties": {
-              "DeadLetteringOnMessageExpiration": true,
-              "DefaultMessageTimeToLive": "PT1H",
-              "DuplicateDetectionHistoryTimeWindow": "PT20S",
-              "ForwardDeadLetteredMessagesTo": "tenant/queue.2",
-              "ForwardTo": "",
-              "LockDuration": "PT30S",
-              "MaxDeliveryCount": 3,
-              "RequiresDuplicateDetection": true,
-              "RequiresSession": true
-            }
-          },
-          { "Name": "tenant/queue.2" }
-        ],
-        "Topics": []
-      }
-    ],
-    "Logging": { "Type": "File" }
-  }
-}
-"""
+SAMPLE = (Path(__file__).parent / "emulator_config.json").read_bytes()
+"""What the emulator comes with, told anew: one queue, one topic, four subscriptions, comments."""
 
 BARE = {"Name": "ns", "Queues": [{"Name": "orders"}]}
 QUEUE = "UserConfig.Namespaces[0].Queues[0]"
+TOPIC = "UserConfig.Namespaces[0].Topics[0]"
+SUBSCRIPTION = f"{TOPIC}.Subscriptions[0]"
+RULE = f"{SUBSCRIPTION}.Rules[0]"
 
 
 def with_namespaces(*namespaces: Any, **more: Any) -> str:
@@ -69,27 +62,61 @@ def with_property(key: str, value: Any) -> str:
     return with_queues({"Name": "orders", "Properties": {key: value}})
 
 
+def with_topics(*topics: Any) -> str:
+    return with_namespaces({"Name": "ns", "Topics": list(topics)})
+
+
+def with_subscriptions(*subscriptions: Any) -> str:
+    return with_topics({"Name": "news", "Subscriptions": list(subscriptions)})
+
+
+def with_rules(*rules: Any) -> str:
+    return with_subscriptions({"Name": "all", "Rules": list(rules)})
+
+
+def with_rule(**properties: Any) -> str:
+    return with_rules({"Name": "r", "Properties": properties})
+
+
 def read(text: str) -> Config:
     return parse_config(text.encode())
 
 
+def rules_of(config: Config) -> list[RuleDescription]:
+    return [rule.rule for entity in config.entities for rule in entity.rules or ()]
+
+
 def test_the_emulator_s_file_is_read_whole() -> None:
     """Req: A-02."""
-    config = read(SAMPLE)
+    config = parse_config(SAMPLE)
+    hour_ms, window_ms = 3_600_000, 20_000
+    subscriptions = [
+        SubscriptionDescription(
+            "topic.1", f"subscription.{number}", default_ttl_ms=hour_ms, max_delivery_count=3
+        )
+        for number in (1, 2, 3, 4)
+    ]
     assert config.namespace == "sbemulatorns"
-    assert [queue.description for queue in config.queues] == [
+    assert [entity.description for entity in config.entities] == [
         QueueDescription(
-            "queue.1",
-            lock_duration_ms=30_000,
-            default_ttl_ms=3_600_000,
-            duplicate_window_ms=20_000,
-            max_delivery_count=3,
-            dead_lettering_on_expiration=True,
-            requires_duplicate_detection=True,
-            requires_session=True,
-            forward_dead_lettered_to="tenant/queue.2",
+            "queue.1", default_ttl_ms=hour_ms, duplicate_window_ms=window_ms, max_delivery_count=3
         ),
-        QueueDescription("tenant/queue.2"),
+        TopicDescription("topic.1", default_ttl_ms=hour_ms, duplicate_window_ms=window_ms),
+        *subscriptions,
+    ]
+    assert [entity.rules and [rule.rule for rule in entity.rules] for entity in config.entities] == [
+        None,
+        None,
+        [RuleDescription("app-prop-filter-1", CorrelationFilter(content_type="application/json"))],
+        [RuleDescription("user-prop-filter-1", CorrelationFilter(properties=(("prop1", "value1"),)))],
+        None,
+        [
+            RuleDescription(
+                "sql-filter-1",
+                SqlFilter("sys.MessageId = '123456' AND userProp1 = 'value1'"),
+                SqlAction("SET sys.To = 'Entity'"),
+            )
+        ],
     ]
 
 
@@ -105,7 +132,7 @@ def test_settings_beyond_the_emulator_s_go_by_their_names_in_the_administration(
         "Status": "ReceiveDisabled",
         "UserMetadata": "made by hand",
     }
-    assert read(with_queues({"Name": "orders", "Properties": properties})).queues[0].description == (
+    assert read(with_queues({"Name": "orders", "Properties": properties})).entities[0].description == (
         QueueDescription(
             "orders",
             auto_delete_on_idle_ms=600_000,
@@ -123,8 +150,27 @@ def test_settings_beyond_the_emulator_s_go_by_their_names_in_the_administration(
 def test_a_file_is_read_from_disk_also_with_a_byte_order_mark(tmp_path: Path) -> None:
     """Req: A-02."""
     file = tmp_path / "Config.json"
-    file.write_bytes(b"\xef\xbb\xbf" + SAMPLE.encode())
-    assert read_config(file) == read(SAMPLE)
+    file.write_bytes(b"\xef\xbb\xbf" + SAMPLE)
+    assert read_config(file) == parse_config(SAMPLE)
+
+
+def test_comments_are_passed_over_and_what_looks_like_one_in_a_text_is_not() -> None:
+    """Req: A-02. The emulator's own file has comments."""
+    text = """{ // " an opened text
+      "UserConfig": { /* several
+         lines " */ "Namespaces": [{"Name": "ns", "Queues": [
+           {"Name": "a", "Properties": {"UserMetadata": "\\"https://x /* y */\\\\"}} //"
+      ]}] } /**/ }"""
+    assert [entity.description for entity in read(text).entities] == [
+        QueueDescription("a", user_metadata='"https://x /* y */\\')
+    ]
+
+
+def test_a_mistake_behind_comments_is_told_by_its_own_place() -> None:
+    with pytest.raises(ConfigError, match="line 2 column 12: not JSON"):
+        read("{ // one\n /* two */ ?")
+    with pytest.raises(ConfigError, match="line 1 column 3: not JSON"):
+        read("{ /* without an end")
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
@@ -136,7 +182,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 def test_a_setting_left_out_has_the_service_s_default() -> None:
     """Req: A-02. The emulator's own defaults (3 deliveries, 1 hour) are shorter: differs on purpose."""
-    description = read(with_queues({"Name": "orders", "Properties": {}})).queues[0].description
+    description = read(with_queues({"Name": "orders", "Properties": {}})).entities[0].description
     assert description.max_delivery_count == 10
     assert description.default_ttl_ms == UNLIMITED_MS
 
@@ -179,8 +225,126 @@ WRONG = [
         "UserConfig.Namespaces[0].Queues: an object is not a list in brackets",
     ),
     (
-        with_namespaces({"Name": "ns", "Topics": [{"Name": "news", "Subscriptions": []}]}),
-        "UserConfig.Namespaces[0].Topics: topics are not offered yet: leave the list empty",
+        with_namespaces({"Name": "ns", "Topics": None}),
+        "UserConfig.Namespaces[0].Topics: null is not a list in brackets",
+    ),
+    (with_topics({"Properties": {}}), f"{TOPIC}.Name: missing"),
+    (
+        with_topics({"Name": "news", "Subscription": []}),
+        f"{TOPIC}.Subscription: unknown key; did you mean Subscriptions?",
+    ),
+    (
+        with_topics({"Name": "news", "Properties": {"LockDuration": "PT1M"}}),
+        f"{TOPIC}.Properties.LockDuration: unknown key; known here: AutoDeleteOnIdle, "
+        "DefaultMessageTimeToLive, DuplicateDetectionHistoryTimeWindow, EnableBatchedOperations, "
+        "EnableExpress, EnablePartitioning, MaxMessageSizeInKilobytes, MaxSizeInMegabytes, "
+        "RequiresDuplicateDetection, Status, SupportOrdering, UserMetadata",
+    ),
+    (
+        with_namespaces({"Name": "ns", "Queues": [{"Name": "a"}], "Topics": [{"Name": "A"}]}),
+        f"{TOPIC}.Name: 'A' is the name of {QUEUE} already",
+    ),
+    (with_subscriptions(7), f"{SUBSCRIPTION}: 7 is not an object in braces"),
+    (
+        with_subscriptions({"Name": "a/b"}),
+        f"{SUBSCRIPTION}.Name: 'a/b' is not a name: 1 to 50 of A-Z, a-z, 0-9 and ._-, "
+        "the first and the last a letter or digit",
+    ),
+    (
+        with_subscriptions({"Name": "s" * 51}),
+        f"{SUBSCRIPTION}.Name: '{'s' * 51}' is not a name: 1 to 50 of A-Z, a-z, 0-9 and ._-, "
+        "the first and the last a letter or digit",
+    ),
+    (
+        with_subscriptions({"Name": "all"}, {"Name": "ALL"}),
+        f"{TOPIC}.Subscriptions[1].Name: 'ALL' is the name of {SUBSCRIPTION} already",
+    ),
+    (
+        with_subscriptions({"Name": "all", "Properties": {"MaxSizeInMegabyte": 1024}}),
+        f"{SUBSCRIPTION}.Properties.MaxSizeInMegabyte: unknown key; known here: AutoDeleteOnIdle, "
+        "DeadLetteringOnFilterEvaluationExceptions, DeadLetteringOnMessageExpiration, "
+        "DefaultMessageTimeToLive, EnableBatchedOperations, ForwardDeadLetteredMessagesTo, ForwardTo, "
+        "LockDuration, MaxDeliveryCount, RequiresSession, Status, UserMetadata",
+    ),
+    (
+        with_subscriptions({"Name": "all", "Rules": "none"}),
+        f"{SUBSCRIPTION}.Rules: 'none' is not a list in brackets",
+    ),
+    (with_rules({"Name": "r"}), f"{RULE}.Properties: missing"),
+    (
+        with_rules({"Name": "$", "Properties": {"FilterType": "True"}}),
+        f"{RULE}.Name: '$' is not a name: 1 to 50 of A-Z, a-z, 0-9 and ._-, "
+        "the first and the last a letter or digit; before them there may be a $",
+    ),
+    (
+        with_rules(*({"Name": name, "Properties": {"FilterType": "True"}} for name in ("r", "R"))),
+        f"{SUBSCRIPTION}.Rules[1].Name: 'R' is the name of {RULE} already",
+    ),
+    (with_rule(SqlFilter={"SqlExpression": "1=1"}), f"{RULE}.Properties.FilterType: missing"),
+    (
+        with_rule(FilterType="SqlFilter", SqlFilter={"SqlExpression": "1=1"}),
+        f"{RULE}.Properties.FilterType: 'SqlFilter' is none of 'Correlation', 'Sql', 'True', 'False'",
+    ),
+    (with_rule(FilterType="Sql"), f"{RULE}.Properties.SqlFilter: missing"),
+    (with_rule(FilterType="Correlation"), f"{RULE}.Properties.CorrelationFilter: missing"),
+    (
+        with_rule(FilterType="True", SqlFilter={"SqlExpression": "1=1"}),
+        f"{RULE}.Properties.SqlFilter: does not go with FilterType 'True'",
+    ),
+    (with_rule(FilterType="Sql", SqlFilter={}), f"{RULE}.Properties.SqlFilter.SqlExpression: missing"),
+    (
+        with_rule(FilterType="Sql", SqlFilter={"SqlExpression": 1}),
+        f"{RULE}.Properties.SqlFilter.SqlExpression: 1 is not a text in quotation marks",
+    ),
+    (
+        with_rule(FilterType="Sql", SqlFilter={"SqlExpression": "a = @b", "Parameters": []}),
+        f"{RULE}.Properties.SqlFilter.Parameters: a list is not an object in braces",
+    ),
+    (
+        with_rule(FilterType="True", Action={"SqlExpresion": "SET a = 1"}),
+        f"{RULE}.Properties.Action.SqlExpresion: unknown key; did you mean SqlExpression?\n"
+        f"{RULE}.Properties.Action.SqlExpression: missing",
+    ),
+    (
+        with_rule(FilterType="Correlation", CorrelationFilter={"Lable": "x"}),
+        f"{RULE}.Properties.CorrelationFilter.Lable: unknown key; did you mean Label?",
+    ),
+    (
+        with_rule(FilterType="Correlation", CorrelationFilter={"To": None}),
+        f"{RULE}.Properties.CorrelationFilter.To: null is not a text in quotation marks",
+    ),
+    (
+        with_rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a b": [1]}}),
+        f'{RULE}.Properties.CorrelationFilter.Properties."a b": a list is no value: a text, a number, true, '
+        'false, null, or {"Type": "...", "Value": "..."} with one of the types base64Binary, dateTime, '
+        "decimal, double, duration, guid",
+    ),
+    (
+        with_rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a": 2**63}}),
+        f"{RULE}.Properties.CorrelationFilter.Properties.a: 9223372036854775808 does not fit into 64 bits",
+    ),
+    (
+        with_rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a": "X"}}).replace(
+            '"X"', "1e999"
+        ),
+        f"{RULE}.Properties.CorrelationFilter.Properties.a: the number is too large for a double",
+    ),
+    *(
+        (
+            with_rule(
+                FilterType="Correlation",
+                CorrelationFilter={"Properties": {"a": {"Type": kind, "Value": "x"}}},
+            ),
+            f"{RULE}.Properties.CorrelationFilter.Properties.a: 'x' is no {kind} such as {example}",
+        )
+        for kind, example in (
+            ("base64Binary", "AAE="),
+            ("dateTime", "2024-01-31T12:00:00Z"),
+            ("decimal", "9.90"),
+            ("double", "INF"),
+            ("duration", "P1DT30.5S"),
+            ("guid", "00000000-0000-0000-0000-000000000001"),
+        )
     ),
     (with_queues(None), f"{QUEUE}: null is not an object in braces"),
     (with_queues({"Properties": {}}), f"{QUEUE}.Name: missing"),
@@ -305,9 +469,9 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 
 def test_a_file_beyond_the_size_limit_is_not_parsed() -> None:
-    parse_config(SAMPLE.encode().ljust(FILE_BYTES_MAX))
+    parse_config(SAMPLE.ljust(FILE_BYTES_MAX))
     with pytest.raises(ConfigError, match=f"is larger than {FILE_BYTES_MAX} bytes"):
-        parse_config(SAMPLE.encode().ljust(FILE_BYTES_MAX + 1))
+        parse_config(SAMPLE.ljust(FILE_BYTES_MAX + 1))
 
 
 JSON = st.recursive(
@@ -316,7 +480,20 @@ JSON = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["UserConfig", "Namespaces", "Name", "Queues", "Properties", "LockDuration", "Type", "é"]
+                [
+                    "UserConfig",
+                    "Namespaces",
+                    "Name",
+                    "Queues",
+                    "Topics",
+                    "Subscriptions",
+                    "Rules",
+                    "Properties",
+                    "FilterType",
+                    "CorrelationFilter",
+                    "Type",
+                    "é",
+                ]
             ),
             inner,
             max_size=4,
@@ -335,6 +512,91 @@ def test_any_json_gives_a_configuration_or_its_own_error(value: Any) -> None:
     assert config.namespace
 
 
+# Rules
+
+
+def test_filters_and_actions_of_each_kind_are_read() -> None:
+    """Req: A-02, P-02."""
+    config = read(
+        with_rules(
+            {"Name": "$Default", "Properties": {"FilterType": "True"}},
+            {"Name": "nothing", "Properties": {"FilterType": "False"}},
+            {
+                "Name": "sql",
+                "Properties": {
+                    "FilterType": "Sql",
+                    "SqlFilter": {"SqlExpression": "a = @a", "Parameters": {"@a": 1.5}},
+                    "Action": {"SqlExpression": "SET b = @b", "Parameters": {"@b": None}},
+                },
+            },
+            {
+                "Name": "by-all",
+                "Properties": {
+                    "FilterType": "Correlation",
+                    "CorrelationFilter": {
+                        "ContentType": "1",
+                        "CorrelationId": "2",
+                        "Label": "3",
+                        "MessageId": "4",
+                        "ReplyTo": "5",
+                        "ReplyToSessionId": "6",
+                        "SessionId": "7",
+                        "To": "",
+                        "Properties": {"text": "1", "whole": 1, "double": 1.0, "flag": True},
+                    },
+                },
+            },
+        )
+    )
+    assert repr(rules_of(config)) == repr(  # 1 and True are equal
+        [
+            RuleDescription("$Default"),
+            RuleDescription("nothing", FalseFilter()),
+            RuleDescription(
+                "sql", SqlFilter("a = @a", (("@a", 1.5),)), SqlAction("SET b = @b", (("@b", None),))
+            ),
+            RuleDescription(
+                "by-all",
+                CorrelationFilter(
+                    content_type="1",
+                    correlation_id="2",
+                    label="3",
+                    message_id="4",
+                    reply_to="5",
+                    reply_to_session_id="6",
+                    session_id="7",
+                    to="",
+                    properties=(("text", "1"), ("whole", 1), ("double", 1.0), ("flag", True)),
+                ),
+            ),
+        ]
+    )
+
+
+@pytest.mark.parametrize("rules", [{}, {"Rules": []}])
+def test_a_subscription_for_which_no_rules_are_given_has_the_default_one(rules: dict[str, Any]) -> None:
+    """Req: A-02, P-03. Source: issue 127 of the emulator: an empty list leaves `$Default`."""
+    (_, subscription) = read(with_subscriptions({"Name": "all", **rules})).entities
+    assert subscription.rules is None
+
+
+def test_a_subscription_can_be_said_to_have_no_rules() -> None:
+    """Req: A-02, P-03."""
+    (_, subscription) = read(with_subscriptions({"Name": "all", "Rules": "None"})).entities
+    assert subscription.rules == ()
+
+
+def test_subscriptions_of_two_topics_may_have_one_name() -> None:
+    """Req: A-02."""
+    topics = ({"Name": name, "Subscriptions": [{"Name": "all"}]} for name in ("a", "b"))
+    assert [entity.name for entity in read(with_topics(*topics)).entities] == [
+        "a",
+        "a/Subscriptions/all",
+        "b",
+        "b/Subscriptions/all",
+    ]
+
+
 # Writing
 
 
@@ -344,7 +606,8 @@ def test_a_file_that_is_written_holds_what_somebody_has_set() -> None:
         [
             QueueDescription("orders", lock_duration_ms=90_500, forward_to="Archive", max_delivery_count=3),
             QueueDescription("Archive", status=EntityStatus.SEND_DISABLED, user_metadata="für später"),
-        ]
+        ],
+        {},
     ) == (
         """{
   "UserConfig": {
@@ -381,10 +644,64 @@ def test_a_file_that_is_written_holds_what_somebody_has_set() -> None:
     )
 
 
-def test_every_setting_of_a_queue_has_its_place_in_the_file() -> None:
-    """Req: A-02. Else a queue would come back with less than it had."""
-    in_file = {field for field, _ in QUEUE_PROPERTIES.values()}
-    assert in_file == {field.name for field in dataclasses.fields(QueueDescription)} - {"name"}
+def test_topics_are_written_with_their_subscriptions_and_their_rules() -> None:
+    """Req: A-02."""
+    entities = [
+        SubscriptionDescription("News", "sport", forward_to="q", max_delivery_count=4),
+        SubscriptionDescription("News", "all"),
+        TopicDescription("News", support_ordering=False),
+        SubscriptionDescription("News", "never"),
+    ]
+    rules = {
+        "News/Subscriptions/all": [RuleDescription("$Default", created_at_ms=17)],
+        "News/Subscriptions/sport": [
+            RuleDescription("b", SqlFilter("x = 1"), SqlAction("SET y = 2"), created_at_ms=17),
+            RuleDescription("a", CorrelationFilter(label="goal", properties=(("n", 1),)), created_at_ms=17),
+        ],
+    }
+    assert json.loads(format_config(entities, rules))["UserConfig"]["Namespaces"][0] == {
+        "Name": "sbemulatorns",
+        "Queues": [],
+        "Topics": [
+            {
+                "Name": "News",
+                "Properties": {"SupportOrdering": False},
+                "Subscriptions": [
+                    {"Name": "all", "Properties": {"MaxDeliveryCount": 10}},
+                    {"Name": "never", "Properties": {"MaxDeliveryCount": 10}, "Rules": "None"},
+                    {
+                        "Name": "sport",
+                        "Properties": {"ForwardTo": "q", "MaxDeliveryCount": 4},
+                        "Rules": [
+                            {
+                                "Name": "a",
+                                "Properties": {
+                                    "FilterType": "Correlation",
+                                    "CorrelationFilter": {"Label": "goal", "Properties": {"n": 1}},
+                                },
+                            },
+                            {
+                                "Name": "b",
+                                "Properties": {
+                                    "FilterType": "Sql",
+                                    "SqlFilter": {"SqlExpression": "x = 1"},
+                                    "Action": {"SqlExpression": "SET y = 2"},
+                                },
+                            },
+                        ],
+                    },
+                ],
+            }
+        ],
+    }
+
+
+def test_every_setting_has_its_place_in_the_file() -> None:
+    """Req: A-02. Else an entity would come back with less than it had."""
+    for kind, properties in PROPERTIES.items():
+        in_file = {field for field, _ in properties.values()}
+        of_entity = {field.name for field in dataclasses.fields(kind)}
+        assert in_file == of_entity - {"name", "topic_name", "subscription_name"}
 
 
 EVERY_SETTING = QueueDescription(
@@ -409,18 +726,94 @@ EVERY_SETTING = QueueDescription(
 )
 
 
-def test_what_is_written_is_read_as_it_was() -> None:
-    """Req: A-02."""
-    default = QueueDescription("z")
-    for field in dataclasses.fields(QueueDescription):
-        assert getattr(EVERY_SETTING, field.name) != getattr(default, field.name)
-    config = parse_config(format_config([default, EVERY_SETTING]).encode())
-    assert [queue.description for queue in config.queues] == [EVERY_SETTING, default]
+EVERY_TOPIC_SETTING = TopicDescription(
+    "tenant/Topic.1",
+    max_size_mb=5120,
+    requires_duplicate_detection=True,
+    default_ttl_ms=1_234_567_890_123,
+    duplicate_window_ms=20_000,
+    enable_batched_operations=False,
+    status=EntityStatus.DISABLED,
+    user_metadata="x",
+    auto_delete_on_idle_ms=300_000,
+    enable_partitioning=True,
+    enable_express=True,
+    support_ordering=False,
+    max_message_size_kb=102_400,
+)
+EVERY_SUBSCRIPTION_SETTING = SubscriptionDescription(
+    "tenant/Topic.1",
+    "Sub.1",
+    lock_duration_ms=5_001,
+    requires_session=True,
+    default_ttl_ms=1_234_567_890_123,
+    dead_lettering_on_expiration=True,
+    dead_lettering_on_filter_errors=False,
+    max_delivery_count=2_000,
+    enable_batched_operations=False,
+    status=EntityStatus.RECEIVE_DISABLED,
+    forward_to="a",
+    forward_dead_lettered_to="B",
+    user_metadata="y",
+    auto_delete_on_idle_ms=300_000,
+)
 
 
-def test_a_namespace_without_queues_is_written_and_read() -> None:
+@pytest.mark.parametrize(
+    ("default", "other"),
+    [
+        (QueueDescription("z"), EVERY_SETTING),
+        (TopicDescription("z"), EVERY_TOPIC_SETTING),
+        (SubscriptionDescription("tenant/Topic.1", "z"), EVERY_SUBSCRIPTION_SETTING),
+    ],
+)
+def test_what_is_written_is_read_as_it_was(default: Description, other: Description) -> None:
     """Req: A-02."""
-    assert parse_config(format_config([]).encode()) == Config("sbemulatorns", ())
+    for field in dataclasses.fields(default):
+        if field.name != "topic_name":
+            assert getattr(other, field.name) != getattr(default, field.name)
+    entities = [other, default]
+    if isinstance(other, SubscriptionDescription):
+        entities.insert(0, TopicDescription(other.topic_name))
+    config = parse_config(format_config(entities, {}).encode())
+    assert [entity.description for entity in config.entities] == entities
+
+
+SHORT_TEXTS = st.text(max_size=8)
+VALUES: st.SearchStrategy[Value | None] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    SHORT_TEXTS,
+    st.binary(max_size=8),
+    st.uuids(),
+    st.datetimes(timezones=st.just(UTC)).map(lambda at: at.replace(fold=0)),
+    st.timedeltas(),
+    st.decimals(allow_nan=False, allow_infinity=False, places=4),
+)
+PAIRS = st.dictionaries(SHORT_TEXTS, VALUES, max_size=4).map(lambda pairs: tuple(pairs.items()))
+TEXTS = st.none() | SHORT_TEXTS
+FILTERS = st.one_of(
+    st.just(TrueFilter()),
+    st.just(FalseFilter()),
+    st.builds(SqlFilter, SHORT_TEXTS, PAIRS),
+    st.builds(CorrelationFilter, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, PAIRS),
+)
+
+
+@given(FILTERS, st.none() | st.builds(SqlAction, SHORT_TEXTS, PAIRS))
+def test_a_rule_is_read_as_it_was_written(given: Filter, action: SqlAction | None) -> None:
+    """Req: A-02, P-02. Values of every type come back as what they were."""
+    rules = [RuleDescription("$Default", given, action), RuleDescription("r")]
+    entities = [TopicDescription("t"), SubscriptionDescription("t", "s")]
+    text = format_config(entities, {"t/Subscriptions/s": rules})
+    assert repr(rules_of(parse_config(text.encode()))) == repr(rules)  # 1 and True are equal, nan is not
+
+
+def test_a_namespace_without_entities_is_written_and_read() -> None:
+    """Req: A-02."""
+    assert parse_config(format_config([], {}).encode()) == Config("sbemulatorns", ())
 
 
 def test_as_many_queues_as_the_service_has_fit_into_a_file() -> None:
@@ -432,5 +825,5 @@ def test_as_many_queues_as_the_service_has_fit_into_a_file() -> None:
         forward_dead_lettered_to="d" * 260,
         user_metadata="\U0001f600" * 1024,
     )
-    one, two = (len(format_config([queue] * count).encode()) for count in (1, 2))
+    one, two = (len(format_config([queue] * count, {}).encode()) for count in (1, 2))
     assert one + 9_999 * (two - one) <= FILE_BYTES_MAX

@@ -12,18 +12,41 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.broker.changes import EntityRemoved, EntityStored
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.changes import EntityRemoved, EntityStored, RuleStored
+from peeklock.broker.descriptions import (
+    Description,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.demo.broker import BrokerProcess, program
+from peeklock.rules.filters import CorrelationFilter, SqlFilter
 from peeklock.server.config import format_config
 from peeklock.server.export import export_config
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreTooNew
 from peeklock.store.sqlite import SqliteStore
-from tests.golden.stores.make import EVERY_SETTING, ORDERS, SESSIONS
+from tests.golden.stores.make import (
+    ALL,
+    EVENTS,
+    EVERY_SETTING,
+    EVERY_SUBSCRIPTION_SETTING,
+    EVERY_TOPIC_SETTING,
+    ORDERS,
+    SESSIONS,
+)
+from tests.golden.stores.make import RULES as RULES_OF_EACH_KIND
 from tests.store.damage import meddle
 
 GOLDEN = Path(__file__).parents[1] / "golden/stores"
 QUEUES = [QueueDescription("orders", lock_duration_ms=30_000), QueueDescription("done", forward_to="orders")]
+NEWS: list[Description] = [
+    TopicDescription("News"),
+    SubscriptionDescription("News", "all"),
+    SubscriptionDescription("News", "x"),
+]
+RULES = [RuleDescription("b", SqlFilter("x = 1")), RuleDescription("a", CorrelationFilter(label="y"))]
+EXPORTED = format_config([*QUEUES, *NEWS], {"News/Subscriptions/all": RULES})
 
 
 @contextmanager
@@ -35,12 +58,12 @@ def untouched(folder: Path) -> Iterator[None]:
 
 
 async def opened(folder: Path) -> SqliteStore:
-    """Make a store with two queues; a third has been deleted."""
+    """Make a store with two queues, a topic, two subscriptions and two rules; a queue has been deleted."""
     store = SqliteStore(folder, durability="os")
     await store.open()
-    numbered = enumerate([*QUEUES, QueueDescription("gone")], start=1)
-    await store.commit(Batch(1, [EntityStored(number, queue, 0, 0) for number, queue in numbered]))
-    await store.commit(Batch(2, [EntityRemoved(3)]))
+    numbered = enumerate([*QUEUES, QueueDescription("gone"), *NEWS], start=1)
+    await store.commit(Batch(1, [EntityStored(number, entity, 0, 0) for number, entity in numbered]))
+    await store.commit(Batch(2, [EntityRemoved(3), *(RuleStored(5, rule) for rule in RULES)]))
     return store
 
 
@@ -55,10 +78,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_the_queues_of_a_folder_are_exported_and_nothing_is_touched(folder: Path) -> None:
+def test_the_entities_of_a_folder_are_exported_and_nothing_is_touched(folder: Path) -> None:
     """Req: A-02."""
     with untouched(folder):
-        assert export_config(folder) == format_config(QUEUES)
+        assert export_config(folder) == EXPORTED
 
 
 def test_a_folder_that_a_kill_left_is_read_through_its_wal(tmp_path: Path) -> None:
@@ -73,17 +96,32 @@ def test_a_folder_that_a_kill_left_is_read_through_its_wal(tmp_path: Path) -> No
     asyncio.run(leave())
     assert (left / "peeklock.db-wal").stat().st_size > 0
     with untouched(left):
-        assert export_config(left) == format_config(QUEUES)
+        assert export_config(left) == EXPORTED
+
+
+TOPICS = [EVENTS, EVERY_TOPIC_SETTING, ALL, EVERY_SUBSCRIPTION_SETTING]
 
 
 @pytest.mark.parametrize(
-    ("number", "stored"), [(1, [ORDERS, EVERY_SETTING]), (2, [ORDERS, EVERY_SETTING, SESSIONS])]
+    ("number", "stored", "rules"),
+    [
+        (1, [ORDERS, EVERY_SETTING], []),
+        (2, [ORDERS, EVERY_SETTING, SESSIONS], []),
+        (3, [ORDERS, EVERY_SETTING, SESSIONS, *TOPICS], RULES_OF_EACH_KIND),
+    ],
 )
-def test_folders_of_each_format_are_read(tmp_path: Path, number: int, stored: list[EntityStored]) -> None:
+def test_folders_of_each_format_are_read(
+    tmp_path: Path, number: int, stored: list[EntityStored], rules: list[RuleStored]
+) -> None:
     """Req: A-02, R-07."""
     shutil.copytree(GOLDEN / f"format-{number}", tmp_path / "data")
+    names = {entity.entity_id: entity.description.name for entity in stored}
+    by_path: dict[str, list[RuleDescription]] = {}
+    for rule in rules:
+        by_path.setdefault(names[rule.entity_id], []).append(rule.rule)
     with untouched(tmp_path / "data"):
-        assert export_config(tmp_path / "data") == format_config(entity.description for entity in stored)
+        exported = export_config(tmp_path / "data")
+    assert exported == format_config([entity.description for entity in stored], by_path)
 
 
 def test_a_folder_that_cannot_be_read_says_why(folder: Path, tmp_path: Path) -> None:
@@ -95,10 +133,10 @@ def test_a_folder_that_cannot_be_read_says_why(folder: Path, tmp_path: Path) -> 
     with pytest.raises(StoreDamaged, match="the entry entity/000000000001 fails its checksum"):
         export_config(folder)
     meddle(database, "DROP TABLE kv")
-    with pytest.raises(StoreFailed, match="could not read the queues of"):
+    with pytest.raises(StoreFailed, match="could not read the definitions of"):
         export_config(folder)
-    meddle(database, "PRAGMA user_version = 3")
-    with pytest.raises(StoreTooNew, match="has format 3"):
+    meddle(database, "PRAGMA user_version = 4")
+    with pytest.raises(StoreTooNew, match="has format 4"):
         export_config(folder)
 
 
@@ -109,7 +147,11 @@ def test_the_command_exports_what_a_running_broker_has_and_another_one_takes_it(
         {"Name": "b", "Properties": {"ForwardTo": "c/d", "LockDuration": "PT7S"}},
         {"Name": "c/d", "Properties": {"UserMetadata": "für später"}},
     ]
-    given.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "ns", "Queues": queues}]}}))
+    rule = {"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "x = 1"}}}
+    topic = {"Name": "news", "Subscriptions": [{"Name": "all"}, {"Name": "some", "Rules": [rule]}]}
+    given.write_text(
+        json.dumps({"UserConfig": {"Namespaces": [{"Name": "ns", "Queues": queues, "Topics": [topic]}]}})
+    )
 
     (tmp_path / "first").mkdir()
     with BrokerProcess(tmp_path / "first", ["--durability=os", f"--config={given}"]) as broker:
@@ -125,7 +167,14 @@ def test_the_command_exports_what_a_running_broker_has_and_another_one_takes_it(
         [
             QueueDescription("b", forward_to="c/d", lock_duration_ms=7_000),
             QueueDescription("c/d", user_metadata="für später"),
-        ]
+            TopicDescription("news"),
+            SubscriptionDescription("news", "all"),
+            SubscriptionDescription("news", "some"),
+        ],
+        {
+            "news/Subscriptions/all": [RuleDescription("$Default")],
+            "news/Subscriptions/some": [RuleDescription("r", SqlFilter("x = 1"))],
+        },
     )
     (tmp_path / "second").mkdir()
     with BrokerProcess(tmp_path / "second", ["--durability=os", f"--config={exported}"]) as broker:

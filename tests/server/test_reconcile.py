@@ -3,40 +3,72 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.broker.commands import CreateEntity, UpdateEntity
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
-from peeklock.broker.effects import EntityFound, EntityView
+from peeklock.broker.commands import AddRule, Command, CreateEntity, RemoveRule, UpdateEntity, UpdateRule
+from peeklock.broker.descriptions import (
+    UNLIMITED_MS,
+    Description,
+    EntityStatus,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from peeklock.broker.effects import Done, EntityFound, EntityView, RulesFound
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
 from peeklock.broker.validation import checked
-from peeklock.server.config import Config, ConfigError, format_config, parse_config
-from peeklock.server.reconcile import reconcile
+from peeklock.rules.filters import (
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from peeklock.server.config import Config, format_config, parse_config
+from peeklock.server.config_form import ConfigError
+from peeklock.server.reconcile import EntityStep, reconcile
 
 REPLY_TO = (0, 0, 0, 1)
 QUEUE = "UserConfig.Namespaces[0].Queues[0]"
+TOPIC = "UserConfig.Namespaces[0].Topics[0]"
+SUBSCRIPTION = f"{TOPIC}.Subscriptions[0]"
 
 
-def read(*queues: Any) -> Config:
-    return parse_config(
-        json.dumps({"UserConfig": {"Namespaces": [{"Name": "ns", "Queues": list(queues)}]}}).encode()
-    )
+def read(*queues: Any, topics: Iterable[Any] = ()) -> Config:
+    namespace = {"Name": "ns", "Queues": list(queues), "Topics": list(topics)}
+    return parse_config(json.dumps({"UserConfig": {"Namespaces": [namespace]}}).encode())
+
+
+def read_subscription(**about: Any) -> Config:
+    return read(topics=[{"Name": "news", "Subscriptions": [{"Name": "all", **about}]}])
+
+
+def sql(name: str, expression: str) -> dict[str, Any]:
+    """Give the entry of a rule."""
+    return {
+        "Name": name,
+        "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}},
+    }
 
 
 def with_property(key: str, value: Any) -> Config:
     return read({"Name": "orders", "Properties": {key: value}})
 
 
-def view(**settings: Any) -> EntityView:
+def queue(**settings: Any) -> EntityView:
     return view_of(QueueDescription(**settings))
 
 
-def view_of(description: QueueDescription) -> EntityView:
+def view_of(description: Description) -> EntityView:
     return EntityView(1, description, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -46,17 +78,26 @@ def empty_namespace(tier: TierLimits) -> Namespace:
 
 def start(namespace: Namespace, config: Config, tier: TierLimits) -> int:
     """Have the broker do what the file asks for; answer how many commands that took."""
-    steps = reconcile(config, namespace.entity_views(), tier)
+    views = namespace.entity_views()
+    steps = reconcile(config, views, rules_of(namespace), tier)
     for step in steps:
         (answer,) = namespace.apply(step(REPLY_TO), now_ms=1)[1]
-        assert isinstance(answer, EntityFound)
+        assert isinstance(answer, EntityFound | RulesFound | Done)
     return len(steps)
+
+
+def rules_of(namespace: Namespace) -> dict[str, list[RuleDescription]]:
+    return {
+        view.description.name.lower(): namespace.rules(view.description.name)
+        for view in namespace.entity_views()
+        if isinstance(view.description, SubscriptionDescription)
+    }
 
 
 def test_missing_queues_are_created() -> None:
     """Req: A-02."""
     config = read({"Name": "a", "Properties": {"ForwardTo": "b"}}, {"Name": "b"})
-    steps = reconcile(config, [], STANDARD)
+    steps = reconcile(config, [], {}, STANDARD)
     assert [step(REPLY_TO) for step in steps] == [
         CreateEntity(QueueDescription("b"), REPLY_TO),
         CreateEntity(QueueDescription("a", forward_to="b"), REPLY_TO),
@@ -66,20 +107,20 @@ def test_missing_queues_are_created() -> None:
 
 def test_a_queue_that_agrees_is_left_alone_whatever_its_name_s_case() -> None:
     """Req: A-02, L-12. An update would cost the held locks."""
-    old = view(name="Orders", max_delivery_count=5)
-    assert reconcile(with_property("MaxDeliveryCount", 5), [old], STANDARD) == []
+    old = queue(name="Orders", max_delivery_count=5)
+    assert reconcile(with_property("MaxDeliveryCount", 5), [old], {}, STANDARD) == []
 
 
 def test_a_difference_is_applied_and_all_else_stays() -> None:
     """Req: A-02."""
-    old = view(
+    old = queue(
         name="Orders",
         max_delivery_count=5,
         lock_duration_ms=5_000,
         status=EntityStatus.SEND_DISABLED,
         user_metadata="made by hand",
     )
-    steps = reconcile(with_property("MaxDeliveryCount", 7), [old], STANDARD)
+    steps = reconcile(with_property("MaxDeliveryCount", 7), [old], {}, STANDARD)
     assert [step(REPLY_TO) for step in steps] == [
         UpdateEntity(
             QueueDescription(
@@ -97,7 +138,7 @@ def test_a_difference_is_applied_and_all_else_stays() -> None:
 def test_a_difference_in_what_cannot_be_changed_refuses_the_start() -> None:
     """Req: A-02."""
     with pytest.raises(ConfigError) as refused:
-        reconcile(with_property("RequiresDuplicateDetection", True), [view(name="orders")], STANDARD)
+        reconcile(with_property("RequiresDuplicateDetection", True), [queue(name="orders")], {}, STANDARD)
     assert str(refused.value) == (
         f"{QUEUE}.Properties.RequiresDuplicateDetection: is false on the existing queue 'orders' and "
         "cannot be changed; correct the file, or delete the queue first"
@@ -107,7 +148,7 @@ def test_a_difference_in_what_cannot_be_changed_refuses_the_start() -> None:
         ("EnablePartitioning", "enable_partitioning"),
     ):
         with pytest.raises(ConfigError, match=f"{key}: is true on the existing queue"):
-            reconcile(with_property(key, False), [view(name="orders", **{field: True})], STANDARD)
+            reconcile(with_property(key, False), [queue(name="orders", **{field: True})], {}, STANDARD)
 
 
 # Forwards
@@ -124,14 +165,15 @@ def forwarding(*forwards: tuple[str, str | None, str | None]) -> Config:
 
 
 def order(config: Config, *existing: EntityView) -> list[str]:
-    return [step.description.name for step in reconcile(config, existing, STANDARD)]
+    steps = reconcile(config, existing, {}, STANDARD)
+    return [step.description.name for step in steps if isinstance(step, EntityStep)]
 
 
 def test_a_queue_may_forward_to_one_below_it_in_the_file() -> None:
     """Req: A-02, F-01. The broker takes a forward only to a queue that is there."""
     config = forwarding(("a", "B", "d"), ("b", "c", None), ("c", None, "d"), ("d", None, None))
     assert order(config) == ["d", "c", "b", "a"]
-    assert order(config, view(name="c", forward_dead_lettered_to="d")) == ["d", "b", "a"]
+    assert order(config, queue(name="c", forward_dead_lettered_to="d")) == ["d", "b", "a"]
 
 
 def test_a_namespace_made_by_the_file_agrees_with_it_at_the_next_start() -> None:
@@ -147,18 +189,18 @@ def test_a_namespace_made_by_the_file_agrees_with_it_at_the_next_start() -> None
 
 def test_turning_a_forward_round_closes_no_circle_on_the_way() -> None:
     """Req: A-02, F-01."""
-    old = [view(name="a", forward_to="b"), view(name="b")]
+    old = [queue(name="a", forward_to="b"), queue(name="b")]
     assert order(forwarding(("b", "a", None), ("a", "", None)), *old) == ["a", "b"]
 
 
 def test_a_forward_to_a_queue_from_before_needs_no_entry_in_the_file() -> None:
     """Req: A-02, F-01."""
-    assert order(forwarding(("a", "Kept", None)), view(name="kept")) == ["a"]
+    assert order(forwarding(("a", "Kept", None)), queue(name="kept")) == ["a"]
 
 
 def test_a_forward_whose_target_was_deleted_since_may_stay_as_it_is() -> None:
     """Req: A-02. The file still says what is so: nothing is to be done."""
-    assert order(forwarding(("a", "gone", None)), view(name="a", forward_to="gone")) == []
+    assert order(forwarding(("a", "gone", None)), queue(name="a", forward_to="gone")) == []
 
 
 @pytest.mark.parametrize(
@@ -168,8 +210,9 @@ def test_a_forward_whose_target_was_deleted_since_may_stay_as_it_is() -> None:
             [("a", "gone", None), ("b", None, "lost")],
             [],
             [
-                "Queues[0].Properties.ForwardTo: there is no queue 'gone', in the file or from before",
-                "Queues[1].Properties.ForwardDeadLetteredMessagesTo: there is no queue 'lost', "
+                "Queues[0].Properties.ForwardTo: there is no queue or topic 'gone', "
+                "in the file or from before",
+                "Queues[1].Properties.ForwardDeadLetteredMessagesTo: there is no queue or topic 'lost', "
                 "in the file or from before",
             ],
         ),
@@ -184,7 +227,7 @@ def test_a_forward_whose_target_was_deleted_since_may_stay_as_it_is() -> None:
         ),
         (
             [("b", "a", None)],
-            [view(name="a", forward_to="b"), view(name="b")],
+            [queue(name="a", forward_to="b"), queue(name="b")],
             ["Queues[0].Properties.ForwardTo: forwards to 'a' and so in a circle"],
         ),
     ],
@@ -211,9 +254,10 @@ def test_no_command_comes_before_its_targets_or_closes_a_circle(
     names = sorted({*new, *new.values()})
     exist = {*old, *old.values()}
     config = forwarding(*((name, new.get(name, ""), None) for name in names))
-    steps = reconcile(config, [view(name=name, forward_to=old.get(name)) for name in exist], STANDARD)
+    steps = reconcile(config, [queue(name=name, forward_to=old.get(name)) for name in exist], {}, STANDARD)
     now = dict(old)
     for step in steps:
+        assert isinstance(step, EntityStep)
         name, target = step.description.name, step.description.forward_to
         assert step.exists == (name in exist)
         assert target is None or target in exist
@@ -226,9 +270,184 @@ def test_no_command_comes_before_its_targets_or_closes_a_circle(
             target = now.get(target)
 
 
+def test_a_chain_through_a_queue_that_stays_as_it_is_closes_no_circle_on_the_way() -> None:
+    """Req: A-02, F-01. Before: b -> a, kept; a forwards only once c, to which it leads, no longer does."""
+    old = [queue(name="b", forward_to="c"), queue(name="c", forward_to="a"), queue(name="a")]
+    assert order(forwarding(("a", "b", None), ("b", "c", None), ("c", "", None)), *old) == ["c", "a"]
+
+
+def test_a_queue_that_forwards_to_a_topic_comes_after_the_topic_s_subscriptions() -> None:
+    """Req: A-02, F-01. Before, q got the topic's messages; now the topic gets q's, and s takes its own."""
+    topic = {"Name": "t", "Subscriptions": [{"Name": "s", "Properties": {"ForwardTo": "end"}}]}
+    queues = [{"Name": "q", "Properties": {"ForwardTo": "t"}}, {"Name": "end"}]
+    config = read(*queues, topics=[topic])
+    old = [
+        view_of(description)
+        for description in (
+            QueueDescription("q"),
+            TopicDescription("t"),
+            SubscriptionDescription("t", "s", forward_to="q"),
+        )
+    ]
+    assert order(config, *old) == ["end", "t/Subscriptions/s", "q"]
+    assert order(config) == ["t", "end", "t/Subscriptions/s", "q"]
+
+
+def test_a_circle_through_a_topic_is_told_by_its_path() -> None:
+    """Req: A-02, F-01."""
+    topic = {"Name": "t", "Subscriptions": [{"Name": "s", "Properties": {"ForwardTo": "q"}}]}
+    with pytest.raises(ConfigError) as refused:
+        order(read({"Name": "q", "Properties": {"ForwardTo": "t"}}, topics=[topic]))
+    assert str(refused.value) == (
+        f"{QUEUE}.Properties.ForwardTo: forwards to 't' and so in a circle\n"
+        f"{SUBSCRIPTION}.Properties.ForwardTo: forwards to 'q' and so in a circle"
+    )
+
+
+def test_nothing_forwards_to_a_subscription() -> None:
+    """Req: A-02, F-01."""
+    topic = {"Name": "t", "Subscriptions": [{"Name": "s"}]}
+    with pytest.raises(ConfigError, match="there is no queue or topic 't/Subscriptions/s'"):
+        order(read({"Name": "q", "Properties": {"ForwardTo": "t/Subscriptions/s"}}, topics=[topic]))
+
+
+# Topics, subscriptions, rules
+
+
+def commands(config: Config, existing: Iterable[Description], *rules: RuleDescription) -> list[Command]:
+    """Give the commands over these entities, where news/Subscriptions/all has these rules."""
+    steps = reconcile(config, map(view_of, existing), {"news/subscriptions/all": rules}, STANDARD)
+    return [step(REPLY_TO) for step in steps]
+
+
+NEWS: list[Description] = [TopicDescription("News"), SubscriptionDescription("News", "All")]
+
+
+def test_missing_topics_subscriptions_and_rules_are_created() -> None:
+    """Req: A-02, P-03. The first rule comes with its subscription, which so never has the default one."""
+    created = [
+        CreateEntity(TopicDescription("news"), REPLY_TO),
+        CreateEntity(
+            SubscriptionDescription("news", "all"), REPLY_TO, RuleDescription("a", SqlFilter("x = 1"))
+        ),
+        AddRule("news/Subscriptions/all", RuleDescription("b", SqlFilter("x = 2")), REPLY_TO),
+    ]
+    config = read_subscription(Rules=[sql("a", "x = 1"), sql("b", "x = 2")])
+    assert commands(config, []) == created
+    assert commands(config, [TopicDescription("news")]) == created[1:]
+
+
+def test_a_new_subscription_without_rules_gets_the_default_one() -> None:
+    """Req: A-02, P-03."""
+    assert commands(read_subscription(), NEWS[:1]) == [
+        CreateEntity(SubscriptionDescription("news", "all"), REPLY_TO)
+    ]
+
+
+def test_a_new_subscription_that_is_to_have_no_rules_takes_no_message_at_any_time() -> None:
+    """Req: A-02, P-03."""
+    assert commands(read_subscription(Rules="None"), NEWS[:1]) == [
+        CreateEntity(
+            SubscriptionDescription("news", "all"), REPLY_TO, RuleDescription("$Default", FalseFilter())
+        ),
+        RemoveRule("news/Subscriptions/all", "$Default", REPLY_TO),
+    ]
+
+
+def test_rules_that_differ_are_changed_and_those_that_the_file_does_not_name_stay() -> None:
+    """Req: A-02, P-03. Names are found without regard to case."""
+    config = read_subscription(Rules=[sql("A", "x = 1"), sql("b", "x = 2"), sql("c", "x = 3")])
+    assert commands(
+        config,
+        NEWS,
+        RuleDescription("a", SqlFilter("x = 1"), created_at_ms=17),
+        RuleDescription("B", SqlFilter("x = 0"), created_at_ms=17),
+        RuleDescription("$Default", created_at_ms=17),
+    ) == [
+        UpdateRule("news/Subscriptions/all", RuleDescription("b", SqlFilter("x = 2")), REPLY_TO),
+        AddRule("news/Subscriptions/all", RuleDescription("c", SqlFilter("x = 3")), REPLY_TO),
+    ]
+
+
+@pytest.mark.parametrize("rules", [{}, {"Rules": []}, {"Rules": "None"}])
+def test_the_rules_of_a_subscription_that_exists_are_never_removed(rules: dict[str, Any]) -> None:
+    """Req: A-02. Nothing is ever deleted by the file."""
+    assert commands(read_subscription(**rules), NEWS, RuleDescription("kept", SqlFilter("x = 1"))) == []
+
+
+def test_rules_differ_when_their_values_are_of_different_types() -> None:
+    """Req: A-02, P-02. In Python 1 and True are equal."""
+    entry = {
+        "Name": "r",
+        "Properties": {"FilterType": "Correlation", "CorrelationFilter": {"Properties": {"a": True}}},
+    }
+    old = RuleDescription("r", CorrelationFilter(properties=(("a", 1),)))
+    (command,) = commands(read_subscription(Rules=[entry]), NEWS, old)
+    assert isinstance(command, UpdateRule)
+
+
+def test_a_wrong_expression_is_told_by_its_path_before_anything_is_run() -> None:
+    """Req: A-02, P-02."""
+    config = read_subscription(Rules=[sql("a", "x = 1"), sql("b", "x = ")])
+    with pytest.raises(ConfigError) as refused:
+        commands(config, [])
+    assert str(refused.value).startswith(f"{SUBSCRIPTION}.Rules[1].Properties: ")
+
+
+def test_what_is_a_queue_cannot_be_made_a_topic() -> None:
+    """Req: A-02."""
+    with pytest.raises(ConfigError) as refused:
+        commands(read_subscription(), [QueueDescription("News")])
+    assert str(refused.value) == (
+        f"{TOPIC}: 'News' is a queue; choose another name, or delete the queue first"
+    )
+
+
+def test_a_difference_of_a_topic_or_subscription_is_applied_or_refused() -> None:
+    """Req: A-02."""
+    subscription = {"Name": "all", "Properties": {"LockDuration": "PT7S", "RequiresSession": False}}
+    topic = {"Name": "news", "Properties": {"Status": "SendDisabled"}, "Subscriptions": [subscription]}
+    assert commands(read(topics=[topic]), NEWS) == [
+        UpdateEntity(TopicDescription("News", status=EntityStatus.SEND_DISABLED), REPLY_TO),
+        UpdateEntity(SubscriptionDescription("News", "All", lock_duration_ms=7_000), REPLY_TO),
+    ]
+    topic["Properties"] = {"RequiresDuplicateDetection": True}
+    with pytest.raises(ConfigError) as refused:
+        commands(
+            read(topics=[topic]), [NEWS[0], SubscriptionDescription("News", "All", requires_session=True)]
+        )
+    assert str(refused.value) == (
+        f"{TOPIC}.Properties.RequiresDuplicateDetection: is false on the existing topic 'News' and cannot be "
+        "changed; correct the file, or delete the topic first\n"
+        f"{SUBSCRIPTION}.Properties.RequiresSession: is true on the existing subscription "
+        "'News/Subscriptions/All' and cannot be changed; correct the file, or delete the subscription first"
+    )
+
+
+def test_a_topic_in_the_basic_tier_is_told_by_its_path() -> None:
+    """Req: A-02, A-05."""
+    with pytest.raises(ConfigError) as refused:
+        reconcile(read(topics=[{"Name": "news"}]), [], {}, BASIC)
+    assert str(refused.value) == f"{TOPIC}.Properties: 'news' is a topic: there is none in tier Basic"
+
+
+def test_the_emulator_s_file_is_taken_and_agrees_at_the_next_start() -> None:
+    """Req: A-02, P-03."""
+    config = parse_config((Path(__file__).parent / "emulator_config.json").read_bytes())
+    namespace = empty_namespace(STANDARD)
+    assert start(namespace, config, STANDARD) == 6
+    assert start(namespace, config, STANDARD) == 0
+    assert {path: [rule.name for rule in rules] for path, rules in rules_of(namespace).items()} == {
+        "topic.1/subscriptions/subscription.1": ["app-prop-filter-1"],
+        "topic.1/subscriptions/subscription.2": ["user-prop-filter-1"],
+        "topic.1/subscriptions/subscription.3": ["$Default"],
+        "topic.1/subscriptions/subscription.4": ["sql-filter-1"],
+    }
+
+
 def test_queues_that_the_file_does_not_name_stay() -> None:
     """Req: A-02."""
-    assert reconcile(read(), [view(name="kept")], STANDARD) == []
+    assert reconcile(read(), [queue(name="kept")], {}, STANDARD) == []
 
 
 @pytest.mark.parametrize(
@@ -251,16 +470,17 @@ def test_a_value_out_of_range_is_told_by_its_path_before_anything_is_run(
     """Req: A-02, A-05."""
     config = read({"Name": "orders", "Properties": {key: value}}, {"Name": "other"})
     with pytest.raises(ConfigError) as refused:
-        reconcile(config, [view(name="orders")] if exists else [], STANDARD)
+        reconcile(config, [queue(name="orders")] if exists else [], {}, STANDARD)
     assert str(refused.value) == f"{QUEUE}.Properties: {reason}"
 
 
 def test_what_the_tier_makes_of_a_value_is_no_difference_at_the_next_start() -> None:
     """Req: A-02, A-05. In the basic tier "unlimited" means 14 days."""
     config = with_property("DefaultMessageTimeToLive", "P10675199DT2H48M5.4775807S")
-    (created,) = reconcile(config, [], BASIC)
+    (created,) = reconcile(config, [], {}, BASIC)
+    assert isinstance(created, EntityStep)
     assert created.description.default_ttl_ms == 14 * 86_400_000
-    assert reconcile(config, [EntityView(1, created.description, 0, 0, 0, 0, 0, 0, 0, 0)], BASIC) == []
+    assert reconcile(config, [view_of(created.description)], {}, BASIC) == []
 
 
 # A file that was written by the broker
@@ -299,17 +519,62 @@ def descriptions(draw: st.DrawFn, name: str, targets: list[str], tier: TierLimit
     return checked(QueueDescription(name, **given_ones), tier)
 
 
+def subscriptions(topic: str, name: str, targets: list[str]) -> st.SearchStrategy[SubscriptionDescription]:
+    """A subscription as the broker keeps it, which forwards to some of the targets."""
+    return st.builds(
+        SubscriptionDescription,
+        st.just(topic),
+        st.just(name),
+        lock_duration_ms=st.integers(5_000, 300_000),
+        default_ttl_ms=st.just(UNLIMITED_MS) | st.integers(1_000, UNLIMITED_MS),
+        dead_lettering_on_filter_errors=st.booleans(),
+        max_delivery_count=st.integers(1, 2_000),
+        status=st.sampled_from(EntityStatus),
+        forward_to=st.sampled_from([None, *targets]),
+        forward_dead_lettered_to=st.sampled_from([None, *targets]),
+        user_metadata=st.none() | st.text(min_size=1, max_size=40),
+    )
+
+
+VALUES = st.integers(-9, 9) | st.booleans() | st.text(max_size=4) | st.floats(-9, 9) | st.uuids()
+FILTERS: st.SearchStrategy[Filter] = st.one_of(
+    st.just(TrueFilter()),
+    st.just(FalseFilter()),
+    st.builds(lambda value: SqlFilter("a = @a", (("@a", value),)), VALUES),
+    st.builds(lambda value: CorrelationFilter(label="x", properties=(("a", value),)), VALUES),
+)
+ACTIONS = st.none() | st.builds(lambda value: SqlAction("SET b = @b", (("@b", value),)), VALUES)
+RULES = st.lists(
+    st.builds(RuleDescription, st.sampled_from(["$Default", "a", "B-2", "c"]), FILTERS, ACTIONS),
+    max_size=3,
+    unique_by=lambda rule: rule.name,
+)
+
+
 @given(st.data(), st.sampled_from([BASIC, STANDARD, PREMIUM]), st.permutations(["a", "B/b", "c-1", "D"]))
 def test_a_file_that_was_exported_changes_nothing_where_it_came_from_and_makes_the_same_elsewhere(
     data: st.DataObject, tier: TierLimits, names: list[str]
 ) -> None:
-    """Req: A-02. Export, read: no commands over the same queues; over none, queues that are equal."""
-    queues: list[QueueDescription] = []
+    """Req: A-02, P-03. Export, read: no commands over the same entities; over none, entities and rules that
+    are equal."""
+    entities: list[Description] = []
+    rules: dict[str, list[RuleDescription]] = {}
     for name in names:
-        queues.append(data.draw(descriptions(name, [queue.name for queue in queues], tier)))
-    config = parse_config(format_config(queues).encode())
-    assert reconcile(config, [view_of(queue) for queue in queues], tier) == []
+        entities.append(data.draw(descriptions(name, [entity.name for entity in entities], tier)))
+    if tier.topics:
+        topic = TopicDescription("T", support_ordering=data.draw(st.booleans()))
+        entities.append(topic)
+        for name in ("s", "S-2"):
+            entities.append(data.draw(subscriptions("T", name, names)))
+            rules[entities[-1].name] = data.draw(RULES)
+    config = parse_config(format_config(entities, rules).encode())
+    by_path = {path.lower(): found for path, found in rules.items()}
+    assert reconcile(config, map(view_of, entities), by_path, tier) == []
     namespace = empty_namespace(tier)
-    assert start(namespace, config, tier) == len(queues)
+    start(namespace, config, tier)
     made = {found.description.name: found.description for found in namespace.entity_views()}
-    assert made == {queue.name: queue for queue in queues}
+    assert made == {entity.name: entity for entity in entities}
+    assert reconcile(config, namespace.entity_views(), rules_of(namespace), tier) == []
+    for path, wanted in rules.items():
+        found = {rule.name: repr((rule.filter, rule.action)) for rule in namespace.rules(path)}
+        assert found == {rule.name: repr((rule.filter, rule.action)) for rule in wanted}

@@ -55,10 +55,10 @@ def _read_pair(pair: Description, where: str) -> tuple[str, Value | None]:
         return key, None
     value = pair.child("Value")
     kind = value.type or "string"
-    read = _READERS.get(kind)
+    read = READERS.get(kind)
     if read is None:
         raise ArgumentInvalid(
-            f"The value of {key!r} in {where} has the type {kind!r}; known are {', '.join(_READERS)}."
+            f"The value of {key!r} in {where} has the type {kind!r}; known are {', '.join(READERS)}."
         )
     try:
         return key, read(value.content)
@@ -131,7 +131,7 @@ def _read_guid(text: str) -> UUID:
     return UUID(text.strip())
 
 
-_READERS: dict[str, Callable[[str], Value]] = {
+READERS: dict[str, Callable[[str], Value]] = {
     "string": lambda text: text,
     "int": _read_int,
     "long": _read_int,
@@ -150,19 +150,20 @@ _READERS: dict[str, Callable[[str], Value]] = {
     "unsignedInt": _read_int,
     "unsignedLong": _read_int,
 }
-"""XML Schema type (`guid`: .NET's) -> reader."""
+"""XML Schema type (`guid`: .NET's) -> reader of its texts. Raises: ValueError, ArithmeticError."""
 
 
 def _write_value(value: Value | None) -> str:
     if value is None:
         return '<Value i:nil="true"/>'
-    kind, text = _written(value)
+    kind, text = written(value)
     namespace = _SERIALIZATION if kind == "guid" else _SCHEMA
     # A prefix of four characters: the JavaScript client cuts off five, with the colon.
     return f'<Value xmlns:d6p1="{namespace}" i:type="d6p1:{kind}">{escape(text)}</Value>'
 
 
-def _written(value: Value) -> tuple[str, str]:
+def written(value: Value) -> tuple[str, str]:
+    """Give the type and the text of a value."""
     match value:
         case bool():
             return "boolean", "true" if value else "false"

@@ -17,7 +17,9 @@ import ssl
 import sys
 import time
 import uuid
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,9 +27,9 @@ import click
 
 from peeklock import __version__
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority
-from peeklock.broker.commands import ListEntities
-from peeklock.broker.descriptions import EntityKind
-from peeklock.broker.effects import Failed
+from peeklock.broker.commands import ListEntities, ListRules
+from peeklock.broker.descriptions import EntityKind, RuleDescription
+from peeklock.broker.effects import EntityView, Failed
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
@@ -254,7 +256,8 @@ class Broker:
         """Read the file before anything is made, so that a bad one leaves nothing behind."""
         if self._settings.config is None:
             return None
-        from peeklock.server.config import ConfigError, read_config
+        from peeklock.server.config import read_config
+        from peeklock.server.config_form import ConfigError
 
         try:
             return read_config(self._settings.config)
@@ -262,18 +265,40 @@ class Broker:
             raise StartFailed(f"{self._settings.config}: {failure}") from failure
 
     async def _configure(self, shard: Shard, config: Config) -> None:
-        from peeklock.server.config import ConfigError
+        from peeklock.server.config_form import ConfigError
         from peeklock.server.reconcile import reconcile
 
         self._namespace_name = config.namespace
         try:
-            found: Any = await shard.submit(lambda to: ListEntities(EntityKind.QUEUE, 0, sys.maxsize, to))
-            for step in reconcile(config, found.entities, TIERS[self._settings.tier]):
+            existing: list[EntityView] = []
+            for kind in EntityKind:
+                found: Any = await shard.submit(partial(ListEntities, kind, 0, sys.maxsize))
+                existing += found.entities
+            rules = await self._rules_in(shard, config, existing)
+            steps = reconcile(config, existing, rules, TIERS[self._settings.tier])
+            for step in steps:
                 answer = await shard.submit(step)
                 if isinstance(answer, Failed):
                     raise ConfigError(f"{step.path}: {answer.error}")
         except ConfigError as failure:
             raise StartFailed(f"{self._settings.config}: {failure}") from failure
+        done = Counter((step.kind, step.exists) for step in steps)
+        for name, count in config.counts().items():
+            figures = {"created": done[name, False], "changed": done[name, True]}
+            log.info("configuration followed", {"kind": name, "in_file": count, **figures})
+
+    async def _rules_in(
+        self, shard: Shard, config: Config, existing: list[EntityView]
+    ) -> dict[str, list[RuleDescription]]:
+        """Give the rules of the subscriptions for which the file has some, by path in lower case."""
+        known = {view.description.name.lower() for view in existing}
+        rules = {}
+        for entity in config.entities:
+            path = entity.name.lower()
+            if entity.rules and path in known:
+                found: Any = await shard.submit(partial(ListRules, path, 0, sys.maxsize))
+                rules[path] = found.rules
+        return rules
 
     def _listen(self, shard: Shard) -> Listener:
         settings = self._settings

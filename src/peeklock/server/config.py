@@ -1,62 +1,87 @@
 """The configuration file: the emulator's Config.json, read strictly, and written.
 
-Owns: the file's form in both directions, and its errors, each naming the JSON path of what is wrong. Must not
-know: what the file asks of the broker (`reconcile`), ranges of values (`broker.validation`). Pure but for
-reading the file.
+Owns: which entities the file names and where, in both directions. Must not know: what the file asks of the
+broker (`reconcile`), ranges of values (`broker.validation`). Pure but for reading the file. `config_form` has
+the form of JSON, `config_settings` that of settings, `config_rules` that of rules.
 
 The form is that of the public Service Bus emulator (its `Schema/Config-schema.json`):
-`UserConfig.Namespaces[0].{Name, Queues[].{Name, Properties}, Topics[]}` and `UserConfig.Logging.Type`. Three
-differences, on purpose: a setting that the file leaves out gets the service's default (MaxDeliveryCount 10,
-not the emulator's 3); ranges are the service's, so that a queue is the same here as in Azure; settings that
-the emulator's schema lacks go by their names in the administration API. `Logging` is checked and has no
-effect: log lines go to standard error.
+`UserConfig.Namespaces[0].{Name, Queues[], Topics[].Subscriptions[].Rules[]}`, each but the rules with `Name`
+and `Properties`, and `UserConfig.Logging.Type`. Three differences, on purpose: a setting that the file leaves
+out gets the service's default (MaxDeliveryCount 10, not the emulator's 3); ranges are the service's, so that
+an entity is the same here as in Azure; settings that the emulator's schema lacks go by their names in the
+administration API. `Logging` is checked and has no effect: log lines go to standard error.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from peeklock.admin.durations import format_duration, parse_duration
-from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.descriptions import (
+    DEFAULT_RULE_NAME,
+    KINDS,
+    Description,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from peeklock.server.config_form import ConfigError, Form, Object, Taken, load, shown
+from peeklock.server.config_rules import (
+    SHORT_NAME_RULE,
+    is_short_name,
+    read_rule,
+    write_rule,
+)
+from peeklock.server.config_settings import NAME_RULE, PROPERTIES, is_name, write_settings
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 """10,000 entities, the service's limit, at 6 KiB each: every setting, and metadata of 1,024 characters of 4
 bytes. Our choice."""
 
-PROBLEMS_MAX = 50
-"""Problems told at once. Our choice: more help nobody."""
-
 EMULATOR_NAMESPACE = "sbemulatorns"
 """The only name of a namespace that the emulator takes; ours too when nobody says otherwise."""
 
-
-class ConfigError(Exception):
-    """The file cannot be followed; a line for each problem, beginning with its JSON path."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems[:PROBLEMS_MAX]))
-        self.problems = problems
+NO_RULES = "None"
+"""Stands for `Rules` of a subscription that is to have none. Our choice: an empty list means the default rule
+in the emulator, and programs that write its file write empty lists."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueueConfig:
-    """One queue of the file."""
+class RuleConfig:
+    """One rule of the file."""
+
+    path: str
+    rule: RuleDescription
+
+
+@dataclass(frozen=True, slots=True)
+class EntityConfig:
+    """One queue, topic or subscription of the file."""
 
     path: str
     """Where it stands: `UserConfig.Namespaces[0].Queues[1]`."""
-    name: str
+    bare: Description
+    """Its name and kind, with the default of every setting."""
     settings: Mapping[str, Any]
-    """Field of QueueDescription -> value, only those that the file names."""
+    """Field of the description -> value, only those that the file names."""
+    rules: tuple[RuleConfig, ...] | None = None
+    """Of a subscription; None = those that there are, of a new one the default rule."""
 
     @property
-    def description(self) -> QueueDescription:
-        """The queue as a new one would be."""
-        return QueueDescription(self.name, **self.settings)
+    def name(self) -> str:
+        """The path by which clients name it."""
+        return self.bare.name
+
+    @property
+    def description(self) -> Description:
+        """The entity as a new one would be."""
+        return replace(self.bare, **self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +89,14 @@ class Config:
     """A configuration file's content."""
 
     namespace: str
-    queues: tuple[QueueConfig, ...]
+    entities: tuple[EntityConfig, ...]
+    """In the order of the file; a topic stands before its subscriptions."""
+
+    def counts(self) -> dict[str, int]:
+        """Say how many of each kind the file names, rules among them."""
+        counts = Counter(KINDS[type(entity.bare)].value for entity in self.entities)
+        rules = sum(len(entity.rules or ()) for entity in self.entities)
+        return {**counts, "rule": rules} if rules else dict(counts)
 
 
 def read_config(file: Path) -> Config:
@@ -81,282 +113,168 @@ def parse_config(data: bytes) -> Config:
     """Read a configuration. Raises: ConfigError naming everything that is wrong."""
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"is larger than {FILE_BYTES_MAX} bytes")
-    try:
-        top = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_Object, parse_constant=_no_constant)
-    except UnicodeDecodeError as failure:
-        raise ConfigError(f"byte {failure.start}: not UTF-8") from failure
-    except json.JSONDecodeError as failure:
-        raise ConfigError(
-            f"line {failure.lineno} column {failure.colno}: not JSON: {failure.msg}"
-        ) from failure
-    except RecursionError as failure:
-        raise ConfigError("not JSON: nested too deeply") from failure
-    except ValueError as failure:
-        raise ConfigError(f"not JSON: {failure}") from failure
-    return _Reader().read(top)
+    return _Reader().read(load(data))
 
 
-def format_config(queues: Iterable[QueueDescription]) -> str:
-    """Write the configuration that these queues agree with, by name.
+# Writing
+
+
+def format_config(entities: Iterable[Description], rules: Mapping[str, Iterable[RuleDescription]]) -> str:
+    """Write the configuration that these entities agree with, by name.
 
     Defaults are left out, so that what somebody has set is what there is to read, and so that the file fits
     the emulator's schema, which knows neither the largest time span nor a duplicate window of 10 minutes.
-    MaxDeliveryCount always stands there, since left out it is 3 in the emulator. Source: our choice.
+
+    Args:
+        entities: a subscription's topic is among them.
+        rules: path of a subscription -> its rules; one without an entry has none.
     """
-    named = sorted(queues, key=lambda queue: (queue.name.lower(), queue.name))
-    entries = [{"Name": queue.name, "Properties": _properties(queue)} for queue in named]
-    namespace = {"Name": EMULATOR_NAMESPACE, "Queues": entries, "Topics": []}
+    queues: list[dict[str, Any]] = []
+    topics: list[dict[str, Any]] = []
+    subscriptions: dict[str, list[dict[str, Any]]] = {}
+    for entity in sorted(entities, key=lambda entity: (entity.name.lower(), entity.name)):
+        match entity:
+            case QueueDescription():
+                queues.append(_entry(entity.name, entity, QueueDescription(entity.name)))
+            case TopicDescription():
+                entry = _entry(entity.name, entity, TopicDescription(entity.name))
+                entry["Subscriptions"] = subscriptions.setdefault(entity.name.lower(), [])
+                topics.append(entry)
+            case SubscriptionDescription():
+                default = SubscriptionDescription(entity.topic_name, entity.subscription_name)
+                entry = _entry(entity.subscription_name, entity, default)
+                entry |= _rules_entry(rules.get(entity.name, ()))
+                subscriptions.setdefault(entity.topic_name.lower(), []).append(entry)
+    namespace = {"Name": EMULATOR_NAMESPACE, "Queues": queues, "Topics": topics}
     user = {"Namespaces": [namespace], "Logging": {"Type": "Console"}}
     return json.dumps({"UserConfig": user}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _properties(queue: QueueDescription) -> dict[str, Any]:
-    default = QueueDescription(queue.name)
-    return {
-        key: form.write(value)
-        for key, (field, form) in QUEUE_PROPERTIES.items()
-        if (value := getattr(queue, field)) != getattr(default, field) or key == "MaxDeliveryCount"
-    }
+def _entry(name: str, entity: Description, default: Description) -> dict[str, Any]:
+    return {"Name": name, "Properties": write_settings(entity, default)}
 
 
-# The form of the file
+def _rules_entry(rules: Iterable[RuleDescription]) -> dict[str, Any]:
+    named = sorted(rules, key=attrgetter("name"))
+    if not named:
+        return {"Rules": NO_RULES}
+    if [replace(rule, created_at_ms=0) for rule in named] == [RuleDescription(DEFAULT_RULE_NAME)]:
+        return {}
+    return {"Rules": [write_rule(rule) for rule in named]}
 
 
-class _Object(dict[str, Any]):
-    """A JSON object that remembers keys given twice."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        self.twice: list[str] = []
-        if len(self) != len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen and key not in self.twice:
-                    self.twice.append(key)
-                seen.add(key)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{_shown(value)} is not true or false")
-    return value
-
-
-def _whole_number(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{_shown(value)} is not a whole number")
-    return value
-
-
-def _duration(value: Any) -> int:
-    if not isinstance(value, str):
-        raise ValueError(f"{_shown(value)} is not an ISO 8601 duration such as PT1M, in quotation marks")
-    return parse_duration(value)
-
-
-def _entity_name(value: Any) -> str | None:
-    if not isinstance(value, str):
-        raise ValueError(f'{_shown(value)} is not a name in quotation marks ("" for none)')
-    if value and not _is_name(value):
-        raise ValueError(f"{_shown(value)} is not {_NAME_RULE}")
-    return value or None
-
-
-def _text(value: Any) -> str | None:
-    if not isinstance(value, str):
-        raise ValueError(f'{_shown(value)} is not a text in quotation marks ("" for none)')
-    return value or None
-
-
-def _status(value: Any) -> EntityStatus:
-    for status in EntityStatus:
-        if status.value == value:
-            return status
-    raise ValueError(f"{_shown(value)} is none of {', '.join(repr(status.value) for status in EntityStatus)}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How the values of a setting stand in the file."""
-
-    read: Callable[[Any], Any]
-    """From JSON. Raises: ValueError."""
-    write: Callable[[Any], Any] = lambda value: value
-    """To JSON; never asked for a default, so not for None."""
-
-
-_BOOLEAN = _Form(_boolean)
-_WHOLE_NUMBER = _Form(_whole_number)
-_DURATION = _Form(_duration, format_duration)
-_ENTITY_NAME = _Form(_entity_name)
-_TEXT = _Form(_text)
-_STATUS = _Form(_status, lambda status: status.value)
-
-QUEUE_PROPERTIES: dict[str, tuple[str, _Form]] = {
-    "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", _DURATION),
-    "DeadLetteringOnMessageExpiration": ("dead_lettering_on_expiration", _BOOLEAN),
-    "DefaultMessageTimeToLive": ("default_ttl_ms", _DURATION),
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_window_ms", _DURATION),
-    "EnableBatchedOperations": ("enable_batched_operations", _BOOLEAN),
-    "EnableExpress": ("enable_express", _BOOLEAN),
-    "EnablePartitioning": ("enable_partitioning", _BOOLEAN),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", _ENTITY_NAME),
-    "ForwardTo": ("forward_to", _ENTITY_NAME),
-    "LockDuration": ("lock_duration_ms", _DURATION),
-    "MaxDeliveryCount": ("max_delivery_count", _WHOLE_NUMBER),
-    "MaxMessageSizeInKilobytes": ("max_message_size_kb", _WHOLE_NUMBER),
-    "MaxSizeInMegabytes": ("max_size_mb", _WHOLE_NUMBER),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", _BOOLEAN),
-    "RequiresSession": ("requires_session", _BOOLEAN),
-    "Status": ("status", _STATUS),
-    "UserMetadata": ("user_metadata", _TEXT),
-}
-"""Key in the file -> field of QueueDescription and its form."""
+# Reading
 
 _LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
-
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?", re.ASCII)
-_NAME_CHARACTERS_MAX = 260
-_NAME_RULE = (
-    f"a name: 1 to {_NAME_CHARACTERS_MAX} of A-Z, a-z, 0-9 and ._-/, the first and the last a letter or digit"
-)
-
-
-def _is_name(text: str) -> bool:
-    return len(text) <= _NAME_CHARACTERS_MAX and _NAME.fullmatch(text) is not None
 
 
 class _Reader:
     """Walks the file and collects its problems."""
 
     def __init__(self) -> None:
-        self._problems: list[str] = []
+        self._form = Form()
+        self._entities: list[EntityConfig] = []
+        self._names = Taken(self._form)
 
     def read(self, top: Any) -> Config:
+        form = self._form
         user: Mapping[str, Any] = {}
-        if (root := self._object(top, "", ("UserConfig",), required=("UserConfig",))) is not None:
+        if (root := form.object(top, "", ("UserConfig",), required=("UserConfig",))) is not None:
             if "UserConfig" in root:
                 known = ("Namespaces", "Logging")
-                user = self._object(root["UserConfig"], "UserConfig", known, required=("Namespaces",)) or {}
-        config = Config("", ())
+                user = form.object(root["UserConfig"], "UserConfig", known, required=("Namespaces",)) or {}
+        name = None
         if "Namespaces" in user:
-            namespaces = self._array(user["Namespaces"], "UserConfig.Namespaces")
+            namespaces = form.array(user["Namespaces"], "UserConfig.Namespaces")
             if namespaces is not None and len(namespaces) != 1:
-                self._problem(
+                form.problem(
                     "UserConfig.Namespaces", f"holds {len(namespaces)} namespaces; exactly one is served"
                 )
             elif namespaces:
-                config = self._namespace(namespaces[0], "UserConfig.Namespaces[0]")
+                name = self._namespace(namespaces[0], "UserConfig.Namespaces[0]")
         if "Logging" in user:
             self._logging(user["Logging"], "UserConfig.Logging")
-        if self._problems:
-            raise ConfigError(*self._problems)
-        return config
+        if form.problems:
+            raise ConfigError(*form.problems)
+        assert name is not None
+        return Config(name, tuple(self._entities))
 
-    def _namespace(self, value: Any, path: str) -> Config:
-        namespace = self._object(value, path, ("Name", "Queues", "Topics"), required=("Name",))
+    def _namespace(self, value: Any, path: str) -> str | None:
+        namespace = self._form.object(value, path, ("Name", "Queues", "Topics"), required=("Name",))
         if namespace is None:
-            return Config("", ())
-        name = self._name(namespace, path)
-        queues: list[QueueConfig] = []
-        first_at: dict[str, str] = {}
-        for index, item in enumerate(self._array(namespace.get("Queues", []), f"{path}.Queues") or ()):
-            queue = self._queue(item, f"{path}.Queues[{index}]")
-            if queue is None:
-                continue
-            other = first_at.setdefault(queue.name.lower(), queue.path)
-            if other != queue.path:
-                self._problem(f"{queue.path}.Name", f"{queue.name!r} is the name of {other} already")
-            queues.append(queue)
-        if self._array(namespace.get("Topics", []), f"{path}.Topics"):
-            self._problem(f"{path}.Topics", "topics are not offered yet: leave the list empty")
-        return Config(name or "", tuple(queues))
-
-    def _queue(self, value: Any, path: str) -> QueueConfig | None:
-        queue = self._object(value, path, ("Name", "Properties"), required=("Name",))
-        if queue is None:
             return None
-        name = self._name(queue, path)
+        for item, where in self._items(namespace, "Queues", path):
+            self._queue(item, where)
+        for item, where in self._items(namespace, "Topics", path):
+            self._topic(item, where)
+        return self._form.name(namespace, path, is_name, NAME_RULE)
+
+    def _queue(self, value: Any, path: str) -> None:
+        queue = self._form.object(value, path, ("Name", "Properties"), required=("Name",))
+        if queue is None:
+            return
+        name = self._form.name(queue, path, is_name, NAME_RULE)
+        settings = self._settings(queue, path, QueueDescription)
+        if name is not None:
+            self._names.take(name, path)
+            self._entities.append(EntityConfig(path, QueueDescription(name), settings))
+
+    def _topic(self, value: Any, path: str) -> None:
+        topic = self._form.object(value, path, ("Name", "Properties", "Subscriptions"), required=("Name",))
+        if topic is None:
+            return
+        name = self._form.name(topic, path, is_name, NAME_RULE)
+        settings = self._settings(topic, path, TopicDescription)
+        if name is not None:
+            self._names.take(name, path)
+            self._entities.append(EntityConfig(path, TopicDescription(name), settings))
+        for item, where in self._items(topic, "Subscriptions", path):
+            self._subscription(item, where, name)
+
+    def _subscription(self, value: Any, path: str, topic_name: str | None) -> None:
+        given = self._form.object(value, path, ("Name", "Properties", "Rules"), required=("Name",))
+        if given is None:
+            return
+        name = self._form.name(given, path, is_short_name, SHORT_NAME_RULE)
+        settings = self._settings(given, path, SubscriptionDescription)
+        rules = self._rules(given, path)
+        if name is not None and topic_name is not None:
+            bare = SubscriptionDescription(topic_name, name)
+            self._names.take(name, path, within=bare.name.removesuffix(name))
+            self._entities.append(EntityConfig(path, bare, settings, rules))
+
+    def _rules(self, subscription: Mapping[str, Any], path: str) -> tuple[RuleConfig, ...] | None:
+        if subscription.get("Rules") == NO_RULES:
+            return ()
+        names = Taken(self._form)
+        rules = []
+        for item, where in self._items(subscription, "Rules", path):
+            rule = read_rule(self._form, item, where)
+            if rule is not None:
+                names.take(rule.name, where)
+                rules.append(RuleConfig(where, rule))
+        return tuple(rules) or None
+
+    def _items(self, holder: Mapping[str, Any], key: str, path: str) -> list[tuple[Any, str]]:
+        """Give the members of a list, each with its path; none where the list is left out."""
+        where = f"{path}.{key}"
+        items = self._form.array(holder.get(key, []), where) or ()
+        return [(item, f"{where}[{index}]") for index, item in enumerate(items)]
+
+    def _settings(self, holder: Mapping[str, Any], path: str, kind: type[Description]) -> dict[str, Any]:
         settings: dict[str, Any] = {}
+        known = PROPERTIES[kind]
         where = f"{path}.Properties"
-        properties = self._object(queue.get("Properties", _Object([])), where, tuple(QUEUE_PROPERTIES))
+        properties = self._form.object(holder.get("Properties", Object([])), where, tuple(known))
         for key, given in (properties or {}).items():
-            if key in QUEUE_PROPERTIES:
-                field, form = QUEUE_PROPERTIES[key]
-                try:
-                    settings[field] = form.read(given)
-                except ValueError as failure:
-                    self._problem(f"{where}.{key}", str(failure))
-        return None if name is None else QueueConfig(path, name, settings)
+            if key in known:
+                field, form = known[key]
+                settings[field] = self._form.value(form.read, given, f"{where}.{key}")
+        return settings
 
     def _logging(self, value: Any, path: str) -> None:
-        logging = self._object(value, path, ("Type",), required=("Type",))
+        logging = self._form.object(value, path, ("Type",), required=("Type",))
         if logging is not None and "Type" in logging and logging["Type"] not in _LOGGING_TYPES:
-            self._problem(
-                f"{path}.Type", f"{_shown(logging['Type'])} is none of {', '.join(map(repr, _LOGGING_TYPES))}"
+            self._form.problem(
+                f"{path}.Type", f"{shown(logging['Type'])} is none of {', '.join(map(repr, _LOGGING_TYPES))}"
             )
-
-    def _name(self, holder: Mapping[str, Any], path: str) -> str | None:
-        if "Name" not in holder:
-            return None
-        name = holder["Name"]
-        if not isinstance(name, str) or not _is_name(name):
-            self._problem(f"{path}.Name", f"{_shown(name)} is not {_NAME_RULE}")
-            return None
-        return name
-
-    def _object(
-        self, value: Any, path: str, known: tuple[str, ...], required: tuple[str, ...] = ()
-    ) -> Mapping[str, Any] | None:
-        if not isinstance(value, _Object):
-            self._problem(path, f"{_shown(value)} is not an object in braces")
-            return None
-        for key in value:
-            if key not in known:
-                self._problem(_join(path, key), f"unknown key; {_hint(key, known)}")
-        for key in value.twice:
-            self._problem(_join(path, key), "given more than once")
-        for key in required:
-            if key not in value:
-                self._problem(_join(path, key), "missing")
-        return value
-
-    def _array(self, value: Any, path: str) -> list[Any] | None:
-        if not isinstance(value, list):
-            self._problem(path, f"{_shown(value)} is not a list in brackets")
-            return None
-        return value
-
-    def _problem(self, path: str, what: str) -> None:
-        self._problems.append(f"{path}: {what}" if path else f"the file: {what}")
-
-
-def _join(path: str, key: str) -> str:
-    shown = key if re.fullmatch(r"[A-Za-z0-9_$-]{1,100}", key) else json.dumps(key[:100])
-    return f"{path}.{shown}" if path else shown
-
-
-def _hint(key: str, known: tuple[str, ...]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(key[:100].lower(), [name.lower() for name in known], n=1)
-    for name in known:
-        if near and name.lower() == near[0]:
-            return f"did you mean {name}?"
-    return f"known here: {', '.join(known)}"
-
-
-def _shown(value: Any) -> str:
-    """Show a JSON value shortly."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= 60 else value[:60] + "...")
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "a list"
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:60] + "..."

@@ -1,137 +1,267 @@
 """What a configuration file asks of the broker: the commands that make the namespace agree with it.
 
-Owns: which queues are created or changed, in which order, and the refusal of what cannot be changed. Must not
-know: how commands are run, the form of the file, ranges of values (`broker.validation`). Pure.
+Owns: which entities and rules are created or changed, in which order, and the refusal of what cannot be
+changed. Must not know: how commands are run, the form of the file, ranges of values (`broker.validation`).
+Pure.
 
-A queue may forward to one that stands below it in the file: the commands come targets first. Queues that are
-done then forward among themselves, those still to come as they did before, so that no command finds its
-target missing or closes a circle unless the file does.
+An entity may forward to one that stands below it in the file: the commands come targets first, where what a
+topic's messages come to are its subscriptions. Entities that are done then forward among themselves, those
+still to come as they did before, so that no command finds its target missing or closes a circle unless the
+file does.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
+from typing import TypeAlias
 
-from peeklock.broker.commands import CreateEntity, ReplyTo, UpdateEntity
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.commands import AddRule, CreateEntity, RemoveRule, ReplyTo, UpdateEntity, UpdateRule
+from peeklock.broker.descriptions import (
+    DEFAULT_RULE_NAME,
+    KINDS,
+    Description,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.effects import EntityView
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.quotas import TierLimits
-from peeklock.broker.validation import checked, checked_update
-from peeklock.server.config import Config, ConfigError, QueueConfig
-
-_IMMUTABLE = {
-    "EnablePartitioning": "enable_partitioning",
-    "RequiresDuplicateDetection": "requires_duplicate_detection",
-    "RequiresSession": "requires_session",
-}
+from peeklock.broker.validation import checked, checked_update, forwards_of
+from peeklock.rules.compiled import compile_action, compile_filter
+from peeklock.rules.errors import RuleError
+from peeklock.rules.filters import FalseFilter
+from peeklock.server.config import Config, EntityConfig
+from peeklock.server.config_form import ConfigError
+from peeklock.server.config_settings import IMMUTABLE, PROPERTIES
 
 _FORWARDS = {"ForwardTo": "forward_to", "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to"}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One command that the file asks for; call it with the reply-to."""
+class EntityStep:
+    """Create an entity, or change one that exists; call it with the reply-to for the command."""
 
     path: str
-    description: QueueDescription
+    description: Description
     exists: bool
+    rule: RuleDescription | None = None
+    """First rule of a new subscription; None = the default one."""
+
+    @property
+    def kind(self) -> str:
+        return KINDS[type(self.description)].value
 
     def __call__(self, reply_to: ReplyTo) -> CreateEntity | UpdateEntity:
         if self.exists:
             return UpdateEntity(self.description, reply_to)
-        return CreateEntity(self.description, reply_to)
+        return CreateEntity(self.description, reply_to, self.rule)
 
 
-def reconcile(config: Config, existing: Iterable[EntityView], limits: TierLimits) -> list[Step]:
-    """Give the commands that make the namespace agree with the file; queues that agree already give none.
+@dataclass(frozen=True, slots=True)
+class RuleStep:
+    """Add a rule to a subscription, or change one that exists."""
 
-    Only what the file names is changed: a setting that it leaves out stays as it is on a queue that exists,
-    and queues that it does not name stay.
+    path: str
+    subscription: str
+    rule: RuleDescription
+    exists: bool
+    kind = "rule"
 
-    Raises: ConfigError when a value is out of the tier's range, when a queue exists and differs in what
-    cannot be changed, or when a forward leads nowhere or in a circle; then nothing is to be run.
+    def __call__(self, reply_to: ReplyTo) -> AddRule | UpdateRule:
+        if self.exists:
+            return UpdateRule(self.subscription, self.rule, reply_to)
+        return AddRule(self.subscription, self.rule, reply_to)
+
+
+@dataclass(frozen=True, slots=True)
+class NoRulesStep:
+    """Take the one rule with which it was made from a new subscription that is to have none."""
+
+    path: str
+    subscription: str
+    exists = True
+    kind = "rule"
+
+    def __call__(self, reply_to: ReplyTo) -> RemoveRule:
+        return RemoveRule(self.subscription, DEFAULT_RULE_NAME, reply_to)
+
+
+Step: TypeAlias = EntityStep | RuleStep | NoRulesStep
+"""One command that the file asks for; `exists` says whether it changes something or creates it."""
+
+
+def reconcile(
+    config: Config,
+    existing: Iterable[EntityView],
+    rules: Mapping[str, Iterable[RuleDescription]],
+    limits: TierLimits,
+) -> list[Step]:
+    """Give the commands that make the namespace agree with the file; what agrees already gives none.
+
+    Only what the file names is changed: a setting that it leaves out stays as it is on an entity that exists,
+    and entities and rules that it does not name stay.
+
+    Args:
+        existing: all entities that there are.
+        rules: path of a subscription, in lower case, -> its rules; at least of those that the file names.
+
+    Raises: ConfigError when a value is out of the tier's range, when an entity exists and differs in what
+    cannot be changed, when an expression is wrong, or when a forward leads nowhere or in a circle; then
+    nothing is to be run.
     Source: requirement A-02.
     """
     found = {view.description.name.lower(): view.description for view in existing}
-    steps: list[Step] = []
+    steps: dict[str, EntityStep] = {}
+    rule_steps: dict[str, list[Step]] = {}
     problems: list[str] = []
-    for queue in config.queues:
-        old = found.get(queue.name.lower())
-        fixed = [] if old is None else _fixed(queue, old)
-        problems += fixed
-        if fixed:
+    for entity in config.entities:
+        name = entity.name.lower()
+        old = found.get(name)
+        new = _agreeing(entity, old, limits, problems)
+        changed = list(_changed_rules(entity, rules.get(name, ())))
+        problems += _expression_problems(changed)
+        rule_steps[name] = [*changed]
+        if new is None or new == old:
             continue
-        try:
-            if old is None:
-                new = checked(queue.description, limits)
-            else:
-                new = checked_update(old, replace(old, **queue.settings), limits)
-        except ServiceBusError as failure:
-            problems.append(f"{queue.path}.Properties: {failure}")
-            continue
-        if new != old:
-            steps.append(Step(queue.path, new, exists=old is not None))
-    problems += _forward_problems(config, found, steps)
+        if old is not None:
+            steps[name] = EntityStep(entity.path, new, exists=True)
+        elif entity.rules == ():
+            # It takes no message until that rule is removed.
+            nothing = RuleDescription(DEFAULT_RULE_NAME, FalseFilter())
+            steps[name] = EntityStep(entity.path, new, exists=False, rule=nothing)
+            rule_steps[name] = [NoRulesStep(entity.path, entity.name)]
+        else:
+            first = changed[0].rule if changed else None
+            steps[name] = EntityStep(entity.path, new, exists=False, rule=first)
+            rule_steps[name] = [*changed[1:]]
+    wanted = found | {name: step.description for name, step in steps.items()}
+    problems += _forward_problems(config, wanted, steps)
     if problems:
         raise ConfigError(*problems)
-    return _targets_first(steps)
+    ordered: list[Step] = []
+    for name in _targets_first(wanted):
+        if name in steps:
+            ordered.append(steps[name])
+        ordered += rule_steps.get(name, ())
+    return ordered
 
 
-def _fixed(queue: QueueConfig, old: QueueDescription) -> list[str]:
+# Entities
+
+
+def _agreeing(
+    entity: EntityConfig, old: Description | None, limits: TierLimits, problems: list[str]
+) -> Description | None:
+    """Give an entity as it would agree with the file; None when there are problems."""
+    try:
+        if old is None:
+            return checked(entity.description, limits)
+        fixed = _fixed(entity, old)
+        problems += fixed
+        return None if fixed else checked_update(old, replace(old, **entity.settings), limits)
+    except ServiceBusError as failure:
+        problems.append(f"{entity.path}.Properties: {failure}")
+        return None
+
+
+def _fixed(entity: EntityConfig, old: Description) -> list[str]:
+    """Say what would have to be another entity."""
+    kind = KINDS[type(old)].value
+    if type(old) is not type(entity.bare):
+        return [f"{entity.path}: {old.name!r} is a {kind}; choose another name, or delete the {kind} first"]
+    settings = {key: field for key, (field, _) in PROPERTIES[type(old)].items() if key in IMMUTABLE}
     return [
-        f"{queue.path}.Properties.{key}: is {json.dumps(getattr(old, field))} on the existing queue "
-        f"{old.name!r} and cannot be changed; correct the file, or delete the queue first"
-        for key, field in _IMMUTABLE.items()
-        if queue.settings.get(field, getattr(old, field)) != getattr(old, field)
+        f"{entity.path}.Properties.{key}: is {json.dumps(getattr(old, field))} on the existing {kind} "
+        f"{old.name!r} and cannot be changed; correct the file, or delete the {kind} first"
+        for key, field in settings.items()
+        if entity.settings.get(field, getattr(old, field)) != getattr(old, field)
     ]
 
 
+# Rules
+
+
+def _changed_rules(entity: EntityConfig, existing: Iterable[RuleDescription]) -> Iterator[RuleStep]:
+    found = {rule.name.lower(): rule for rule in existing}
+    for rule in entity.rules or ():
+        old = found.get(rule.rule.name.lower())
+        if old is None or not _do_the_same(old, rule.rule):
+            yield RuleStep(rule.path, entity.name, rule.rule, exists=old is not None)
+
+
+def _do_the_same(one: RuleDescription, other: RuleDescription) -> bool:
+    # As texts, since 1, 1.0 and True are equal, but not to a filter.
+    return repr((one.filter, one.action)) == repr((other.filter, other.action))
+
+
+def _expression_problems(steps: Iterable[RuleStep]) -> Iterator[str]:
+    for step in steps:
+        try:
+            compile_filter(step.rule.filter)
+            if step.rule.action is not None:
+                compile_action(step.rule.action)
+        except RuleError as failure:
+            yield f"{step.path}.Properties: {failure}"
+
+
+# Forwards
+
+
 def _forward_problems(
-    config: Config, existing: Mapping[str, QueueDescription], steps: list[Step]
-) -> list[str]:
-    """Find the forwards that lead nowhere or in a circle; those of a queue that agrees already may stay."""
-    changed = {step.path: step.description for step in steps}
-    targets: dict[str, list[str]] = {queue.name.lower(): [] for queue in config.queues}
-    targets.update((name, _targets(old)) for name, old in existing.items())
-    targets.update((new.name.lower(), _targets(new)) for new in changed.values())
-    problems = []
-    for queue in config.queues:
+    config: Config, wanted: Mapping[str, Description], steps: Mapping[str, EntityStep]
+) -> Iterator[str]:
+    """Find the forwards that lead nowhere or in a circle; those of an entity that agrees already may stay."""
+    flows = _flows(wanted)
+    for entity in config.entities:
         for key, field in _FORWARDS.items():
-            target = queue.settings.get(field)
-            if target is None or queue.path not in changed:
+            target = entity.settings.get(field)
+            if target is None or entity.name.lower() not in steps:
                 continue
-            where = f"{queue.path}.Properties.{key}"
-            if target.lower() not in targets:
-                problems.append(f"{where}: there is no queue {target!r}, in the file or from before")
-            elif queue.name.lower() in _reached(target.lower(), targets):
-                problems.append(f"{where}: forwards to {target!r} and so in a circle")
-    return problems
+            where = f"{entity.path}.Properties.{key}"
+            if isinstance(wanted.get(target.lower()), SubscriptionDescription | None):
+                yield f"{where}: there is no queue or topic {target!r}, in the file or from before"
+            elif entity.name.lower() in _reached(target.lower(), flows):
+                yield f"{where}: forwards to {target!r} and so in a circle"
 
 
-def _targets(description: QueueDescription) -> list[str]:
-    named = (getattr(description, field) for field in _FORWARDS.values())
-    return [target.lower() for target in named if target is not None]
+def _flows(wanted: Mapping[str, Description]) -> dict[str, list[str]]:
+    """Give where the messages of each entity may come to next: from a topic to its subscriptions."""
+    flows = {name: _targets(description) for name, description in wanted.items()}
+    for name, description in wanted.items():
+        if isinstance(description, SubscriptionDescription):
+            flows.setdefault(description.topic_name.lower(), []).append(name)
+    return flows
 
 
-def _reached(name: str, targets: Mapping[str, list[str]]) -> set[str]:
-    """Name a queue and all that its messages may come to."""
+def _targets(description: Description) -> list[str]:
+    return [target.lower() for target in forwards_of(description)]
+
+
+def _reached(name: str, flows: Mapping[str, list[str]]) -> set[str]:
+    """Name an entity and all that its messages may come to."""
     reached = {name}
     left = [name]
     while left:
-        for target in targets.get(left.pop(), ()):
+        for target in flows.get(left.pop(), ()):
             if target not in reached:
                 reached.add(target)
                 left.append(target)
     return reached
 
 
-def _targets_first(steps: list[Step]) -> list[Step]:
-    """Order steps without circles so that each comes after the queues that it forwards to."""
-    by_name = {step.description.name.lower(): step for step in steps}
-    targets = {name: _targets(step.description) for name, step in by_name.items()}
-    ordered = TopologicalSorter(targets).static_order()
-    return [by_name[name] for name in ordered if name in by_name]
+def _targets_first(wanted: Mapping[str, Description]) -> Iterator[str]:
+    """Order entities so that each comes after those that its messages may come to, and after its topic."""
+    flows = _flows(wanted)
+    after: dict[str, list[str]] = {}
+    for name, description in wanted.items():
+        after[name] = targets = _targets(description)
+        for target in [*targets]:
+            if isinstance(wanted.get(target), TopicDescription):
+                targets += flows[target]
+        if isinstance(description, SubscriptionDescription):
+            targets.append(description.topic_name.lower())
+    return iter(TopologicalSorter(after).static_order())

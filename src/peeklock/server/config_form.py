@@ -1,0 +1,177 @@
+"""The form of a configuration file: JSON, read strictly, each mistake told by its path.
+
+Owns: objects, lists and names, and how a mistake in one is worded. Must not know: which entities and settings
+there are (`config`, `config_settings`, `config_rules`). Pure.
+
+Comments, `//` to the end of a line and between `/*` and `*/`, are passed over: the emulator's own file has
+some.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+PROBLEMS_MAX = 50
+"""Problems told at once. Our choice: more help nobody."""
+
+
+class ConfigError(Exception):
+    """The file cannot be followed; a line for each problem, beginning with its JSON path."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems[:PROBLEMS_MAX]))
+        self.problems = problems
+
+
+class Object(dict[str, Any]):
+    """A JSON object that remembers keys given twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.twice: list[str] = []
+        if len(self) != len(pairs):
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen and key not in self.twice:
+                    self.twice.append(key)
+                seen.add(key)
+
+
+def load(data: bytes) -> Any:
+    """Read JSON with comments; objects are `Object`. Raises: ConfigError."""
+    try:
+        text = data.decode("utf-8-sig")
+        return json.loads(_without_comments(text), object_pairs_hook=Object, parse_constant=_no_constant)
+    except UnicodeDecodeError as failure:
+        raise ConfigError(f"byte {failure.start}: not UTF-8") from failure
+    except json.JSONDecodeError as failure:
+        raise ConfigError(
+            f"line {failure.lineno} column {failure.colno}: not JSON: {failure.msg}"
+        ) from failure
+    except RecursionError as failure:
+        raise ConfigError("not JSON: nested too deeply") from failure
+    except ValueError as failure:
+        raise ConfigError(f"not JSON: {failure}") from failure
+
+
+# A string, closed or not, is taken first, so that what looks like a comment in one is left alone.
+_STRING_OR_COMMENT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|//[^\r\n]*+|/\*.*?\*/', re.DOTALL)
+_SHOWS = re.compile(r"[^\r\n]")
+
+
+def _without_comments(text: str) -> str:
+    """Blank out comments; all else keeps its line and column."""
+
+    def blank(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith('"') else _SHOWS.sub(" ", match[0])
+
+    return _STRING_OR_COMMENT.sub(blank, text) if "//" in text or "/*" in text else text
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+class Form:
+    """Looks at what stands in the file, and collects the problems."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def problem(self, path: str, what: str) -> None:
+        self.problems.append(f"{path}: {what}" if path else f"the file: {what}")
+
+    def object(
+        self, value: Any, path: str, known: tuple[str, ...], required: tuple[str, ...] = ()
+    ) -> Mapping[str, Any] | None:
+        """Give an object that has no keys but those known; None when it is none."""
+        pairs = self.pairs(value, path)
+        if pairs is None:
+            return None
+        for key in pairs:
+            if key not in known:
+                self.problem(join(path, key), f"unknown key; {_hint(key, known)}")
+        for key in required:
+            if key not in pairs:
+                self.problem(join(path, key), "missing")
+        return pairs
+
+    def pairs(self, value: Any, path: str) -> Mapping[str, Any] | None:
+        """Give an object with any keys; None when it is none."""
+        if not isinstance(value, Object):
+            self.problem(path, f"{shown(value)} is not an object in braces")
+            return None
+        for key in value.twice:
+            self.problem(join(path, key), "given more than once")
+        return value
+
+    def array(self, value: Any, path: str) -> list[Any] | None:
+        if not isinstance(value, list):
+            self.problem(path, f"{shown(value)} is not a list in brackets")
+            return None
+        return value
+
+    def value(self, read: Callable[[Any], Any], given: Any, path: str) -> Any:
+        """Give what `read` makes of a value; None when it raises ValueError."""
+        try:
+            return read(given)
+        except ValueError as failure:
+            self.problem(path, str(failure))
+            return None
+
+    def name(
+        self, holder: Mapping[str, Any], path: str, is_name: Callable[[str], bool], rule: str
+    ) -> str | None:
+        """Give the `Name` in an object; None when it is wrong, or missing, which was told already."""
+        if "Name" not in holder:
+            return None
+        name = holder["Name"]
+        if not isinstance(name, str) or not is_name(name):
+            self.problem(f"{path}.Name", f"{shown(name)} is not {rule}")
+            return None
+        return name
+
+
+class Taken:
+    """Names that are used up, without regard to case."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._first_at: dict[str, str] = {}
+
+    def take(self, name: str, path: str, within: str = "") -> None:
+        """Take a name, or tell where it stands already; names `within` something are apart from others."""
+        other = self._first_at.setdefault(f"{within}{name}".lower(), path)
+        if other != path:
+            self._form.problem(f"{path}.Name", f"{name!r} is the name of {other} already")
+
+
+def join(path: str, key: str) -> str:
+    """Give the path of what an object has under a key."""
+    plain = key if re.fullmatch(r"[A-Za-z0-9_$-]{1,100}", key) else json.dumps(key[:100])
+    return f"{path}.{plain}" if path else plain
+
+
+def shown(value: Any) -> str:
+    """Show a JSON value shortly."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:60] + "...")
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _hint(key: str, known: tuple[str, ...]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key[:100].lower(), [name.lower() for name in known], n=1)
+    for name in known:
+        if near and name.lower() == near[0]:
+            return f"did you mean {name}?"
+    return f"known here: {', '.join(known)}"
