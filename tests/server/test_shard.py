@@ -72,6 +72,7 @@ async def started(
     options = {
         "now_ms": lambda: NOW_MS,
         "min_free_bytes": lambda: 0,
+        "on_definitions": lambda facts: None,
         "on_failure": lambda failure: None,
         **options,
     }

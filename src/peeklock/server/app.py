@@ -40,6 +40,7 @@ from peeklock.gateway.namespaces import OneNamespace
 from peeklock.server import log
 from peeklock.server.amqp import AmqpConnection
 from peeklock.server.clock import SlewedClock
+from peeklock.server.definitions import DefinitionLog
 from peeklock.server.listener import Listener
 from peeklock.server.shard import Shard
 from peeklock.server.tasks import tell_failure
@@ -194,18 +195,21 @@ class Broker:
                 f"; `peeklock check {settings.data}` says more" if isinstance(failure, StoreDamaged) else ""
             )
             raise StartFailed(f"{failure}{hint}") from failure
+        definitions = DefinitionLog()
         shard = Shard(
             engine,
             namespace,
             store,
             self._clock.now_ms,
             min_free_bytes=self._min_free_bytes,
+            on_definitions=definitions.take,
             on_failure=self._fail,
         )
         self.shard = shard
         try:
             if config is not None:
                 await self._configure(shard, config)
+            definitions.begin(namespace.entity_views())
             self._listener = self._listen(shard)
         except StartFailed:
             await shard.stop()

@@ -15,6 +15,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from peeklock.broker.changes import Change
 from peeklock.broker.commands import Command, Fetched, LimitSending, Release
 from peeklock.broker.effects import (
     CoordinatorOpened,
@@ -31,6 +32,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimRead
 from peeklock.server import log
+from peeklock.server.definitions import DEFINITIONS
 from peeklock.server.tasks import tell_failure
 from peeklock.store.base import Store, StoreError
 
@@ -91,10 +93,12 @@ class Shard:
         now_ms: Callable[[], int],
         *,
         min_free_bytes: Callable[[], int],
+        on_definitions: Callable[[Iterable[Change]], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """Join an opened store and a recovered engine.
 
+        `on_definitions` is called with the facts about entities and rules of a batch once they are durable.
         `on_failure` is called when a commit or the core itself fails: the process must stop then, since
         memory is not what the disk has.
         """
@@ -103,6 +107,7 @@ class Shard:
         self._store = store
         self.now_ms = now_ms
         self._min_free_bytes = min_free_bytes
+        self._on_definitions = on_definitions
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._connections: dict[int, Connection] = {}
@@ -203,9 +208,10 @@ class Shard:
             self._dispatch(engine.release(), now)
         else:
             self._idle.clear()
+            definitions = [change for change in batch.changes if type(change) in DEFINITIONS]
             # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
             committing = asyncio.ensure_future(self._store.commit(batch))
-            committing.add_done_callback(partial(self._committed, batch.no))
+            committing.add_done_callback(partial(self._committed, batch.no, definitions))
         self._set_timer(now)
 
     def _advance(self, now: int) -> None:
@@ -223,13 +229,15 @@ class Shard:
             self._rest_until = now + REST_FACTOR * (now - self._slice_started_at)
             self._slice_started_at = None
 
-    def _committed(self, no: int, committing: asyncio.Future[int]) -> None:
+    def _committed(self, no: int, definitions: list[Change], committing: asyncio.Future[int]) -> None:
         try:
             frame_bytes = committing.result()
         except BaseException as failure:  # also cancellation: the batch's fate is unknown then
             self._fail(failure)
             return
         self._rest()
+        if definitions:
+            self._on_definitions(definitions)
         now = self.now_ms()
         self._dispatch(self._engine.committed(no, frame_bytes, now), now)
         if self._waiting_for_room:

@@ -1,0 +1,106 @@
+"""What became of entities and rules is told in the log, whoever asked for it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from peeklock.broker.changes import Change
+from peeklock.broker.commands import (
+    AddRule,
+    Command,
+    CreateEntity,
+    DeleteEntity,
+    RemoveRule,
+    UpdateEntity,
+    UpdateRule,
+)
+from peeklock.broker.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.quotas import STANDARD
+from peeklock.rules.filters import FalseFilter
+from peeklock.server.definitions import DEFINITIONS, DefinitionLog
+
+REPLY_TO = (0, 0, 0, 1)
+ALL = "news/Subscriptions/all"
+
+
+@pytest.fixture(autouse=True)
+def _information(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "peeklock")
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:
+    """Give the event and the values of its fields of each line so far, and forget them."""
+    lines: list[Any] = [*caplog.records]
+    caplog.clear()
+    return [(line.getMessage(), *line.fields.values()) for line in lines]
+
+
+def changes(namespace: Namespace, *commands: Command) -> list[Change]:
+    found = [change for command in commands for change in namespace.apply(command, 1)[0]]
+    return [change for change in found if type(change) in DEFINITIONS]
+
+
+def test_each_change_of_an_entity_or_rule_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    namespace = Namespace(limits=STANDARD, tokens=bytes, digest_key=b"")
+    definitions = DefinitionLog()
+    facts = changes(namespace, CreateEntity(QueueDescription("before"), REPLY_TO))
+    definitions.take(facts)
+    assert told(caplog) == []  # a start is told as a whole
+
+    definitions.begin(namespace.entity_views())
+    definitions.take(
+        changes(
+            namespace,
+            UpdateEntity(QueueDescription("before", max_delivery_count=3), REPLY_TO),
+            CreateEntity(TopicDescription("news"), REPLY_TO),
+            CreateEntity(SubscriptionDescription("news", "all"), REPLY_TO),
+            AddRule(ALL, RuleDescription("r"), REPLY_TO),
+            UpdateRule(ALL, RuleDescription("r", FalseFilter()), REPLY_TO),
+            RemoveRule(ALL, "R", REPLY_TO),
+        )
+    )
+    assert told(caplog) == [
+        ("entity changed", "queue", "before"),
+        ("entity created", "topic", "news"),
+        ("entity created", "subscription", ALL),
+        ("rule set", ALL, "$Default"),
+        ("rule set", ALL, "r"),
+        ("rule set", ALL, "r"),
+        ("rule removed", ALL, "r"),
+    ]
+    definitions.take(changes(namespace, DeleteEntity("news", REPLY_TO), DeleteEntity("before", REPLY_TO)))
+    assert told(caplog) == [
+        ("entity deleted", "subscription", ALL),
+        ("entity deleted", "topic", "news"),
+        ("entity deleted", "queue", "before"),
+    ]
+
+
+def test_an_entity_that_was_idle_for_too_long_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Req: A-03."""
+    namespace = Namespace(limits=STANDARD, tokens=bytes, digest_key=b"")
+    changes(namespace, CreateEntity(QueueDescription("reply", auto_delete_on_idle_ms=300_000), REPLY_TO))
+    definitions = DefinitionLog()
+    definitions.begin(namespace.entity_views())
+    definitions.take(namespace.advance(400_000)[0])
+    assert told(caplog) == [("entity deleted", "queue", "reply")]
+
+
+def test_an_entity_that_goes_while_the_broker_starts_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Its removal was decided before the log knew of it, and is durable after."""
+    namespace = Namespace(limits=STANDARD, tokens=bytes, digest_key=b"")
+    changes(namespace, CreateEntity(QueueDescription("q"), REPLY_TO))
+    facts = changes(namespace, DeleteEntity("q", REPLY_TO))
+    definitions = DefinitionLog()
+    definitions.begin(namespace.entity_views())
+    definitions.take(facts)
+    assert told(caplog) == []
