@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -211,6 +212,28 @@ def test_http_1_0_and_the_absolute_form_are_understood() -> None:
         connection.writer.write(b"GET http://proxy.example/health HTTP/1.0\r\n\r\n")
         assert (await connection.answer())[0] == 200
         assert await connection.ended() == b""
+
+    play(story)
+
+
+def test_who_changed_something_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Req: A-01. What was only asked, or refused, is not."""
+    caplog.set_level(logging.INFO, "peeklock")
+
+    async def story(world: World, connection: Connection) -> None:
+        assert (await connection.ask("PUT", "/orders", ENTRY))[0] == 201
+        assert (await connection.ask("GET", "/orders"))[0] == 200
+        assert (await connection.ask("PUT", "/orders", ENTRY))[0] == 409
+        assert (await connection.ask("DELETE", "/orders"))[0] == 200
+        port = connection.writer.get_extra_info("sockname")[1]
+        found: list[Any] = [record for record in caplog.records if record.name == "peeklock"]
+        assert [(record.getMessage(), record.fields) for record in found] == [
+            (
+                "administration request",
+                {"method": method, "path": "/orders", "status": status, "peer": f"127.0.0.1:{port}"},
+            )
+            for method, status in (("PUT", 201), ("DELETE", 200))
+        ]
 
     play(story)
 

@@ -211,7 +211,15 @@ class HttpProtocol(asyncio.Protocol):
         answer = self._administration.handle(admin, _NOWHERE, self._now_ms())
         while isinstance(answer, Pending):
             answer = answer.render(await self._submit(_addressed(answer.command)))
+        if method not in ("GET", "HEAD") and answer.status < 300:
+            self._log_change(method, path, answer.status)
         return answer
+
+    def _log_change(self, method: str, path: str, status: int) -> None:
+        # The transport may be gone by now; what was asked for is done all the same.
+        peer = None if self._transport is None else self._transport.get_extra_info("peername")
+        fields = {"method": method, "path": path, "status": status, "peer": peer and f"{peer[0]}:{peer[1]}"}
+        log.info("administration request", fields)
 
     async def _health_answer(self, method: str) -> Response:
         if method not in ("GET", "HEAD"):
