@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -27,49 +25,10 @@ from azure.servicebus.management import (
 from peeklock.broker.commands import Send
 from peeklock.broker.message import Message
 from peeklock.broker.quotas import BASIC, PREMIUM, TierLimits
+from tests.admin.official import FOREVER, administer, refusal
 from tests.admin.serving import Served, now_ms
 
 pytestmark = pytest.mark.interop
-
-FOREVER = timedelta(days=10675199, seconds=10085, microseconds=477581)
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("served")) as server:
-        yield server
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[ServiceBusAdministrationClient]:
-    """A client that trusts the self-signed certificate; every queue is gone afterwards."""
-    made = ServiceBusAdministrationClient.from_connection_string(
-        served.connection_string, connection_verify=served.certificate, retry_total=0
-    )
-    with made:
-        yield made
-        for queue in list(made.list_queues()):
-            made.delete_queue(queue.name)
-
-
-@contextmanager
-def administer(server: Served) -> Iterator[ServiceBusAdministrationClient]:
-    """A client of a server that runs meanwhile."""
-    with (
-        server,
-        ServiceBusAdministrationClient.from_connection_string(
-            server.connection_string, connection_verify=server.certificate, retry_total=0
-        ) as client,
-    ):
-        yield client
-
-
-def refusal(failure: pytest.ExceptionInfo[HttpResponseError]) -> int:
-    """The status of a refusal, after checking that its text has a tracking id."""
-    assert "TrackingId:" in str(failure.value)
-    status = failure.value.status_code
-    assert status is not None
-    return status
 
 
 def test_a_queue_is_created_read_and_deleted(client: ServiceBusAdministrationClient) -> None:
@@ -150,11 +109,15 @@ def test_forwards_are_given_by_name_or_address_and_answered_as_addresses(
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("new", {"forward_to": "gone"}, "ForwardTo of 'new' names 'gone', and there is no such entity"),
+        (
+            "new",
+            {"forward_to": "gone"},
+            "ForwardTo of 'new' names 'gone', and there is no such queue or topic",
+        ),
         (
             "new",
             {"forward_dead_lettered_messages_to": "gone"},
-            "ForwardDeadLetteredMessagesTo of 'new' names 'gone', and there is no such entity",
+            "ForwardDeadLetteredMessagesTo of 'new' names 'gone', and there is no such queue or topic",
         ),
         ("new", {"forward_to": "new"}, "messages would go round in a circle: new -> new"),
         ("last", {"forward_to": "first"}, "messages would go round in a circle: last -> first -> last"),
