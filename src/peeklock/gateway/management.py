@@ -75,6 +75,7 @@ RULES_BYTES_MAX = 1_048_576
 100 rules, a page of .NET's, are far smaller, however long their expressions."""
 
 SESSION_NOT_FOUND = Symbol("com.microsoft:session-not-found")
+RULES_NOT_FOUND = Symbol("com.microsoft:rules-not-found")
 
 Answer = tuple[int, Symbol | None, dict[str, Any]]
 """Status, condition and body of a response."""
@@ -361,7 +362,7 @@ def _answer_sessions(effect: SessionsFound, payloads: Payloads | None) -> Answer
 
 def _answer_rules(effect: RulesFound, payloads: Payloads | None) -> Answer:
     if not effect.rules:
-        return 204, None, {}
+        return 204, RULES_NOT_FOUND, {}
     return 200, None, {"rules": rules.encode_rules(effect.rules, RULES_BYTES_MAX)}
 
 
