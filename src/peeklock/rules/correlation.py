@@ -43,11 +43,10 @@ def compile_correlation(
             system.append((name, value))
     user: list[tuple[str, Value]] = []
     for name, value in given.properties:
+        if value is not None:
+            check_value(f"the property {name!r}", value)
         if value is None or not equals_itself(value):
-            raise RuleError(
-                f"The value of the property {name!r} equals nothing, so that no message can match."
-            )
-        check_value(f"the property {name!r}", value)
+            raise RuleError(f"The value of the property {name!r} equals nothing; no message could match.")
         user.append((name, value))
     if not system and not user:
         raise RuleError("The correlation filter is empty; give at least one field or property.")

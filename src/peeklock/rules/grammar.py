@@ -62,8 +62,8 @@ statement: SET property EQ disjunction -> assignment
     | test
 ?test: sum
     | sum (EQ | COMPARE) sum -> comparison
-    | sum _IS _NULL -> is_null
-    | sum _IS _NOT _NULL -> is_not_null
+    | sum _IS NULL -> is_null
+    | sum _IS _NOT NULL -> is_not_null
     | sum _IN _LPAR sum (_COMMA sum)* _RPAR -> is_in
     | sum _NOT _IN _LPAR sum (_COMMA sum)* _RPAR -> not_in
     | sum _LIKE sum (_ESCAPE sum)? -> like
@@ -74,7 +74,7 @@ statement: SET property EQ disjunction -> assignment
     | INTEGER -> integer
     | DECIMAL -> decimal
     | STRING -> string
-    | _NULL -> null
+    | NULL -> null
     | TRUE -> true
     | FALSE -> false
     | PARAMETER -> parameter
@@ -83,8 +83,8 @@ statement: SET property EQ disjunction -> assignment
     | _LPAR disjunction _RPAR
 property: NAME | DELIMITED | NAME DOT NAME | NAME DOT DELIMITED
 
-%declare NAME DELIMITED INTEGER DECIMAL STRING PARAMETER DOT EQ COMPARE SIGN TIMES TRUE FALSE SET REMOVE
-%declare _SEMICOLON _COMMA _OR _AND _NOT _IS _NULL _IN _LIKE _ESCAPE _LPAR _RPAR
+%declare NAME DELIMITED INTEGER DECIMAL STRING PARAMETER DOT EQ COMPARE SIGN TIMES TRUE FALSE NULL SET REMOVE
+%declare _SEMICOLON _COMMA _OR _AND _NOT _IS _IN _LIKE _ESCAPE _LPAR _RPAR
 """
 
 _TOKEN = re.compile(
@@ -124,7 +124,8 @@ _FOREIGN = {
 
 def _keywords(reserved: frozenset[str]) -> dict[str, str]:
     """Keyword -> its token; lark leaves those that begin with _ out of the children."""
-    return {word: word if word in ("TRUE", "FALSE", "SET", "REMOVE") else f"_{word}" for word in reserved}
+    kept = {"TRUE", "FALSE", "NULL", "SET", "REMOVE"}
+    return {word: word if word in kept else f"_{word}" for word in reserved}
 
 
 _KEYWORDS = {"filter": _keywords(RESERVED), "action": _keywords(RESERVED_IN_ACTIONS)}
@@ -216,7 +217,7 @@ class _Builder(Transformer[Token, Any]):
         return Comparison(sign, _value(left, operator), _value(right, operator), position=left.position)
 
     def is_null(self, children: Children) -> IsNull:
-        (looked_at,) = children
+        looked_at, _ = children
         return IsNull(_property(looked_at, "IS NULL"), position=looked_at.position)
 
     def is_not_null(self, children: Children) -> Not:

@@ -137,7 +137,7 @@ def _words(accepted: set[str]) -> str:
         words.append("'='")
     elif "_IN" in accepted:
         words.append("IN or LIKE")
-    elif "_NULL" in accepted and "INTEGER" not in accepted:
+    elif "NULL" in accepted and "INTEGER" not in accepted:
         words.append("NULL or NOT NULL" if "_NOT" in accepted else "NULL")
     elif "_LPAR" in accepted and "INTEGER" not in accepted:
         words.append("'('")
