@@ -369,8 +369,8 @@ def test_every_kind_of_rule_is_shown(
 
 @pytest.mark.parametrize("kind", [Int, Long, UInt, ULong, lambda value: value])
 def test_rules_are_listed_in_pages(desk: Desk, sender: int, kind: Callable[[int], Any]) -> None:
-    """Req: P-03. JavaScript asks for the most that an int can say. Nothing in range is 204, with the condition
-    that the service was recorded to give."""
+    """Req: P-03. JavaScript asks for the most that an int can say. Nothing in range is 204, with the
+    condition that the service was recorded to give."""
     ask(desk, sender, "enumerate-rules", {"top": kind(2**31 - 1), "skip": kind(3)})
     command = desk.take(ListRules)
     assert (command.path, command.skip, command.top) == (PATH, 3, GatewayLimits().reply_count_max)
