@@ -646,7 +646,7 @@ def test_a_file_that_is_written_holds_what_somebody_has_set() -> None:
 
 def test_topics_are_written_with_their_subscriptions_and_their_rules() -> None:
     """Req: A-02."""
-    entities = [
+    entities: list[Description] = [
         SubscriptionDescription("News", "sport", forward_to="q", max_delivery_count=4),
         SubscriptionDescription("News", "all"),
         TopicDescription("News", support_ordering=False),
@@ -806,7 +806,7 @@ FILTERS = st.one_of(
 def test_a_rule_is_read_as_it_was_written(given: Filter, action: SqlAction | None) -> None:
     """Req: A-02, P-02. Values of every type come back as what they were."""
     rules = [RuleDescription("$Default", given, action), RuleDescription("r")]
-    entities = [TopicDescription("t"), SubscriptionDescription("t", "s")]
+    entities: list[Description] = [TopicDescription("t"), SubscriptionDescription("t", "s")]
     text = format_config(entities, {"t/Subscriptions/s": rules})
     assert repr(rules_of(parse_config(text.encode()))) == repr(rules)  # 1 and True are equal, nan is not
 

@@ -215,6 +215,33 @@ def test_a_bad_configuration_stops_the_start_and_names_the_path(tmp_path: Path) 
     assert not (tmp_path / "d").exists()
 
 
+def test_the_emulator_s_configuration_is_followed_and_the_log_says_what_that_took(tmp_path: Path) -> None:
+    """Req: A-02, P-03"""
+    config = Path(__file__).parent / "emulator_config.json"
+    options = ["--durability=os", f"--config={config}"]
+    for created in ((1, 1, 4, 3), (0, 0, 0, 0)):
+        with BrokerProcess(tmp_path, options) as broker:
+            found = health(broker)
+            assert (found["entities"], found["unmatched_messages"]) == (6, 0)
+            assert broker.stop() == 0
+        lines = [json.loads(line) for line in broker.log.read_text().splitlines() if line.startswith("{")]
+        assert [line for line in lines if line.pop("time") and line["event"] == "configuration followed"][
+            -4:
+        ] == [
+            {
+                "level": "info",
+                "event": "configuration followed",
+                "kind": kind,
+                "in_file": in_file,
+                "created": count,
+                "changed": 0,
+            }
+            for kind, in_file, count in zip(
+                ("queue", "topic", "subscription", "rule"), (1, 1, 4, 3), created, strict=True
+            )
+        ]
+
+
 def test_a_resource_lock_keeps_queues_from_being_deleted(tmp_path: Path) -> None:
     """Req: A-03"""
     with BrokerProcess(tmp_path, ["--durability=os", "--resource-lock=cannotdelete"]) as broker:

@@ -35,7 +35,7 @@ from peeklock.rules.filters import (
 )
 from peeklock.server.config import Config, format_config, parse_config
 from peeklock.server.config_form import ConfigError
-from peeklock.server.reconcile import EntityStep, reconcile
+from peeklock.server.reconcile import EntityStep, counted, reconcile
 
 REPLY_TO = (0, 0, 0, 1)
 QUEUE = "UserConfig.Namespaces[0].Queues[0]"
@@ -352,6 +352,26 @@ def test_a_new_subscription_that_is_to_have_no_rules_takes_no_message_at_any_tim
         ),
         RemoveRule("news/Subscriptions/all", "$Default", REPLY_TO),
     ]
+
+
+def test_steps_are_counted_by_kind_with_the_rules_that_come_with_a_subscription() -> None:
+    """Req: A-02."""
+    subscriptions = [
+        {"Name": "all", "Rules": [sql("a", "x = 1"), sql("b", "x = 2")]},
+        {"Name": "default"},
+        {"Name": "none", "Rules": "None"},
+    ]
+    config = read(topics=[{"Name": "news", "Subscriptions": subscriptions}])
+    created = {("topic", False): 1, ("subscription", False): 3, ("rule", False): 2}
+    assert counted(reconcile(config, [], {}, STANDARD)) == created
+    assert config.counts() == {"topic": 1, "subscription": 3, "rule": 2}
+
+    config = read_subscription(
+        Rules=[sql("a", "x = 1"), sql("b", "x = 2")], Properties={"LockDuration": "PT9S"}
+    )
+    rules = {"news/subscriptions/all": [RuleDescription("a", SqlFilter("x = 0"))]}
+    steps = reconcile(config, map(view_of, NEWS), rules, STANDARD)
+    assert counted(steps) == {("subscription", True): 1, ("rule", True): 1, ("rule", False): 1}
 
 
 def test_rules_that_differ_are_changed_and_those_that_the_file_does_not_name_stay() -> None:

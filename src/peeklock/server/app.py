@@ -17,7 +17,6 @@ import ssl
 import sys
 import time
 import uuid
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -270,7 +269,7 @@ class Broker:
 
     async def _configure(self, shard: Shard, config: Config) -> None:
         from peeklock.server.config_form import ConfigError
-        from peeklock.server.reconcile import reconcile
+        from peeklock.server.reconcile import counted, reconcile
 
         self._namespace_name = config.namespace
         try:
@@ -286,7 +285,7 @@ class Broker:
                     raise ConfigError(f"{step.path}: {answer.error}")
         except ConfigError as failure:
             raise StartFailed(f"{self._settings.config}: {failure}") from failure
-        done = Counter((step.kind, step.exists) for step in steps)
+        done = counted(steps)
         for name, count in config.counts().items():
             figures = {"created": done[name, False], "changed": done[name, True]}
             log.info("configuration followed", {"kind": name, "in_file": count, **figures})

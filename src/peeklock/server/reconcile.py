@@ -13,6 +13,7 @@ file does.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
@@ -83,15 +84,13 @@ class NoRulesStep:
 
     path: str
     subscription: str
-    exists = True
-    kind = "rule"
 
     def __call__(self, reply_to: ReplyTo) -> RemoveRule:
         return RemoveRule(self.subscription, DEFAULT_RULE_NAME, reply_to)
 
 
 Step: TypeAlias = EntityStep | RuleStep | NoRulesStep
-"""One command that the file asks for; `exists` says whether it changes something or creates it."""
+"""One command that the file asks for; `path` says where."""
 
 
 def reconcile(
@@ -148,6 +147,20 @@ def reconcile(
             ordered.append(steps[name])
         ordered += rule_steps.get(name, ())
     return ordered
+
+
+def counted(steps: Iterable[Step]) -> Counter[tuple[str, bool]]:
+    """Count by kind, and whether something is changed or created; a first rule comes with its subscription."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    for step in steps:
+        match step:
+            case NoRulesStep():
+                counts["rule", False] -= 1
+            case EntityStep(rule=RuleDescription()):
+                counts.update([(step.kind, step.exists), ("rule", False)])
+            case _:
+                counts[step.kind, step.exists] += 1
+    return counts
 
 
 # Entities
