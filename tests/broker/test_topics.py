@@ -264,6 +264,19 @@ def test_the_dead_letter_of_a_rule_stands_for_all_copies_of_its_subscription() -
     assert has(broker, "split") == [2, 2]
 
 
+def test_an_action_that_fails_keeps_the_plain_copy_back() -> None:
+    """The rule without an action stands before or behind the one that fails. Req: P-04"""
+    broker = Broker()
+    broker.create_topic()
+    broker.subscribe("before")
+    broker.add_rule("before", "divide", TrueFilter(), "SET m = 10 / n")
+    broker.subscribe("behind", TrueFilter(), action="SET m = 10 / n")
+    broker.add_rule("behind", "plain", TrueFilter())
+    broker.publish({"n": 0})
+    for name in ("before", "behind"):
+        assert (has(broker, name), has(broker, name, DEAD)) == ([], [1])
+
+
 def test_an_action_that_fails_is_like_a_filter_that_fails() -> None:
     """Req: P-04"""
     broker = Broker()

@@ -127,20 +127,28 @@ class FanOut:
             message.expires_at_ms = NEVER_MS
         message.scheduled_at_ms = None
         buried = self._buried(failed) if failed else {}
-        acting: list[Rule] = []
+        # An action that fails keeps the plain copy back too.
+        changed: list[tuple[Rule, Message]] = []
+        for rule in matched:
+            if rule.action is not None:
+                self._act(rule, buried, message, subject, changed)
         served: set[int] = set()
         count = 0
         for rule in matched:
             subscription = rule.subscription
-            if rule.action is not None:
-                acting.append(rule)
-            elif subscription.entity_id not in served and subscription.entity_id not in buried:
+            if (
+                rule.action is None
+                and subscription.entity_id not in served
+                and subscription.entity_id not in buried
+            ):
                 if len(subscription.rules) > 1:
                     served.add(subscription.entity_id)
                 count += 1
                 _store(subscription, message.copied(), payload, turn, now_ms, changes, effects)
-        if acting:
-            count += self._act(acting, buried, message, payload, subject, turn, now_ms, changes, effects)
+        for rule, copy in changed:
+            if rule.subscription.entity_id not in buried:
+                count += 1
+                _store(rule.subscription, copy, payload, turn, now_ms, changes, effects)
         for subscription, error in buried.values():
             count += 1
             copy = message.copied()
@@ -149,31 +157,19 @@ class FanOut:
 
     def _act(
         self,
-        acting: list[Rule],
+        rule: Rule,
         buried: dict[int, tuple[Entity, str]],
         message: Message,
-        payload: bytes | None,
         subject: MessageSubject,
-        turn: int | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
-    ) -> int:
-        """Make the copies of rules with an action, each changed by its own."""
-        copies: list[tuple[Rule, Message]] = []
-        for rule in acting:
-            if rule.subscription.entity_id in buried:
-                continue
-            try:
-                copies.append((rule, _changed(message, rule, subject)))
-            except EvaluationError as error:
-                buried.update(self._buried([(rule, error)]))
-        count = 0
-        for rule, copy in copies:
-            if rule.subscription.entity_id not in buried:
-                count += 1
-                _store(rule.subscription, copy, payload, turn, now_ms, changes, effects)
-        return count
+        changed: list[tuple[Rule, Message]],
+    ) -> None:
+        """Make the copy of a rule with an action, unless its subscription gets a dead letter."""
+        if rule.subscription.entity_id in buried:
+            return
+        try:
+            changed.append((rule, _changed(message, rule, subject)))
+        except EvaluationError as error:
+            buried.update(self._buried([(rule, error)]))
 
     def _buried(self, failed: list[tuple[Rule, EvaluationError]]) -> dict[int, tuple[Entity, str]]:
         """Give the subscriptions that dead-letter a message for which a rule could not be evaluated."""
