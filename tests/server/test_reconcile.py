@@ -406,6 +406,15 @@ def test_rules_differ_when_their_values_are_of_different_types() -> None:
     assert isinstance(command, UpdateRule)
 
 
+def test_a_value_whose_type_alone_changes_is_changed_and_agrees_at_the_next_start() -> None:
+    """Req: A-02, P-02. In Python 1 and True are equal."""
+    namespace = empty_namespace(STANDARD)
+    for value, steps in ((1, 2), (True, 1), (True, 0), (1.0, 1)):
+        filtered = {"FilterType": "Correlation", "CorrelationFilter": {"Properties": {"a": value}}}
+        config = read_subscription(Rules=[{"Name": "r", "Properties": filtered}])
+        assert start(namespace, config, STANDARD) == steps
+
+
 def test_a_wrong_expression_is_told_by_its_path_before_anything_is_run() -> None:
     """Req: A-02, P-02."""
     config = read_subscription(Rules=[sql("a", "x = 1"), sql("b", "x = ")])

@@ -499,14 +499,13 @@ class Entities:
         self._require_room_for_rule(rule)
         return rule
 
-    def changed_rule(self, subscription: Entity, description: RuleDescription) -> tuple[Rule, Rule]:
-        """Make what shall stand in the place of a rule; give the old one and the new one.
+    def changed_rule(self, subscription: Entity, description: RuleDescription) -> Rule:
+        """Make what shall stand in the place of a rule.
 
         Raises: ArgumentInvalid, RuleNotFound.
         """
-        old = self.rule(subscription, description.name)
-        about = replace(description, name=old.description.name, created_at_ms=old.description.created_at_ms)
-        return old, Rule(subscription, about)
+        old = self.rule(subscription, description.name).description
+        return Rule(subscription, replace(description, name=old.name, created_at_ms=old.created_at_ms))
 
     def rule(self, subscription: Entity, name: str) -> Rule:
         """Raises: RuleNotFound."""

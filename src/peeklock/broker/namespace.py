@@ -340,11 +340,11 @@ class Namespace:
         self, command: ask.UpdateRule, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         subscription = self._entities.subscription(command.path)
-        old, new = self._entities.changed_rule(subscription, command.rule)
+        new = self._entities.changed_rule(subscription, command.rule)
         self._touch_topic(subscription, now_ms)
-        if new.description != old.description:
-            self._entities.put_rule(new)
-            changes.append(RuleStored(subscription.entity_id, new.description))
+        # Also when they seem equal: 1 and True are, but not to a filter.
+        self._entities.put_rule(new)
+        changes.append(RuleStored(subscription.entity_id, new.description))
         effects.append(do.RulesFound(command.reply_to, [new.description]))
 
     def _remove_rule(

@@ -150,7 +150,7 @@ def reconcile(
 
 
 def counted(steps: Iterable[Step]) -> Counter[tuple[str, bool]]:
-    """Count by kind, and whether something is changed or created; a first rule comes with its subscription."""
+    """Count by kind, and whether something is changed or created. The rule of a new subscription counts."""
     counts: Counter[tuple[str, bool]] = Counter()
     for step in steps:
         match step:
