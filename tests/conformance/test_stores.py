@@ -318,6 +318,7 @@ VALUES: list[Value | None] = [
     UUID("00112233-4455-6677-8899-aabbccddeeff"),
     datetime(1, 1, 1, tzinfo=UTC),
     datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC),
+    datetime(2024, 2, 29, 23, 59, 59),  # noqa: DTZ001 -- it came without a zone
     timedelta(0),
     timedelta.min,
     timedelta.max,

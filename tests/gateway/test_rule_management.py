@@ -188,6 +188,12 @@ def test_a_decimal_is_shown_as_a_double(desk: Desk, sender: int) -> None:
     assert encode({"x": 2.5}) in enumerated(desk, sender, [rule])
 
 
+def test_a_time_without_a_zone_is_shown_as_utc(desk: Desk, sender: int) -> None:
+    """Only the administration API knows such times."""
+    rule = RuleDescription("r", CorrelationFilter(properties=(("x", DAY.replace(tzinfo=None)),)))
+    assert encode({"x": Timestamp(DAY_MS)}) in enumerated(desk, sender, [rule])
+
+
 SQL = {"sql-filter": {"expression": "1=1"}}
 TOO_LARGE = ULong(2**63)
 

@@ -110,6 +110,7 @@ def _joined(pairs: dict[bytes, bytes]) -> bytes:
 def wire_value(value: Value | None) -> Any:
     """Give what AMQP has for a value of an expression."""
     if isinstance(value, datetime):
+        value = value.replace(tzinfo=value.tzinfo or UTC)  # a rule's may have no zone
         return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))
     if isinstance(value, timedelta):
         return Described(Symbol("com.microsoft:timespan"), Long(value // timedelta(microseconds=1) * 10))

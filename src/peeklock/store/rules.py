@@ -168,7 +168,8 @@ def _decode_value(value: Any) -> Value | None:
         case "uuid":
             return UUID(text)
         case "datetime":
-            return datetime.fromisoformat(text).astimezone(UTC)
+            found = datetime.fromisoformat(text)
+            return found if found.tzinfo is None else found.astimezone(UTC)
         case "timedelta_us":
             return timedelta(microseconds=text)
         case "decimal":
