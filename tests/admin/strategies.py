@@ -24,7 +24,7 @@ VALUES = (
     | XML_TEXT
     | st.binary()
     | st.uuids()
-    | st.datetimes(timezones=st.just(UTC))
+    | st.datetimes(timezones=st.none() | st.just(UTC))
     | st.timedeltas()
     | st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30, places=8)
 )

@@ -473,6 +473,7 @@ VALUES: dict[str, Any] = {
     "@no": False,
     "@span": timedelta(days=1, hours=2, minutes=3, milliseconds=4),
     "@time": datetime(2020, 7, 5, 11, 12, 13, tzinfo=UTC),
+    "@naive": datetime(2020, 7, 5, 11, 12, 13),  # noqa: DTZ001 -- [T] wants it back so
 }
 
 

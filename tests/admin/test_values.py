@@ -55,6 +55,7 @@ def pair(kind: str, text: str) -> str:
         ("dateTime", "2020-07-05T11:12:13Z", datetime(2020, 7, 5, 11, 12, 13, tzinfo=UTC)),
         ("dateTime", "2020-07-05T11:12:13.1234567Z", datetime(2020, 7, 5, 11, 12, 13, 123456, UTC)),
         ("dateTime", "2020-07-05T11:12:13.5+02:00", datetime(2020, 7, 5, 9, 12, 13, 500000, UTC)),
+        ("dateTime", "2020-07-05T11:12:13", datetime(2020, 7, 5, 11, 12, 13)),  # noqa: DTZ001
         ("duration", "P1DT2H3M", timedelta(days=1, hours=2, minutes=3)),
         ("duration", "-PT0.000001S", timedelta(microseconds=-1)),
         ("duration", "P10675199DT2H48M5.4775807S", timedelta(10675199, 10085, 477580)),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 
-from peeklock.rules.compiled import compile_filter
-from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
+from peeklock.rules.compiled import compile_action, compile_filter
+from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from tests.rules.subjects import FakeMessage
 
 
@@ -50,3 +51,14 @@ def test_a_correlation_filter_matches_exactly() -> None:
     assert not compiled.matches(FakeMessage({"Color": "Blue", "size": 3}, {"label": "order"}))
     assert not compiled.matches(FakeMessage({"Color": "blue", "size": "3"}, {"label": "order"}))
     assert not compiled.matches(FakeMessage({"Color": "blue", "size": 3}))
+
+
+def test_a_time_without_a_zone_is_in_utc() -> None:
+    """Req: P-02. Source: clients that leave the zone out mean so."""
+    noon = datetime(2024, 2, 29, 12)  # noqa: DTZ001
+    message = FakeMessage({"sent": noon.replace(tzinfo=UTC)})
+    for expression in ("sent = @noon", "sent >= @noon", "sent IN (@noon)"):
+        assert compile_filter(SqlFilter(expression, (("@noon", noon),))).matches(message)
+    assert compile_filter(CorrelationFilter(properties=(("sent", noon),))).matches(message)
+    result = compile_action(SqlAction("SET a = @noon", (("@noon", noon),))).apply(message)
+    assert result.user == {"a": noon.replace(tzinfo=UTC)}

@@ -116,8 +116,8 @@ def _read_date_time(text: str) -> datetime:
     if not _DATE_TIME.fullmatch(text):
         raise ValueError("a time such as 2024-01-31T12:00:00Z is expected")
     found = datetime.fromisoformat(text)
-    # Without a zone it is UTC: the Python client sends its naive datetimes so.
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    # The Python client sends a naive datetime without a zone, and compares it with what it reads.
+    return found if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _read_base64(text: str) -> bytes:

@@ -6,6 +6,7 @@ Owns: what the broker calls. Must not know: how many rules there are, and of wha
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from peeklock.rules.action import ActionResult, CompiledAction, compile_action
@@ -16,6 +17,7 @@ from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlFi
 from peeklock.rules.parser import located, parse_filter
 from peeklock.rules.predicate import Equality, compile_top
 from peeklock.rules.subject import Subject
+from peeklock.rules.values import in_utc
 
 __all__ = ["ActionResult", "CompiledAction", "CompiledFilter", "Equality", "compile_action", "compile_filter"]
 
@@ -62,7 +64,8 @@ def compile_filter(filter: Filter) -> CompiledFilter:
         case FalseFilter():
             return CompiledFilter(False)
         case CorrelationFilter():
-            matches, equalities = compile_correlation(filter)
+            properties = tuple((name, in_utc(value)) for name, value in filter.properties)
+            matches, equalities = compile_correlation(replace(filter, properties=properties))
             return CompiledFilter(matches, equalities, exact=True)
         case SqlFilter(expression, parameters):
             tree = parse_filter(expression)

@@ -10,6 +10,7 @@ Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from peeklock.rules.values import (
     INT64_MIN,
     Combiner,
     affirm,
+    in_utc,
     kind,
     negate,
 )
@@ -42,7 +44,8 @@ Parameters: TypeAlias = Mapping[str, Value | None]
 
 Evaluate: TypeAlias = Callable[[Subject], Value | None]
 
-_SYSTEM = {name.lower(): name.lower() for name in SYSTEM_NAMES} | {"subject": "label"}
+SPELLED = {name.lower(): name for name in SYSTEM_NAMES}
+"""System properties as they are told of, by the names of `Subject.system`."""
 
 
 Made = TypeVar("Made")
@@ -69,22 +72,27 @@ def bind(parameters: Pairs) -> Parameters:
             raise RuleError(f"The parameter {name!r} is given twice; case makes no difference.")
         if value is not None:
             check_value(f"the parameter {name!r}", value)
-        bound[folded] = value
+        bound[folded] = in_utc(value)
     return bound
 
 
-def check_value(owner: str, value: Value) -> None:
-    """Refuse a given value that no expression can use; RuleError names the owner."""
+def usable(owner: str, value: Value) -> Value:
+    """Give a value of a rule as it is compared, times with their zone; RuleError names the owner if it cannot."""
     if kind(value) is None:
         raise RuleError(f"The value of {owner} is of a type that rules cannot use: {type(value).__name__}.")
     if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
         raise RuleError(f"The value of {owner} has more than 64 bits: {value}.")
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
 
 
 def system_name(named: Property) -> str:
     """Give the name by which `Subject.system` knows a property; RuleError if there is none."""
-    found = _SYSTEM.get(named.name.lower())
-    if found is None:
+    found = named.name.lower()
+    if found == "subject":
+        return "label"
+    if found not in SPELLED:
         raise RuleError(
             f"there is no system property {named.name!r}; there are {', '.join(SYSTEM_NAMES)}",
             named.position,

@@ -12,8 +12,9 @@ from typing import TypeAlias
 from uuid import UUID
 
 Value: TypeAlias = bool | int | float | str | bytes | UUID | datetime | timedelta | Decimal
-"""A value of a property, parameter or expression. A `datetime` is aware, in UTC; an `int` has 64 bits, signed
-(one from a message may be an unsigned one of as many)."""
+"""A value of a property, parameter or expression. A `datetime` is in UTC; one of a rule's own may have no
+zone, which means the same and is given back as it was. An `int` has 64 bits, signed (one from a message may
+be an unsigned one of as many)."""
 
 Pairs: TypeAlias = tuple[tuple[str, Value | None], ...]
 """Names and values in the order in which they were given."""

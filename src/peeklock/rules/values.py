@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Hashable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal, DecimalException
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -59,6 +59,13 @@ def kind(value: object) -> str | None:
         # A subclass, such as a number that remembers its AMQP type; bool comes before int.
         found = next((name for known, name in _KINDS.items() if isinstance(value, known)), None)
     return found
+
+
+def in_utc(value: Value | None) -> Value | None:
+    """Give a point in time without a zone the one that it means."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
 
 
 def index_key(value: Value) -> Hashable:
