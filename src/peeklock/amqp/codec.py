@@ -448,9 +448,9 @@ def _within(buf: bytes, end: int) -> int:
     return end
 
 
-def _fixed_bytes(size: int) -> Scalar:
+def _decimal(kind: type[bytes], size: int) -> Scalar:
     def read(buf: bytes, at: int) -> tuple[Any, int]:
-        return _take(buf, at, size), at + size
+        return kind(_take(buf, at, size)), at + size
 
     return read
 
@@ -485,9 +485,9 @@ _SCALARS: dict[int, tuple[Scalar, type]] = {
     0x81: (_read_i64, Long),
     0x72: (_read_float, Float),
     0x82: (_read_double, float),
-    0x74: (_fixed_bytes(4), Decimal32),
-    0x84: (_fixed_bytes(8), Decimal64),
-    0x94: (_fixed_bytes(16), Decimal128),
+    0x74: (_decimal(Decimal32, 4), Decimal32),
+    0x84: (_decimal(Decimal64, 8), Decimal64),
+    0x94: (_decimal(Decimal128, 16), Decimal128),
     0x73: (_read_char, Char),
     0x83: (_read_timestamp, Timestamp),
     0x98: (_read_uuid, uuid.UUID),
@@ -499,7 +499,9 @@ _SCALARS: dict[int, tuple[Scalar, type]] = {
     0xB3: (_read_symbol32, Symbol),
     0x45: (_read_empty_list, list),
 }
-_KEPT_AS_READ: Final = (type(None), bool, float, bytes, str, Symbol, Timestamp, uuid.UUID, list)
+_KEPT_AS_READ: Final = (
+    type(None), bool, float, bytes, str, Symbol, Timestamp, uuid.UUID, list, Decimal32, Decimal64, Decimal128
+)  # fmt: skip
 _ELEMENT_TYPES: dict[int, type] = {code: kind for code, (_, kind) in _SCALARS.items()}
 _ELEMENT_TYPES.update({0xC0: list, 0xD0: list, 0xC1: dict, 0xD1: dict, 0xE0: Array, 0xF0: Array})
 _CODES: Final = frozenset(_ELEMENT_TYPES)

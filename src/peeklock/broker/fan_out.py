@@ -227,11 +227,16 @@ def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:
     """Make the copy for a rule with an action. Raises: EvaluationError."""
     assert rule.action is not None
     result = rule.action.apply(subject)
+    routing = message.routing or Routing()
+    session_id = result.system.get("sessionid")
+    if session_id is not None and routing.partition_key is not None:
+        # The two must not differ: whoever receives the copy could not send it again.
+        result.system.setdefault("partitionkey", session_id)
     copy = message.copied()
     copy.overlay = overlays.with_action(copy.overlay, result, rule.description.name)
     if result.system:
         # What it set decides where the copy goes, as if the sender had.
-        copy.routing = with_overlay(message.routing or Routing(), copy.overlay)
+        copy.routing = with_overlay(routing, copy.overlay)
         if "timetolive" in result.system:
             copy.ttl_ms = _ttl_ms(result.system["timetolive"], rule.description.name)
     return copy

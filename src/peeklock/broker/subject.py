@@ -17,8 +17,9 @@ from typing import Any
 from uuid import UUID
 
 from peeklock.amqp.codec import DecodeError, decode, iter_map_raw
+from peeklock.amqp.decimals import number_of
 from peeklock.amqp.messaging import Properties, Sections, scan
-from peeklock.amqp.types import Described, Symbol, Timestamp
+from peeklock.amqp.types import Decimal32, Decimal64, Decimal128, Described, Symbol, Timestamp
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.rules.filters import Value
 
@@ -197,6 +198,8 @@ def value_of(raw: Any) -> Value | None:
         return None
     if isinstance(raw, datetime | timedelta):
         return raw
+    if isinstance(raw, Decimal32 | Decimal64 | Decimal128):
+        return number_of(raw)
     if isinstance(raw, bool | UUID):
         return raw
     if isinstance(raw, int):

@@ -382,8 +382,8 @@ OPERATIONS: dict[str, Operation] = {
     "com.microsoft:get-session-state": Operation(Right.LISTEN, _read_get_state, _answer_state),
     "com.microsoft:set-session-state": Operation(Right.LISTEN, _read_set_state, _answer_done),
     "com.microsoft:get-message-sessions": Operation(Right.LISTEN, _read_sessions, _answer_sessions),
-    "com.microsoft:add-rule": Operation(Right.MANAGE, _read_add_rule, _answer_done),
-    "com.microsoft:remove-rule": Operation(Right.MANAGE, _read_remove_rule, _answer_done),
+    "com.microsoft:add-rule": Operation(Right.LISTEN, _read_add_rule, _answer_done),
+    "com.microsoft:remove-rule": Operation(Right.LISTEN, _read_remove_rule, _answer_done),
     "com.microsoft:enumerate-rules": Operation(Right.LISTEN, _read_rules, _answer_rules),
     "peeklock:purge-messages": Operation(Right.LISTEN, _read_purge, _answer_purged),
 }

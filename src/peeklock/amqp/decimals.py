@@ -1,0 +1,41 @@
+"""IEEE 754 decimals as AMQP has them, and Python's.
+
+Owns: the binary integer encoding of decimal32, decimal64 and decimal128. Must not know: who needs the number;
+on their way through the broker decimals stay the bytes that they are.
+Source: AMQP 1.6.13 to 1.6.15; IEEE 754-2008, 3.5.2.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from peeklock.amqp.types import Decimal32, Decimal64, Decimal128
+
+_FORMS = {Decimal32: (32, 8, 101), Decimal64: (64, 10, 398), Decimal128: (128, 14, 6176)}
+"""Bits in all, bits of the exponent, its bias."""
+
+_DIGITS = {Decimal32: 7, Decimal64: 16, Decimal128: 34}
+
+
+def number_of(encoded: Decimal32 | Decimal64 | Decimal128) -> Decimal | None:
+    """Give the number that is encoded; None for infinities and what is not a number."""
+    kind = type(encoded)
+    bits, exponent_bits, bias = _FORMS[kind]
+    raw = int.from_bytes(encoded, "big")
+    sign = raw >> (bits - 1)
+    fields = raw & ((1 << (bits - 1)) - 1)
+    width = bits - 1 - exponent_bits
+    if fields >> (bits - 3) != 0b11:
+        exponent = fields >> width
+        coefficient = fields & ((1 << width) - 1)
+    elif fields >> (bits - 5) == 0b1111:
+        return None
+    else:
+        # A coefficient with one more bit: its top three are 100, and the exponent stands two bits later.
+        width -= 2
+        exponent = fields >> width & ((1 << exponent_bits) - 1)
+        coefficient = 0b100 << width | fields & ((1 << width) - 1)
+    if coefficient >= 10 ** _DIGITS[kind]:
+        coefficient = 0  # not canonical: "the value is zero"
+    digits = tuple(int(digit) for digit in str(coefficient))
+    return Decimal((sign, digits, exponent - bias))
