@@ -147,6 +147,22 @@ def test_settings_beyond_the_emulator_s_go_by_their_names_in_the_administration(
     )
 
 
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("ordering", [False, True])
+def test_a_topic_supports_ordering_unless_it_is_partitioned_or_the_file_says_so(
+    partitioned: bool, ordering: bool
+) -> None:
+    """Req: A-02. As over the administration."""
+    topic = {"Name": "t", "Properties": {"EnablePartitioning": partitioned}}
+    (bare,) = read(with_topics(topic)).entities
+    assert bare.description == TopicDescription(
+        "t", enable_partitioning=partitioned, support_ordering=not partitioned
+    )
+    wanted = TopicDescription("t", enable_partitioning=partitioned, support_ordering=ordering)
+    (found,) = read(format_config([wanted], {})).entities
+    assert found.description == wanted
+
+
 def test_a_file_is_read_from_disk_also_with_a_byte_order_mark(tmp_path: Path) -> None:
     """Req: A-02."""
     file = tmp_path / "Config.json"

@@ -81,6 +81,10 @@ class EntityConfig:
     @property
     def description(self) -> Description:
         """The entity as a new one would be."""
+        if isinstance(self.bare, TopicDescription):
+            # As over the administration: over its partitions a topic has no order that it could keep.
+            ordering = {"support_ordering": not self.settings.get("enable_partitioning", False)}
+            return replace(self.bare, **(ordering | {**self.settings}))
         return replace(self.bare, **self.settings)
 
 
@@ -137,12 +141,13 @@ def format_config(entities: Iterable[Description], rules: Mapping[str, Iterable[
             case QueueDescription():
                 queues.append(_entry(entity.name, entity, QueueDescription(entity.name)))
             case TopicDescription():
-                entry = _entry(entity.name, entity, TopicDescription(entity.name))
+                bare_topic = TopicDescription(entity.name, support_ordering=not entity.enable_partitioning)
+                entry = _entry(entity.name, entity, bare_topic)
                 entry["Subscriptions"] = subscriptions.setdefault(entity.name.lower(), [])
                 topics.append(entry)
             case SubscriptionDescription():
-                default = SubscriptionDescription(entity.topic_name, entity.subscription_name)
-                entry = _entry(entity.subscription_name, entity, default)
+                bare = SubscriptionDescription(entity.topic_name, entity.subscription_name)
+                entry = _entry(entity.subscription_name, entity, bare)
                 entry |= _rules_entry(rules.get(entity.name, ()))
                 subscriptions.setdefault(entity.topic_name.lower(), []).append(entry)
     namespace = {"Name": EMULATOR_NAMESPACE, "Queues": queues, "Topics": topics}
