@@ -7,13 +7,26 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-from peeklock.admin.queues import IMMUTABLE, SETTINGS
-from peeklock.broker.descriptions import UNLIMITED_MS
+from peeklock.admin import queues, subscriptions, topics
+from peeklock.broker.descriptions import (
+    KINDS,
+    UNLIMITED_MS,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
-from peeklock.server.config import QUEUE_PROPERTIES
+from peeklock.server.config import parse_config
+from peeklock.server.config_settings import IMMUTABLE, PROPERTIES
+from peeklock.server.reconcile import reconcile
 
 PAGE = (Path(__file__).parents[2] / "docs/entities.md").read_text(encoding="utf-8")
 TIERS = (BASIC, STANDARD, PREMIUM)
+IN_ADMINISTRATION = {
+    QueueDescription: queues,
+    TopicDescription: topics,
+    SubscriptionDescription: subscriptions,
+}
 
 
 def rows(heading: str) -> dict[str, list[str]]:
@@ -26,16 +39,27 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 def test_every_setting_has_its_row() -> None:
     table = rows("Every setting")
-    assert set(table) == {f"`{setting}`" for setting in SETTINGS}
-    for setting in SETTINGS:
-        *_, changes = table[f"`{setting}`"]
-        assert (changes == "yes") is (setting not in IMMUTABLE), setting
+    settings = {setting for module in IN_ADMINISTRATION.values() for setting in module.SETTINGS}
+    assert set(table) == {f"`{setting}`" for setting in settings}
+    for setting in settings:
+        of, *_, changes = table[f"`{setting}`"]
+        has = [kind for kind, module in IN_ADMINISTRATION.items() if setting in module.SETTINGS]
+        assert of == ", ".join(KINDS[kind].value for kind in has)
+        assert {setting in IN_ADMINISTRATION[kind].IMMUTABLE for kind in has} == {changes == "no"}, setting
 
 
 def test_settings_have_one_name_in_the_file_and_in_the_administration() -> None:
     """Req: A-02"""
-    in_administration = {setting: field for setting, (field, _) in SETTINGS.items()}
-    assert {setting: field for setting, (field, _) in QUEUE_PROPERTIES.items()} == in_administration
+    for kind, module in IN_ADMINISTRATION.items():
+        in_administration = {setting: field for setting, (field, _) in module.SETTINGS.items()}
+        assert {setting: field for setting, (field, _) in PROPERTIES[kind].items()} == in_administration
+        assert {setting for setting in IMMUTABLE if setting in PROPERTIES[kind]} == set(module.IMMUTABLE)
+
+
+def test_the_configuration_on_the_page_is_taken() -> None:
+    """Req: A-02"""
+    (example,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(reconcile(parse_config(example.encode()), [], {}, STANDARD)) == 5
 
 
 def _yes(field: str) -> Callable[[TierLimits], str]:
@@ -60,7 +84,19 @@ CELLS: dict[str, tuple[str, Callable[[TierLimits], str]]] = {
         ),
     ),
     "largest `MaxSizeInMegabytes`": ("max_size_mb_max", lambda tier: f"{tier.max_size_mb_max:,}"),
-    "queues with `--enforce-quotas`": ("queues_max", lambda tier: f"{tier.queues_max:,}"),
+    "queues and topics with `--enforce-quotas`": ("queues_max", lambda tier: f"{tier.queues_max:,}"),
+    "subscriptions of a topic with `--enforce-quotas`": (
+        "subscriptions_max",
+        lambda tier: f"{tier.subscriptions_max:,}",
+    ),
+    "SQL, true and false filters of a topic with `--enforce-quotas`": (
+        "sql_filters_max",
+        lambda tier: f"{tier.sql_filters_max:,}",
+    ),
+    "correlation filters of a topic with `--enforce-quotas`": (
+        "correlation_filters_max",
+        lambda tier: f"{tier.correlation_filters_max:,}",
+    ),
     "largest time-to-live": (
         "ttl_ms_max",
         lambda tier: "any" if tier.ttl_ms_max == UNLIMITED_MS else f"{tier.ttl_ms_max // 86_400_000} days",
@@ -70,12 +106,13 @@ CELLS: dict[str, tuple[str, Callable[[TierLimits], str]]] = {
         "session_state_bytes_max",
         lambda tier: _kib(tier.session_state_bytes_max),
     ),
+    "topics": ("topics", _yes("topics")),
     "duplicate detection": ("duplicate_detection", _yes("duplicate_detection")),
     "deferral": ("deferral", _yes("deferral")),
     "sessions": ("sessions", _yes("sessions")),
     "forwarding": ("forwarding", _yes("forwarding")),
     "transactions": ("transactions", _yes("transactions")),
-    "partitioning of one queue": ("partitioning", _yes("partitioning")),
+    "partitioning of one queue or topic": ("partitioning", _yes("partitioning")),
     "idle deletion": ("idle_deletion", _yes("idle_deletion")),
 }
 """First cell of a row -> the field that it shows, and how."""
