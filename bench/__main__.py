@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.list:
         for name, scenario in SCENARIOS.items():
-            print(f"{name:12} {(scenario.__doc__ or '').splitlines()[0]}")
+            print(f"{name:13} {(scenario.__doc__ or '').splitlines()[0]}")
         return 0
     unknown = set(options.scenarios) - set(SCENARIOS)
     if unknown:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.loadgen import Load, LoadFailed, drive
 from bench.results import Results
-from bench.systems import Peeklock, RabbitNode, Settings, StartFailed, System
+from bench.systems import Peeklock, RabbitNode, Settings, StartFailed, System, Topics
 
 MB = 1_000_000  # the aims are in decimal megabytes
 
@@ -40,13 +40,13 @@ class Run:
         """Return the number of messages of a step: a tenth in a quick run."""
         return full // 10 if self.quick else full
 
-    def fresh_peeklock(self, settings: Settings | None = None) -> Peeklock:
+    def fresh_peeklock(self, settings: Settings | None = None, topics: Topics | None = None) -> Peeklock:
         """A broker on an empty folder of its own; the scenario stops it.
 
-        It has the queue `bench`, and those for which there are settings, by name.
+        It has the queue `bench`, those for which there are settings, by name, and the topics.
         """
         folder = self.folder / f"fresh-{next(self.numbers)}"
-        return Peeklock(folder, ("bench", *(settings or {})), settings or {})
+        return Peeklock(folder, ("bench", *(settings or {})), settings or {}, topics or {})
 
     def left_out(self, scenario: str, error: Exception) -> None:
         """Note what could not be measured, and why."""

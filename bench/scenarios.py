@@ -1,7 +1,8 @@
 """What is done to the brokers, and what is measured while it is done: a plain queue, beside RabbitMQ's.
 
 Each scenario adds rows to `Results`. Systems take turns within a scenario, A B A B, so that a slow minute of
-the machine meets all of them; the report quotes medians. What other queues cost is in `queue_kinds`.
+the machine meets all of them; the report quotes medians. What other queues cost is in `queue_kinds`, what
+topics cost in `topics`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bench.loadgen import LoadFailed, drive, idle_connections
 from bench.queue_kinds import SCENARIOS as QUEUE_KINDS
 from bench.run import MB, Run, drive_queue, settle_options
 from bench.systems import Peeklock, StartFailed, System, rss_bytes
+from bench.topics import SCENARIOS as TOPICS
 
 
 def send_and_receive(run: Run) -> None:
@@ -235,4 +237,5 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     "delayed": delayed,
     "backlog": backlog,
     **QUEUE_KINDS,
+    **TOPICS,
 }

@@ -18,12 +18,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from bench.loadgen import Endpoint
+from peeklock.store.folder import DATABASE_NAME
+from peeklock.store.looking import looked_at
 
 # The keys that the emulator has, which a broker without a configured key takes.
 KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
@@ -33,6 +35,9 @@ RABBITMQ_SERVER = Path(
 
 Settings = Mapping[str, Mapping[str, object]]
 """Settings of queues as in Config.json, by name of the queue."""
+
+Topics = Mapping[str, Sequence[Mapping[str, object]]]
+"""The rules of topics as in Config.json, by name of the topic, for each rule a subscription of its name."""
 
 
 class StartFailed(Exception):
@@ -64,6 +69,7 @@ class Peeklock:
     folder: Path
     queues: tuple[str, ...]
     settings: Settings = field(default_factory=dict)
+    topics: Topics = field(default_factory=dict)
     name: str = "peeklock"
     process: subprocess.Popen[str] | None = None
     port: int = 0
@@ -74,11 +80,21 @@ class Peeklock:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "Config.json"
         # A lock outlives any scenario, so that no lapse is measured by accident.
-        entities = [
-            {"Name": name, "Properties": {"LockDuration": "PT5M", **self.settings.get(name, {})}}
-            for name in self.queues
+        locking: dict[str, object] = {"LockDuration": "PT5M"}
+        queues = [
+            {"Name": name, "Properties": {**locking, **self.settings.get(name, {})}} for name in self.queues
         ]
-        namespace = {"Name": "sbemulatorns", "Queues": entities, "Topics": []}
+        topics = [
+            {
+                "Name": name,
+                "Properties": {},
+                "Subscriptions": [
+                    {"Name": rule["Name"], "Properties": locking, "Rules": [rule]} for rule in rules
+                ],
+            }
+            for name, rules in self.topics.items()
+        ]
+        namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": topics}
         config.write_text(
             json.dumps({"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}})
         )
@@ -134,6 +150,12 @@ class Peeklock:
         """Bytes that the data folder takes on disk (blocks, not lengths)."""
         files = (self.folder / "data").rglob("*")
         return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
+
+    def body_bytes(self) -> int:
+        """Bytes of bodies in the database."""
+        with looked_at(self.folder / "data" / DATABASE_NAME) as db:
+            size_bytes: int = db.execute("SELECT coalesce(sum(length(data)), 0) FROM body").fetchone()[0]
+        return size_bytes
 
 
 @dataclass(slots=True)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench import topics
+from bench.administration import Administration
 from bench.client import Client
 from bench.loadgen import LoadFailed, hand_out, offered
 from bench.run import drive_queue, settle_options
@@ -23,7 +25,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peeklock]:
         "sessions": {"RequiresSession": True},
         "ids": {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "P1D"},
     }
-    system = Peeklock(tmp_path_factory.mktemp("broker"), ("bench", "sessions", "ids"), settings)
+    made = {name: topics.rules(6, make) for name, make in topics.FILTERS.items()}
+    system = Peeklock(tmp_path_factory.mktemp("broker"), ("bench", "sessions", "ids"), settings, made)
     system.start()
     yield system
     system.stop()
@@ -72,3 +75,30 @@ def test_transactions_take_one_message_and_leave_two(broker: Peeklock) -> None:
     with Client(broker.endpoint()) as client:
         assert client.transactions("bench", 40, 4, encode_message(data=b"two")) > 0
     drive_queue(broker, "recv", 80, *settle_options(broker))
+
+
+@pytest.mark.parametrize("topic", [name for name in topics.FILTERS if name != "everything"])
+def test_a_message_for_a_tenant_comes_to_two_subscriptions(broker: Peeklock, topic: str) -> None:
+    drive_queue(broker, "send", 8, "-t", "4", queue=topic)
+    for number in range(6):  # of three of the four tenants
+        drive_queue(broker, "recv", 2, *settle_options(broker), queue=topics.subscription(number, topic))
+    with pytest.raises(LoadFailed, match="no progress"):  # there are no more
+        drive_queue(broker, "recv", 1, "-T", "0.1", queue=topics.subscription(5, topic))
+
+
+def test_copies_for_all_share_one_body(broker: Peeklock) -> None:
+    drive_queue(broker, "send", 100, queue="everything")
+    assert 100 * 1024 < broker.body_bytes() < 2 * 100 * 1024  # beside what other tests left
+    for number in range(6):
+        path = topics.subscription(number, "everything")
+        drive_queue(broker, "recv", 100, *settle_options(broker), queue=path)
+
+
+def test_subscriptions_come_and_go_while_a_broker_runs(broker: Peeklock) -> None:
+    with Administration(broker.endpoint()) as administration:
+        administration.create_subscription("everything", "new")
+        with pytest.raises(LoadFailed, match="409"):
+            administration.create_subscription("everything", "new")
+        administration.delete("everything/Subscriptions/new")
+        with pytest.raises(LoadFailed, match="404"):
+            administration.delete("everything/Subscriptions/new")
