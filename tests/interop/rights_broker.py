@@ -12,6 +12,10 @@ from peeklock.server.app import Settings, serve
 RULES = (
     SasRule("sender", "sender-key", rights=frozenset({Right.SEND})),
     SasRule("listener", "listener-key", rights=frozenset({Right.LISTEN})),
+    SasRule("of-topic", "of-topic-key", rights=frozenset({Right.SEND, Right.LISTEN}), path="t"),
+    SasRule(
+        "of-subscription", "of-subscription-key", rights=frozenset({Right.LISTEN}), path="t/Subscriptions/a"
+    ),
 )
 
 if __name__ == "__main__":

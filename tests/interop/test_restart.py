@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceBusSubQueue
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageState, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageLockLostError
-from azure.servicebus.management import ServiceBusAdministrationClient
+from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleAction, SqlRuleFilter
 
 from peeklock.demo.broker import BrokerProcess
 from tests.interop.clients import Api, Background, Links
@@ -27,6 +27,15 @@ def mortal(tmp_path: Path, tls_pair: tuple[Path, Path]) -> Iterator[BrokerProces
         ) as administration:
             administration.create_queue("q", requires_duplicate_detection=True)
         yield process
+
+
+@pytest.fixture
+def administration(mortal: BrokerProcess, tls_pair: tuple[Path, Path]) -> Iterator[Any]:
+    """The official administration client of that broker."""
+    with ServiceBusAdministrationClient.from_connection_string(
+        mortal.connection_string, connection_verify=str(tls_pair[0])
+    ) as client:
+        yield client
 
 
 @pytest.fixture
@@ -93,3 +102,65 @@ def test_a_stopped_broker_says_goodbye_and_clients_go_on_after_it_is_back(
         assert bodies(again) == ["1", "2", "3"]
         assert again[0].delivery_count == 0
         assert again[0].lock_token != held.lock_token
+
+
+def test_topics_rules_and_copies_are_there_after_the_broker_was_killed(
+    mortal: BrokerProcess, administration: Any, background: Background
+) -> None:
+    """Each copy as it was in its subscription, and what actions changed; rules that were changed, removed and
+    added; numbers go on; ids seen and what is scheduled hold for the topic.
+
+    Req: R-01, R-02, P-01, P-02, P-03, L-12, S-01, S-05, D-01
+    """
+    administration.create_topic("t", requires_duplicate_detection=True)
+    administration.create_subscription("t", "all")
+    administration.create_subscription("t", "some", requires_session=True)
+    administration.create_rule("t", "some", "gone")
+    administration.delete_rule("t", "some", "gone")
+    administration.delete_rule("t", "some", "$Default")
+    administration.create_rule("t", "some", "big", filter=SqlRuleFilter("n > 100"))
+    rule = administration.get_rule("t", "some", "big")
+    rule.filter = SqlRuleFilter("n > @n", parameters={"@n": 2})
+    rule.action = SqlRuleAction("SET sys.SessionId = 's'; SET n = n * 10")
+    administration.update_rule("t", "some", rule)
+
+    def message(n: int) -> ServiceBusMessage:
+        return ServiceBusMessage(str(n), message_id=f"id {n}", application_properties={"n": n})
+
+    with ServiceBusClient.from_connection_string(mortal.connection_string, retry_backoff_factor=0.05) as made:
+        client = Links(made, background)
+        with (
+            client.get_topic_sender("t") as sender,
+            client.get_subscription_receiver("t", "all") as receiver,
+            client.get_subscription_receiver("t", "all", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as of_dead,
+        ):
+            sender.send_messages([message(n) for n in (1, 2, 3, 4)])
+            due = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+            (scheduled,) = sender.schedule_messages(message(5), due)
+            completed, deferred, dead, held = take(receiver, 4)
+            receiver.complete_message(completed)
+            receiver.defer_message(deferred)
+            receiver.dead_letter_message(dead, reason="before the kill")
+            before = list(administration.list_rules("t", "some"))
+            mortal.kill()
+            mortal.start()
+            with pytest.raises(MessageLockLostError):
+                receiver.complete_message(held)
+            sender.send_messages([message(1), message(6)])
+            after = list(administration.list_rules("t", "some"))
+            assert [vars(rule.filter) for rule in after] == [vars(rule.filter) for rule in before]
+            assert [(rule.name, rule.action.sql_expression) for rule in after] == [
+                ("big", "SET sys.SessionId = 's'; SET n = n * 10")
+            ]
+            sender.cancel_scheduled_messages(scheduled)
+            messages = take(receiver, 2)
+            assert [(str(one), one.sequence_number, one.enqueued_sequence_number) for one in messages] == [
+                ("4", 4, 4),
+                ("6", 5, 6),
+            ]
+            assert [one.delivery_count for one in messages] == [0, 0]
+            assert bodies(receiver.receive_deferred_messages(2)) == ["2"]
+            assert take_one(of_dead).dead_letter_reason == "before the kill"
+            with client.get_subscription_receiver("t", "some", session_id="s") as some:
+                found = {str(one): one.application_properties for one in take(some, 3)}
+                assert found == {str(n): {b"n": 10 * n, b"RuleName": b"big"} for n in (3, 4, 6)}

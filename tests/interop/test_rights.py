@@ -6,21 +6,28 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusAuthorizationError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from peeklock.demo.broker import READY
-from tests.interop.clients import Api
+from tests.interop.clients import Api, Background, Links
 
 CONFIG = {
     "UserConfig": {
-        "Namespaces": [{"Name": "sbemulatorns", "Queues": [{"Name": "q"}], "Topics": []}],
+        "Namespaces": [
+            {
+                "Name": "sbemulatorns",
+                "Queues": [{"Name": "q"}],
+                "Topics": [{"Name": "t", "Subscriptions": [{"Name": "a"}, {"Name": "b"}]}],
+            }
+        ],
         "Logging": {"Type": "Console"},
     }
 }
@@ -59,6 +66,10 @@ def client(api: Api, ports: tuple[int, int]) -> Iterator[Callable[[str], Any]]:
         one.close()
 
 
+def _client(port: int, rule: str) -> ServiceBusClient:
+    return ServiceBusClient.from_connection_string(_connection_string(port, rule), retry_total=0)
+
+
 def _connection_string(port: int, rule: str) -> str:
     keys = f"SharedAccessKeyName={rule};SharedAccessKey={rule}-key"
     return f"Endpoint=sb://localhost:{port};{keys};UseDevelopmentEmulator=true;"
@@ -80,6 +91,43 @@ def test_a_key_that_may_listen_receives_and_cannot_send(client: Callable[[str], 
     receiver.close()
     with pytest.raises(ServiceBusAuthorizationError):
         client("listener").get_queue_sender("q").send_messages(ServiceBusMessage("hello"))
+
+
+def test_a_key_opens_the_subscriptions_of_what_it_belongs_to(
+    ports: tuple[int, int], background: Background
+) -> None:
+    """That of a topic sends to it and receives from all its subscriptions, and from nothing else; that of a
+    subscription receives from this one, its dead letters too, and cannot send.
+
+    Req: R-04, P-01
+    """
+    with ExitStack() as stack:
+        of_topic, of_subscription, sender, listener = (
+            Links(stack.enter_context(_client(ports[0], rule)), background)
+            for rule in ("of-topic", "of-subscription", "sender", "listener")
+        )
+        stack.callback(background.join)
+        allowed = (
+            of_topic.get_topic_sender("t"),
+            of_topic.get_subscription_receiver("t", "a"),
+            of_topic.get_subscription_receiver("t", "b"),
+            of_subscription.get_subscription_receiver("t", "a"),
+            of_subscription.get_subscription_receiver("t", "a", sub_queue=ServiceBusSubQueue.DEAD_LETTER),
+        )
+        refused = (
+            of_topic.get_queue_receiver("q"),
+            of_subscription.get_subscription_receiver("t", "b"),
+            of_subscription.get_topic_sender("t"),
+            sender.get_subscription_receiver("t", "a"),
+            listener.get_topic_sender("t"),
+        )
+        for link in (*allowed, *refused):
+            stack.enter_context(link)
+        for link in allowed:
+            link.opened()
+        for link in refused:
+            with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
+                link.opened()
 
 
 @pytest.mark.parametrize("rule", ["sender", "listener"])
