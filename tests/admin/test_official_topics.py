@@ -11,6 +11,7 @@ import pytest
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncClient
 from azure.servicebus.management import (
+    ApiVersion,
     AuthorizationRule,
     CorrelationRuleFilter,
     EntityStatus,
@@ -85,6 +86,38 @@ def test_a_partitioned_topic_shows_the_size_of_all_its_partitions(
     client.update_topic(topic, user_metadata="changed")
     read = client.get_topic("news")
     assert (read.max_size_in_megabytes, read.support_ordering) == (32_768, False)
+
+
+def test_settings_may_be_given_as_text_and_as_dictionaries(client: ServiceBusAdministrationClient) -> None:
+    """Req: A-01. Source: the client's own tests, wire contract 7.8."""
+    topic = client.create_topic("news", auto_delete_on_idle="PT10M", default_message_time_to_live="PT11M")
+    assert topic.auto_delete_on_idle == timedelta(minutes=10)
+    client.update_topic({**dict(topic), "default_message_time_to_live": "PT11M2S"}, support_ordering=False)
+    read = client.get_topic("news")
+    assert (read.default_message_time_to_live, read.support_ordering) == (timedelta(seconds=662), False)
+    subscription = client.create_subscription("news", "eu", lock_duration="PT13S")
+    client.update_subscription("news", {**dict(subscription), "auto_delete_on_idle": "PT10M1S"})
+    found = client.get_subscription("news", "eu")
+    assert (found.lock_duration, found.auto_delete_on_idle) == (timedelta(seconds=13), timedelta(seconds=601))
+
+
+def test_the_oldest_version_of_the_protocol_is_served(served: Served) -> None:
+    """Req: A-01. Source: the client's own tests."""
+    with ServiceBusAdministrationClient.from_connection_string(
+        served.connection_string,
+        connection_verify=served.certificate,
+        retry_total=0,
+        api_version=ApiVersion.V2017_04,
+    ) as old:
+        old.create_topic("news")
+        old.create_subscription("news", "eu")
+        old.create_rule("news", "eu", "r", filter=SqlRuleFilter("a = 1"))
+        assert [topic.name for topic in old.list_topics()] == ["news"]
+        assert [found.name for found in old.list_subscriptions("news")] == ["eu"]
+        assert [rule.name for rule in old.list_rules("news", "eu")] == ["$Default", "r"]
+        with pytest.raises(HttpResponseError):
+            old.create_topic("other", max_message_size_in_kilobytes=1024)
+        old.delete_topic("news")
 
 
 def test_a_topic_is_updated_with_what_was_read(client: ServiceBusAdministrationClient) -> None:

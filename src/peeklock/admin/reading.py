@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 BODY_BYTES_MAX = 1024 * 1024
-"""The largest legal description, with 12 rules and 1,024 characters of metadata, has under 32 KiB. Ours."""
+"""The description of an entity has under 32 KiB; the values in a rule may take the rest. Our choice."""
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 _NIL = "{http://www.w3.org/2001/XMLSchema-instance}nil"
