@@ -56,7 +56,7 @@ def main() -> None:
     Try it:          peeklock demo
     Run it:          peeklock serve --data ./data
     Verify a store:  peeklock check ./data
-    Save its queues: peeklock export ./data > Config.json
+    Save its set-up: peeklock export ./data > Config.json
     """
 
 
@@ -115,12 +115,12 @@ def main() -> None:
 @click.option(
     "--resource-lock",
     type=click.Choice(["CanNotDelete"], case_sensitive=False),
-    help="Lock the namespace: with CanNotDelete nobody can delete a queue, only its own idleness can.",
+    help="Lock the namespace: with CanNotDelete nobody can delete an entity, only its own idleness can.",
 )
 @click.option(
     "--enforce-quotas",
     is_flag=True,
-    help="Hold each queue to its MaxSizeInMegabytes and the namespace to the tier's number of queues.",
+    help="Hold each queue and topic to its MaxSizeInMegabytes and the namespace to the tier's counts.",
 )
 @click.option(
     "--min-free",
@@ -197,7 +197,7 @@ def check(folder: Path) -> None:
 @main.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def export(folder: Path) -> None:
-    """Write the queues of the store in DIR as a configuration file.
+    """Write the queues, topics and rules of the store in DIR as a configuration file.
 
     It goes to standard output; `peeklock serve --config` takes it. Nothing is touched, also while a broker
     runs.
