@@ -18,7 +18,15 @@ from uuid import UUID
 
 from peeklock.rules.ast import Property, Remove, Set, Statement
 from peeklock.rules.errors import EvaluationError, RuleError
-from peeklock.rules.expression import Fixed, Parameters, as_closure, bind, compile_expression, system_name
+from peeklock.rules.expression import (
+    SPELLED,
+    Fixed,
+    Parameters,
+    as_closure,
+    bind,
+    compile_expression,
+    system_name,
+)
 from peeklock.rules.filters import SqlAction, Value
 from peeklock.rules.parser import located, parse_action
 from peeklock.rules.subject import Subject
@@ -122,15 +130,16 @@ def fitting(system: str, value: Value | None) -> Value | None:
     Raises:
         EvaluationError: it is of another kind, or out of range.
     """
+    name = f"sys.{SPELLED[system]}"
     if value is None:
         if system == KEPT:
-            raise EvaluationError(f"{system} cannot be set to nothing")
+            raise EvaluationError(f"{name} cannot be set to nothing")
         return None
     if system == ACCEPTED:
         wanted = TIME
     elif system == "timetolive":
         if isinstance(value, timedelta) and value <= timedelta():
-            raise EvaluationError(f"{system} has to be longer than nothing, found {value}")
+            raise EvaluationError(f"{name} has to be longer than nothing, found {value}")
         wanted = DURATION
     else:
         wanted = TEXT
@@ -138,10 +147,10 @@ def fitting(system: str, value: Value | None) -> Value | None:
             value = str(value)
         if system in _IDS and isinstance(value, str) and len(value) > ID_LENGTH_MAX:
             raise EvaluationError(
-                f"the value for {system} has {len(value)} characters; the limit is {ID_LENGTH_MAX}"
+                f"the value for {name} has {len(value)} characters; the limit is {ID_LENGTH_MAX}"
             )
     if kind(value) != wanted:
-        raise EvaluationError(f"{system} takes {wanted}, found {kind(value)}")
+        raise EvaluationError(f"{name} takes {wanted}, found {kind(value)}")
     return value
 
 

@@ -10,7 +10,6 @@ Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -76,15 +75,12 @@ def bind(parameters: Pairs) -> Parameters:
     return bound
 
 
-def usable(owner: str, value: Value) -> Value:
-    """Give a value of a rule as it is compared, times with their zone; RuleError names the owner if it cannot."""
+def check_value(owner: str, value: Value) -> None:
+    """Refuse a given value that no expression can use; RuleError names the owner."""
     if kind(value) is None:
         raise RuleError(f"The value of {owner} is of a type that rules cannot use: {type(value).__name__}.")
     if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
         raise RuleError(f"The value of {owner} has more than 64 bits: {value}.")
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
-    return value
 
 
 def system_name(named: Property) -> str:

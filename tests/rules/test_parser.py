@@ -1,0 +1,228 @@
+"""Text becomes a tree and text again; what is no expression is told apart in words."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peeklock.rules.ast import Predicate, Remove, Set, Statement, unparse, unparse_statements
+from peeklock.rules.compiled import compile_action, compile_filter
+from peeklock.rules.errors import RuleError
+from peeklock.rules.filters import SqlAction, SqlFilter
+from peeklock.rules.parser import DEPTH_MAX, LENGTH_MAX, STATEMENTS_MAX, parse_action, parse_filter
+from tests.rules.strategies import EXPRESSIONS, PREDICATES, PROPERTIES
+
+STATEMENTS = st.builds(Set, PROPERTIES, EXPRESSIONS) | st.builds(Remove, PROPERTIES)
+
+
+@given(PREDICATES)
+def test_a_tree_is_parsed_from_its_text(tree: Predicate) -> None:
+    """Req: P-02"""
+    text = unparse(tree)
+    if len(text) <= LENGTH_MAX:
+        parsed = parse_filter(text)
+        assert parsed == tree
+        assert repr(parsed) == repr(tree)  # 1 == True == 1.0
+        assert unparse(parsed) == text
+
+
+@given(st.lists(STATEMENTS, min_size=1, max_size=4).map(tuple))
+def test_statements_are_parsed_from_their_text(statements: tuple[Statement, ...]) -> None:
+    text = unparse_statements(statements)
+    if len(text) <= LENGTH_MAX:
+        assert repr(parse_action(text)) == repr(statements)
+
+
+PIECES = """a b 'x' 1 2.5 @p [n] "q" = <> < ( ) ( ) , . ; + - * / % AND OR NOT IN LIKE ESCAPE IS NULL EXISTS(
+TRUE FALSE SET REMOVE sys. user. p( newid() ' [ ] $"""
+
+
+@given(st.lists(st.sampled_from(PIECES.split()), max_size=12).map(" ".join) | st.text(max_size=30))
+@settings(max_examples=300)
+def test_any_text_is_a_rule_or_gives_a_rule_error(text: str) -> None:
+    refused: list[RuleError] = []
+    for make in (
+        lambda: compile_filter(SqlFilter(text, (("@p", 1),))),
+        lambda: compile_action(SqlAction(text, (("@p", 1),))),
+    ):
+        try:
+            make()
+        except RuleError as error:
+            refused.append(error)
+    for error in refused:
+        assert str(error)
+        assert error.position is None or 1 <= error.position <= len(text) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a =", "Expected a value after '=', found the end of the expression; at position 4, marked ^: a =^"),
+        ("a = ) b", "Expected a value after '=', found ')'; at position 5, marked ^: a = ^) b"),
+        ("a = 1 AND", "Expected a condition after 'AND', found the end of the expression"),
+        ("a = 1 b", "Expected an operator or the end after '1', found 'b'; at position 7"),
+        ("(a = 1", "Expected ')' after '1', found the end of the expression; at position 7"),
+        ("a NOT b", "Expected IN or LIKE after 'NOT', found 'b'"),
+        ("a IS 5", "Expected NULL or NOT NULL after 'IS', found '5'"),
+        ("a IS NOT 5", "Expected NULL after 'NOT', found '5'"),
+        ("a IN 5", "Expected '(' after 'IN', found '5'"),
+        ("a IN (1 2)", "Expected an operator or ',' or ')' after '1', found '2'"),
+        ("a IS NULL b", "Expected AND or OR or the end after 'NULL', found 'b'"),
+        ("a = 'x", "A text begins here whose closing ' is missing; at position 5"),
+        ("[a = 1", "A name begins here whose closing ] is missing; at position 1"),
+        ("a == 1", "Expected a value after '=', found '='; one = compares; at position 4"),
+        ("a && b", "Expected an operator, found '&'; write AND; at position 3"),
+        ("a = $", "The character '$' has no meaning; at position 5"),
+        ("upper(a) = 'X'", "There is no function 'upper', only newid(), property(name), p(name) and EXISTS"),
+        ("newid(2) = 1", "The function 'newid' takes nothing, found 1 values; at position 1"),
+        ("x.y = 1", "There is no scope 'x', only sys and user; write [x.y] for a property with a dot"),
+        (
+            "sys.like = 1",
+            "Expected the name of a property after '.', found 'like'; write [like] for",
+        ),
+        ("sys.Colour = 1", "There is no system property 'Colour'; there are MessageId, CorrelationId"),
+        ("5", "Expected a condition, such as color = 'blue', found a value; at position 1"),
+        ("a OR 5", "Expected a condition beside OR, such as color = 'blue', found a value; at position 6"),
+        ("a = (b = 1)", "Expected a value beside '=', found a condition; at position 6"),
+        ("a = @p", "The parameter '@p' has no value; at position 5"),
+        ("a LIKE 5", "LIKE takes a text as its pattern, found a number; at position 8"),
+        ("a LIKE 'x' ESCAPE 'yy'", "ESCAPE takes one character, found 'yy'"),
+        ("a = 1 / 0", "1 / 0: a division by zero; at position 5"),
+        ("a = 'x' - 1", "- cannot be applied to a text and a number; at position 5"),
+        ("a = 9223372036854775808", "The number 9223372036854775808 has more than 64 bits; at position 5"),
+        ("1 IS NULL", "Expected a property beside IS NULL; at position 1"),
+        ("", "The expression is empty."),
+        (" \t\n", "The expression is empty."),
+    ],
+)
+def test_an_error_says_where_it_is_and_what_was_expected(text: str, says: str) -> None:
+    """Req: P-02"""
+    with pytest.raises(RuleError) as refused:
+        compile_filter(SqlFilter(text))
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a = 1", "Expected SET or REMOVE, found 'a'; at position 1"),
+        ("SET a 1", "Expected '=' after 'a', found '1'"),
+        ("SET", "Expected the name of a property after 'SET', found the end of the expression"),
+        (
+            "SET set = 1",
+            "Expected the name of a property after 'SET', found 'set'; write [set] for",
+        ),
+        ("SET a = b = 1", "Expected a value beside '=', found a condition"),
+        ("SET a = 1,", "Expected SET or REMOVE after ',', found the end of the expression"),
+        ("SET sys.Size = 1", "The system property 'Size' cannot be set; at position 5"),
+        ("SET sys.Colour = 1", "There is no system property 'Colour'"),
+        ("SET sys.Label = TRUE", "Sys.Label takes a text, found a boolean; at position 17"),
+    ],
+)
+def test_an_error_of_an_action_says_the_same(text: str, says: str) -> None:
+    """Req: P-02"""
+    with pytest.raises(RuleError) as refused:
+        compile_action(SqlAction(text))
+    assert says in str(refused.value)
+
+
+def test_a_long_expression_is_shown_in_part() -> None:
+    text = " AND ".join(["color = 'blue'"] * 20) + " AND ) OR " + " OR ".join(["size = 1"] * 20)
+    with pytest.raises(RuleError) as refused:
+        parse_filter(text)
+    excerpt = "at position 381, marked ^: ... AND color = 'blue' AND ^) OR size = 1 OR size = ..."
+    assert excerpt in str(refused.value)
+
+
+def test_an_expression_at_the_limit_is_parsed_and_one_past_it_is_not() -> None:
+    """Req: P-02"""
+    longest = "a = '" + "x" * (LENGTH_MAX - 6) + "'"
+    assert parse_filter(longest)
+    with pytest.raises(RuleError, match=r"1025 characters; the limit is 1024"):
+        parse_filter(longest + " ")
+    with pytest.raises(RuleError, match=r"1025 characters; the limit is 1024"):
+        parse_action("SET a = 1" + " " * (LENGTH_MAX - 8))
+
+
+def test_an_action_at_the_limit_of_statements_is_parsed_and_one_past_it_is_not() -> None:
+    """Req: P-02"""
+    assert len(parse_action("SET a=1;" * STATEMENTS_MAX)) == STATEMENTS_MAX
+    with pytest.raises(RuleError, match=r"33 statements; the limit is 32"):
+        parse_action("SET a=1;" * (STATEMENTS_MAX + 1))
+
+
+def test_nesting_at_the_limit_is_parsed_and_one_past_it_is_not() -> None:
+    at_limit = "NOT " * (DEPTH_MAX - 2) + "a = 1"
+    assert compile_filter(SqlFilter(at_limit))
+    with pytest.raises(RuleError, match=r"Nested more than 32 levels deep"):
+        compile_filter(SqlFilter("NOT " + at_limit))
+
+
+WORST = [
+    "(" * 509 + "1=1" + ")" * 509,
+    "(" * LENGTH_MAX,
+    ")" * LENGTH_MAX,
+    "NOT " * 255 + "a",
+    "- " * 500 + "a = 1",
+    "+" * 1000 + "a = 1",
+    "a" + "+a" * 500 + " = 1",
+    "a" + "%a" * 500 + " = 1",
+    "a" + " OR a" * 200,
+    "a" + " AND a" * 170,
+    "a IN (" + ",".join("1" * 500) + ")",
+    "a IN (" + ",".join("a" * 500) + ")",
+    "p(" * 340 + "'a'" + ")" * 340,
+    " AND ".join(["(a OR b)"] * 78),
+    "a=1" + " AND (a=1 OR" * 50 + " a=1" + ")" * 50,
+    "'" * LENGTH_MAX,
+    "'" * (LENGTH_MAX - 1),
+    "[" * LENGTH_MAX,
+    "[" + "]" * (LENGTH_MAX - 1),
+    "a LIKE '" + "%_" * 500 + "'",
+    "a=" + "9" * 1000,
+    "a=1e" + "9" * 1000,
+    "a=1." + "9" * 1000,
+    "@" * LENGTH_MAX,
+    " " * (LENGTH_MAX - 1) + "a",
+    "a" * LENGTH_MAX,
+    "a " * (LENGTH_MAX // 2),
+    "=" * LENGTH_MAX,
+    ("x" * 29 + "' OR ") * 30,
+    "SET a=1," * 127,
+    "SET a=" + "(" * 500,
+    "SET a=a" + "+a" * 500,
+]
+
+
+@pytest.mark.parametrize("text", WORST, ids=range(len(WORST)))
+def test_no_text_takes_long_or_much_stack(text: str) -> None:
+    """P-05 for the definition: neither time nor recursion grows out of hand, with 150 frames left for it."""
+    assert len(text) <= LENGTH_MAX
+    parse_filter("a = 1")
+    parse_action("SET a = 1")
+    sys.setrecursionlimit(_frames() + 150)
+    try:
+        start = time.process_time()
+        for make in (lambda: compile_filter(SqlFilter(text)), lambda: compile_action(SqlAction(text))):
+            with contextlib.suppress(RuleError):
+                make()
+        assert time.process_time() - start < 0.05  # some 5 ms here
+    finally:
+        sys.setrecursionlimit(1000)
+
+
+def _frames() -> int:
+    count, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        count, frame = count + 1, frame.f_back
+    return count
+
+
+def test_equal_texts_are_parsed_once() -> None:
+    """Req: P-05"""
+    assert parse_filter("color = 'parsed once'") is parse_filter("color = 'parsed once'")
