@@ -117,8 +117,8 @@ INSTANT = datetime(2024, 5, 17, tzinfo=UTC)
 VALUES = st.sampled_from(
     [
         True, False, 0, 1, 2, -1, 1.0, 0.5, Decimal(1), Decimal("0.5"), (1 << 63) - 1, 1 << 63, math.nan,
-        math.inf, Decimal("NaN"), Decimal("sNaN"), "", "1", "blue", "b%", "Blue", b"blue", b"", UUID(int=1 << 99),
-        UUID(int=2 << 99), INSTANT, INSTANT + timedelta(1), timedelta(1), timedelta(0),
+        math.inf, Decimal("NaN"), Decimal("sNaN"), "", "1", "blue", "b%", "Blue", b"blue", b"",
+        UUID(int=1 << 99), UUID(int=2 << 99), INSTANT, INSTANT + timedelta(1), timedelta(1), timedelta(0),
     ]
 )  # fmt: skip
 
