@@ -53,6 +53,14 @@ def test_a_correlation_filter_matches_exactly() -> None:
     assert not compiled.matches(FakeMessage({"Color": "blue", "size": 3}))
 
 
+def test_a_property_is_compared_with_one_value() -> None:
+    """Req: P-02. Names are exact here, so that those which differ in case are two."""
+    with pytest.raises(RuleError, match="The property 'size' is given twice"):
+        compile_filter(CorrelationFilter(properties=(("size", 3), ("size", 4))))
+    both = compile_filter(CorrelationFilter(properties=(("size", 3), ("Size", 4))))
+    assert both.matches(FakeMessage({"size": 3, "Size": 4}))
+
+
 def test_a_time_without_a_zone_is_in_utc() -> None:
     """Req: P-02. Source: clients that leave the zone out mean so."""
     noon = datetime(2024, 2, 29, 12)  # noqa: DTZ001

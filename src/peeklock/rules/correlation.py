@@ -34,7 +34,7 @@ def compile_correlation(
     """Make the closure of a correlation filter, and its equalities, which are all of it.
 
     Raises:
-        RuleError: nothing to compare with, or a value that equals nothing.
+        RuleError: nothing to compare with, twice the same property, or a value that equals nothing.
     """
     system: list[tuple[str, Value]] = []
     for field, name in _FIELDS.items():
@@ -42,7 +42,11 @@ def compile_correlation(
         if value is not None:
             system.append((name, value))
     user: list[tuple[str, Value]] = []
+    names: set[str] = set()
     for name, value in given.properties:
+        if name in names:
+            raise RuleError(f"The property {name!r} is given twice.")
+        names.add(name)
         if value is not None:
             check_value(f"the property {name!r}", value)
         if value is None or not equals_itself(value):
