@@ -279,10 +279,15 @@ class Broker:
                 existing += found.entities
             rules = await self._rules_in(shard, config, existing)
             steps = reconcile(config, existing, rules, TIERS[self._settings.tier])
-            for step in steps:
-                answer = await shard.submit(step)
-                if isinstance(answer, Failed):
-                    raise ConfigError(f"{step.path}: {answer.error}")
+            # All at once, so in one commit: a crash leaves all of it or nothing.
+            answers = await asyncio.gather(*(shard.submit(step) for step in steps))
+            refused = [
+                f"{step.path}: {answer.error}"
+                for step, answer in zip(steps, answers, strict=True)
+                if isinstance(answer, Failed)
+            ]
+            if refused:
+                raise ConfigError(*refused)
         except ConfigError as failure:
             raise StartFailed(f"{self._settings.config}: {failure}") from failure
         done = counted(steps)
