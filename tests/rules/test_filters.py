@@ -6,7 +6,10 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
+import pytest
+
 from peeklock.rules.compiled import compile_action, compile_filter
+from peeklock.rules.errors import RuleError
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from tests.rules.subjects import FakeMessage
 
