@@ -804,7 +804,7 @@ VALUES: st.SearchStrategy[Value | None] = st.one_of(
     SHORT_TEXTS,
     st.binary(max_size=8),
     st.uuids(),
-    st.datetimes(timezones=st.just(UTC)).map(lambda at: at.replace(fold=0)),
+    st.datetimes(timezones=st.sampled_from([None, UTC])).map(lambda at: at.replace(fold=0)),
     st.timedeltas(),
     st.decimals(allow_nan=False, allow_infinity=False, places=4),
 )

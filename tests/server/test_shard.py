@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from peeklock.broker.changes import QUEUES_PER_ENTITY, Change, EntityStored, RuleStored
 from peeklock.broker.commands import (
     Address,
     CreateEntity,
@@ -22,7 +23,7 @@ from peeklock.broker.commands import (
     SetCredit,
     UpdateEntity,
 )
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from peeklock.broker.effects import Effect, Fetch, MessagesDeleted, ReceiverOpened
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
@@ -238,7 +239,7 @@ def test_a_purge_waits_for_the_commit_in_flight() -> None:
             await ready.wait()
             return await commit(batch)
 
-        shard._store.commit = slow  # type: ignore[method-assign,assignment]
+        shard._store.commit = slow  # type: ignore[method-assign]
         done = shard.submit(lambda to: PurgeMessages(Address("orders"), NOW_MS, to))
         for _ in range(50):
             await asyncio.sleep(0)
@@ -304,6 +305,50 @@ def test_a_defect_in_housekeeping_is_told_at_once() -> None:
         shard, _ = await started(free=1, min_free_bytes=broken)
         context = await asyncio.wait_for(told, 5)
         assert str(context["exception"]) == "the volume is gone"
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_facts_about_entities_and_rules_are_handed_on_once_they_are_durable() -> None:
+    """And nothing else is, whatever is in the same batch."""
+
+    async def test() -> None:
+        told: list[Change] = []
+        shard, _ = await started(on_definitions=told.extend)
+        assert [type(fact) for fact in told] == [EntityStored]
+        told.clear()
+        ready = asyncio.Event()
+        commit = shard._store.commit
+
+        async def slow(batch: Batch) -> int:
+            await ready.wait()
+            return await commit(batch)
+
+        shard._store.commit = slow  # type: ignore[method-assign]
+        done = shard.submit(lambda to: CreateEntity(TopicDescription("news"), to))
+        shard.submit(lambda to: CreateEntity(SubscriptionDescription("news", "all"), to))
+        shard.offer((Send(4, Message(1), b"x", None),))
+        await asyncio.sleep(0)
+        assert told == []
+        ready.set()
+        await done
+        assert [type(fact) for fact in told] == [EntityStored, EntityStored, RuleStored]
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_messages_that_no_rule_takes_are_counted_in_the_figures() -> None:
+    """Req: P-01."""
+
+    async def test() -> None:
+        shard, _ = await started()
+        topic: Any = await shard.submit(lambda to: CreateEntity(TopicDescription("news"), to))
+        queue_id = topic.entity.entity_id * QUEUES_PER_ENTITY
+        shard.offer((Send(queue_id, Message(1), b"x", None),))
+        await until_idle(shard)
+        assert shard.health()["unmatched_messages"] == 1
         await shard.stop()
 
     asyncio.run(test())
