@@ -548,6 +548,8 @@ def test_a_change_of_rules_leaves_locks_and_stored_copies_alone(broker: Broker) 
         (RuleDescription("bad", SqlFilter("f(a) = 1")), ArgumentInvalid, "f"),
         (RuleDescription("bad", TrueFilter(), SqlAction("SET a")), ArgumentInvalid, "position"),
         (RuleDescription("bad", CorrelationFilter()), ArgumentInvalid, "bad"),
+        (RuleDescription("bad", CorrelationFilter(to="x" * 65_536)), ArgumentInvalid, "65536 are allowed"),
+        (RuleDescription("bad", SqlFilter("1=1", (("@p", b"x" * 65_536),))), ArgumentInvalid, "65536"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -28,6 +28,7 @@ from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.message import NEVER_MS, Message, Routing
 from peeklock.broker.routing import with_overlay
 from peeklock.broker.subject import MessageSubject
+from peeklock.broker.validation import check_rule_size
 from peeklock.rules.compiled import CompiledAction, CompiledFilter, compile_action, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import CorrelationFilter
@@ -53,6 +54,7 @@ class Rule:
 
     def __init__(self, subscription: Entity, description: RuleDescription) -> None:
         """Raises: ArgumentInvalid: an expression is wrong; the message says where and what was expected."""
+        check_rule_size(description)
         self.subscription = subscription
         self.description = description
         self.action: CompiledAction | None = None

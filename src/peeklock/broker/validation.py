@@ -7,6 +7,7 @@ Source: wire contract 7.8 and 10.1; Learn "Service Bus quotas and limits".
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,11 +18,13 @@ from peeklock.broker.descriptions import (
     UNLIMITED_MS,
     Description,
     EntityKind,
+    RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
 from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported
 from peeklock.broker.quotas import TierLimits
+from peeklock.rules.filters import CorrelationFilter, SqlFilter
 
 NAME_LENGTH_MAX = 260
 LOCK_DURATION_MS_MIN = 5_000
@@ -37,6 +40,10 @@ MESSAGE_SIZE_KB_MIN = 1024
 USER_METADATA_LENGTH_MAX = 1024
 """Source: Learn, `QueueDescription.UserMetadata`: "The value cannot exceed 1024 bytes"; counted in characters
 here."""
+
+RULE_BYTES_MAX = 64 * 1024
+"""Names, expressions, parameters and properties of one rule. Our choice: as much as the properties of a
+message."""
 
 PART_NAME_LENGTH_MAX = 50
 """Of the names of subscriptions and rules. Source: wire contract 7.8, 10.1."""
@@ -203,6 +210,27 @@ def _check_message_size(description: Description, limits: TierLimits) -> None:
         MESSAGE_SIZE_KB_MIN,
         limits.message_size_kb_max,
     )
+
+
+def check_rule_size(rule: RuleDescription) -> None:
+    """Check how much the values of a rule take: a page of rules is made in memory.
+
+    Raises: ArgumentInvalid.
+    """
+    pairs: list[tuple[str, object]] = []
+    if isinstance(rule.filter, SqlFilter | CorrelationFilter):
+        pairs += [(each.name, getattr(rule.filter, each.name)) for each in dataclasses.fields(rule.filter)]
+        pairs += rule.filter.parameters if isinstance(rule.filter, SqlFilter) else rule.filter.properties
+    if rule.action is not None:
+        pairs += [("action", rule.action.expression), *rule.action.parameters]
+    size_bytes = sum(
+        len(name) + (len(value) if isinstance(value, str | bytes) else 16) for name, value in pairs
+    )
+    if size_bytes > RULE_BYTES_MAX:
+        raise ArgumentInvalid(
+            f"the names and values of rule '{rule.name}' take {size_bytes} bytes, at most "
+            f"{RULE_BYTES_MAX} are allowed"
+        )
 
 
 Forwards = Callable[[str], "list[str] | None"]
