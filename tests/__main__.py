@@ -56,7 +56,7 @@ SOAK = (
             (PYTHON, "-m", "tests.kill", loop, "--rounds", "30", "--seed", str(seed)),
             300,
         )
-        for loop in ("messages", "transactions")
+        for loop in ("messages", "transactions", "topics")
         for seed in range(10)
     ),
 )

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from tests.kill.bank_loop import BankLoop
 from tests.kill.loop import MessageLoop
+from tests.kill.topic_loop import TopicLoop
 
-LOOPS = {"messages": MessageLoop, "transactions": BankLoop}
+LOOPS = {"messages": MessageLoop, "transactions": BankLoop, "topics": TopicLoop}
 
 
 def main(arguments: list[str]) -> int:
     """Run one loop; exit status 1 when a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__)
-    parser.add_argument("loop", choices=LOOPS, help="messages of one queue, or transactions over several")
+    parser.add_argument("loop", choices=LOOPS, help="what clients do meanwhile")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--durability", choices=("fsync", "os"), default="fsync")

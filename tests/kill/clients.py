@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.messaging import BATCH_FORMAT, Properties, encode_message, scan
@@ -147,13 +148,23 @@ class Sender(Client):
         return outcome
 
 
-class Receiver(Client):
+class Completions(Protocol):
+    """Who is told what was completed, under the names that it has given."""
+
+    def completing(self, delivered: Any) -> None:
+        """Its completion is sent."""
+
+    def completed(self, delivered: Any) -> None:
+        """Its completion was acknowledged."""
+
+
+class Consumer(Client):
     """Peek-locks with much credit; completes most, abandons some, leaves some alone."""
 
     def __init__(
         self,
         name: str,
-        ledger: Ledger,
+        completions: Completions,
         random: Random,
         queue: str,
         *,
@@ -161,9 +172,9 @@ class Receiver(Client):
         credit: int = 50,
     ) -> None:
         super().__init__(name)
-        self.ledger = ledger
         self.random = random
-        self._queue = queue
+        self.queue = queue
+        self._completions = completions
         self._careless = careless
         self._credit = credit
         self._since_flow = 0
@@ -171,31 +182,48 @@ class Receiver(Client):
         self.settling = 0
 
     def ready(self) -> None:
-        link = self.peer.attach_receiver(self._queue, delete=False)
+        link = self.peer.attach_receiver(self.queue, delete=False)
         link.on_attached = lambda: link.flow(self._credit)
         link.on_delivery = lambda event: self._delivered(link, event)
 
+    @abstractmethod
+    def note(self, event: DeliveryReceived) -> Any:
+        """Tell of what was delivered; answer how to name it."""
+
     def _delivered(self, link: ReceiveLink, event: DeliveryReceived) -> None:
-        uid = uid_of(event.payload)
-        number = scan(event.payload).decode_message_annotations()["x-opt-sequence-number"]
-        self.ledger.delivered(uid, number)
+        delivered = self.note(event)
         self.deliveries += 1
         self._since_flow += 1
         roll = self.random.random() if self._careless else 0.0
         if roll < 0.8:
-            self.ledger.completing(uid)
+            self._completions.completing(delivered)
             self.settling += 1
-            link.settle(event.delivery_id, ACCEPTED, lambda state: self._settled(uid, state))
+            link.settle(event.delivery_id, ACCEPTED, lambda state: self._settled(delivered, state))
         elif roll < 0.9:
             link.settle(event.delivery_id, Modified(True, False, None), None)
         if self._since_flow >= self._credit // 2:
             self._since_flow = 0
             link.flow(self._credit)
 
-    def _settled(self, uid: int, state: DeliveryState | None) -> None:
+    def _settled(self, delivered: Any, state: DeliveryState | None) -> None:
         self.settling -= 1
         if error_condition(state) is None:
-            self.ledger.completed(uid)
+            self._completions.completed(delivered)
+
+
+class Receiver(Consumer):
+    """Receives the messages of a queue."""
+
+    def __init__(self, name: str, ledger: Ledger, random: Random, queue: str, **options: Any) -> None:
+        super().__init__(name, ledger, random, queue, **options)
+        self._ledger = ledger
+
+    def note(self, event: DeliveryReceived) -> int:
+        """Tell the ledger what was delivered; answer the uid."""
+        uid = uid_of(event.payload)
+        number = scan(event.payload).decode_message_annotations()["x-opt-sequence-number"]
+        self._ledger.delivered(uid, number)
+        return uid
 
 
 class Browser(Client):

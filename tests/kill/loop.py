@@ -37,9 +37,9 @@ FORCED = "amqp:connection:forced"
 DRAIN_S_MAX = 60.0
 
 
-def broker_on(folder: Path, *options: str, queues: dict[str, dict[str, Any]] | None = None) -> BrokerProcess:
+def broker_on(folder: Path, *options: str, queues: dict[str, dict[str, Any]] = QUEUES) -> BrokerProcess:
     """Describe a broker on a folder that has the queues; `options` are further ones of `serve`."""
-    described = [{"Name": name, "Properties": properties} for name, properties in (queues or QUEUES).items()]
+    described = [{"Name": name, "Properties": properties} for name, properties in queues.items()]
     config = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": described}]}}
     file = folder / "Config.json"
     file.write_text(json.dumps(config))

@@ -1,0 +1,209 @@
+"""Rounds of sending to a topic and receiving from its subscriptions, with a broker that dies meanwhile.
+
+Owns: who is there in a round, the clients for copies and rules, and when nothing is left. Must not know: what
+must become of a message (`copies`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleAction, SqlRuleFilter
+
+from peeklock.amqp.events import DeliveryReceived
+from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.types import Int
+from tests.kill.clients import Browser, Client, Consumer, Sender
+from tests.kill.copies import PLACES, RULES, SINK, SIZES, TOPIC, Copies, Copy, RuleBook, path, properties_of
+from tests.kill.ledger import Broken, Ledger
+from tests.kill.loop import DELIVERIES_MAX, DRAIN_S_MAX, Loop
+from tests.simulation.facts import uid_of
+
+CHANGING = "all"
+"""The subscription whose rules come and go; beside its first one they choose nothing."""
+
+LEFT_EMPTY = [
+    path("passed"),
+    *(f"{path(name)}/$DeadLetterQueue" for name in RULES if name != "strict"),
+    f"{path('passed')}/$Transfer/$DeadLetterQueue",
+]
+
+
+class TopicLoop(Loop):
+    """Messages of one topic, some of them sent twice, and rules that come and go."""
+
+    def __init__(self, folder: Path, seed: int, *, options: Sequence[str] = ()) -> None:
+        super().__init__(folder, seed, {SINK: {"MaxDeliveryCount": DELIVERIES_MAX}}, options)
+        self.sends = Ledger()
+        self.copies = Copies(self.sends)
+        self.rules = RuleBook()
+        self._made = False
+
+    async def round(self, *, polite: bool) -> None:
+        """Work for a random time."""
+        if not self._made:
+            # Not by the configuration file, which would bring back what was lost.
+            await asyncio.to_thread(_make_topic, self.broker.connection_string)
+            self._made = True
+        clients: list[Client] = [
+            Editor(self.name("editor"), self.rules),
+            *(Publisher(self.name("sender"), self.sends, self.random, TOPIC, repeats=True) for _ in range(2)),
+            *(Reader(self.name("reader"), self.copies, self.random, place) for place in PLACES),
+        ]
+        for client in clients:
+            await client.connect(self.broker.amqp_port)
+        await asyncio.sleep(self.random.uniform(0.05, 0.6))
+        if self.random.random() < 0.5:
+            for client in clients:
+                if isinstance(client, Sender):
+                    client.stopped = True
+            await asyncio.sleep(self.random.uniform(0.0, 0.4))
+        if polite:
+            await self.stop(clients)
+        else:
+            await self.kill(clients)
+
+    async def finish(self) -> None:
+        """Receive and complete all that is left, and look at the rules a last time."""
+        editor = Editor(self.name("editor"), self.rules, changes_max=0)
+        readers = [
+            Reader(self.name("drainer"), self.copies, self.random, place, careless=False, credit=200)
+            for place in PLACES
+        ]
+        for client in (editor, *readers):
+            await client.connect(self.broker.amqp_port)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_S_MAX
+        before = -1
+        while (
+            sum(reader.deliveries for reader in readers) != before
+            or any(reader.settling for reader in readers)
+            or any([await self.count(place) for place in PLACES])
+        ):
+            before = sum(reader.deliveries for reader in readers)
+            await asyncio.sleep(0.2)
+            self.check([editor, *readers])
+            if loop.time() > deadline:
+                raise Broken(f"not drained after {DRAIN_S_MAX} s")
+        await asyncio.wait_for(editor.looked.wait(), 10)
+        for client in (editor, *readers):
+            client.close()
+        await self.over([editor, *readers])
+        for left in LEFT_EMPTY:
+            if await self.count(left):
+                raise Broken(f"messages are left in {left}")
+
+    async def count(self, address: str) -> int:
+        """Give how many messages an entity holds, 100 at most."""
+        browser = Browser(self.name("browser"), self.sends, self.random, address)
+        await browser.connect(self.broker.amqp_port)
+        found = await asyncio.wait_for(browser.found, 10)
+        browser.close()
+        return found
+
+    def verdict(self) -> dict[str, int]:
+        """Ask the ledger."""
+        return {**self.copies.finish(), "changes of rules": self.rules.count}
+
+
+def _make_topic(connection_string: str) -> None:
+    with ServiceBusAdministrationClient.from_connection_string(
+        connection_string, connection_verify=False
+    ) as administration:
+        administration.create_topic(TOPIC, requires_duplicate_detection=True)
+        for name, rules in RULES.items():
+            about: dict[str, Any] = {"max_delivery_count": DELIVERIES_MAX}
+            if name == "passed":
+                about["forward_to"] = SINK
+            administration.create_subscription(TOPIC, name, **about)
+            if "$Default" not in rules:
+                administration.delete_rule(TOPIC, name, "$Default")
+                for rule, (expression, action) in rules.items():
+                    administration.create_rule(
+                        TOPIC,
+                        name,
+                        rule,
+                        filter=SqlRuleFilter(expression),
+                        action=None if action is None else SqlRuleAction(action),
+                    )
+
+
+class Publisher(Sender):
+    """Sends messages whose properties follow from their uids."""
+
+    def _message(self, uid: int) -> bytes:
+        body = b"uid=%08d;" % uid + b"." * SIZES[uid % 4]
+        return encode_message(
+            properties=Properties(message_id=str(uid)), application_properties=properties_of(uid), data=body
+        )
+
+
+class Reader(Consumer):
+    """Receives copies at one place."""
+
+    def __init__(self, name: str, copies: Copies, random: Random, place: str, **options: Any) -> None:
+        super().__init__(name, copies, random, place, **options)
+        self._copies = copies
+
+    def note(self, event: DeliveryReceived) -> Copy:
+        """Tell which copy was delivered."""
+        sections = scan(event.payload)
+        annotations = sections.decode_message_annotations()
+        numbers = annotations["x-opt-sequence-number"], annotations["x-opt-enqueue-sequence-number"]
+        found = dict(sections.decode_application_properties())
+        rule = found.pop("RuleName", None)
+        for added in ("DeadLetterReason", "DeadLetterErrorDescription"):
+            found.pop(added, None)
+        label = sections.decode_properties().subject
+        if label is not None:
+            found["Label"] = label
+        return self._copies.delivered(uid_of(event.payload), self.queue, rule, numbers, found)
+
+
+class Editor(Client):
+    """Looks at the rules of a subscription; then adds some and removes some, one at a time."""
+
+    def __init__(self, name: str, rules: RuleBook, *, changes_max: int = 1 << 30) -> None:
+        super().__init__(name)
+        self.looked = asyncio.Event()
+        self._rules = rules
+        self._left = changes_max
+
+    def ready(self) -> None:
+        self._ask("enumerate-rules", {"top": Int(10_000), "skip": Int(0)}, self._seen)
+
+    def _seen(self, status: int, condition: str | None, body: Any) -> None:
+        if status == 200:
+            found = {one["rule-description"].value[2] for one in body["rules"]}
+            self._rules.check(found - {"$Default"})
+            self.looked.set()
+            self._go()
+        elif status:
+            raise Broken(f"the rules were not listed: {status} {condition}")
+
+    def _go(self) -> None:
+        if not self._left:
+            return
+        self._left -= 1
+        added = len(self._rules.present) < 20
+        name = f"{self.peer.name}-{self._left}" if added else min(self._rules.present)
+
+        def answered(status: int, condition: str | None, _: Any) -> None:
+            if status == 200:
+                self._rules.changed(name, present=added)
+                self._go()
+            elif status:
+                raise Broken(f"rule {name} was not {'added' if added else 'removed'}: {status} {condition}")
+
+        body: dict[str, Any] = {"rule-name": name}
+        if added:
+            body["rule-description"] = {"sql-filter": {"expression": f"sys.To = '{name}'"}}
+        self._rules.changing(name)
+        self._ask("add-rule" if added else "remove-rule", body, answered)
+
+    def _ask(self, operation: str, body: dict[str, Any], answered: Any) -> None:
+        self.peer.ask(path(CHANGING), f"com.microsoft:{operation}", body, answered)
