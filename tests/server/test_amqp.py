@@ -41,7 +41,7 @@ def test_a_peer_that_reads_no_more_does_not_keep_a_connection_that_is_over(
             store,
             lambda: NOW_MS,
             min_free_bytes=lambda: 0,
-            on_definitions=lambda facts: None,
+            on_definitions=lambda facts, now_ms: None,
             on_failure=lambda failure: None,
         )
         closed: asyncio.Future[int] = loop.create_future()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.changes import Change
+from peeklock.broker.changes import Change, EntityRemoved, EntityStored, RuleStored
 from peeklock.broker.commands import (
     AddRule,
     Command,
@@ -26,7 +26,7 @@ from peeklock.broker.descriptions import (
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 from peeklock.rules.filters import FalseFilter
-from peeklock.server.definitions import DEFINITIONS, DefinitionLog
+from peeklock.server.definitions import DEFINITIONS, LINES_MAX, WINDOW_MS, DefinitionLog
 
 REPLY_TO = (0, 0, 0, 1)
 ALL = "news/Subscriptions/all"
@@ -37,7 +37,7 @@ def _information(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "peeklock")
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[object, ...]]:
     """Give the event and the values of its fields of each line so far, and forget them."""
     lines: list[Any] = [*caplog.records]
     caplog.clear()
@@ -53,7 +53,7 @@ def test_each_change_of_an_entity_or_rule_is_a_line(caplog: pytest.LogCaptureFix
     namespace = Namespace(limits=STANDARD, tokens=bytes, digest_key=b"")
     definitions = DefinitionLog()
     facts = changes(namespace, CreateEntity(QueueDescription("before"), REPLY_TO))
-    definitions.take(facts)
+    definitions.take(facts, 1)
     assert told(caplog) == []  # a start is told as a whole
 
     definitions.begin(namespace.entity_views())
@@ -66,7 +66,8 @@ def test_each_change_of_an_entity_or_rule_is_a_line(caplog: pytest.LogCaptureFix
             AddRule(ALL, RuleDescription("r"), REPLY_TO),
             UpdateRule(ALL, RuleDescription("r", FalseFilter()), REPLY_TO),
             RemoveRule(ALL, "R", REPLY_TO),
-        )
+        ),
+        now_ms=1,
     )
     assert told(caplog) == [
         ("entity changed", "queue", "before"),
@@ -77,7 +78,9 @@ def test_each_change_of_an_entity_or_rule_is_a_line(caplog: pytest.LogCaptureFix
         ("rule set", ALL, "r"),
         ("rule removed", ALL, "r"),
     ]
-    definitions.take(changes(namespace, DeleteEntity("news", REPLY_TO), DeleteEntity("before", REPLY_TO)))
+    definitions.take(
+        changes(namespace, DeleteEntity("news", REPLY_TO), DeleteEntity("before", REPLY_TO)), now_ms=1
+    )
     assert told(caplog) == [
         ("entity deleted", "subscription", ALL),
         ("entity deleted", "topic", "news"),
@@ -91,7 +94,7 @@ def test_an_entity_that_was_idle_for_too_long_is_a_line(caplog: pytest.LogCaptur
     changes(namespace, CreateEntity(QueueDescription("reply", auto_delete_on_idle_ms=300_000), REPLY_TO))
     definitions = DefinitionLog()
     definitions.begin(namespace.entity_views())
-    definitions.take(namespace.advance(400_000)[0])
+    definitions.take(namespace.advance(400_000)[0], 1)
     assert told(caplog) == [("entity deleted", "queue", "reply")]
 
 
@@ -102,5 +105,29 @@ def test_an_entity_that_goes_while_the_broker_starts_is_passed_over(caplog: pyte
     facts = changes(namespace, DeleteEntity("q", REPLY_TO))
     definitions = DefinitionLog()
     definitions.begin(namespace.entity_views())
-    definitions.take(facts)
+    definitions.take(facts, 1)
     assert told(caplog) == []
+
+
+def test_a_client_that_changes_rules_in_a_loop_does_not_bury_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Req: R-05. What was left out is counted, and told once the window is over."""
+    rule = RuleStored(1, RuleDescription("r"))
+    definitions = DefinitionLog()
+    definitions.begin([])
+    definitions.take([EntityStored(1, SubscriptionDescription("news", "all"), 0, 0)], 1_000)
+    definitions.take([rule] * LINES_MAX, 2_000)
+    definitions.take([EntityRemoved(1)], 3_000)
+    assert told(caplog)[1:] == [("rule set", ALL, "r")] * (LINES_MAX - 1)
+    definitions.tick(1_000 + WINDOW_MS - 1)
+    assert told(caplog) == []
+    definitions.tick(1_000 + WINDOW_MS)
+    definitions.tick(1_000 + WINDOW_MS)
+    left_out = ("lines about entities and rules left out", 2)
+    assert told(caplog) == [left_out]
+
+    definitions.take([EntityStored(1, QueueDescription("q"), 0, 0)] * (LINES_MAX + 2), 200_000)
+    caplog.clear()
+    definitions.take([EntityRemoved(1)], 200_000 + WINDOW_MS)
+    assert told(caplog) == [left_out, ("entity deleted", "queue", "q")]

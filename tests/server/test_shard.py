@@ -73,7 +73,7 @@ async def started(
     options = {
         "now_ms": lambda: NOW_MS,
         "min_free_bytes": lambda: 0,
-        "on_definitions": lambda facts: None,
+        "on_definitions": lambda facts, now_ms: None,
         "on_failure": lambda failure: None,
         **options,
     }
@@ -315,7 +315,7 @@ def test_facts_about_entities_and_rules_are_handed_on_once_they_are_durable() ->
 
     async def test() -> None:
         told: list[Change] = []
-        shard, _ = await started(on_definitions=told.extend)
+        shard, _ = await started(on_definitions=lambda facts, now_ms: told.extend(facts))
         assert [type(fact) for fact in told] == [EntityStored]
         told.clear()
         ready = asyncio.Event()

@@ -128,6 +128,7 @@ class Broker:
         self._connections: dict[int, AmqpConnection] = {}
         self._connection_ids = 0
         self._stopping = asyncio.Event()
+        self._definitions = DefinitionLog()
         self._deserted = asyncio.Event()  # the last connection is gone
         self._failure: BaseException | None = None
         self._authority = authority or Authority.development()
@@ -194,21 +195,20 @@ class Broker:
                 f"; `peeklock check {settings.data}` says more" if isinstance(failure, StoreDamaged) else ""
             )
             raise StartFailed(f"{failure}{hint}") from failure
-        definitions = DefinitionLog()
         shard = Shard(
             engine,
             namespace,
             store,
             self._clock.now_ms,
             min_free_bytes=self._min_free_bytes,
-            on_definitions=definitions.take,
+            on_definitions=self._definitions.take,
             on_failure=self._fail,
         )
         self.shard = shard
         try:
             if config is not None:
                 await self._configure(shard, config)
-            definitions.begin(namespace.entity_views())
+            self._definitions.begin(namespace.entity_views())
             self._listener = self._listen(shard)
         except StartFailed:
             await shard.stop()
@@ -232,6 +232,7 @@ class Broker:
                 connection.abort()
             return 1
         await self._stop(self.shard)
+        self._definitions.finish()
         log.info("stopped", {})
         return 0
 
@@ -393,6 +394,7 @@ class Broker:
             now = self._clock.now_ms()
             for connection in list(self._connections.values()):
                 connection.tick(now)
+            self._definitions.tick(now)
 
     async def _health(self) -> dict[str, Any]:
         """Figures for `GET /health`."""

@@ -93,12 +93,13 @@ class Shard:
         now_ms: Callable[[], int],
         *,
         min_free_bytes: Callable[[], int],
-        on_definitions: Callable[[Iterable[Change]], None],
+        on_definitions: Callable[[Iterable[Change], int], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """Join an opened store and a recovered engine.
 
-        `on_definitions` is called with the facts about entities and rules of a batch once they are durable.
+        `on_definitions` is called with the facts about entities and rules of a batch once they are durable,
+        and the time.
         `on_failure` is called when a commit or the core itself fails: the process must stop then, since
         memory is not what the disk has.
         """
@@ -236,9 +237,9 @@ class Shard:
             self._fail(failure)
             return
         self._rest()
-        if definitions:
-            self._on_definitions(definitions)
         now = self.now_ms()
+        if definitions:
+            self._on_definitions(definitions, now)
         self._dispatch(self._engine.committed(no, frame_bytes, now), now)
         if self._waiting_for_room:
             waiting, self._waiting_for_room = self._waiting_for_room, set()
