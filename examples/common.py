@@ -1,4 +1,4 @@
-"""What the examples share: where the broker is, queues of their own, and time to let pass.
+"""What the examples share: where the broker is, queues and topics of their own, and time to let pass.
 
 Itself no example.
 """
@@ -71,6 +71,29 @@ def own_queues(broker: str, **queues: Mapping[str, Any]) -> Iterator[list[str]]:
             client.create_queue(names[-1], **settings)
             at_end.callback(client.delete_queue, names[-1])
         yield names
+
+
+@contextmanager
+def own_topic(broker: str, purpose: str, **subscriptions: Mapping[str, Any]) -> Iterator[str]:
+    """Make a topic with a subscription for each keyword, with the settings it has, and delete it with them at
+    the end; gives its name, made as those of `own_queues` are.
+
+    A subscription has the rules that stand under `rules`, by name, each with what `create_rule` takes;
+    without any, it has the one that takes all messages.
+    """
+    topic = f"{purpose}-{uuid.uuid4().hex[:8]}"
+    with administration(broker) as client, ExitStack() as at_end:
+        client.create_topic(topic)
+        at_end.callback(client.delete_topic, topic)
+        for name, settings in subscriptions.items():
+            settings = dict(settings)
+            rules: Mapping[str, Mapping[str, Any]] = settings.pop("rules", {})
+            client.create_subscription(topic, name, **settings)
+            for rule, about in rules.items():
+                client.create_rule(topic, name, rule, **about)
+            if rules:
+                client.delete_rule(topic, name, "$Default")
+        yield topic
 
 
 @contextmanager

@@ -27,13 +27,16 @@ COMMANDS = (
     "cancel_scheduled.py",
     "dead_letters.py",
     "expired_in_hand.py",
+    "filter_errors.py",
     "job_scheduler.py --second-delivery ignore",
     "job_scheduler.py --second-delivery redo",
     "leftover_queues.py",
     "lock_duration.py",
     "processing_order.py",
+    "publish_subscribe.py",
     "receive_and_delete.py",
     "reply_queue.py",
+    "routing.py",
     "sessions.py",
     "short_time_to_live.py",
     "tickets.py",
@@ -330,3 +333,31 @@ def test_a_very_short_time_to_live_is_over_before_anybody_comes(runs: Runs) -> N
     lines = runs["short_time_to_live.py"]
     assert lines[:3] == [f"{name}: sent, no error" for name in ("10 ms", "1 min", "unlimited")]
     assert lines[3:] == ["1 min: received", "unlimited: received"]
+
+
+def test_subscribers_have_what_their_rules_choose(runs: Runs) -> None:
+    """Req: P-01, P-02, P-03"""
+    assert runs["publish_subscribe.py"] == [
+        "bar: 1 coffee, 400 coffee",
+        "wholesale: 400 coffee, 300 tea",
+        "latecomer: 1 water",
+        "archive: 2 tea, 1 coffee, 400 coffee, 300 tea, 1 water",
+    ]
+
+
+def test_invoices_find_their_queues_by_what_they_are_about(runs: Runs) -> None:
+    """Req: P-01, P-02, F-01, G-01"""
+    assert runs["routing.py"] == [
+        "small: invoice-1",
+        "large, bob: invoice-2",
+        "large, ann: invoice-3 (urgent)",
+        "unclear: invoice-4",
+    ]
+
+
+def test_what_a_rule_cannot_judge_is_a_dead_letter_that_says_why(runs: Runs) -> None:
+    """Req: P-04, P-03, L-17"""
+    lines = runs["filter_errors.py"]
+    assert lines[:2] == ["crane: piano", "dead letter: nothing, because FilterEvaluationException"]
+    assert "'heavy'" in lines[2]
+    assert lines[3:] == ["with the corrected rule, crane: piano"]
