@@ -398,6 +398,19 @@ def test_a_subscription_forwards_its_copies_and_its_dead_letters() -> None:
     assert len({id(fact.payload) for fact in stored}) == 2  # one body a message
 
 
+def test_the_dead_letter_of_a_rule_has_its_time_to_live_where_it_is_forwarded_to() -> None:
+    """As any other dead letter has. Req: P-04, F-02, E-07"""
+    broker = Broker()
+    broker.create("graves")
+    topic_id = broker.create_topic()
+    broker.subscribe(
+        "split", SqlFilter("10 / n > 0"), forward_dead_lettered_to="graves", default_ttl_ms=9_000
+    )
+    broker.publish({"n": 0}, topic_id=topic_id, ttl_ms=20_000)
+    (dead,) = broker.peek(name="graves")
+    assert dead.message.expires_at_ms - dead.message.enqueued_at_ms == 9_000
+
+
 def test_a_queue_forwards_to_a_topic_and_a_subscription_to_another_topic() -> None:
     """Req: F-01, P-02"""
     broker = Broker()

@@ -220,7 +220,9 @@ def _bury(
     dead_letters = subscription.dead_letters
     assert dead_letters is not None
     arrival.number_copy(subscription.main, copy, turn)
-    copy.ttl_ms = None
+    if copy.ttl_ms is not None:  # it counts anew where dead letters are forwarded to
+        copy.expires_at_ms = copy.enqueued_at_ms + min(copy.ttl_ms, subscription.main.default_ttl_ms)
+        copy.ttl_ms = None
     copy.overlay = overlays.with_reason(copy.overlay, *reason)
     arrival.dead_letter_arriving(dead_letters, copy, payload, now_ms, changes, effects)
 
