@@ -173,14 +173,14 @@ def _create_and_delete(run: Run, broker: Peeklock, name: str, created: int) -> N
                 administration.create_subscription(TOPIC, f"new{number}")
             seconds = time.perf_counter() - started
         add(name, "creation of one more, one by one", "ms", of, seconds / created * 1e3)
-        add(name, "longest wait for /health meanwhile", "ms", of, max(answers) * 1e3, aim=50)
+        add(name, "longest wait for an HTTP answer meanwhile", "ms", of, max(answers) * 1e3, aim=50)
         with answer_times(endpoint.port) as answers:
             started = time.perf_counter()
             administration.delete(TOPIC)
             seconds = time.perf_counter() - started
             time.sleep(1)  # what is done later
         add(name, "deletion of the topic, until answered", "ms", of, seconds * 1e3)
-        measure = "longest wait for /health, deletion and a second after"
+        measure = "longest wait for an HTTP answer, deletion and a second after"
         add(name, measure, "ms", of, max(answers) * 1e3, aim=50)
 
 
