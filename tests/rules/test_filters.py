@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 
 import pytest
 
 from peeklock.rules.compiled import compile_action, compile_filter
-from peeklock.rules.errors import RuleError
+from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
 from tests.rules.subjects import FakeMessage
 
@@ -73,3 +75,25 @@ def test_a_time_without_a_zone_is_in_utc() -> None:
     assert compile_filter(CorrelationFilter(properties=(("sent", noon),))).matches(message)
     result = compile_action(SqlAction("SET a = @noon", (("@noon", noon),))).apply(message)
     assert result.user == {"a": noon.replace(tzinfo=UTC)}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        " OR ".join(["a LIKE '%x_y_x%'"] * 50),
+        " OR ".join(["a LIKE '%_z%' AND b"] * 40),
+        " AND ".join(["a + b <> a"] * 60),
+        "a IN (" + ",".join(["b + a"] * 150) + ")",
+        "a LIKE '%" + "x_" * 480 + "y%'",
+        " AND ".join(["p(a) IS NULL"] * 60),
+        " OR ".join(["a LIKE b"] * 80),
+    ],
+)
+def test_no_filter_takes_long(expression: str) -> None:
+    """Req: P-05. With the longest texts of properties; some 10 ms here."""
+    message = FakeMessage({"a": "x" * 16_384 + "y" * 16_384, "b": "%" + "x_" * 500 + "y%"})
+    rule = compile_filter(SqlFilter(expression))
+    start = time.process_time()
+    with contextlib.suppress(EvaluationError):
+        rule.matches(message)
+    assert time.process_time() - start < 0.25

@@ -37,6 +37,15 @@ def test_an_escaped_text_is_like_itself_only(text: str) -> None:
     assert not compile_like(escaped, "!")(f"x{text}")
 
 
+@given(
+    st.text("aé漢\x01?0_%", max_size=6),
+    st.text("aé漢\x01?0", max_size=10) | st.text("a漢\x01", min_size=90, max_size=200),
+)
+def test_like_agrees_with_regular_expressions_on_all_characters(pattern: str, text: str) -> None:
+    for whole in (pattern, f"%{pattern}%"):
+        assert compile_like(whole)(text) is bool(as_regex(whole).fullmatch(text))
+
+
 @given(st.text(max_size=5), st.text(max_size=20))
 def test_any_characters_can_be_looked_for(inner: str, text: str) -> None:
     pattern = re.sub("([%_!])", r"!\1", inner)
@@ -49,6 +58,7 @@ def test_a_pattern_at_the_limit_is_compiled_and_one_past_it_is_not() -> None:
         compile_like("a" * (PATTERN_LENGTH_MAX + 1))
 
 
+@pytest.mark.parametrize("text", ["a" * 32_768, "漢a" * 16_384], ids=["letters", "more than ASCII"])
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -60,11 +70,11 @@ def test_a_pattern_at_the_limit_is_compiled_and_one_past_it_is_not() -> None:
         "%" * 1024,
         "_%" * 512,
         "%a%" * 300 + "b",
+        "%" + "".join(f"{chr(code)}_" for code in range(0x4E00, 0x4E00 + 500)) + "%",
     ],
 )
-def test_no_pattern_takes_long(pattern: str) -> None:
+def test_no_pattern_takes_long(pattern: str, text: str) -> None:
     """Longest pattern, longest text of a property: one pass, where backtracking would never end."""
-    text = "a" * 32_768
     start = time.process_time()
     compile_like(pattern)(text)
     assert time.process_time() - start < 0.25  # some 5 ms here

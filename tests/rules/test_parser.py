@@ -205,6 +205,7 @@ def test_no_text_takes_long_or_much_stack(text: str) -> None:
     assert len(text) <= LENGTH_MAX
     parse_filter("a = 1")
     parse_action("SET a = 1")
+    usual = sys.getrecursionlimit()
     sys.setrecursionlimit(_frames() + 150)
     try:
         start = time.process_time()
@@ -213,7 +214,7 @@ def test_no_text_takes_long_or_much_stack(text: str) -> None:
                 make()
         assert time.process_time() - start < 0.25  # some 5 ms here
     finally:
-        sys.setrecursionlimit(1000)
+        sys.setrecursionlimit(usual)
 
 
 def _frames() -> int:

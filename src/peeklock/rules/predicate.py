@@ -3,15 +3,15 @@
 Owns: three-valued logic, and which equalities a filter cannot do without. Must not know: rules, the index.
 
 A filter asks only whether its condition is true, so at its top (below AND and OR, not below NOT) unknown need
-not be told from false: AND ends at the first term that is not true. There the equalities with a constant come
-first, whatever their place in the text, because the index looks for them first: a message that lacks one does
-not match, and no other term of that AND is evaluated. Everywhere else terms are evaluated from left to right.
+not be told from false: AND ends at the first term that is not true. If the filter is one AND, its equalities
+with a constant come first, whatever their place in the text, because the index looks for them first: a
+message that lacks one does not match, and no other term is evaluated. Else terms are evaluated from left to
+right.
 Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax". What is evaluated first: our choice.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -46,6 +46,7 @@ from peeklock.rules.subject import Subject
 from peeklock.rules.values import (
     COMPARERS,
     MIRRORED,
+    OPERATORS,
     Truth,
     equal,
     equals_itself,
@@ -269,21 +270,11 @@ def _comparison(node: Comparison, parameters: Parameters) -> Judge | Fixed:
     return comparison
 
 
-_OPERATORS = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
 def _with_constant(value_of: Evaluate, sign: str, constant: Value | None) -> Judge | Fixed:
     """Compare with a constant: nearly all comparisons, so the usual types take a short way."""
     if constant is None:
         return Fixed(None)
-    compare, operate = COMPARERS[sign], _OPERATORS[sign]
+    compare, operate = COMPARERS[sign], OPERATORS[sign]
     if type(constant) is str:
 
         def text_comparison(subject: Subject) -> Truth:

@@ -102,16 +102,19 @@ def _comparer(compare: Callable[[Any, Any], bool], of_any_kind: bool) -> Compare
     return compared
 
 
-equal = _comparer(operator.eq, of_any_kind=True)
-
-COMPARERS: dict[str, Comparer] = {
-    "=": equal,
-    "<>": _comparer(operator.ne, of_any_kind=True),
-    "<": _comparer(operator.lt, of_any_kind=False),
-    "<=": _comparer(operator.le, of_any_kind=False),
-    ">": _comparer(operator.gt, of_any_kind=False),
-    ">=": _comparer(operator.ge, of_any_kind=False),
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
+"""What they are in Python, for two values of one kind."""
+COMPARERS: dict[str, Comparer] = {
+    sign: _comparer(compare, of_any_kind=sign in ("=", "<>")) for sign, compare in OPERATORS.items()
+}
+equal = COMPARERS["="]
 MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 """The operator for operands that change sides."""
 
