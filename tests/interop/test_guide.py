@@ -12,7 +12,7 @@ from peeklock.demo.broker import BrokerProcess
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["guide-python.md", "entities.md"])
+@pytest.mark.parametrize("name", ["guide-python.md", "entities.md", "topics.md"])
 def test_a_page_does_what_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Req: T-11"""
     page = (DOCS / name).read_text(encoding="utf-8")
