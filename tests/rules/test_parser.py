@@ -96,6 +96,10 @@ def test_any_text_is_a_rule_or_gives_a_rule_error(text: str) -> None:
         ("a = 'x' - 1", "- cannot be applied to a text and a number; at position 5"),
         ("a = 9223372036854775808", "The number 9223372036854775808 has more than 64 bits; at position 5"),
         ("1 IS NULL", "Expected a property beside IS NULL; at position 1"),
+        (
+            "a = 1\n\tAND\n\t)",
+            "Expected a condition after 'AND', found ')'; at position 13, marked ^: a = 1  AND  ^)",
+        ),
         ("", "The expression is empty."),
         (" \t\n", "The expression is empty."),
     ],

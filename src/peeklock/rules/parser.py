@@ -58,6 +58,8 @@ def located(error: RuleError, text: str) -> RuleError:
     if error.position is None:
         return error
     at = min(error.position - 1, len(text))
+    # The message is one line, wherever it is shown.
+    text = "".join(character if character.isprintable() else " " for character in text)
     before, after = text[max(0, at - EXCERPT) : at], text[at : at + EXCERPT]
     head = "..." if at > EXCERPT else ""
     tail = "..." if at + EXCERPT < len(text) else ""
