@@ -28,6 +28,7 @@ from peeklock.broker.commands import (
     RemoveRule,
     Schedule,
     Send,
+    SetSessionState,
     SubQueue,
     UpdateEntity,
     UpdateRule,
@@ -645,6 +646,32 @@ def test_a_topic_shows_what_its_subscriptions_have(broker: Broker) -> None:
     assert (view.subscription_count, view.sql_filter_count, view.correlation_filter_count) == (2, 1, 1)
     assert (view.active_count, view.scheduled_count, view.size_bytes) == (0, 0, 2 * size)
     assert broker.view(path("all")).active_count == 1
+
+
+def test_a_topic_counts_the_bytes_that_its_subscriptions_hold(broker: Broker) -> None:
+    """Req: A-01, A-05"""
+    broker.subscribe("held", requires_session=True)
+    broker.create("gone")
+    broker.subscribe("lost", forward_to="gone")  # to its transfer dead-letter queue
+    broker.one(DeleteEntity("gone", broker.reply_to()), Done)
+    broker.publish({"colour": "red"}, group_id="a")
+    broker.accept("a", path("held"))
+    broker.one(SetSessionState(Address(path("held")), "a", b"12345", broker.reply_to()), Done)
+    (dead,) = broker.receive(name=path("red"))
+    broker.dead_letter(dead, broker.view(path("red")).entity_id * 4)
+    names = ("all", "red", "held", "lost")
+
+    def held() -> int:
+        return sum(broker.view(path(name)).size_bytes for name in names)
+
+    assert broker.view("news").size_bytes == held() == 4 * dead.message.size_bytes + 5
+    broker.restart()
+    assert broker.view("news").size_bytes == held()
+    broker.accept("a", path("held"))
+    broker.one(SetSessionState(Address(path("held")), "a", None, broker.reply_to()), Done)
+    broker.one(DeleteEntity(path("red"), broker.reply_to()), Done)
+    names = ("all", "held", "lost")
+    assert broker.view("news").size_bytes == held() == 3 * dead.message.size_bytes
 
 
 @pytest.mark.parametrize(

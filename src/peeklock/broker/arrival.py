@@ -19,6 +19,10 @@ from peeklock.broker.subject import MessageSubject
 if TYPE_CHECKING:
     from peeklock.broker.message_queue import MessageQueue
 
+COPIES_MAX = 2_000
+"""Copies that one command makes of messages to topics, about: some 10 ms of work. The messages after them are
+parked, and copied by `advance`."""
+
 ACTIVATION_LAG_MS = 1_000
 """An activation that lags by so much enqueues at its own time, not at the scheduled one (S-07)."""
 
@@ -72,11 +76,19 @@ def store(
     scheduled_at_ms = message.scheduled_at_ms
     if scheduled_at_ms is not None and scheduled_at_ms > now_ms and forward_to is None:
         _schedule(queue, message, now_ms)
-    elif queue.fan_out is not None and forward_to is None and payload is not None and not len(queue.active):
+    elif (
+        queue.fan_out is not None
+        and forward_to is None
+        and payload is not None
+        and not len(queue.active)
+        and queue.shared.copies < COPIES_MAX
+    ):
         message.enqueued_at_ms = _stamp(queue, now_ms)
         subject = MessageSubject(message, payload, queue.shared.tokens)
         partition = None if queue.partitions is None else queue.partitions.of_number(number)
-        queue.fan_out.send_on(message, payload, subject, partition, now_ms, changes, effects)
+        queue.shared.copies += queue.fan_out.send_on(
+            message, payload, subject, partition, now_ms, changes, effects
+        )
         return number
     elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
         to = forward_to or queue.forward_to
@@ -248,6 +260,8 @@ def _stamp(queue: MessageQueue, at_ms: int) -> int:
 def _keep(queue: MessageQueue, message: Message, payload: bytes | None, changes: list[Change]) -> None:
     """Count and record a message that stands in its table."""
     queue.size_bytes += message.size_bytes
+    if queue.copied_by is not None:
+        queue.copied_by.size_bytes += message.size_bytes
     if queue.numbers is not None:
         queue.numbers.put(queue.key_of(message.sequence_number), message)
     changes.append(MessageStored(queue.queue_id, message, payload))

@@ -100,6 +100,7 @@ class Entity:
         self.transfers: MessageQueue | None = None
         self.dead_letters: MessageQueue | None = None
         fan_out = None
+        copied_by = None if topic is None else topic.fan_out
         if isinstance(description, TopicDescription):
             fan_out = FanOut()
         else:
@@ -110,6 +111,7 @@ class Entity:
                 dead_letters=None,
                 first_position=1,
                 message_size_bytes_max=0,
+                copied_by=copied_by,
             )
         self.main = MessageQueue(
             first_queue_id + SubQueue.MAIN.value,
@@ -119,6 +121,7 @@ class Entity:
             first_position=first_position,
             message_size_bytes_max=0,
             fan_out=fan_out,
+            copied_by=copied_by,
         )
         if description.requires_duplicate_detection:
             self.main.duplicates = Duplicates(self.main.queue_id, digest_key, description.duplicate_window_ms)
@@ -188,7 +191,7 @@ class Entity:
         each in full."""
         size_bytes = sum(queue.size_bytes for queue in self.queues())
         if self.fan_out is not None:
-            size_bytes += sum(entity.size_bytes() for entity in self.fan_out.subscriptions.values())
+            size_bytes += self.fan_out.size_bytes
         return size_bytes if self.states is None else size_bytes + self.states.size_bytes
 
     def size_bytes_max(self) -> int:
@@ -473,6 +476,7 @@ class Entities:
         assert not entity.subscriptions()
         if entity.topic is not None and entity.topic.fan_out is not None:
             self._subscription_count -= 1
+            entity.topic.fan_out.size_bytes -= entity.size_bytes()
             del entity.topic.fan_out.subscriptions[entity.short_name.lower()]
             for rule in entity.rules.values():
                 entity.topic.fan_out.remove(rule)
@@ -587,6 +591,7 @@ class Entities:
                 dead_letters=None,
                 first_position=1,
                 message_size_bytes_max=entity.main.message_size_bytes_max,
+                copied_by=entity.main.copied_by,
             )
             entity.transfers.main = entity.main
             entity.transfers.lock_duration_ms = entity.description.lock_duration_ms

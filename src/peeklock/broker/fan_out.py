@@ -6,7 +6,8 @@ not know: how rules are evaluated (`rules`), how a copy is stored (`arrival`).
 Theory of operation. A topic keeps no messages: one that arrives is numbered and, in the same call and so in
 the same frame, copied to each subscription that has a rule for it. The copies share its body. What a filter
 must read may be on disk when a scheduled message falls due; then the message is parked in the topic, as in an
-entity that forwards, until the body has been fetched (`forwarding`).
+entity that forwards, until the body has been fetched (`forwarding`). So is what a command sends beyond
+`arrival.COPIES_MAX` copies, a large batch or a transaction, so that others have their turn.
 
 Of the rules of one subscription that choose a message, those without an action give one copy together, each
 with an action a copy of its own. If one of them cannot be evaluated, the message goes to the dead-letter
@@ -28,6 +29,7 @@ from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.message import NEVER_MS, Message, Routing
 from peeklock.broker.routing import with_overlay
 from peeklock.broker.subject import MessageSubject
+from peeklock.broker.validation import check_texts
 from peeklock.broker.validation import check_rule_size
 from peeklock.rules.compiled import CompiledAction, CompiledFilter, compile_action, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
@@ -58,6 +60,7 @@ class Rule:
         self.subscription = subscription
         self.description = description
         self.action: CompiledAction | None = None
+        check_texts(description.name, description)
         try:
             self.filter: CompiledFilter = compile_filter(description.filter)
             if description.action is not None:
@@ -75,10 +78,11 @@ class Rule:
 class FanOut:
     """The subscriptions of one topic, and the rules of all of them."""
 
-    __slots__ = ("_index", "correlation_count", "sql_count", "subscriptions", "unmatched")
+    __slots__ = ("_index", "correlation_count", "size_bytes", "sql_count", "subscriptions", "unmatched")
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, Entity] = {}  # by name in lower case
+        self.size_bytes = 0  # of all that they hold: to add them up takes milliseconds
         self.unmatched = 0  # messages since start that no rule chose
         self.correlation_count = 0
         self.sql_count = 0  # all others
@@ -188,6 +192,7 @@ class FanOut:
         rules = [rule for entity in self.subscriptions.values() for rule in entity.rules.values()]
         assert len(rules) == len(self) == len(self._index)
         assert self.correlation_count == sum(rule.is_correlation for rule in rules)
+        assert self.size_bytes == sum(entity.size_bytes() for entity in self.subscriptions.values())
 
 
 def _store(

@@ -61,6 +61,7 @@ class MessageQueue:
         "activation",
         "active",
         "checks_sends",
+        "copied_by",
         "dead_letter_on_expiry",
         "dead_letters",
         "default_ttl_ms",
@@ -102,6 +103,7 @@ class MessageQueue:
         first_position: int,
         message_size_bytes_max: int,
         fan_out: FanOut | None = None,
+        copied_by: FanOut | None = None,
     ) -> None:
         """Make an empty queue.
 
@@ -109,6 +111,7 @@ class MessageQueue:
             dead_letters: where its dead letters go; None makes it a dead-letter queue itself, or a topic.
             first_position: of the first message to arrive.
             fan_out: of a topic: where its messages go. What stands here waits for its time or for that.
+            copied_by: of a subscription: its topic's, which counts what all of them hold.
         """
         self.queue_id = queue_id
         self.name = name
@@ -116,6 +119,7 @@ class MessageQueue:
         self.new_token = shared.tokens
         self.dead_letters = dead_letters
         self.fan_out = fan_out
+        self.copied_by = copied_by
         self.main = self  # of a dead-letter queue: the queue whose numbers its messages bear
         self.message_size_bytes_max = message_size_bytes_max
         self.next_position = first_position
@@ -377,6 +381,8 @@ class MessageQueue:
         if self.sessions is not None:
             self.sessions.removed(message)
         self.size_bytes -= message.size_bytes
+        if self.copied_by is not None:
+            self.copied_by.size_bytes -= message.size_bytes
         changes.append(MessageRemoved(self.queue_id, message))
 
     # Time

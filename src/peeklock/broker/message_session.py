@@ -176,13 +176,22 @@ class MessageSession:
 class SessionStates:
     """The states of an entity's sessions, as records of a queue of their own."""
 
-    __slots__ = ("_records", "_shared", "next_position", "numbers_dirty", "queue_id", "size_bytes")
+    __slots__ = (
+        "_copied_by",
+        "_records",
+        "_shared",
+        "next_position",
+        "numbers_dirty",
+        "queue_id",
+        "size_bytes",
+    )
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue_id = queue.queue_id // QUEUES_PER_ENTITY * QUEUES_PER_ENTITY + SESSION_STATES
         self.numbers_dirty = False
         self.next_position = 1
         self.size_bytes = 0
+        self._copied_by = queue.copied_by
         self._shared = queue.shared
         self._records: dict[int, Message] = {}
 
@@ -208,13 +217,18 @@ class SessionStates:
 
     def restore(self, record: Message) -> None:
         self._records[record.position] = record
-        self.size_bytes += record.size_bytes
+        self._add_size(record.size_bytes)
 
     def remove(self, record: Message, changes: list[Change]) -> None:
         del self._records[record.position]
-        self.size_bytes -= record.size_bytes
+        self._add_size(-record.size_bytes)
         changes.append(MessageRemoved(self.queue_id, record))
 
     def numbers_issued(self) -> NumbersIssued:
         """State the counter as a fact."""
         return NumbersIssued(self.queue_id, self.next_position, 0, 0)
+
+    def _add_size(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        if self._copied_by is not None:
+            self._copied_by.size_bytes += size_bytes

@@ -162,6 +162,8 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
             message.state = SCHEDULED
             scheduled.append(entry)
     queue.size_bytes = size_bytes
+    if queue.copied_by is not None:
+        queue.copied_by.size_bytes += size_bytes
     queue.active.fill(active)
     queue.deferred.fill(deferred)
     queue.scheduled.fill(scheduled)
