@@ -86,9 +86,8 @@ def store(
         message.enqueued_at_ms = _stamp(queue, now_ms)
         subject = MessageSubject(message, payload, queue.shared.tokens)
         partition = None if queue.partitions is None else queue.partitions.of_number(number)
-        queue.shared.copies += queue.fan_out.send_on(
-            message, payload, subject, partition, now_ms, changes, effects
-        )
+        count = queue.fan_out.send_on(message, payload, subject, partition, now_ms, changes, effects)
+        queue.shared.copies += count  # not in one step: topics behind this one have added theirs meanwhile
         return number
     elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
         to = forward_to or queue.forward_to

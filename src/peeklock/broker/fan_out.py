@@ -29,8 +29,7 @@ from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.message import NEVER_MS, Message, Routing
 from peeklock.broker.routing import with_overlay
 from peeklock.broker.subject import MessageSubject
-from peeklock.broker.validation import check_texts
-from peeklock.broker.validation import check_rule_size
+from peeklock.broker.validation import check_rule_size, check_texts
 from peeklock.rules.compiled import CompiledAction, CompiledFilter, compile_action, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import CorrelationFilter

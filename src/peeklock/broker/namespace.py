@@ -164,6 +164,7 @@ class Namespace:
         """Do what a command asks, or refuse it as a whole."""
         changes: list[Change] = []
         effects: list[Effect] = []
+        self._shared.copies = 0
         handler, refusal = self._handlers[type(command)]
         try:
             handler(command, now_ms, changes, effects)

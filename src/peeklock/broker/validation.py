@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
 from peeklock.broker.descriptions import (
@@ -88,6 +88,30 @@ def checked_part_name(name: str) -> str:
     return name
 
 
+def check_texts(name: str, value: object) -> None:
+    """Check that all texts in a description can be written down; JSON can hold halves of characters.
+
+    Args:
+        name: of what is described.
+        value: a description, or a part of one.
+
+    Raises: ArgumentInvalid.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ArgumentInvalid(
+                f"{value[:80]!r}, said of {name!r}, has half a character (a lone surrogate): write it whole"
+            ) from None
+    elif isinstance(value, tuple):
+        for part in value:
+            check_texts(name, part)
+    elif is_dataclass(value):
+        for field in fields(value):
+            check_texts(name, getattr(value, field.name))
+
+
 def _check_length(name: str, length_max: int) -> None:
     if len(name) > length_max:
         raise ArgumentInvalid(
@@ -124,6 +148,7 @@ def checked(description: D, limits: TierLimits) -> D:
     ):
         _check_range(description.name, setting, value, least, most)
     if description.user_metadata is not None:
+        check_texts(description.name, description.user_metadata)
         _check_range(
             description.name,
             "length of UserMetadata",
