@@ -117,6 +117,24 @@ def test_what_a_transaction_sends_beyond_that_follows_also_after_a_crash() -> No
         assert [view.message.enqueued_sequence_number for view in views] == list(range(1, 100))
 
 
+# Idle topics
+
+
+def test_what_was_done_with_a_subscription_keeps_its_topic_also_when_the_subscription_is_gone() -> None:
+    """Req: A-03"""
+    broker = Broker()
+    broker.create_topic(auto_delete_on_idle_ms=10 * MINUTE_MS)
+    broker.subscribe("short", auto_delete_on_idle_ms=5 * MINUTE_MS)
+    broker.advance(4 * MINUTE_MS)
+    broker.receive(1, path("short"))
+    broker.advance(6 * MINUTE_MS)
+    assert broker.view("news").subscription_count == 0
+    broker.advance(4 * MINUTE_MS - 1)
+    assert broker.namespace.totals().entities == 1
+    broker.advance(1)
+    assert broker.namespace.totals().entities == 0
+
+
 # Texts
 
 

@@ -311,6 +311,11 @@ class Namespace:
         error = EntityDeleted(f"The messaging entity '{entity.name}' was deleted.")
         self._attachments.detach_all(list(entity.links.values()), error, now_ms, changes, effects)
         self._idle.forget(entity)
+        if entity.topic is not None:
+            topic = entity.topic.main  # the last use of its subscription stays one of its own
+            topic.accessed_at_ms = max(
+                topic.accessed_at_ms, *(queue.accessed_at_ms for queue in entity.queues())
+            )
         changes.append(self._entities.remove(entity))
 
     def _list_entities(
