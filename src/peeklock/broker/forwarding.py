@@ -269,10 +269,11 @@ class _Read:
 def _without_body(payload: bytes) -> bytes:
     """Give what filters can ask for: the body may have 100 MB, and many messages are read at a time."""
     try:
-        body = scan(payload).body
+        sections = scan(payload)
     except DecodeError:
         return b""
-    return payload if body is None else payload[: body[0]]
+    rest = sections.body or sections.footer
+    return payload if rest is None else payload[: rest[0]]
 
 
 def _to_subscriptions(
