@@ -16,16 +16,19 @@ Modules
     node         the broker's process: it drives the real pieces as `server.shard` does, dies and recovers
     peer         one client connection: SASL, CBS, links, requests, transactions, over a wire that may break
     actors       somebody with one connection at a time; who he is: senders, receivers, session_receivers,
-                 keepers, transactors, managing, and drainers at the end
+                 keepers, transactors, managing, curators (of rules), and drainers at the end
     messages     what clients send; requests: what they ask of the management nodes, and what may be answered
     records      copies of the durable facts; facts: what the committed batches add up to, and what must hold
                  between them
     history      what clients did and saw, and what the world did
     checker      history and facts compared with what the requirements promise, with
-                 reasons (why a message may be where it is, or gone), routes (where forwards lead), arrivals
-                 (duplicates), holds (sessions and their order), states (of sessions), units (transactions)
-    plan         a seed's choices: actors and faults; then the phase without faults; topology: its queues
-    bugs         planted bugs, each a subclass or wrapper of a real piece; planted: those in the broker's core
+                 reasons (why a message may be where it is, or gone), routes (where forwards lead), copies
+                 (what topics make of messages), rulings (what was asked about rules), arrivals (duplicates),
+                 holds (sessions and their order), states (of sessions), units (transactions)
+    rulebook     a small language of rules, with an evaluator that is not the broker's
+    plan         a seed's choices: actors and faults; then the phase without faults; topology: its entities
+    bugs         planted bugs, each a subclass or wrapper of a real piece; planted, planted_topics: those in
+                 the broker's core
     sizes        the broker's sizes brought down to what a simulation writes
 
 Fault model
@@ -45,7 +48,8 @@ Fault model
               backwards: the server's clock is made so. In about one seed of eight everybody is 240 times
               slower, so that hours pass: locks are renewed for long, transactions and queues time out.
     Entities  Settings change while in use, forwards among them; a status forbids to send or to receive for a
-              while; queues are deleted, by the administration or because they are idle, and made again.
+              while; entities are deleted, by the administration or because they are idle, and made again.
+              Rules are added, changed and removed while messages come. One seed of four has topics.
     Load      Free space runs low and the loop lags at times: sends are refused then, settlements are not.
     Clients   Correct in protocol, careless in everything else: they settle late, twice, or never, forget
               messages, ignore locks, send duplicates, and go away without a word. (Broken bytes: tests/fuzz.)

@@ -42,6 +42,8 @@ class Shared:
     """(address, sequence number, uid) of messages that were deferred."""
     locks: list[tuple[str, Lock]] = field(default_factory=list)
     """(address, lock) of recent deliveries, for whoever wants to settle through the management node."""
+    ruled: bool = False
+    """Messages have what rules look at."""
     slowness: int = 1
     """How many times longer than usual people take between two things they do."""
 

@@ -76,9 +76,14 @@ class Arrivals:
 
     def _may_have_passed(self, other: Sent, name: str) -> bool:
         """Tell whether a message may have arrived at an entity without leaving a trace."""
-        if self._history.facts.life(other.uid).records or other.outcome not in (None, "accepted", "dropped"):
+        facts = self._history.facts
+        if other.outcome not in (None, "accepted", "dropped"):
             return False
         names = self.names_from(other.queue)
+        # Of a topic's copies some may have left a trace, and others not.
+        fans_out = any(facts.is_topic(entity_id) for each in names for entity_id in facts.named(each))
+        if facts.life(other.uid).records and not fans_out:
+            return False
         return name in names and len(names) > 1
 
     def _latest_broker_ms(self, other: Sent) -> int:

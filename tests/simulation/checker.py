@@ -35,6 +35,8 @@ from tests.simulation.history import (
 from tests.simulation.holds import Holds
 from tests.simulation.reasons import Reasons
 from tests.simulation.records import MAIN, Commit, Record, Snapshot, Violation
+from tests.simulation.rulebook import PROPERTIES, Rulebook
+from tests.simulation.rulings import Rulings
 from tests.simulation.states import States
 from tests.simulation.units import Units
 
@@ -52,7 +54,8 @@ class Checker:
         self.reasons = Reasons(history, self.states)
         self.facts = history.facts = Facts(self.reasons)
         self.units = Units(history, self.reasons.is_dropped)
-        self.reasons.connect(self.units)
+        self.rulings = Rulings(history, Rulebook())
+        self.reasons.connect(self.units, self.rulings)
         self.holds = Holds(history, self.reasons)
         self.sent = history.sent
         self.taken: dict[int, int] = {}
@@ -193,7 +196,7 @@ class Checker:
             sent = self.sent[uid]
             if sent.outcome not in (None, "rolled back"):
                 raise Violation(f"uid {uid} was answered twice: {sent.outcome}, then {outcome}")
-            stored = bool(self.facts.life(uid).records)
+            stored = self.facts.life(uid).has_trace
             if not accepted and stored:
                 raise Violation(f"uid {uid} was refused with {outcome}, yet stored: {self.story(uid)}")
             if accepted and not stored:
@@ -203,6 +206,9 @@ class Checker:
             sent.outcome, sent.answered_ms = outcome, self._now_ms()
         if accepted and (records := self.facts.life(uids[0]).records):
             self._active(records[0][0].queue_id, self.sent[uids[0]].sent_ms)
+        elif accepted and self.facts.life(uids[0]).copies:
+            sent = self.sent[uids[0]]
+            self._active(self.history.queue_id(sent.via or sent.queue, MAIN), sent.sent_ms)
 
     def _active(self, queue_id: int, since_ms: int) -> None:
         """Something was done with an entity, at some time since then."""
@@ -224,7 +230,8 @@ class Checker:
         for uid, number in zip(uids, numbers, strict=True):
             if self.sent[uid].outcome == "dropped":
                 continue
-            first = self.facts.life(uid).records[0][0]
+            life = self.facts.life(uid)
+            first = (life.records or self.facts.life(life.copies[0]).records)[0][0]
             if first.enqueued_sequence_number != number:
                 raise Violation(
                     f"uid {uid} was scheduled as {first.sequence_number}, but the answer said {number}"
@@ -252,8 +259,9 @@ class Checker:
         """
         self.counts["delivered"] += 1
         now = self._now_ms()
-        uid, count = seen.uid, seen.count
         name, sub = split(address)
+        seen = self.history.identified(seen, name, sub)
+        uid, count = seen.uid, seen.count
         queue_id = self.history.queue_id_with(name, sub, uid)
         life = self.facts.life(uid)
         known = [record for record, _ in life.records if record.queue_id == queue_id]
@@ -269,6 +277,7 @@ class Checker:
             raise Violation(f"uid {uid} was delivered {count + 1} times, past MaxDeliveryCount")
         if seen.session_id != self.sent[uid].session_id:
             raise Violation(f"{seen} was sent to session {self.sent[uid].session_id!r}")
+        self._check_traits(seen)
         if deletes:
             if uid in self.taken:
                 raise Violation(f"uid {uid} was received and deleted twice")
@@ -289,6 +298,13 @@ class Checker:
             self.holds.delivered(hold, lock, known[-1])
         self._active(queue_id, lock.taken_ms)
         return lock
+
+    def _check_traits(self, seen: Seen) -> None:
+        """Check that a receiver sees what the rules made of a message, and no more (P-02)."""
+        traits = self.sent[seen.uid].traits
+        expected = {name: traits.properties[name] for name in PROPERTIES if name in traits.properties}
+        if (seen.properties, seen.label) != (expected, traits.label):
+            raise Violation(f"{seen} is not what a rule made of it: {traits}")
 
     def _lock(self, seen: Seen, queue_id: int, token: bytes, connection: int, hold: Hold | None) -> Lock:
         now = self._now_ms()
@@ -472,10 +488,11 @@ class Checker:
         """A peek answered."""
         last = from_number - 1
         name, sub = split(address)
-        for seen in found:
+        for seen in [self.history.identified(seen, name, sub) for seen in found]:
             if seen.number <= last:
                 raise Violation(f"peek of {address} from {from_number} is out of order: {found}")
             last = seen.number
+            self._check_traits(seen)
             if session_id is not None and seen.session_id != session_id:
                 raise Violation(f"peek of session {session_id!r} shows {seen}")
             queue_id = self.history.queue_id_with(name, sub, seen.uid)
@@ -494,13 +511,16 @@ class Checker:
             "transactions": self.units.committed,
             "forwarded": sum(any(record.hops for record, _ in life.records) for life in lives),
             "deleted queues": len(self.facts.gone),
+            "copies": self.reasons.copies.count,
+            "buried copies": self.reasons.copies.buried,
+            "rule changes": self.rulings.answered_count,
         }
 
     def finish(self) -> None:
         """Check what only the whole story can tell. Raises: Violation."""
         for uid, sent in self.sent.items():
             life = self.facts.life(uid)
-            if sent.outcome == "accepted" and not life.records:
+            if sent.outcome == "accepted" and not life.has_trace:
                 raise Violation(f"uid {uid} was accepted and is nowhere")
             if uid in self.facts.where and life.removed is not None:
                 raise Violation(f"uid {uid} is there and gone: {self.story(uid)}")
@@ -573,5 +593,7 @@ def _shows(seen: Seen, record: Record) -> bool:
 
 def split(address: str) -> tuple[str, int]:
     """Take an address apart into the entity's name and the kind of queue."""
-    name, _, rest = address.partition("/")
-    return name, {"": 0, "$DeadLetterQueue": 1, "$Transfer/$DeadLetterQueue": 2}[rest]
+    for end, sub in (("/$Transfer/$DeadLetterQueue", 2), ("/$DeadLetterQueue", 1)):
+        if address.endswith(end):
+            return address.removesuffix(end), sub
+    return address, MAIN

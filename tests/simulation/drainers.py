@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import QueueDescription, SubscriptionDescription
 from peeklock.broker.message import MessageState
 from tests.simulation.actors import ANSWER_MS_MAX, Actor, Shared
 from tests.simulation.checker import split
 from tests.simulation.history import Hold, Lock, Seen
 from tests.simulation.holds import Accept
 from tests.simulation.peer import ReceiveLink
-from tests.simulation.records import Record, Violation
+from tests.simulation.records import MAIN, Record, Violation
 from tests.simulation.requests import (
     get_state,
     list_sessions,
@@ -32,7 +32,7 @@ DRAIN_CREDIT = 10
 class Drainer(Actor):
     """Takes everything out of one queue and its dead-letter queues, in order."""
 
-    def __init__(self, shared: Shared, queue: QueueDescription) -> None:
+    def __init__(self, shared: Shared, queue: QueueDescription | SubscriptionDescription) -> None:
         super().__init__(shared, f"drainer-{queue.name}")
         self._queue = queue
         self._last: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Drainer(Actor):
             self.world.note(f"{self.name} <- {seen}")
             lock = self.checker.delivered(seen, address, event.delivery_tag, self.connection)
             assert lock is not None
-            place = self.checker.facts.where.get(seen.uid)
+            place = self.checker.facts.where.get(lock.uid)
             position = place[1] if place is not None else 0
             if position <= self._last.get(address, 0):
                 raise Violation(f"{self.name} was given position {position} after {self._last[address]}")
@@ -64,7 +64,7 @@ class Drainer(Actor):
             self.checker.settling(lock, "complete")
             asked_ms = self.world.now_ms
             link.settle(event.delivery_id, ACCEPTED, lambda state: self._settled(lock, asked_ms, state))
-            given.append(seen.uid)
+            given.append(lock.uid)
             if len(given) > DRAIN_CREDIT:
                 link.flow(DRAIN_CREDIT)
 
@@ -92,7 +92,7 @@ class Drainer(Actor):
 
     def _available(self, address: str) -> list[Record]:
         """Give what a receiver must get now: active, not about to expire, and not on its way elsewhere."""
-        if "/" in address and self._queue.forward_dead_lettered_to is not None:
+        if split(address)[1] != MAIN and self._queue.forward_dead_lettered_to is not None:
             return []
         return available(self, address)
 
@@ -139,7 +139,7 @@ class SessionDrainer(Actor):
 
     WAIT_MS = 2_000
 
-    def __init__(self, shared: Shared, queue: QueueDescription) -> None:
+    def __init__(self, shared: Shared, queue: QueueDescription | SubscriptionDescription) -> None:
         super().__init__(shared, f"drainer-{queue.name}-sessions")
         self._queue = queue
         self._link: ReceiveLink | None = None

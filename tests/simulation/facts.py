@@ -18,10 +18,18 @@ from peeklock.broker.changes import (
     MessageRemoved,
     MessageStored,
     NumbersIssued,
+    RuleRemoved,
+    RuleStored,
 )
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import (
+    UNLIMITED_MS,
+    Description,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.message import MessageState
-from peeklock.store.base import Frame
+from peeklock.store.base import Definitions, Frame
 from tests.simulation.records import (
     MAIN,
     PARTITION_SHIFT,
@@ -46,6 +54,16 @@ class Judge(Protocol):
     def explain_entity(self, entity: EntityStored, commit: Commit) -> str | None:
         """Say why an entity may be gone."""
 
+    def explain_rule(self, path: str, change: RuleStored | RuleRemoved, commit: Commit) -> str | None:
+        """Say why a subscription may have got a rule, or lost it."""
+
+    def identify(self, body_uid: int, parent: Record | None, born: list[Record], commit: Commit) -> list[int]:
+        """Tell which messages the records are that one step has put into new places: their uids, in order.
+
+        Args:
+            parent: the record that had to go for it; None = it was sent in this commit.
+        """
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -68,28 +86,88 @@ class Facts:
         self.rows: dict[int, list[int]] = {}
         self.numbers: dict[int, NumbersIssued] = {}
         self.entities: dict[int, EntityStored] = {}
-        self.descriptions: dict[int, list[tuple[int, QueueDescription]]] = {}
+        self.descriptions: dict[int, list[tuple[int, Description]]] = {}
         """Every description an entity ever had with the number of its batch, by entity id."""
+        self.rules: dict[int, dict[str, RuleDescription]] = {}
+        """The rules of each subscription, by name in lower case."""
+        self.rule_sets: dict[int, list[tuple[Commit, list[RuleDescription]]]] = {}
+        """All rules that a subscription had after each change of one."""
+        self.commits: list[Commit] = []
+        self.redefining: list[Commit] = []
+        """Those of them that changed entities or rules."""
         self.gone: dict[int, Commit] = {}
         """Entities that were removed."""
         self.lives: dict[int, Life] = {}
         self.states: dict[tuple[int, str], Record] = {}
         """(entity id, session id) -> the record of the session's state."""
         self.last_no = 0
+        self._subscriptions: dict[int, list[int]] = {}
+        self._topics: dict[int, int] = {}
+        """Entity id of a subscription -> of its topic."""
+        self._origins: dict[int, int] = {}
+        self._identities: dict[int, list[int]] = {}
+        self._bodies: dict[int, int] = {}
+        """uid -> in how many rows its body stands."""
         self._of_gone: set[Key] = set()
         """Messages that went with their entity."""
         self._next_position: dict[int, int] = {}
         self._next_in_partition: dict[tuple[int, int], int] = {}
         self._last_enqueued_ms: dict[int, int] = {}
 
-    def description(self, queue_id: int) -> QueueDescription:
+    def description(self, queue_id: int) -> Description:
         """Give the latest description of an entity, also of one that is gone."""
         return self.descriptions[queue_id // QUEUES_PER_ENTITY][-1][1]
 
-    def history(self, queue_id: int) -> list[QueueDescription]:
+    def history(self, queue_id: int) -> list[Description]:
         return [description for _, description in self.descriptions[queue_id // QUEUES_PER_ENTITY]]
 
-    def possible(self, entity_id: int, commit: Commit) -> list[QueueDescription]:
+    def name(self, entity_id: int) -> str:
+        return self.descriptions[entity_id][0][1].name
+
+    def is_topic(self, entity_id: int) -> bool:
+        return isinstance(self.descriptions[entity_id][0][1], TopicDescription)
+
+    def topic(self, entity_id: int) -> int | None:
+        """Give the topic of a subscription."""
+        return self._topics.get(entity_id)
+
+    def subscriptions(self, entity_id: int) -> list[int]:
+        """Give all subscriptions that a topic ever had."""
+        return self._subscriptions.get(entity_id, [])
+
+    def is_partitioned(self, entity_id: int) -> bool:
+        return self.description(self._topics.get(entity_id, entity_id) * 4).enable_partitioning
+
+    def default_ttls_ms(self, queue_id: int) -> set[int]:
+        """Give the times to live that an entity's settings ever allowed; a topic's may be shorter (E-07). It
+        counts in the subscriptions only."""
+        entity_id = queue_id // QUEUES_PER_ENTITY
+        if self.is_topic(entity_id):
+            return {UNLIMITED_MS}
+        above = self._topics.get(entity_id)
+        limits = [UNLIMITED_MS] if above is None else [d.default_ttl_ms for d in self.history(above * 4)]
+        return {min(d.default_ttl_ms, limit) for d in self.history(queue_id) for limit in limits}
+
+    def possible_rules(self, entity_id: int, commit: Commit) -> list[list[RuleDescription]]:
+        """Give the rules of a subscription that may have held when something in a commit was decided."""
+        known = self.rule_sets.get(entity_id, [])
+        before = [rules for when, rules in known if when.no < commit.no] or [[]]
+        return before[-1:] + [rules for when, rules in known if when.no == commit.no]
+
+    def identities(self, body_uid: int) -> list[int]:
+        """Give the uid in a body and those of all copies that have this body."""
+        return [body_uid, *self._identities.get(body_uid, ())]
+
+    def origin(self, uid: int) -> int:
+        """Give the uid that stands in the body of a message."""
+        return self._origins.get(uid, uid)
+
+    def add_copy(self, uid: int, body_uid: int) -> None:
+        """Let a uid be that of a copy."""
+        self._origins[uid] = body_uid
+        self._identities.setdefault(body_uid, []).append(uid)
+
+    def possible(self, entity_id: int, commit: Commit) -> list[Description]:
         """Give the descriptions that may have held when something in a commit was decided."""
         before = [d for no, d in self.descriptions.get(entity_id, ()) if no < commit.no]
         return before[-1:] + [d for no, d in self.descriptions.get(entity_id, ()) if no == commit.no]
@@ -115,10 +193,12 @@ class Facts:
         if batch.no != self.last_no + 1:
             raise Violation(f"batch {batch.no} follows batch {self.last_no}")
         self.last_no = batch.no
-        for row, payloads in batch.rows.items():
-            if row in self.rows:
-                raise Violation(f"body row {row} is written twice")
-            self.rows[row] = [uid_of(payload) for payload in payloads]
+        self.commits.append(commit)
+        self._place_bodies(batch)
+        for change in batch.changes:
+            if isinstance(change, EntityStored | EntityRemoved | RuleStored | RuleRemoved):
+                self._define(change, commit)
+        self._identify(batch, commit)
         outcome = Outcome()
         issued: list[tuple[NumbersIssued | None, NumbersIssued]] = []
         for change in batch.changes:
@@ -130,9 +210,12 @@ class Facts:
                 issued.append((self._numbers(change), change))
             elif isinstance(change, EntityStored):
                 self.entities[change.entity_id] = change
-                self.descriptions.setdefault(change.entity_id, []).append((batch.no, change.description))
             elif isinstance(change, EntityRemoved):
                 self._entity_removed(change.entity_id, commit)
+            elif isinstance(change, RuleStored | RuleRemoved):
+                path = self.name(change.entity_id)
+                if self._judge.explain_rule(path, change, commit) is None:
+                    raise Violation(f"a rule of {path} that nobody asked for: {change}")
             else:
                 assert isinstance(change, MessageIdSeen)
         for before, after in issued:
@@ -140,6 +223,91 @@ class Facts:
         self._moves(outcome, commit)
         self._check_rows(batch, outcome)
         return outcome
+
+    # Entities and rules, which are known before anything in a batch is judged
+
+    def _define(
+        self, change: EntityStored | EntityRemoved | RuleStored | RuleRemoved, commit: Commit
+    ) -> None:
+        entity_id = change.entity_id
+        if self.redefining[-1:] != [commit]:
+            self.redefining.append(commit)
+        if isinstance(change, EntityStored):
+            description = change.description
+            if isinstance(description, SubscriptionDescription) and entity_id not in self._topics:
+                above = self.named(description.topic_name)[-1]
+                self._topics[entity_id] = above
+                self._subscriptions.setdefault(above, []).append(entity_id)
+                self.rules[entity_id] = {}
+            self.descriptions.setdefault(entity_id, []).append((commit.no, description))
+        elif isinstance(change, EntityRemoved):
+            if entity_id in self.entities or self.descriptions[entity_id][0][0] == commit.no:
+                self.gone[entity_id] = commit
+            self.rules.pop(entity_id, None)
+            if any(i in self.entities and i not in self.gone for i in self.subscriptions(entity_id)):
+                raise Violation(f"a topic is gone, and its subscriptions are not: {self.name(entity_id)}")
+        else:
+            rules = self.rules.get(entity_id)
+            if rules is None:
+                raise Violation(f"a rule of what is no subscription, or is gone: {change}")
+            if isinstance(change, RuleStored):
+                rules[change.rule.name.lower()] = change.rule
+            elif rules.pop(change.name.lower(), None) is None:
+                raise Violation(f"a rule is removed that was not there: {change}")
+            self.rule_sets.setdefault(entity_id, []).append((commit, list(rules.values())))
+
+    # Bodies
+
+    def _place_bodies(self, batch: Snapshot) -> None:
+        for row, payloads in batch.rows.items():
+            if row in self.rows:
+                raise Violation(f"body row {row} is written twice")
+            self.rows[row] = uids = [uid_of(payload) for payload in payloads]
+            if len(set(uids)) < len(uids):
+                raise Violation(f"a body stands twice in row {row}: {uids}")
+            for uid in uids:
+                self._bodies[uid] = self._bodies.get(uid, 0) + 1
+
+    # Which message a record is
+
+    def _identify(self, batch: Snapshot, commit: Commit) -> None:
+        """Give each record its uid. The records that one step has put into new places come one after the
+        other, behind the removal of the one that had to go for them, if there was one."""
+        now: dict[Key, Record | None] = {}
+        left: dict[int, Record] = {}
+        born: list[Record] = []
+
+        def close() -> None:
+            if born:
+                body_uid = born[0].body_uid
+                uids = self._judge.identify(body_uid, left.pop(body_uid, None), born, commit)
+                for record, uid in zip(born, uids, strict=True):
+                    record.uid = uid
+                born.clear()
+
+        for change in batch.changes:
+            if isinstance(change, Record):
+                row = self.rows.get(change.row)
+                if change.key() in self._of_gone or row is None or change.slot >= len(row):
+                    continue
+                change.body_uid = change.uid = row[change.slot]
+                known = now.get(change.key(), self.live.get(change.key()))
+                if known is not None and self.origin(known.uid or known.body_uid) == change.body_uid:
+                    if known in born:
+                        close()
+                    change.uid = known.uid
+                elif known is None and not change.is_state:
+                    if born and born[0].body_uid != change.body_uid:
+                        close()
+                    born.append(change)
+                now[change.key()] = change
+            elif isinstance(change, tuple):
+                close()
+                gone = now.get(change[0], self.live.get(change[0]))
+                now[change[0]] = None
+                if gone is not None:
+                    left[gone.body_uid] = gone
+        close()
 
     def _stored(self, record: Record, outcome: Outcome, commit: Commit) -> None:
         if record.key() in self._of_gone:
@@ -149,7 +317,6 @@ class Facts:
         row = self.rows.get(record.row)
         if row is None or record.slot >= len(row):
             raise Violation(f"a record names a body that is not stored: {record}")
-        record.uid = row[record.slot]
         before = self.live.get(record.key())
         if before is not None:
             self._changed(before, record)
@@ -178,7 +345,6 @@ class Facts:
         entity = self.entities.pop(entity_id, None)
         if entity is None or self._judge.explain_entity(entity, commit) is None:
             raise Violation(f"an entity is gone and nobody asked for it: {entity}")
-        self.gone[entity_id] = commit
         for record in [record for record in self.live.values() if record.entity_id == entity_id]:
             del self.live[record.key()]
             self._of_gone.add(record.key())
@@ -212,7 +378,7 @@ class Facts:
         self._next_position[queue_id] = record.position + 1
         if record.sub != MAIN:
             return
-        if self.description(queue_id).enable_partitioning:
+        if self.is_partitioned(record.entity_id):
             partition, order = record.sequence_number >> PARTITION_SHIFT, record.sequence_number
             if not 0 <= partition < 16:
                 raise Violation(f"no partition has this number: {record}")
@@ -290,7 +456,8 @@ class Facts:
 
     def _check_rows(self, batch: Snapshot, outcome: Outcome) -> None:
         for row in batch.dropped:
-            self.rows.pop(row, None)
+            for uid in self.rows.pop(row, ()):
+                self._bodies[uid] -= 1
         for record in outcome.born:
             if record.key() in self.live and record.row not in self.rows:
                 raise Violation(f"the body of a live message is not stored: {record}")
@@ -299,8 +466,25 @@ class Facts:
             for record in self.live.values():
                 if record.row in dropped:
                     raise Violation(f"body row {record.row} was dropped with a live message in it: {record}")
+        written = {uid for payloads in batch.rows.values() for uid in map(uid_of, payloads)}
+        shared = [uid for uid in written if uid in self._identities and self._bodies[uid] > 1]
+        for uid in shared:
+            places = {(r.row, r.slot) for r in self.live.values() if r.body_uid == uid}
+            if len(places) > 1:
+                raise Violation(f"the body of uid {uid} is stored for each of its copies: {places}")
 
     # Recovery
+
+    def compare_definitions(self, found: Definitions) -> None:
+        """Check that the entities and rules that the store gives back are those of before. Raises:
+        Violation."""
+        if {entity.entity_id: entity for entity in found.entities} != self.entities:
+            raise Violation(f"the store gives back other entities: {found.entities} for {self.entities}")
+        rules: dict[int, dict[str, RuleDescription]] = {entity_id: {} for entity_id in self.rules}
+        for stored in found.rules:
+            rules.setdefault(stored.entity_id, {})[stored.rule.name.lower()] = stored.rule
+        if rules != self.rules:
+            raise Violation(f"the store gives back other rules: {rules} for {self.rules}")
 
     def compare(self, frames: Iterable[Frame], bodies: dict[int, list[bytes]]) -> None:
         """Check that what the store gives back at a restart is what was committed. Raises: Violation."""
@@ -324,7 +508,8 @@ class Facts:
                 raise Violation(f"the store gives back a message that was removed: {record}")
             if record.row not in bodies:
                 raise Violation(f"the store gives back a record with another body: {record} for {expected}")
-            record.uid = uid_of(bodies[record.row][record.slot])
+            record.body_uid = uid_of(bodies[record.row][record.slot])
+            record.uid = expected.uid if record.body_uid == expected.body_uid else record.body_uid
             if record != expected:
                 raise Violation(f"the store gives back another record: {record} for {expected}")
         for key, expected in self.live.items():

@@ -10,11 +10,12 @@ which changes at a restart only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY
 from tests.simulation.facts import Facts
 from tests.simulation.records import Commit
+from tests.simulation.rulebook import Traits
 
 WIRE_MS_MAX = 5_000
 """The longest that anything is under way on the simulated network, either direction."""
@@ -58,13 +59,16 @@ class Sent:
     unit: Unit | None = None
     """The transaction it was sent in."""
     outcome: str | None = None
-    """None = never told; else `accepted`, `dropped` (accepted as a duplicate), or the condition of the
-    rejection."""
+    """None = never told; else `accepted`, `dropped` (accepted without a trace: as a duplicate, or since no
+    rule chose it), or the condition of the rejection."""
     answered_ms: int = FOREVER
     reasons: set[str] = field(default_factory=set)
     """What clients have asked for that would remove it: complete, or `dead-letter <reason>`."""
     units: list[tuple[Unit, Lock, str, str]] = field(default_factory=list)
     """The same, asked for in transactions: (unit, lock, kind, reason)."""
+    traits: Traits = field(default_factory=Traits)
+    copy_of: int | None = None
+    """The uid of what this is a topic's copy of. A copy is as if it had been sent to its subscription."""
 
     def duplicate_key(self, partitioned: bool) -> DuplicateKey | None:
         """What a queue that detects duplicates compares; None = it is never a duplicate."""
@@ -90,6 +94,9 @@ class Seen:
     session_id: str | None
     source: str | None
     """The entity that it was forwarded from as a dead letter."""
+    properties: dict[str, object] = field(default_factory=dict)
+    """Application properties that rules read or write."""
+    label: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -308,6 +315,15 @@ class History:
     def queue_id(self, name: str, sub: int) -> int:
         """Give the queue of the latest entity with a name."""
         return self.facts.named(name)[-1] * QUEUES_PER_ENTITY + sub
+
+    def identified(self, seen: Seen, name: str, sub: int) -> Seen:
+        """Tell which copy of a message it is that was seen somewhere: its number tells."""
+        ids = [entity_id * QUEUES_PER_ENTITY + sub for entity_id in self.facts.named(name)]
+        for uid in self.facts.identities(seen.uid):
+            for record, _ in self.facts.life(uid).records:
+                if record.sequence_number == seen.number and record.queue_id in ids:
+                    return replace(seen, uid=uid)
+        return seen
 
     def queue_id_with(self, name: str, sub: int, uid: int) -> int:
         """Give the queue of a name in which a message was, the latest if it was in none."""

@@ -5,8 +5,9 @@ Owns: what is asked, by the world's dice; how, see `requests`. Must not know: th
 
 from __future__ import annotations
 
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import QueueDescription, SubscriptionDescription
 from tests.simulation.actors import Actor, Shared
+from tests.simulation.checker import split
 from tests.simulation.history import Lock
 from tests.simulation.messages import SESSIONS
 from tests.simulation.requests import (
@@ -25,7 +26,12 @@ class Manager(Actor):
     """Peeks, cancels, fetches deferred messages, settles for others, deletes and purges."""
 
     def __init__(
-        self, shared: Shared, name: str, queues: list[QueueDescription], *, cbs: bool = False
+        self,
+        shared: Shared,
+        name: str,
+        queues: list[QueueDescription | SubscriptionDescription],
+        *,
+        cbs: bool = False,
     ) -> None:
         super().__init__(shared, name, cbs=cbs)
         self._queues = queues
@@ -61,7 +67,8 @@ class Manager(Actor):
         elif roll < 0.9 and queue.requires_session:
             list_sessions(self, queue.name)
         elif roll < 0.92:
-            partitioned = queue.enable_partitioning
+            facts = self.checker.facts
+            partitioned = facts.is_partitioned(facts.named(queue.name)[-1])
             delete_messages(self, address, random.choice((1, 3)), partitioned=partitioned)
         elif roll < 0.926:
             purge(self, address)
@@ -79,5 +86,5 @@ class Manager(Actor):
     def _got(self, address: str, lock: Lock) -> None:
         self.shared.locks.append((address, lock))
         kind = self.random.choice(("complete", "complete", "abandon", "dead-letter", "defer", "lapse"))
-        if kind != "lapse" and not ("/" in address and kind == "dead-letter"):
+        if kind != "lapse" and not (split(address)[1] and kind == "dead-letter"):
             self.later(self.random.choice((0, 10, 1_000)), update_disposition, self, address, lock, kind)

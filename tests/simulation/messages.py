@@ -10,9 +10,10 @@ from typing import Any
 
 from peeklock.amqp.messaging import Header, Properties, encode_message
 from peeklock.amqp.types import Symbol, Timestamp
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import Description, TopicDescription
 from tests.simulation.actors import Shared
 from tests.simulation.history import Sent
+from tests.simulation.rulebook import Traits, draw_traits
 
 SESSIONS = ("", "red", "green", "blue")
 """Ids of sessions: few, so that they are held, waited for and written to by several. The empty one is
@@ -25,7 +26,7 @@ NOT_ALLOWED = "amqp:not-allowed"
 
 
 def compose(
-    shared: Shared, queue: QueueDescription, *, scheduled: bool = False, group: int = 0, wrong: bool = False
+    shared: Shared, queue: Description, *, scheduled: bool = False, group: int = 0, wrong: bool = False
 ) -> tuple[Sent, bytes]:
     """Make a message, and its encoding."""
     random = shared.world.random
@@ -48,20 +49,23 @@ def compose(
     ttl_ms = random.choice((None, None, None, 50, 3_000, 20_000, 60_000))
     delay_ms = random.choice((-1_000, 0, 20, 700, 4_000, 15_000))
     at_ms = shared.node.now_ms + delay_ms if scheduled else None
+    traits = draw_traits(random, session_id) if shared.ruled else Traits(session_id=session_id)
     sent = Sent(
         uid, queue.name, message_id, ttl_ms, at_ms, group, shared.world.now_ms, condition,
-        session_id, partition_key,
+        session_id, partition_key, traits=traits,
     )  # fmt: skip
     annotations: dict[Symbol, Any] = {}
     if at_ms is not None:
         annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(at_ms)
     if partition_key is not None:
         annotations[Symbol("x-opt-partition-key")] = partition_key
+    application_properties: dict[str, Any] = {"n": uid} if random.random() < 0.3 else {}
+    application_properties.update(traits.properties)
     payload = encode_message(
         header=None if ttl_ms is None else Header(ttl=ttl_ms),
         message_annotations=annotations or None,
-        properties=Properties(message_id=message_id, group_id=session_id),
-        application_properties={"n": uid} if random.random() < 0.3 else None,
+        properties=Properties(message_id=message_id, group_id=session_id, subject=traits.label),
+        application_properties=application_properties or None,
         data=_body(random, uid),
     )
     return sent, payload
@@ -80,13 +84,14 @@ def _message_id(shared: Shared, queue: str, uid: int) -> str | None:
     return f"id-{uid}"
 
 
-def _session_id(random: Random, queue: QueueDescription) -> str | None:
-    if queue.requires_session or random.random() < 0.2:
+def _session_id(random: Random, queue: Description) -> str | None:
+    often = isinstance(queue, TopicDescription) and random.random() < 0.6
+    if often or queue.requires_session or random.random() < 0.2:
         return random.choice(SESSIONS)
     return None
 
 
-def _partition_key(random: Random, queue: QueueDescription, session_id: str | None) -> str | None:
+def _partition_key(random: Random, queue: Description, session_id: str | None) -> str | None:
     if random.random() < (0.5 if queue.enable_partitioning else 0.9):
         return None
     return random.choice(KEYS) if session_id is None else session_id

@@ -20,15 +20,24 @@ from zlib import crc32
 from peeklock.auth.authority import Authority
 from peeklock.broker.changes import Change, MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.commands import (
+    AddRule,
     Command,
     CreateEntity,
     DeleteEntity,
     Fetched,
     LimitSending,
     Release,
+    RemoveRule,
     UpdateEntity,
+    UpdateRule,
 )
-from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.descriptions import (
+    DEFAULT_RULE_NAME,
+    Description,
+    EntityStatus,
+    RuleDescription,
+    SubscriptionDescription,
+)
 from peeklock.broker.effects import (
     CoordinatorOpened,
     Deliver,
@@ -41,9 +50,16 @@ from peeklock.broker.effects import (
     Fetch,
     LinkRefused,
     ReceiverOpened,
+    RulesFound,
     SenderOpened,
 )
-from peeklock.broker.errors import ArgumentInvalid, EntityAlreadyExists, EntityNotFound
+from peeklock.broker.errors import (
+    ArgumentInvalid,
+    EntityAlreadyExists,
+    EntityNotFound,
+    RuleAlreadyExists,
+    RuleNotFound,
+)
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
@@ -59,7 +75,7 @@ from tests.simulation.checker import Checker
 from tests.simulation.line import Line
 from tests.simulation.records import snapshot
 from tests.simulation.sizes import BODIES_BYTES_MAX
-from tests.simulation.topology import in_order
+from tests.simulation.topology import in_order, topic_of
 from tests.simulation.world import World
 
 _BY_LINK = frozenset(
@@ -67,6 +83,8 @@ _BY_LINK = frozenset(
 )
 
 OWN_CONNECTION_ID = 0
+
+_EXPECTED = EntityNotFound | EntityAlreadyExists | ArgumentInvalid | RuleNotFound | RuleAlreadyExists
 
 CHECK_EVERY = 50
 """Batches between two looks at the broker's own indexes."""
@@ -97,13 +115,20 @@ class Node:
     """One broker over one store that outlives its processes."""
 
     def __init__(
-        self, world: World, checker: Checker, pieces: Pieces, queues: list[QueueDescription]
+        self,
+        world: World,
+        checker: Checker,
+        pieces: Pieces,
+        entities: list[Description],
+        first_rules: dict[str, RuleDescription] | None = None,
     ) -> None:
+        """`first_rules`: with which subscriptions are created, by path, where that is not the usual one."""
         self._world = world
         self._random = world.random
         self.checker = checker
         self._pieces = pieces
-        self._queues = queues
+        self._entities = entities
+        self._first_rules = first_rules or {}
         self.weather = Weather()
         self.offset_ms = 0
         self.facts_store = MemoryStore()
@@ -116,14 +141,14 @@ class Node:
     # What the world does with it
 
     def start(self) -> None:
-        """Start a process: recover from the store, create missing queues."""
+        """Start a process: recover from the store, create missing entities."""
         if self.process is not None:
             return
         self._world.note(f"start, broker clock {self.offset_ms:+d}")
         self.checker.started(self.offset_ms)
         self._compare()
         self.process = Process(self._world, self, self._pieces)
-        self.process.recover(self._queues)
+        self.process.recover(self._entities)
         if self._limits != LimitSending():
             self.process.offer([self._limits])
 
@@ -147,9 +172,9 @@ class Node:
         if self.process is not None:
             self.process.offer([limits])
 
-    def update(self, description: QueueDescription) -> None:
-        """Change a queue's settings, live, as the administration does."""
-        before = self.queue(description.name)
+    def update(self, description: Description) -> None:
+        """Change an entity's settings, live, as the administration does."""
+        before = self.entity(description.name)
         if before is None:
             return
         facts = self.checker.facts
@@ -157,7 +182,7 @@ class Node:
         known = facts.description(ids[-1] * 4) if ids else before
         if description == before == known:
             return
-        self._queues = [description if q.name == description.name else q for q in self._queues]
+        self._entities = [description if e.name == description.name else e for e in self._entities]
         if description.status is not before.status:
             self.checker.limited()
         if description.status is not EntityStatus.ACTIVE:
@@ -166,30 +191,62 @@ class Node:
             self._world.note(f"update: {description}")
             drops_locks = description != replace(known, user_metadata=description.user_metadata)
             targets = [t for t in (description.forward_to, description.forward_dead_lettered_to) if t]
-            there = all(self.queue(target) and self.checker.exists(target) for target in targets)
+            there = all(self.entity(target) and self.checker.exists(target) for target in targets)
             sure = known == before and there
-            self.checker.updated(description.name, drops_locks=drops_locks or not sure, sure=sure)
+            for name in (description.name, *self._behind(description.name)):
+                self.checker.updated(name, drops_locks=drops_locks or not sure, sure=sure)
             self.process.offer([UpdateEntity(description, self.process.own_reply())])
 
-    def create(self, description: QueueDescription) -> None:
-        """Create a queue, live, again or for the first time."""
-        if self.queue(description.name) is None:
-            self._queues.append(description)
+    def create(self, description: Description) -> None:
+        """Create an entity, live, again or for the first time."""
+        if self.entity(description.name) is None:
+            self._entities.append(description)
         if self.process is not None:
             self._world.note(f"create: {description}")
-            self.process.offer([CreateEntity(description, self.process.own_reply())])
+            self.process.offer([self.creation(description)])
+
+    def creation(self, description: Description) -> CreateEntity:
+        """Say how an entity is created; a subscription has its first rule then."""
+        assert self.process is not None
+        if not isinstance(description, SubscriptionDescription):
+            return CreateEntity(description, self.process.own_reply())
+        rule = self._first_rules.get(description.name)
+        wanted = rule or RuleDescription(DEFAULT_RULE_NAME)
+        self.checker.rulings.asking(description.name, wanted.name, wanted)
+        return CreateEntity(description, self.process.own_reply(), rule)
 
     def delete(self, name: str) -> None:
-        """Delete a queue, live, as the administration does."""
-        if self.process is not None and self.queue(name) is not None:
+        """Delete an entity, live, as the administration does; a topic's subscriptions go with it."""
+        if self.process is not None and self.entity(name) is not None:
             self._world.note(f"delete: {name}")
-            self._queues = [queue for queue in self._queues if queue.name != name]
-            self.checker.deleting(name)
+            names = [name, *self._behind(name)]
+            self._entities = [entity for entity in self._entities if entity.name not in names]
+            for each in names:
+                self.checker.deleting(each)
             self.process.offer([DeleteEntity(name, self.process.own_reply())])
 
-    def queue(self, name: str) -> QueueDescription | None:
-        """Give the settings that a queue is to have; None when it is to be missing."""
-        return next((queue for queue in self._queues if queue.name == name), None)
+    def rule(self, path: str, name: str, rule: RuleDescription | None, kind: str) -> None:
+        """Change a rule of a subscription, live, as the administration does: `add`, `update` or `remove`
+        it."""
+        process = self.process
+        if process is None:
+            return
+        self._world.note(f"{kind} rule {name} of {path}: {rule}")
+        self.checker.rulings.asking(path, name, rule)
+        if rule is None:
+            process.offer([RemoveRule(path, name, process.own_reply())])
+        elif kind == "add":
+            process.offer([AddRule(path, rule, process.own_reply())])
+        else:
+            process.offer([UpdateRule(path, rule, process.own_reply())])
+
+    def entity(self, name: str) -> Description | None:
+        """Give the settings that an entity is to have; None when it is to be missing."""
+        return next((entity for entity in self._entities if entity.name == name), None)
+
+    def _behind(self, name: str) -> list[str]:
+        """Give the subscriptions of a topic."""
+        return [entity.name for entity in self._entities if topic_of(entity) == name]
 
     def connect(self) -> Line | None:
         """Lay a wire to the broker; None while no process listens."""
@@ -222,6 +279,7 @@ class Node:
 
     def _compare(self) -> None:
         """Compare what the store gives back with what was committed."""
+        self.checker.facts.compare_definitions(drive(self.store.load_definitions()))
         frames = drive(_all(self.store.load()))
         rows = sorted({record.row for record in self.checker.facts.live.values()})
         self.checker.facts.compare(frames, drive(self.store.read_body_rows(rows)))
@@ -252,7 +310,7 @@ class Process:
         self.engine = pieces.engine(self.namespace, BodyCache(BODIES_BYTES_MAX))
         self.namespaces = OneNamespace(Authority.development())
 
-    def recover(self, queues: list[QueueDescription]) -> None:
+    def recover(self, entities: list[Description]) -> None:
         drive(self.engine.recover(self._node.store, self._node.now_ms))
         self.namespace.check(self._node.now_ms)
         known = {
@@ -260,11 +318,11 @@ class Process:
             for entity in self._node.checker.facts.entities.values()
         }
         commands: list[Command] = []
-        for queue in in_order(queues):
-            if queue.name not in known:
-                commands.append(CreateEntity(queue, self.own_reply()))
-            elif known[queue.name] != queue:
-                commands.append(UpdateEntity(queue, self.own_reply()))
+        for entity in in_order(entities):
+            if entity.name not in known:
+                commands.append(self._node.creation(entity))
+            elif known[entity.name] != entity:
+                commands.append(UpdateEntity(entity, self.own_reply()))
         self.offer(commands)
 
     def own_reply(self) -> tuple[int, int, int, int]:
@@ -432,9 +490,8 @@ class Process:
             if to == OWN_CONNECTION_ID:
                 # What the administration asks for may be there already, or gone by itself, or what it is to
                 # forward to.
-                assert isinstance(effect, EntityFound | Done) or (
-                    isinstance(effect, Failed)
-                    and isinstance(effect.error, EntityNotFound | EntityAlreadyExists | ArgumentInvalid)
+                assert isinstance(effect, EntityFound | RulesFound | Done) or (
+                    isinstance(effect, Failed) and isinstance(effect.error, _EXPECTED)
                 ), effect
                 continue
             gateway = self.gateways.get(to)

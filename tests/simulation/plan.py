@@ -10,10 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from peeklock.broker.commands import LimitSending
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
+from peeklock.broker.descriptions import (
+    UNLIMITED_MS,
+    Description,
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from tests.simulation.actors import ANSWER_MS_MAX, Actor, Shared
 from tests.simulation.bugs import BUGS
 from tests.simulation.checker import Checker
+from tests.simulation.curators import Curator
 from tests.simulation.drainers import Drainer, SessionDrainer
 from tests.simulation.keepers import Keeper
 from tests.simulation.managing import Manager
@@ -23,7 +31,7 @@ from tests.simulation.records import Violation
 from tests.simulation.senders import Sender
 from tests.simulation.session_receivers import SessionReceiver
 from tests.simulation.sizes import small_sizes
-from tests.simulation.topology import IDLE_MS, choose
+from tests.simulation.topology import IDLE_MS, choose, has_topics, topic_of
 from tests.simulation.transactors import Transactor
 from tests.simulation.world import Livelock, World
 
@@ -88,10 +96,17 @@ class Simulation:
         self.random = world.random
         self.checker = Checker(lambda: world.now_ms)
         self.slowness = SLOWNESS if self.random.random() < 0.12 else 1
-        self.topology = choose(self.random, self.slowness)
+        topics = has_topics(world.seed)
+        self.topology = choose(self.random, self.slowness, topics=topics)
+        self.entities = self.topology.entities
         self.queues = self.topology.queues
-        self.node = Node(world, self.checker, pieces, list(self.queues))
-        self.shared = Shared(world, self.node, self.checker, slowness=self.slowness)
+        rulebook = self.checker.rulings.rulebook
+        first_rules = {
+            path: rulebook.describe(ruling, name)
+            for path, (name, ruling) in self.topology.first_rules.items()
+        }
+        self.node = Node(world, self.checker, pieces, list(self.entities), first_rules)
+        self.shared = Shared(world, self.node, self.checker, ruled=topics, slowness=self.slowness)
         self.actors = self._actors()
         self._healed = False
 
@@ -99,7 +114,7 @@ class Simulation:
         """Both phases, then the verdict. Raises: Violation."""
         self.node.start()
         self.world.run_until(
-            lambda: len(self.checker.facts.entities) == len(self.queues), self.world.now_ms + 1_000
+            lambda: len(self.checker.facts.entities) == len(self.entities), self.world.now_ms + 1_000
         )
         self.node.weather = self._weather()
         self.checker.history.wire_ms_max = max(3, self.node.weather.wire_ms_max)
@@ -119,13 +134,12 @@ class Simulation:
     def _actors(self) -> list[Actor]:
         random, shared = self.random, self.shared
         actors: list[Actor] = []
-        for queue in self.queues:
+        for queue in self.entities:
             forwards = queue.forward_to is not None
-            for number in range(
-                random.choice((1, 2)) if queue.name not in ("hop-1", "hop-3", "hop-4") else 0
-            ):
-                pace_ms = random.choice((300, 900, 2_500)) * (2 if len(self.queues) > 2 else 1)
-                actors.append(Sender(shared, f"sender-{queue.name}-{number}", queue, pace_ms=pace_ms))
+            if not isinstance(queue, SubscriptionDescription):
+                actors += self._senders(queue)
+            if isinstance(queue, TopicDescription):
+                continue
             if not forwards:
                 actors += self._receivers(queue)
             elif self.topology.changes_forwards:
@@ -136,14 +150,24 @@ class Simulation:
                 reader = Receiver(shared, f"reader-{queue.name}-dead", address, delete=deletes, credit=3)
                 actors.append(reader)
         if random.random() < 0.6:
-            actors.append(Transactor(shared, "transactor", self.queues))
+            actors.append(Transactor(shared, "transactor", self.entities))
+        if self.topology.subscriptions:
+            actors.append(Curator(shared, "curator", self.topology.subscriptions))
         actors.append(Manager(shared, "manager", self.queues, cbs=True))
         return actors
 
-    def _receivers(self, queue: QueueDescription) -> list[Actor]:
+    def _senders(self, queue: Description) -> list[Actor]:
+        random = self.random
+        actors: list[Actor] = []
+        for number in range(random.choice((1, 2)) if queue.name not in ("hop-1", "hop-3", "hop-4") else 0):
+            pace_ms = random.choice((300, 900, 2_500)) * (2 if len(self.entities) > 2 else 1)
+            actors.append(Sender(self.shared, f"sender-{queue.name}-{number}", queue, pace_ms=pace_ms))
+        return actors
+
+    def _receivers(self, queue: QueueDescription | SubscriptionDescription) -> list[Actor]:
         random, shared = self.random, self.shared
         actors: list[Actor] = []
-        for number in range(random.choice((1, 2, 3))):
+        for number in range(random.choice((1, 2, 3) if len(self.queues) < 5 else (1, 1, 2))):
             name = f"receiver-{queue.name}-{number}"
             deletes = random.random() < 0.15
             credit = random.choice((1, 4, 12))
@@ -186,7 +210,7 @@ class Simulation:
         elif roll < 0.36:
             random.choice(self.actors).drop()
         elif roll < 0.46:
-            self._change(random.choice(self.queues).name)
+            self._change(random.choice(self.entities).name)
         elif roll < 0.5:
             node.limit(LimitSending(low_space=random.random() < 0.5, lagging=random.random() < 0.5))
             self.world.after(random.randint(100, 6_000), node.limit, LimitSending())
@@ -197,21 +221,27 @@ class Simulation:
             self.checker.jumped()
             return jump_ms
         elif roll < 0.55:
-            queue = random.choice(self.queues)
-            node.delete(queue.name)
-            self._restore_later(random.randint(1, 8_000) * self.slowness, queue.name)
+            name = random.choice(self.entities).name
+            node.delete(name)
+            self._restore_later(random.randint(1, 8_000) * self.slowness, name)
         else:
-            self._restore(random.choice(self.queues).name)
+            self._restore(random.choice(self.entities).name)
         return 0
 
     def _change(self, name: str) -> None:
-        """Change settings of a queue."""
+        """Change settings of an entity."""
         random, node = self.random, self.node
-        queue = node.queue(name)
+        queue = node.entity(name)
         if queue is None:
             return
         roll = random.random()
-        if roll < 0.4:
+        if roll < 0.4 and isinstance(queue, TopicDescription):
+            ttl_ms = random.choice((queue.default_ttl_ms, 25_000, UNLIMITED_MS))
+            node.update(replace(queue, default_ttl_ms=ttl_ms, status=EntityStatus.ACTIVE))
+        elif roll < 0.4:
+            assert not isinstance(queue, TopicDescription)
+            if isinstance(queue, SubscriptionDescription):
+                queue = replace(queue, dead_lettering_on_filter_errors=random.random() < 0.5)
             node.update(
                 replace(
                     queue,
@@ -226,7 +256,7 @@ class Simulation:
         elif roll < 0.8:
             node.update(replace(queue, status=random.choice(list(EntityStatus))))
             self._restore_later(random.randint(100, 4_000) * self.slowness, name)
-        elif self.topology.changes_forwards:
+        elif self.topology.changes_forwards and not isinstance(queue, TopicDescription):
             chosen = self._chosen(name)
             node.update(
                 replace(
@@ -236,15 +266,18 @@ class Simulation:
                 )
             )
 
-    def _chosen(self, name: str) -> QueueDescription:
-        return next(queue for queue in self.queues if queue.name == name)
+    def _chosen(self, name: str) -> Description:
+        return next(entity for entity in self.entities if entity.name == name)
 
     def _restore_later(self, delay_ms: int, name: str) -> None:
         self.world.after(delay_ms, lambda: None if self._healed else self._restore(name))
 
     def _restore(self, name: str) -> None:
-        """Let a queue be there again, and be active."""
-        queue = self.node.queue(name)
+        """Let an entity be there again, a subscription behind its topic, and be active."""
+        above = topic_of(self._chosen(name))
+        if above is not None and not self.checker.exists(above):
+            self._restore(above)
+        queue = self.node.entity(name)
         if queue is None or not self.checker.exists(name):
             self.node.create(queue or self._chosen(name))
         elif queue.status is not EntityStatus.ACTIVE:
@@ -264,8 +297,8 @@ class Simulation:
             self.node.offset_ms = 0
         self.node.start()
         self.node.limit(LimitSending())
-        for queue in self.queues:
-            self._restore(queue.name)
+        for entity in self.entities:
+            self._restore(entity.name)
         self.node.find_half_open()
         for actor in self.actors:
             actor.stop()
@@ -280,16 +313,16 @@ class Simulation:
             actor.leave()
         # All locks of before lapse, so that the order of what is left is plain.
         self.world.run_to(self.world.now_ms + 2 * max(queue.lock_duration_ms for queue in self.queues))
-        for queue in self.queues:
-            self._restore(queue.name)
+        for entity in self.entities:
+            self._restore(entity.name)
         self.world.run_to(self.world.now_ms + 1_000)
 
     def _drain(self) -> None:
         """Receive all that is left."""
         drainers: list[Actor] = []
         for name in [queue.name for queue in self.queues]:
-            queue = self.node.queue(name)
-            assert queue is not None
+            queue = self.node.entity(name)
+            assert isinstance(queue, QueueDescription | SubscriptionDescription)
             drainers.append(Drainer(self.shared, queue))
             if queue.requires_session:
                 drainers.append(SessionDrainer(self.shared, queue))
@@ -308,8 +341,14 @@ class Simulation:
             drainer.leave()
 
     def _wait_for_idle(self) -> None:
-        """A queue that nobody uses any more is deleted in time, if it is to be (A-03)."""
-        idle = [queue.name for queue in self.queues if queue.auto_delete_on_idle_ms <= IDLE_MS]
+        """An entity that nobody uses any more is deleted in time, if it is to be (A-03)."""
+        # A topic is in use while a subscription forwards.
+        busy = {topic_of(entity) for entity in self.entities if entity.forward_to is not None}
+        idle = [
+            entity.name
+            for entity in self.entities
+            if entity.auto_delete_on_idle_ms <= IDLE_MS and entity.name not in busy
+        ]
         if not idle:
             return
         self.world.run_to(self.world.now_ms + IDLE_MS + IDLE_LATE_MS_MAX)

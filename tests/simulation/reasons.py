@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY, EntityStored
+from peeklock.broker.changes import QUEUES_PER_ENTITY, EntityStored, RuleRemoved, RuleStored
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.message import NEVER_MS, MessageState
 from tests.simulation.arrivals import Arrivals
+from tests.simulation.copies import Born, Copies
 from tests.simulation.facts import Outcome
 from tests.simulation.history import FOREVER, History, Sent, Unit
-from tests.simulation.records import DEAD_LETTER, MAIN, PARTITION_SHIFT, Commit, Record, Violation
+from tests.simulation.records import MAIN, PARTITION_SHIFT, Commit, Record, Violation
 from tests.simulation.routes import TOO_MANY_HOPS, End, Routes
+from tests.simulation.rulings import Rulings
 from tests.simulation.states import States
 from tests.simulation.units import Units
 
@@ -33,6 +35,8 @@ class Reasons:
         self.units: Units
         self.arrivals: Arrivals
         self.routes: Routes
+        self.copies: Copies
+        self.rulings: Rulings
         self._partitions: dict[tuple[int, str], int] = {}
         """(entity id, key) -> the partition of all messages with that key."""
         self._drops: list[tuple[Record, list[str]]] = []
@@ -43,10 +47,12 @@ class Reasons:
         self._activity: dict[int, int] = {}
         self._receiving: dict[object, int] = {}
 
-    def connect(self, units: Units) -> None:
+    def connect(self, units: Units, rulings: Rulings) -> None:
         """Begin to judge, once the facts are there."""
         self.routes = Routes(self._history.facts)
         self.arrivals = Arrivals(self._history, self.routes)
+        self.copies = Copies(self._history, self.routes, self.arrivals, rulings.rulebook)
+        self.rulings = rulings
         self.units = units
 
     # Activity, which keeps an entity from being idle
@@ -80,17 +86,32 @@ class Reasons:
         if any(at <= commit.landed_ms for at in self._history.deletions.get(description.name, ())):
             return "deleted"
         facts = self._history.facts
+        if facts.gone.get(facts.topic(entity.entity_id) or 0) is commit:
+            return "with its topic"
+        # What is done with a subscription counts for its topic too.
+        family = {entity.entity_id, *facts.subscriptions(entity.entity_id)}
         waits = any(
-            record.entity_id == entity.entity_id and record.state is SCHEDULED
-            for record in facts.live.values()
+            record.entity_id in family and record.state is SCHEDULED for record in facts.live.values()
         )
-        forwards = all(d.forward_to is not None for d in facts.possible(entity.entity_id, commit))
-        if waits or forwards or entity.entity_id in self._receiving.values():
+        forwards = any(
+            all(d.forward_to is not None for d in facts.possible(i, commit))
+            for i in family
+            if facts.gone.get(i) in (None, commit)
+        )
+        if waits or forwards or family & set(self._receiving.values()):
             return None
-        since_ms = max(self._activity.get(entity.entity_id, 0), *self._history.crashes[-1:], 0)
+        since_ms = max(*(self._activity.get(i, 0) for i in family), *self._history.crashes[-1:], 0)
         return "idle" if commit.taken_ms - since_ms >= description.auto_delete_on_idle_ms else None
 
+    def explain_rule(self, path: str, change: RuleStored | RuleRemoved, commit: Commit) -> str | None:
+        """Say why a subscription may have got a rule, or lost it."""
+        return self.rulings.explain(path, change, commit)
+
     # Births
+
+    def identify(self, body_uid: int, parent: Record | None, born: list[Record], commit: Commit) -> list[int]:
+        """Tell which messages the records are that one step has put into new places."""
+        return self.copies.identify(body_uid, parent, born, commit)
 
     def check(self, outcome: Outcome, commit: Commit) -> None:
         """Judge what a batch has put into new places, and the numbers it took. Raises: Violation."""
@@ -100,11 +121,10 @@ class Reasons:
             if record.is_state:
                 self._states.born(record, commit)
                 continue
-            end = self._check_birth(record, outcome, commit)
-            for entity_id in end.numbered:
+            for entity_id in self._check_birth(record, outcome, commit):
                 numbered[entity_id] = numbered.get(entity_id, 0) + 1
-            sent = self._history.sent[record.uid]
-            if sent.group and len(self._history.facts.life(record.uid).records) == 1:
+            sent = self._history.sent[self._history.facts.origin(record.uid)]
+            if sent.group and len(self._history.facts.life(sent.uid).records) <= 1:
                 groups.add(sent.group)
         self._check_drops(commit)
         self._check_settled(commit)
@@ -115,7 +135,7 @@ class Reasons:
 
     def _check_group(self, group: int, commit: Commit) -> None:
         for uid in self._history.groups[group]:
-            if not self._history.facts.life(uid).records and not self.is_dropped(uid, commit.landed_ms):
+            if not self._history.facts.life(uid).has_trace and not self.is_dropped(uid, commit.landed_ms):
                 members = self._history.groups[group]
                 raise Violation(f"a batched send was stored without its member uid {uid}: {members}")
 
@@ -130,26 +150,55 @@ class Reasons:
             raise Violation(f"{passed} messages passed {descriptions[-1].name}, which issued only {numbers}")
         paths = [d.forward_to for d in descriptions if d.forward_to is not None]
         paths += self._history.vias.get(descriptions[-1].name, [])
+        if self._history.facts.topic(entity_id) is not None:  # dead letters from the start
+            paths += [
+                d.forward_dead_lettered_to for d in descriptions if d.forward_dead_lettered_to is not None
+            ]
         if passed < len(numbers):
             drops = any(
                 target.requires_duplicate_detection for path in paths for target in self.routes.targets(path)
             )
+            drops |= any(self.copies.passes_topic(path) for path in paths)
+            if self._history.facts.is_topic(entity_id) and not drops:
+                drops = self.routes.is_target(descriptions[-1].name)  # what is forwarded is not counted here
+            if self._history.facts.is_topic(entity_id) and not drops:
+                drops = len(numbers) - passed <= self._vanished_count(descriptions[-1].name, commit)
             if not drops:
                 raise Violation(
                     f"a number is skipped: {descriptions[-1].name} has issued {numbers}, {passed} passed on"
                 )
 
-    def _check_birth(self, record: Record, outcome: Outcome, commit: Commit) -> End:
+    def _vanished_count(self, topic: str, commit: Commit) -> int:
+        """Count the messages that no rule may have chosen when something in a commit was decided."""
+        facts = self._history.facts
+        return sum(
+            not facts.life(sent.uid).has_trace
+            and sent.copy_of is None
+            and sent.sent_ms <= commit.taken_ms
+            and sent.answered_ms >= commit.taken_ms
+            and (
+                self.copies.leaves_nothing(None, sent, commit)
+                if sent.queue == topic and sent.via is None
+                else topic in self.arrivals.names_from(sent.via or sent.queue)
+            )
+            for sent in self._history.sent.values()
+        )
+
+    def _check_birth(self, record: Record, outcome: Outcome, commit: Commit) -> list[int]:
+        """Judge a record that is new in its place; give the entities that numbered it on its way."""
         sent = self._history.sent.get(record.uid)
         if sent is None:
             raise Violation(f"a message nobody sent: {record}")
         if sent.outcome is not None and sent.outcome not in ("accepted", "dropped"):
             raise Violation(f"uid {sent.uid} was refused with {sent.outcome}, and stored later")
+        came = self.copies.born.pop(record.key(), None)
+        if came is not None:
+            return self._check_copy(record, came, sent, outcome, commit)
         if sent.unit is not None:
             self.units.stored(sent.unit, sent.uid, commit)
         before = self._before(record)
         end = self._way(record, before, sent, commit)
-        self._check_numbers(record, before, end, outcome)
+        self._check_numbers(record, before, end.numbered, end, outcome)
         arrived = [*end.numbered, *([record.entity_id] if record.sub == MAIN else [])]
         if before is None and sent.via is not None:
             del arrived[0]  # ids are no concern of what it only passes
@@ -160,14 +209,49 @@ class Reasons:
         if record.sub != MAIN:
             if before is not None and end.reason is None and before.sub == MAIN:
                 self._check_reason(record, before, commit)
-            return end
+            return list(end.numbered)
         if end.dead_from is not None and before is not None and before.sub == MAIN:
             self._check_reason(record, before, commit)
         if before is None or before.state is SCHEDULED:
             self._check_enqueued(record, sent, commit)
         self._check_session(record, sent)
         self._check_partition(record, sent)
-        return end
+        return list(end.numbered)
+
+    def _check_copy(
+        self, record: Record, came: Born, sent: Sent, outcome: Outcome, commit: Commit
+    ) -> list[int]:
+        """Judge a record that came over a topic."""
+        parent, end = came.parent, came.end
+        facts = self._history.facts
+        origin = self._history.sent[facts.origin(record.uid)]
+        if parent is None and origin.unit is not None:
+            self.units.stored(origin.unit, origin.uid, commit)
+        self._check_numbers(record, parent, came.numbered, end, outcome)
+        for arrived, entity_id in came.arrivals:
+            if parent is None or parent.state is not SCHEDULED or parent.entity_id != entity_id:
+                self.arrivals.arrived(arrived, entity_id, commit)
+        if end.reason is None and parent is not None and parent.sub == MAIN:
+            name = facts.name(parent.entity_id)
+            if record.dead_letter_source == name and parent.dead_letter_source != name:
+                self._check_reason(record, parent, commit)
+        if record.sub != MAIN:
+            return came.passed
+        if parent is None or facts.is_topic(parent.entity_id):
+            self._check_enqueued(record, sent, commit)
+        self._check_session(record, sent)
+        if record.hops == 0 and facts.is_partitioned(record.entity_id) and record.session_id is None:
+            # The topic's partition, whatever an action made of the key.
+            if (
+                record.sequence_number >> PARTITION_SHIFT
+                != record.enqueued_sequence_number >> PARTITION_SHIFT
+            ):
+                raise Violation(
+                    f"a copy is in another partition than the topic put it in: {record}, {origin}"
+                )
+        else:
+            self._check_partition(record, sent)
+        return came.passed
 
     def _before(self, record: Record) -> Record | None:
         """Give the record that a message had before this one."""
@@ -180,24 +264,8 @@ class Reasons:
 
     def _way(self, record: Record, before: Record | None, sent: Sent, commit: Commit) -> End:
         """Tell how a message has come to its place. Raises: Violation, if there is no way."""
-        session_id = sent.session_id
-        ends: list[End] = []
-        if before is None:
-            for entity_id in self._history.facts.named(sent.via or sent.queue):
-                if sent.via is None:
-                    ends += self.routes.of_arrival(entity_id, 0, session_id, commit)
-                else:
-                    ends += self.routes.of_sending_via(entity_id, sent.queue, session_id, commit)
-        elif before.sub == MAIN and before.state is SCHEDULED:
-            ends = self.routes.of_arrival(before.entity_id, before.hops, session_id, commit)
-        elif before.sub == MAIN:
-            ends = self.routes.of_stored(before.entity_id, before.hops, session_id, commit)
-            ends += self.routes.of_dead_letter(before.entity_id, before.hops, session_id, commit)
-        elif before.sub == DEAD_LETTER:
-            ends = self.routes.of_dead_letter(before.entity_id, before.hops, session_id, commit)
-            ends = [end for end in ends if (end.entity_id, end.sub) != (before.entity_id, before.sub)]
         reason = record.dead_letter_reason()
-        for end in ends:
+        for end in self.routes.starts(before, sent, commit):
             source = end.dead_from or (None if before is None else before.dead_letter_source)
             if (
                 (end.entity_id, end.sub, end.hops, source)
@@ -210,13 +278,21 @@ class Reasons:
             f" of {self._history.story(record.uid)}"
         )
 
-    def _check_numbers(self, record: Record, before: Record | None, end: End, outcome: Outcome) -> None:
-        """Check the sequence number in a dead-letter queue, and the number that a message had first."""
+    def _check_numbers(
+        self,
+        record: Record,
+        before: Record | None,
+        numbered: tuple[int, ...],
+        end: End,
+        outcome: Outcome,
+    ) -> None:
+        """Check the sequence number in a dead-letter queue, and the number that a message had first;
+        `numbered` by others on its way."""
         first = record.sequence_number if before is None else before.enqueued_sequence_number
-        if any(entity_id in self._history.facts.gone for entity_id in end.numbered):
+        if any(entity_id in self._history.facts.gone for entity_id in numbered):
             return  # what an entity issued in the batch that removes it is not told
-        if before is None and end.numbered:
-            issued = outcome.unrecorded.get(end.numbered[0] * QUEUES_PER_ENTITY, [])
+        if before is None and numbered:
+            issued = outcome.unrecorded.get(numbered[0] * QUEUES_PER_ENTITY, [])
             first = record.enqueued_sequence_number
             if first not in issued:
                 raise Violation(f"enqueued number {first} was not issued just now: {record}, {issued}")
@@ -246,7 +322,7 @@ class Reasons:
             queues = (
                 [record.queue_id] if not record.hops else [i * QUEUES_PER_ENTITY for i in facts.descriptions]
             )
-            limits = {min(sent.ttl_ms, d.default_ttl_ms) for q in queues for d in facts.history(q)}
+            limits = {min(sent.ttl_ms, ttl_ms) for q in queues for ttl_ms in facts.default_ttls_ms(q)}
             own_ms = record.expires_at_ms - record.enqueued_at_ms
             if own_ms not in limits:
                 raise Violation(f"expires {own_ms} ms after, not {limits}: {record}")
@@ -261,7 +337,7 @@ class Reasons:
     def _check_partition(self, record: Record, sent: Sent) -> None:
         """Check that equal keys are in one partition (S-02), and a batch without keys too (S-03)."""
         description = self._history.facts.description(record.queue_id)
-        if not description.enable_partitioning:
+        if not self._history.facts.is_partitioned(record.entity_id):
             return
         key = sent.key()
         if key is None and description.requires_duplicate_detection:
@@ -281,7 +357,7 @@ class Reasons:
     def _check_reason(self, record: Record, before: Record, commit: Commit) -> None:
         """Check why a message was dead-lettered."""
         reason = record.dead_letter_reason()
-        sent = self._history.sent[record.uid]
+        sent = self._history.sent[before.uid]
         if f"dead-letter {reason}" in sent.reasons:
             return
         unit = self.units.may_have_settled(sent, before, "dead-letter", reason, commit)
@@ -318,6 +394,8 @@ class Reasons:
         sent = self._history.sent[record.uid]
         if elsewhere:
             return "moved"  # how and why is judged at its arrival there
+        if self._history.facts.life(record.uid).copied is commit:
+            return "copied"
         if "complete" in sent.reasons:
             return "completed"
         if record.sub == MAIN and record.state is SCHEDULED:
@@ -326,11 +404,14 @@ class Reasons:
                 return "cancelled"
             return self._explain_drop(record, sent, commit, known=False)
         self._check_unlocked(record, commit)
-        if record.state is MessageState.ACTIVE and record.sub == MAIN:
+        waits = self._history.facts.is_topic(record.entity_id)  # nothing expires there
+        if record.state is MessageState.ACTIVE and record.sub == MAIN and not waits:
             if self.expires_broker_ms(record, min) <= commit.taken_broker_ms:
                 return "expired"
         if drop := self._explain_drop(record, sent, commit, known=True):
             return drop
+        if self.copies.leaves_nothing(record, sent, commit):
+            return "chosen by no rule"
         for purge in self._history.purges:
             if (
                 purge.queue_id == record.queue_id
@@ -379,13 +460,20 @@ class Reasons:
             sent = self._history.sent[record.uid]
             if not self.arrivals.may_be_dropped(sent, names, commit.opened_broker_ms):
                 raise Violation(f"a message is gone and nobody asked for it: {record}")
+        missing, self.copies.drops = self.copies.drops, []
+        for sent, names in missing:
+            if not self.arrivals.may_be_dropped(sent, names, commit.opened_broker_ms):
+                raise Violation(f"a copy is missing and is no duplicate: {sent}")
 
     def is_dropped(self, uid: int, now_ms: int) -> bool:
-        """Tell whether a message that is not stored may have been dropped as a duplicate."""
+        """Tell whether a message that is not stored may have been dropped as a duplicate, or may have been
+        chosen by no rule."""
         sent = self._history.sent[uid]
         names = self.arrivals.names_from(sent.queue)
         at_ms = min(sent.sent_ms, now_ms) if sent.unit is None else min(sent.unit.asked_ms, now_ms)
-        return self.arrivals.may_be_dropped(sent, names, at_ms + self._history.offset_ms)
+        if self.arrivals.may_be_dropped(sent, names, at_ms + self._history.offset_ms):
+            return True
+        return self.copies.passes_topic(sent.queue) and self.copies.may_have_left_nothing(sent, at_ms)
 
     def _check_unlocked(self, record: Record, commit: Commit) -> None:
         """Check that a message which nobody settled was not taken away under a live lock (E-03, A-06)."""
@@ -403,5 +491,5 @@ class Reasons:
         allow."""
         if record.expires_at_ms != NEVER_MS:
             return record.expires_at_ms
-        ttl_ms = choose([d.default_ttl_ms for d in self._history.facts.history(record.queue_id)])
+        ttl_ms = choose(list(self._history.facts.default_ttls_ms(record.queue_id)))
         return FOREVER if ttl_ms >= UNLIMITED_MS else record.enqueued_at_ms + ttl_ms

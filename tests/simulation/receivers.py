@@ -16,7 +16,7 @@ from tests.simulation.actors import ANSWER_MS_MAX, Actor, Shared
 from tests.simulation.checker import split
 from tests.simulation.history import COMMIT_MS_MAX, WIRE_MS_MAX, Hold, Lock
 from tests.simulation.peer import ReceiveLink, error_condition
-from tests.simulation.records import Violation
+from tests.simulation.records import MAIN, Violation
 from tests.simulation.requests import read_delivery, renew, update_disposition
 
 SURELY_ARRIVED_MS = WIRE_MS_MAX + COMMIT_MS_MAX
@@ -73,7 +73,7 @@ class Receiver(Actor):
         self._drain_ms = 0
         self._took_back = False
         """A drain was taken back: its answer may still come, and be taken for that of another."""
-        self._dead = "/" in address
+        self._dead = split(address)[1] != MAIN
         self._hold: Hold | None = None
         """The session that the link holds."""
 

@@ -4,7 +4,7 @@ Owns: `Record`, one message as it was in one batch, and how it is copied out of 
 which change after that. Must not know: what may become of a record (`facts`), or why (`reasons`).
 
 Each message of the simulation, and each state of a session, carries `uid=NNNNNNNN;` in its body, so that the
-body tells which send it came from.
+body tells which send it came from. Which of a topic's copies a record is, is found out later (`copies`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peeklock.amqp.codec import decode
+from peeklock.amqp.types import Symbol
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
     SESSION_STATES,
@@ -24,6 +25,7 @@ from peeklock.broker.changes import (
 )
 from peeklock.broker.message import MessageState
 from peeklock.store.base import Batch
+from tests.simulation.rulebook import PROPERTIES, Traits
 
 UID = re.compile(rb"uid=(\d{8});")
 
@@ -69,6 +71,8 @@ class Record:
     hops: int = 0
     dead_letter_source: str | None = None
     uid: int = 0
+    """Which message it is: the uid in its body, or a number given to a topic's copy of that."""
+    body_uid: int = 0
 
     @property
     def entity_id(self) -> int:
@@ -98,6 +102,25 @@ class Record:
             return None
         properties: Any = decode(self.overlay)[0]
         return properties.get("DeadLetterReason")
+
+    def traits(self, sent: Traits) -> Traits:
+        """Give what rules see of a message that was sent with `sent`."""
+        if self.overlay is None:
+            return sent
+        changed: Any = decode(self.overlay)[0]
+        properties = dict(sent.properties)
+        label, session_id = sent.label, sent.session_id
+        for name, value in changed.items():
+            if isinstance(name, bytes):
+                properties.pop(name.decode(), None)
+            elif not isinstance(name, Symbol):
+                if name in PROPERTIES:
+                    properties[name] = value
+            elif name == "subject":
+                label = value
+            elif name == "group-id":
+                session_id = value
+        return Traits(properties, label, session_id)
 
     def __str__(self) -> str:
         session = "" if self.session_id is None else f" session {self.session_id!r}"
@@ -150,6 +173,15 @@ class Life:
     records: list[tuple[Record, Commit]] = field(default_factory=list)
     removed: Commit | None = None
     """The commit after which it was nowhere any more."""
+    copies: list[int] = field(default_factory=list)
+    """The uids of what a topic has made of it."""
+    copied: Commit | None = None
+    """The commit in which that was."""
+
+    @property
+    def has_trace(self) -> bool:
+        """Something of it was ever on stable storage."""
+        return bool(self.records or self.copies)
 
 
 def snapshot(batch: Batch, opened_ms: int, taken_ms: int) -> Snapshot:

@@ -16,6 +16,7 @@ from tests.simulation.checker import split
 from tests.simulation.history import Hold, Lock, Seen, Unit
 from tests.simulation.peer import lock_uuid
 from tests.simulation.records import MAIN, Violation, uid_of
+from tests.simulation.rulebook import PROPERTIES
 
 STATUS = {"complete": "completed", "abandon": "abandoned", "defer": "defered", "dead-letter": "suspended"}
 
@@ -29,6 +30,8 @@ SESSION_LOST = (410, "com.microsoft:session-lock-lost")
 def read_delivery(payload: bytes) -> Seen:
     """Read a message as a client does."""
     sections = scan(payload)
+    properties = None if sections.properties is None else sections.decode_properties()
+    applied = sections.decode_application_properties()
     annotations = sections.decode_message_annotations()
     until = annotations.get("x-opt-locked-until")
     source = annotations.get("x-opt-deadletter-source")
@@ -39,8 +42,10 @@ def read_delivery(payload: bytes) -> Seen:
         sections.decode_header().delivery_count,
         None if until is None else int(until),
         annotations.get("x-opt-message-state", 0),
-        None if sections.properties is None else sections.decode_properties().group_id,
+        None if properties is None else properties.group_id,
         source,
+        {name: applied[name] for name in PROPERTIES if name in applied},
+        None if properties is None else properties.subject,
     )
 
 

@@ -1,8 +1,8 @@
 """Where a message may go: forwarding, as the descriptions of the entities have it (F-01).
 
 Owns: which places a message that arrives at an entity may come to rest in, and which entities number it on
-its way. Must not know: the broker's structures; a description that changed in the same batch gives both
-outcomes.
+its way. Must not know: what a topic makes of it (`copies`), the broker's structures; a description that
+changed in the same batch gives both outcomes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.descriptions import Description, EntityStatus, TopicDescription
+from peeklock.broker.message import MessageState
 from tests.simulation.facts import Facts
-from tests.simulation.records import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Commit
+from tests.simulation.history import Sent
+from tests.simulation.records import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Commit, Record
 
 HOPS_MAX = 4
 TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
 MISSING = "MessagingEntityNotFound"
 REFUSING = "MessagingEntityDisabled"
 WITHOUT_SESSION = "Session ID is null."
+
+FAN_OUT = -1
+"""Beside the kinds of queues: not a place to rest in, a topic gives out copies there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +47,29 @@ class Routes:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
+    def starts(self, before: Record | None, sent: Sent, commit: Commit) -> list[End]:
+        """Tell where a message may go that is sent, or leaves the place that it was in `before`."""
+        session_id = sent.session_id
+        ends: list[End] = []
+        if before is None:
+            for entity_id in self._facts.named(sent.via or sent.queue):
+                if sent.via is None:
+                    ends += self.of_arrival(entity_id, 0, session_id, commit)
+                else:
+                    ends += self.of_sending_via(entity_id, sent.queue, session_id, commit)
+        elif before.sub == MAIN and before.state is MessageState.SCHEDULED:
+            ends = self.of_arrival(before.entity_id, before.hops, session_id, commit)
+        elif before.sub == MAIN:
+            ends = self.of_stored(before.entity_id, before.hops, session_id, commit)
+            ends += self.of_dead_letter(before.entity_id, before.hops, session_id, commit)
+        elif before.sub == DEAD_LETTER:
+            ends = self.of_dead_letter(before.entity_id, before.hops, session_id, commit)
+            ends = [end for end in ends if (end.entity_id, end.sub) != (before.entity_id, before.sub)]
+        return ends
+
     def of_arrival(self, entity_id: int, hops: int, session_id: str | None, commit: Commit) -> list[End]:
         """Tell where a message may be that arrives at an entity, or is activated there."""
-        if not self._may_be_there(entity_id, commit):
+        if not self.may_be_there(entity_id, commit):
             return []
         return list(self._arrive(entity_id, hops, session_id, commit, (), None))
 
@@ -52,7 +77,7 @@ class Routes:
         self, entity_id: int, destination: str, session_id: str | None, commit: Commit
     ) -> list[End]:
         """Tell where a message may be that is sent via an entity to another one."""
-        if not self._may_be_there(entity_id, commit):
+        if not self.may_be_there(entity_id, commit):
             return []
         return list(
             self._pass_on(
@@ -61,7 +86,9 @@ class Routes:
         )
 
     def of_stored(self, entity_id: int, hops: int, session_id: str | None, commit: Commit) -> list[End]:
-        """Tell where a message may go that was stored in an entity which forwards."""
+        """Tell where a message may go that was stored in an entity which forwards, or in a topic."""
+        if self._facts.is_topic(entity_id):
+            return [End(entity_id, FAN_OUT, hops, ())]
         return [
             end
             for description in self._facts.possible(entity_id, commit)
@@ -83,9 +110,44 @@ class Routes:
                 )
         return ends
 
-    def targets(self, name: str) -> list[QueueDescription]:
-        """Give every description of every entity in the chain from a name on, at any time."""
-        found: list[QueueDescription] = []
+    def of_copy(
+        self, entity_id: int, hops: int, session_id: str | None, commit: Commit, dead_from: str | None
+    ) -> list[End]:
+        """Tell where a topic's copy for a subscription may be."""
+        if self._facts.description(entity_id * 4).requires_session and session_id is None:
+            return self.of_buried_copy(entity_id, hops, session_id, commit, dead_from, WITHOUT_SESSION)
+        return list(self._arrive(entity_id, hops, session_id, commit, (), dead_from))
+
+    def of_buried_copy(
+        self,
+        entity_id: int,
+        hops: int,
+        session_id: str | None,
+        commit: Commit,
+        dead_from: str | None,
+        reason: str,
+    ) -> list[End]:
+        """Tell where a topic's copy may be that is a dead letter of a subscription from the start."""
+        numbered = (entity_id,)
+        ends = [End(entity_id, DEAD_LETTER, hops, numbered, reason, dead_from)]
+        for description in self._facts.possible(entity_id, commit):
+            if description.forward_dead_lettered_to is not None:
+                ends += self._pass_on(
+                    entity_id,
+                    description.forward_dead_lettered_to,
+                    hops,
+                    session_id,
+                    commit,
+                    numbered,
+                    description.name,
+                    is_dead_letter=True,
+                )
+        return ends
+
+    def targets(self, name: str) -> list[Description]:
+        """Give every description of every entity in the chain from a name on, at any time; behind a topic are
+        its subscriptions."""
+        found: list[Description] = []
         names = [name]
         for wanted in names:
             for entity_id in self._facts.named(wanted):
@@ -94,7 +156,18 @@ class Routes:
                     for path in (description.forward_to, description.forward_dead_lettered_to):
                         if path is not None and path not in names:
                             names.append(path)
+                    if isinstance(description, TopicDescription):
+                        behind = [self._facts.name(i) for i in self._facts.subscriptions(entity_id)]
+                        names += [path for path in behind if path not in names]
         return found
+
+    def is_target(self, name: str) -> bool:
+        """Tell whether anything was ever forwarded to a name."""
+        return any(
+            name in (description.forward_to, description.forward_dead_lettered_to)
+            for known in self._facts.descriptions.values()
+            for _, description in known
+        )
 
     def _arrive(
         self,
@@ -106,6 +179,8 @@ class Routes:
         dead_from: str | None,
     ) -> Iterator[End]:
         yield End(entity_id, MAIN, hops, numbered, None, dead_from)
+        if self._facts.is_topic(entity_id):
+            yield End(entity_id, FAN_OUT, hops, (*numbered, entity_id), None, dead_from)
         for description in self._facts.possible(entity_id, commit):
             if description.forward_to is not None:
                 yield from self._pass_on(
@@ -135,9 +210,9 @@ class Routes:
         if hops >= HOPS_MAX:
             yield End(entity_id, DEAD_LETTER, hops, numbered, TOO_MANY_HOPS, before)
             return
-        targets = [i for i in self._facts.named(path) if self._may_be_there(i, commit)]
+        targets = [i for i in self._facts.named(path) if self.may_be_there(i, commit)]
         obstacles: set[str] = set()
-        if not any(self._surely_there(i, commit) for i in targets):
+        if not any(self.surely_there(i, commit) for i in targets):
             obstacles.add(MISSING)
         for target in targets:
             sure = set()
@@ -153,11 +228,13 @@ class Routes:
         for reason in sorted(obstacles):
             yield End(entity_id, TRANSFER_DEAD_LETTER, hops, numbered, reason, before)
 
-    def _may_be_there(self, entity_id: int, commit: Commit) -> bool:
+    def may_be_there(self, entity_id: int, commit: Commit) -> bool:
+        """Tell whether an entity may be there when something in a commit is decided."""
         gone = self._facts.gone.get(entity_id)
         return gone is None or gone.no >= commit.no
 
-    def _surely_there(self, entity_id: int, commit: Commit) -> bool:
+    def surely_there(self, entity_id: int, commit: Commit) -> bool:
+        """Tell whether it is, whatever the order of what the commit holds."""
         gone = self._facts.gone.get(entity_id)
         created = self._facts.descriptions[entity_id][0][0]
         return created < commit.no and (gone is None or gone.no > commit.no)

@@ -9,7 +9,7 @@ from typing import Any
 
 from peeklock.amqp.messaging import BATCH_FORMAT, encode_message
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import Description
 from tests.simulation.actors import Actor, Shared
 from tests.simulation.messages import compose
 from tests.simulation.peer import SendLink, error_condition
@@ -17,10 +17,10 @@ from tests.simulation.records import Violation
 
 
 class Sender(Actor):
-    """Sends to one queue: single, batched, pre-settled, scheduled."""
+    """Sends to one queue or topic: single, batched, pre-settled, scheduled."""
 
     def __init__(
-        self, shared: Shared, name: str, queue: QueueDescription, *, pace_ms: int, cbs: bool = False
+        self, shared: Shared, name: str, queue: Description, *, pace_ms: int, cbs: bool = False
     ) -> None:
         """`queue`: of its settings only those count that never change."""
         super().__init__(shared, name, cbs=cbs)

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from peeklock.broker.changes import EntityStored, NumbersIssued
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.changes import EntityStored, NumbersIssued, RuleStored
+from peeklock.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from peeklock.broker.message import MessageState
 from tests.simulation.checker import Checker
 from tests.simulation.history import Hold, Lock, Seen, Sent, Unit
 from tests.simulation.records import Record, Snapshot
+from tests.simulation.rulebook import Always, Ruling
 
 QUEUE = 4
 DEAD = 5
 STATES = 7
 OTHER = 8
+TOPIC = 12
+ALL = 16
+SOME = 20
 LOCK_MS = 5_000
 WINDOW_MS = 20_000
 
@@ -49,6 +53,26 @@ class Story:
         ]
         stored = [EntityStored(no, d, 0, 0) for no, d in enumerate(self.descriptions, 1)]
         self.commit(*stored, rows=bodies)
+
+    def add_topic(self, *rulings: Ruling, **settings: Any) -> None:
+        """Make the topic `news` with the subscriptions `all`, which has all messages, and `some`, with rules
+        `r0`, `r1`... that have the given meanings; `settings` are of `some`."""
+        book = self.checker.rulings.rulebook
+        every = Ruling(Always(True), "plain").described("$Default")
+        rules = [(ALL, every)] + [(SOME, book.describe(r, f"r{no}")) for no, r in enumerate(rulings)]
+        common: dict[str, Any] = {"lock_duration_ms": LOCK_MS, "max_delivery_count": 3}
+        descriptions = [
+            TopicDescription("news"),
+            SubscriptionDescription("news", "all", **common),
+            SubscriptionDescription("news", "some", **common, **settings),
+        ]
+        for queue_id, rule in rules:
+            self.checker.rulings.asking(descriptions[queue_id // 4 - 3].name, rule.name, rule)
+        self.commit(
+            *(EntityStored(no, d, 0, 0) for no, d in enumerate(descriptions, 3)),
+            *(RuleStored(queue_id // 4, rule) for queue_id, rule in rules),
+        )
+        self.now_ms += 1
 
     def send(self, *uids: int, group: int = 0, unit: Unit | None = None, **fields: Any) -> None:
         queue = fields.pop("queue", "orders")

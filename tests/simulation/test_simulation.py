@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.simulation.plan import run_seed
+from tests.simulation.topology import has_topics
 
 pytestmark = pytest.mark.simulation
 
@@ -51,8 +52,18 @@ def test_a_seed_sees_some_of_everything() -> None:
     for name, least in (
         ("accepted", 200), ("rejected", 50), ("delivered", 200), ("settled", 100), ("lock lost", 10),
         ("sessions", 20), ("transactions", 3), ("forwarded", 20), ("deleted queues", 0),
+        ("copies", 50), ("rule changes", 3),
     ):  # fmt: skip
         assert totals[name] > least, totals
+
+
+@pytest.mark.parametrize("seed", [6, 10, 14])
+def test_a_seed_with_topics_keeps_every_promise(seed: int) -> None:
+    """Req: P-01, P-02, P-03, P-04, E-07, F-01, R-02, S-01"""
+    assert has_topics(seed)
+    result = run_seed(seed)
+    assert result.failure is None, result.failure
+    assert result.counts["copies"] > 20, result.counts
 
 
 def test_a_failing_seed_tells_how_to_see_it_again() -> None:

@@ -1,15 +1,23 @@
-"""Which queues a seed has, and how they hang together.
+"""Which queues, topics and subscriptions a seed has, and how they hang together.
 
-Owns: the choice of settings. Must not know: who uses the queues.
+Owns: the choice of settings. Must not know: who uses them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from peeklock.broker.descriptions import UNLIMITED_MS, QueueDescription
+from peeklock.broker.descriptions import (
+    DEFAULT_RULE_NAME,
+    UNLIMITED_MS,
+    Description,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from tests.simulation.rulebook import Ruling, draw
 
 LOCK_MS = 5_000
 """The shortest lock that the broker offers: lapses are frequent then."""
@@ -20,22 +28,43 @@ WINDOW_MS = 20_000
 IDLE_MS = 300_000
 """The shortest idle time after which a queue is deleted."""
 
+TOPICS_EVERY, TOPICS_FIRST = 4, 2
+"""Which seeds have topics: few enough for the time that CI has."""
+
 CHAIN = 6
 """Queues in the longest chain: one more than a message may pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The queues of a seed."""
+    """The entities of a seed."""
 
-    queues: list[QueueDescription]
-    """Each after those that it forwards to."""
+    entities: list[Description]
+    """Each after those that it forwards to, and a subscription after its topic."""
     changes_forwards: bool
-    """Whether a queue stops forwarding at times, and begins again."""
+    """Whether an entity stops forwarding at times, and begins again."""
+    first_rules: dict[str, tuple[str, Ruling]] = field(default_factory=dict)
+    """The names and meanings of the rules that subscriptions are created with, where it is another than the
+    usual one, by path."""
+
+    @property
+    def queues(self) -> list[QueueDescription | SubscriptionDescription]:
+        """What can be received from."""
+        return [entity for entity in self.entities if not isinstance(entity, TopicDescription)]
+
+    @property
+    def subscriptions(self) -> list[SubscriptionDescription]:
+        return [entity for entity in self.entities if isinstance(entity, SubscriptionDescription)]
 
 
-def choose(random: Random, slowness: int) -> Topology:
-    """Choose the queues of a seed."""
+def has_topics(seed: int) -> bool:
+    return seed % TOPICS_EVERY == TOPICS_FIRST
+
+
+def choose(random: Random, slowness: int, *, topics: bool) -> Topology:
+    """Choose the entities of a seed."""
+    if topics:
+        return _with_topics(random, slowness)
     roll = random.random()
     if roll < 0.45:
         names = ["orders", "jobs"][: random.choice((1, 2))]
@@ -57,7 +86,66 @@ def choose(random: Random, slowness: int) -> Topology:
     if random.random() < 0.25:
         idle = replace(_queue(random, "replies", slowness), auto_delete_on_idle_ms=IDLE_MS)
         queues.append(idle)
-    return Topology(queues, random.random() < 0.3)
+    return Topology([*queues], random.random() < 0.3)
+
+
+def _with_topics(random: Random, slowness: int) -> Topology:
+    """Choose a topic with some subscriptions, and what is before it and behind them."""
+    entities: list[Description] = [_queue(random, "jobs", slowness, sessions=random.random() < 0.2)]
+    behind: list[str | None] = [None, None, None, None, "jobs"]
+    if random.random() < 0.35:
+        entities.append(_topic(random, "audit", slowness))
+        entities += [
+            _subscription(random, "audit", n, slowness, [None]) for n in range(random.choice((1, 2)))
+        ]
+        behind += ["audit"]
+    events = _topic(random, "events", slowness)
+    if random.random() < 0.1:
+        events = replace(events, auto_delete_on_idle_ms=IDLE_MS)
+    entities.append(events)
+    entities += [
+        _subscription(random, "events", n, slowness, behind) for n in range(random.choice((1, 2, 3, 4, 6)))
+    ]
+    if random.random() < 0.3:
+        entities.append(replace(_queue(random, "inbox", slowness, sessions=False), forward_to="events"))
+    elif random.random() < 0.3:
+        entities.append(replace(_queue(random, "inbox", slowness), forward_dead_lettered_to="events"))
+    rules: dict[str, tuple[str, Ruling]] = {}
+    for entity in entities:
+        if isinstance(entity, SubscriptionDescription) and random.random() < 0.7:
+            name = random.choice((DEFAULT_RULE_NAME, "first"))
+            rules[entity.name] = name, draw(random, sessions=entity.requires_session)
+    return Topology(entities, random.random() < 0.4, rules)
+
+
+def _topic(random: Random, name: str, slowness: int) -> TopicDescription:
+    return TopicDescription(
+        name,
+        enable_partitioning=random.random() < 0.3,
+        requires_duplicate_detection=random.random() < 0.3,
+        duplicate_window_ms=WINDOW_MS if slowness == 1 else 30 * WINDOW_MS,
+        default_ttl_ms=random.choice((UNLIMITED_MS, UNLIMITED_MS, 10_000, 30_000)),
+    )
+
+
+def _subscription(
+    random: Random, topic: str, number: int, slowness: int, behind: list[str | None]
+) -> SubscriptionDescription:
+    sessions = random.random() < 0.3
+    forward_to = None if sessions else random.choice(behind)
+    return SubscriptionDescription(
+        topic,
+        f"to-{number}",
+        lock_duration_ms=LOCK_MS if slowness == 1 else 12 * LOCK_MS,
+        requires_session=sessions,
+        default_ttl_ms=random.choice((UNLIMITED_MS, UNLIMITED_MS, 10_000, 30_000)),
+        dead_lettering_on_expiration=random.random() < 0.5,
+        dead_lettering_on_filter_errors=random.random() < 0.7,
+        max_delivery_count=random.choice((1, 2, 3, 10)),
+        forward_to=forward_to,
+        forward_dead_lettered_to=random.choice([None, None, *behind]),
+        auto_delete_on_idle_ms=IDLE_MS if forward_to is None and random.random() < 0.15 else UNLIMITED_MS,
+    )
 
 
 def _queue(random: Random, name: str, slowness: int, *, sessions: bool | None = None) -> QueueDescription:
@@ -90,18 +178,25 @@ def _chain(random: Random, slowness: int) -> list[QueueDescription]:
     return queues
 
 
-def in_order(queues: Iterable[QueueDescription]) -> list[QueueDescription]:
-    """Order queues so that each comes after those that it forwards to."""
-    left = {queue.name: queue for queue in queues}
-    found: list[QueueDescription] = []
+def in_order(entities: Iterable[Description]) -> list[Description]:
+    """Order entities so that each comes after those that it forwards to, and after its topic."""
+    left = {entity.name: entity for entity in entities}
+    found: list[Description] = []
     while left:
         ready = [
-            queue
-            for queue in left.values()
-            if queue.forward_to not in left and queue.forward_dead_lettered_to not in left
+            entity
+            for entity in left.values()
+            if entity.forward_to not in left
+            and entity.forward_dead_lettered_to not in left
+            and topic_of(entity) not in left
         ]
         assert ready, "forwards make a circle"
-        for queue in ready:
-            del left[queue.name]
+        for entity in ready:
+            del left[entity.name]
         found += ready
     return found
+
+
+def topic_of(entity: Description) -> str | None:
+    """Give the name of a subscription's topic."""
+    return entity.topic_name if isinstance(entity, SubscriptionDescription) else None

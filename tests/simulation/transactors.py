@@ -10,8 +10,14 @@ from dataclasses import dataclass, field
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.messaging import BATCH_FORMAT, encode_message
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, TransactionalState
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.descriptions import (
+    Description,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from tests.simulation.actors import Actor, Shared
+from tests.simulation.checker import split
 from tests.simulation.history import Hold, Lock, Unit
 from tests.simulation.holds import Accept
 from tests.simulation.messages import compose
@@ -29,7 +35,7 @@ ITEMS_MAX = 6
 class Inbox:
     """Where messages come from: a queue, or one session after the other of a queue."""
 
-    queue: QueueDescription
+    queue: QueueDescription | SubscriptionDescription
     address: str
     link: ReceiveLink | None = None
     accept: Accept | None = None
@@ -53,10 +59,15 @@ class Open:
 class Transactor(Actor):
     """Has one transaction open at a time."""
 
-    def __init__(self, shared: Shared, name: str, queues: list[QueueDescription]) -> None:
+    def __init__(self, shared: Shared, name: str, entities: list[Description]) -> None:
         super().__init__(shared, name)
-        self._queues = queues
+        queues = [entity for entity in entities if not isinstance(entity, TopicDescription)]
+        self._targets = [
+            entity for entity in entities if isinstance(entity, QueueDescription | TopicDescription)
+        ]
         receivable = [queue for queue in queues if queue.forward_to is None]
+        if len(queues) < len(entities):
+            self.random.shuffle(receivable)
         self._inboxes = [Inbox(queue, queue.name) for queue in receivable[:2]]
         if self.random.random() < 0.3:
             self._inboxes.append(Inbox(queues[0], f"{queues[0].name}/$DeadLetterQueue"))
@@ -234,7 +245,7 @@ class Transactor(Actor):
             inbox = self.random.choice(inboxes)
             lock, delivery_id = inbox.held.pop(0)
             kinds = ("complete", "complete", "complete", "abandon", "defer", "dead-letter")
-            kind = self.random.choice(kinds[: 5 if "/" in inbox.address else 6])
+            kind = self.random.choice(kinds[: 5 if split(inbox.address)[1] else 6])
             if self.random.random() < 0.25:
                 self._settle_by_management(inbox, lock, kind, open_)
             else:
@@ -249,8 +260,8 @@ class Transactor(Actor):
 
     def _send(self, open_: Open) -> None:
         assert self.peer is not None
-        queue = self.random.choice(self._queues)
-        via = self.random.choice(self._queues) if self.random.random() < 0.4 else queue
+        queue = self.random.choice(self._targets)
+        via = self.random.choice(self._targets) if self.random.random() < 0.4 else queue
         way = via.name, queue.name
         link = self._senders.get(way)
         if link is None:

@@ -74,7 +74,7 @@ class Units:
             if uid in unit.refused:
                 continue
             sent = self._history.sent[uid]
-            stored = bool(self._history.facts.life(uid).records)
+            stored = self._history.facts.life(uid).has_trace
             if not stored and not self._is_dropped(uid, now):
                 raise Violation(f"uid {uid} was committed, yet is not on stable storage: {unit}")
             sent.outcome = "accepted" if stored else "dropped"
@@ -129,7 +129,7 @@ class Units:
 
     def stored(self, unit: Unit, uid: int, commit: Commit) -> None:
         """A message that was sent in a transaction has got a record. Raises: Violation."""
-        if len(self._history.facts.life(uid).records) == 1:
+        if len(self._history.facts.life(uid).records) <= 1:
             if unit.asked != "commit":
                 raise Violation(f"uid {uid} is stored, yet its transaction was not committed: {unit}")
             self.touch(unit, commit)
@@ -164,7 +164,7 @@ class Units:
         for unit in touched:
             assert unit.applied is not None
             for uid in unit.sends:
-                if uid in unit.refused or self._history.facts.life(uid).records:
+                if uid in unit.refused or self._history.facts.life(uid).has_trace:
                     continue
                 if not self._is_dropped(uid, unit.applied.landed_ms):
                     raise Violation(f"a transaction is done in part, without sending uid {uid}: {unit}")
