@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from peeklock.broker.changes import Change, MessageRemoved, MessageStored
+from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored, RuleStored
 from peeklock.broker.commands import Command, UpdateDisposition
 from peeklock.broker.effects import Deliver, Drained, Effect
 from peeklock.broker.namespace import Namespace
@@ -29,6 +29,15 @@ from tests.simulation.planted import (
     SharedSessions,
     TornTransactions,
 )
+from tests.simulation.planted_topics import (
+    DoubledCopies,
+    ForgivenRules,
+    LostCopies,
+    OwnBodies,
+    SilentRules,
+    TornCopies,
+)
+from tests.simulation.topology import TOPICS_FIRST
 
 
 class EarlyEngine(Engine):
@@ -139,6 +148,13 @@ def _store_partly(batch: Batch) -> Batch:
     return replace(batch, changes=[c for c in batch.changes if c is not stored[-1]])
 
 
+def _forget_rules(batch: Batch) -> Batch:
+    """Lose the rules that are added or changed after their subscription was created."""
+    if any(type(c) is EntityStored for c in batch.changes):
+        return batch
+    return replace(batch, changes=[c for c in batch.changes if type(c) is not RuleStored])
+
+
 class KeptLocks(Namespace):
     """Knows the locks of the process before, and lets their holders settle."""
 
@@ -205,10 +221,11 @@ class Bug:
 
     what: str
     seeds: int
-    """It must be found within so many seeds, from 0 on."""
+    """It must be found within so many seeds."""
     shows: str
     """What the violation says, as a regular expression: it must be found for the right reason."""
     pieces: Callable[[], Pieces]
+    first_seed: int = 0
 
 
 BUGS: dict[str, Bug] = {
@@ -307,5 +324,54 @@ BUGS: dict[str, Bug] = {
         20,
         "partition's number is used again|counters go backwards",
         lambda: Pieces(store=lambda store: WrappedStore(store, live=_forget_partitions)),
+    ),
+    "lost-copy": Bug(
+        "the copy for the last subscription lost",
+        6,
+        "not the copies that the rules choose|a number is skipped|was accepted, yet",
+        lambda: Pieces(namespace=LostCopies),
+        TOPICS_FIRST,
+    ),
+    "doubled-copy": Bug(
+        "a second copy for two rules without an action",
+        6,
+        "not the copies that the rules choose",
+        lambda: Pieces(namespace=DoubledCopies),
+        TOPICS_FIRST,
+    ),
+    "torn-copies": Bug(
+        "copies of one message in two frames",
+        6,
+        "not the copies that the rules choose|a number is skipped|was accepted, yet",
+        lambda: Pieces(namespace=TornCopies),
+        TOPICS_FIRST,
+    ),
+    "own-body": Bug(
+        "a body for each copy",
+        6,
+        "a body stands twice|do not share one body",
+        lambda: Pieces(namespace=OwnBodies),
+        TOPICS_FIRST,
+    ),
+    "lost-rule": Bug(
+        "a change of a rule that is not durable",
+        6,
+        "gives back other rules",
+        lambda: Pieces(store=lambda store: WrappedStore(store, batch=_forget_rules)),
+        TOPICS_FIRST,
+    ),
+    "silent-rule": Bug(
+        "a rule that judges messages, and the store does not know it",
+        6,
+        "not the copies that the rules choose|acknowledged, yet|never had these rules",
+        lambda: Pieces(namespace=SilentRules),
+        TOPICS_FIRST,
+    ),
+    "forgiven-rule": Bug(
+        "what a rule fails for is no dead letter",
+        6,
+        "not the copies that the rules choose|a number is skipped|was accepted, yet",
+        lambda: Pieces(namespace=ForgivenRules),
+        TOPICS_FIRST,
     ),
 }

@@ -1,0 +1,152 @@
+"""Planted bugs in topics and rules: each subclasses the real namespace, or what a topic does.
+
+Owns: how each is broken. Must not know: how it is found (`bugs` says what must be).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from peeklock.broker import arrival
+from peeklock.broker.changes import Change, EntityStored, MessageStored, RuleStored
+from peeklock.broker.commands import Command
+from peeklock.broker.effects import Effect
+from peeklock.broker.entities import Entity
+from peeklock.broker.fan_out import FanOut, Rule
+from peeklock.broker.message import Message
+from peeklock.rules.errors import EvaluationError
+from tests.simulation.planted import Answer, Watched
+
+Failed = list[tuple[Rule, EvaluationError]]
+
+
+class Deaf:
+    """An index of rules that does not hear of one subscription."""
+
+    def __init__(self, index: Any, entity_id: int) -> None:
+        self._index = index
+        self._entity_id = entity_id
+
+    def match(self, subject: Any) -> tuple[list[Rule], Failed]:
+        matched, failed = self._index.match(subject)
+        return (
+            [rule for rule in matched if rule.subscription.entity_id != self._entity_id],
+            [(rule, error) for rule, error in failed if rule.subscription.entity_id != self._entity_id],
+        )
+
+
+class LosingFanOut(FanOut):
+    """Loses the copy for the last of three or more subscriptions."""
+
+    __slots__ = ()
+
+    def send_on(self, *args: Any) -> int:
+        index, last = self._index, max(entity.entity_id for entity in self.subscriptions.values())
+        if len(self.subscriptions) < 3:
+            return super().send_on(*args)
+        self._index = Deaf(index, last)  # type: ignore[assignment]
+        try:
+            return super().send_on(*args)
+        finally:
+            self._index = index
+
+
+class DoublingFanOut(FanOut):
+    """Makes a copy for each of two rules without an action."""
+
+    __slots__ = ()
+
+    def send_on(
+        self,
+        message: Message,
+        payload: bytes | None,
+        subject: Any,
+        turn: int | None,
+        now_ms: int,
+        changes: list[Change],
+        effects: list[Effect],
+    ) -> int:
+        count = super().send_on(message, payload, subject, turn, now_ms, changes, effects)
+        served: set[int] = set()
+        for rule in self._index.match(subject)[0]:
+            queue = rule.subscription.main
+            if rule.action is None and queue.queue_id in served and queue.sessions is None:
+                arrival.store_copy(queue, message.copied(), payload, turn, now_ms, changes, effects)
+            elif rule.action is None:
+                served.add(queue.queue_id)
+        return count
+
+
+class ForgivingFanOut(FanOut):
+    """Takes a rule that cannot be evaluated for one that does not match, whatever the subscription says."""
+
+    __slots__ = ()
+
+    def _buried(self, failed: Failed) -> dict[int, tuple[Entity, str]]:
+        return {}
+
+
+class WithFanOut(Watched):
+    """Lets all topics give out copies in another way."""
+
+    fan_out: ClassVar[type[FanOut]]
+
+    def before(self, command: Command, now_ms: int) -> Answer | None:
+        for entity in self._entities:
+            if entity.fan_out is not None:
+                entity.fan_out.__class__ = self.fan_out
+        return None
+
+
+class LostCopies(WithFanOut):
+    """See `LosingFanOut`."""
+
+    fan_out = LosingFanOut
+
+
+class DoubledCopies(WithFanOut):
+    """See `DoublingFanOut`."""
+
+    fan_out = DoublingFanOut
+
+
+class ForgivenRules(WithFanOut):
+    """See `ForgivingFanOut`."""
+
+    fan_out = ForgivingFanOut
+
+
+class TornCopies(Watched):
+    """Stores the last copy of a message a little later than the others."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._later: list[tuple[int, Change]] = []
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        held = [change for at_ms, change in self._later if at_ms < now_ms]
+        self._later = [(at_ms, change) for at_ms, change in self._later if at_ms >= now_ms]
+        copies = [change for change in changes if isinstance(change, MessageStored) and change.payload]
+        last = copies[-1] if len(copies) > 1 and copies[-1].payload is copies[-2].payload else None
+        if last is not None:
+            self._later.append((now_ms, last))
+        return held + [change for change in changes if change is not last], effects
+
+
+class OwnBodies(Watched):
+    """Gives each copy a body of its own."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        for change in changes:
+            if isinstance(change, MessageStored) and change.payload is not None:
+                change.payload = bytes(bytearray(change.payload))
+        return changes, effects
+
+
+class SilentRules(Watched):
+    """Changes rules in memory, and tells the store of the first one only."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        if any(isinstance(change, EntityStored) for change in changes):
+            return changes, effects
+        return [change for change in changes if not isinstance(change, RuleStored)], effects
