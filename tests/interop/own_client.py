@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from peeklock.amqp.events import DeliveryReceived
+from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState
 from peeklock.amqp.types import Array, Int, Long
 from tests.simulation.peer import Peer, ReceiveLink, error_condition, lock_uuid
@@ -85,6 +86,14 @@ class OwnClient:
         self.peer.ask(entity, operation, body, lambda *answer: answers.append(answer))
         self.until(lambda: bool(answers))
         return answers[0]
+
+    def browse(self, entity: str) -> list[str]:
+        """Give the bodies of the first 100 messages that an entity holds."""
+        body = {"from-sequence-number": Long(0), "message-count": Int(100)}
+        status, _, answer = self.ask(entity, PEEK, body)
+        assert status in (200, 204)
+        found = [scan(one["message"]).decode_body() for one in answer["messages"]] if status == 200 else []
+        return [b"".join(section[1] for section in sections).decode() for sections in found]
 
     def settle_by_token(self, entity: str, delivery: DeliveryReceived, how: str) -> str | None:
         """Settle a delivery, of whatever connection, through the management node; answer the condition with

@@ -14,7 +14,7 @@ import pytest
 from peeklock.amqp.types import Int, Timestamp
 from peeklock.demo.broker import BrokerProcess
 from tests.interop.clients import Links
-from tests.interop.helpers import bodies, send, take
+from tests.interop.helpers import bodies, publish, send, take
 from tests.interop.own_client import OwnClient
 
 DELETE = "com.microsoft:batch-delete-messages"
@@ -110,3 +110,24 @@ def test_a_purge_deletes_all_but_what_is_locked_scheduled_or_newer(
         dead_letters = f"{queue}/$DeadLetterQueue"
         assert own.ask(dead_letters, PURGE, {}) == (200, None, {"message-count": 1})
         assert own.ask(dead_letters, PURGE, {}) == (200, None, {"message-count": 0})
+
+
+def test_what_is_deleted_in_a_subscription_stays_in_the_others(
+    any_client: Links, make_topic: Callable[..., str], own: OwnClient, administration: Any
+) -> None:
+    """Although they share the bodies.
+
+    Req: A-06, P-01
+    """
+    topic = make_topic("a", "b", "c")
+    publish(any_client, topic, *(f"{number}" * 100 for number in range(200)))
+    request = {"message-count": Int(150), "enqueued-time-utc": now()}
+    assert own.ask(f"{topic}/Subscriptions/a", DELETE, request) == (200, None, {"message-count": 150})
+    assert own.ask(f"{topic}/Subscriptions/b", PURGE, {}) == (200, None, {"message-count": 200})
+    counts = {
+        each.name: each.active_message_count
+        for each in administration.list_subscriptions_runtime_properties(topic)
+    }
+    assert counts == {"a": 50, "b": 0, "c": 200}
+    with any_client.get_subscription_receiver(topic, "c") as receiver:
+        assert bodies(take(receiver, 200)) == [f"{number}" * 100 for number in range(200)]

@@ -19,12 +19,12 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
-from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Described, Int, Long, ULong
+from peeklock.broker.descriptions import subscription_path
 from peeklock.demo.broker import BrokerProcess
 from tests.interop.clients import Links
 from tests.interop.helpers import assert_empty, bodies, publish, take, take_one
-from tests.interop.own_client import PEEK, OwnClient
+from tests.interop.own_client import OwnClient
 
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 DAY = dt.datetime(2024, 2, 29, 12, 30, tzinfo=dt.UTC)
@@ -36,15 +36,6 @@ def looker(broker: BrokerProcess) -> Iterator[OwnClient]:
     """A client that browses many subscriptions over one connection, which the official one cannot."""
     with OwnClient(broker.amqp_port) as client:
         yield client
-
-
-def found(looker: OwnClient, topic: str, subscription: str) -> list[str]:
-    """Give the bodies of what a subscription holds."""
-    body = {"from-sequence-number": Long(0), "message-count": Int(100)}
-    status, _, answer = looker.ask(f"{topic}/Subscriptions/{subscription}", PEEK, body)
-    if status == 204:
-        return []
-    return [b"".join(scan(one["message"]).decode_body()[0][1:]).decode() for one in answer["messages"]]
 
 
 def set_rules(administration: Any, topic: str, **filters: Any) -> None:
@@ -93,7 +84,8 @@ def test_every_kind_of_filter_chooses_what_it_says(
             ]
         )
     chosen = {
-        about.name: found(looker, topic, about.name) for about in administration.list_subscriptions(topic)
+        about.name: looker.browse(subscription_path(topic, about.name))
+        for about in administration.list_subscriptions(topic)
     }
     everything = ["red 3", "red 2 news", "Red", "news"]
     assert chosen == {
@@ -144,7 +136,8 @@ def test_each_system_property_can_be_asked_for(
     renamed = {("subject" if name == "label" else name): value for name, value in values.items()}
     publish(any_client, topic, "message", time_to_live=dt.timedelta(minutes=10), **renamed)
     chosen = {
-        about.name: found(looker, topic, about.name) for about in administration.list_subscriptions(topic)
+        about.name: looker.browse(subscription_path(topic, about.name))
+        for about in administration.list_subscriptions(topic)
     }
     assert len(chosen) == 3 * len(values) + 2
     for name, messages in chosen.items():
@@ -179,7 +172,9 @@ def test_parameters_and_properties_have_types(
             sender.send_messages(ServiceBusMessage(name, application_properties={"v": value}))
     expected = {name: [name] for name in with_parameter} | {"int": ["int", "one"]}
     for kind in ("sql", "correlation"):
-        assert {name: found(looker, topic, f"{kind}-{name}") for name in with_parameter} == expected
+        assert {
+            name: looker.browse(subscription_path(topic, f"{kind}-{name}")) for name in with_parameter
+        } == expected
 
 
 # Several rules, and actions
@@ -311,6 +306,34 @@ def test_what_a_rule_cannot_judge_is_a_dead_letter_where_the_subscription_says_s
         assert bodies(take(strict, len(expected))) == expected
         assert bodies(take(lenient, len(expected) + 1)) == ["bad", *expected]
         assert_empty(none)
+
+
+def test_what_rules_make_a_dead_letter_of_goes_where_dead_letters_are_forwarded(
+    any_client: Links, make_topic: Callable[..., str], make_queue: Callable[..., str], administration: Any
+) -> None:
+    """What could not be evaluated, and what has no session id any more, by an action, where one is required.
+
+    Req: P-04, P-02, F-01, G-01
+    """
+    topic, graves = make_topic(), make_queue()
+    administration.create_subscription(
+        topic, "s", requires_session=True, forward_dead_lettered_messages_to=graves
+    )
+    action = SqlRuleAction("REMOVE sys.SessionId; SET share = 10 / n")
+    administration.create_rule(topic, "s", "act", action=action)
+    administration.delete_rule(topic, "s", "$Default")
+    with any_client.get_topic_sender(topic) as sender, any_client.get_queue_receiver(graves) as visitor:
+        for n in (0, 2):
+            sender.send_messages(ServiceBusMessage(str(n), session_id="s", application_properties={"n": n}))
+        failed, changed = take(visitor, 2)
+    assert (str(failed), failed.dead_letter_reason) == ("0", "FilterEvaluationException")
+    assert (str(changed), changed.dead_letter_reason) == ("2", "Session ID is null.")
+    assert b"share" not in failed.application_properties
+    assert (changed.application_properties[b"share"], changed.application_properties[b"RuleName"]) == (
+        5,
+        b"act",
+    )
+    assert {one.dead_letter_source for one in (failed, changed)} == {f"{topic}/Subscriptions/s"}
 
 
 # Changes

@@ -160,6 +160,37 @@ def test_what_is_scheduled_far_ahead_is_judged_when_it_is_due(
         assert old.peek_messages(max_message_count=9, sequence_number=1) == []
 
 
+def test_many_that_are_due_at_once_are_judged_and_keep_their_order(
+    served: ServedBroker, admin: Any, client: Links
+) -> None:
+    """Their bodies have to be read again for that; what is sent meanwhile comes behind them.
+
+    Req: S-05, S-07, S-01, P-02
+    """
+    admin.create_topic("crowd")
+    for name in ("all", "even"):
+        admin.create_subscription("crowd", name)
+    admin.create_rule("crowd", "even", "even", filter=SqlRuleFilter("n % 2 = 0"))
+    admin.delete_rule("crowd", "even", "$Default")
+    due = datetime.fromtimestamp(served.now_ms() // 1000, UTC) + timedelta(hours=1)
+
+    def numbered(*numbers: int) -> list[ServiceBusMessage]:
+        return [ServiceBusMessage("x" * 3000, application_properties={"n": n}) for n in numbers]
+
+    with (
+        client.get_topic_sender("crowd") as sender,
+        client.get_subscription_receiver("crowd", "all") as every,
+        client.get_subscription_receiver("crowd", "even") as even,
+    ):
+        sender.schedule_messages(numbered(*range(60)), due)
+        served.advance(timedelta(hours=1))
+        sender.send_messages(numbered(60))
+        for receiver, expected in ((every, range(61)), (even, range(0, 61, 2))):
+            messages = take(receiver, len(expected))
+            assert [one.application_properties[b"n"] for one in messages] == list(expected)
+            assert [one.sequence_number for one in messages] == list(range(1, len(expected) + 1))
+
+
 def test_an_id_is_new_again_when_the_topics_window_has_passed(
     served: ServedBroker, admin: Any, client: Links
 ) -> None:

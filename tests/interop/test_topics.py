@@ -17,6 +17,7 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import (
     MessageLockLostError,
     MessageNotFoundError,
+    MessageSizeExceededError,
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
@@ -24,10 +25,15 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from azure.servicebus.management import EntityStatus, SqlRuleFilter
+from azure.servicebus.management import EntityStatus, SqlRuleAction, SqlRuleFilter
 
+from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.performatives import ACCEPTED
+from peeklock.demo.broker import BrokerProcess
 from tests.interop.clients import Links
 from tests.interop.helpers import assert_empty, bodies, publish, send, take, take_one
+from tests.interop.own_client import OwnClient
+from tests.simulation.peer import error_condition
 
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 TRANSFER_DEAD = ServiceBusSubQueue.TRANSFER_DEAD_LETTER
@@ -310,6 +316,105 @@ def test_a_subscription_forwards_to_queues_and_topics_and_takes_what_is_forwarde
     assert counts.total_message_count == 0
 
 
+def test_what_lies_in_a_subscription_is_passed_on_once_it_forwards(
+    any_client: Links, make_topic: Callable[..., str], make_queue: Callable[..., str], administration: Any
+) -> None:
+    """Before all that comes later; the queue drops what an action has given an id that it knows.
+
+    Req: F-01, A-07, P-02, D-01
+    """
+    topic, queue = make_topic("s"), make_queue(requires_duplicate_detection=True)
+    rename = SqlRuleAction("SET sys.MessageId = key")
+    administration.create_rule(topic, "s", "rename", filter=SqlRuleFilter("EXISTS(key)"), action=rename)
+    administration.delete_rule(topic, "s", "$Default")
+    with any_client.get_topic_sender(topic) as sender, any_client.get_queue_receiver(queue) as receiver:
+
+        def send(*numbers: int) -> None:
+            sender.send_messages(
+                [ServiceBusMessage(str(n), application_properties={"key": f"key-{n % 5}"}) for n in numbers]
+            )
+
+        send(0, 1, 2)
+        subscription = administration.get_subscription(topic, "s")
+        subscription.forward_to = queue
+        administration.update_subscription(topic, subscription)
+        send(3, 4, 5, 6)
+        sender.send_messages(ServiceBusMessage("no key"))
+        messages = take(receiver, 5)
+        assert bodies(messages) == ["0", "1", "2", "3", "4"]
+        assert [message.message_id for message in messages] == [f"key-{n}" for n in range(5)]
+        assert [message.enqueued_sequence_number for message in messages] == [1, 2, 3, 4, 5]
+        assert_empty(receiver)
+
+
+def test_names_are_found_in_any_case_and_a_topics_may_have_slashes(
+    any_client: Links, make_topic: Callable[..., str], administration: Any
+) -> None:
+    """And a body of nearly the largest size comes to each of several subscriptions.
+
+    Req: P-01, L-17, T-10
+    """
+    topic = f"Region/News.{make_topic()}"
+    administration.create_topic(topic)
+    for name in ("All.Of-it", "Other"):
+        administration.create_subscription(topic, name)
+    body = bytes(range(256)) * 900
+    upper = topic.upper()
+    with (
+        any_client.get_topic_sender(topic.lower()) as sender,
+        any_client.get_subscription_receiver(upper, "all.of-it") as receiver,
+        any_client.get_subscription_receiver(upper, "ALL.OF-IT", sub_queue=DEAD) as of_dead,
+        any_client.get_subscription_receiver(
+            topic, "Other", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=5
+        ) as other,
+    ):
+        sender.send_messages(ServiceBusMessage(body))
+        receiver.dead_letter_message(take_one(receiver), reason="test")
+        for found in (take_one(of_dead), take_one(other)):
+            assert b"".join(found.body) == body
+        with pytest.raises(MessageSizeExceededError):
+            sender.send_messages(ServiceBusMessage(2 * body))
+    assert [each.name for each in administration.list_subscriptions(topic)] == ["All.Of-it", "Other"]
+
+
+def test_a_deleted_topic_is_gone_for_those_who_use_it(
+    any_client: Links, make_topic: Callable[..., str], administration: Any
+) -> None:
+    """With its subscriptions and what is scheduled; a new one of that name starts from nothing.
+
+    Req: P-01, T-03, A-01, S-01
+    """
+    topic = make_topic("s")
+    with (
+        any_client.get_topic_sender(topic) as sender,
+        any_client.get_subscription_receiver(topic, "s") as receiver,
+        any_client.get_subscription_receiver(topic, "s", sub_queue=DEAD) as of_dead,
+    ):
+        sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
+        due = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+        sender.schedule_messages(ServiceBusMessage("3"), due)
+        held = take_one(receiver)
+        of_dead.opened()
+        administration.delete_topic(topic)
+        for attempt in (
+            lambda: sender.send_messages(ServiceBusMessage("4")),
+            lambda: receiver.complete_message(held),
+            lambda: of_dead.receive_messages(max_wait_time=5),
+        ):
+            with pytest.raises(ServiceBusError):
+                attempt()
+    administration.create_topic(topic)
+    administration.create_subscription(topic, "s")
+    with (
+        any_client.get_topic_sender(topic) as sender,
+        any_client.get_subscription_receiver(topic, "s") as receiver,
+    ):
+        sender.send_messages(ServiceBusMessage("new"))
+        message = take_one(receiver)
+        assert (str(message), message.sequence_number, message.enqueued_sequence_number) == ("new", 1, 1)
+        assert administration.get_topic_runtime_properties(topic).scheduled_message_count == 0
+
+
 def test_a_subscriptions_copy_that_cannot_be_passed_on_is_its_transfer_dead_letter(
     any_client: Links, make_topic: Callable[..., str], make_queue: Callable[..., str], administration: Any
 ) -> None:
@@ -416,3 +521,38 @@ def test_what_cannot_be_done_with_a_topic_or_a_subscription_is_refused(
         for link in (missing, of_missing, to_missing):
             with pytest.raises(expected):
                 link.opened()
+
+
+def test_a_transaction_sends_to_a_topic_and_settles_in_a_subscription_or_does_neither(
+    make_topic: Callable[..., str], broker: BrokerProcess
+) -> None:
+    """By our own engine as client: the official Python client has no transactions.
+
+    Req: F-03, P-01, P-02
+    """
+    topic = make_topic("a", "b")
+    with OwnClient(broker.amqp_port) as client:
+        sender, coordinator = client.peer.attach_sender(topic), client.peer.attach_coordinator()
+        client.until(lambda: sender.credit > 0 and coordinator.credit > 0)
+        accepted: list[str | None] = []
+        sender.send(encode_message(data=b"first"), lambda state: accepted.append(error_condition(state)))
+        client.until(lambda: accepted == [None])
+        link, (held,) = client.receive(f"{topic}/Subscriptions/a", 1)
+        for fail, expected in ((True, (["first"], ["first"])), (False, (["second"], ["first", "second"]))):
+            declared: list[bytes | None] = []
+            coordinator.declare(lambda found, _, declared=declared: declared.append(found))
+            client.until(lambda declared=declared: bool(declared))
+            (transaction,) = declared
+            assert transaction is not None
+            done: list[str | None] = []
+
+            def tell(state: Any, done: list[str | None] = done) -> None:
+                done.append(error_condition(state))
+
+            sender.send(encode_message(data=b"second"), tell, txn_id=transaction)
+            link.settle(held.delivery_id, ACCEPTED, tell, txn_id=transaction)
+            client.until(lambda done=done: len(done) == 2)
+            coordinator.discharge(transaction, fail, tell)
+            client.until(lambda done=done: len(done) == 3)
+            assert done == [None, None, None]
+            assert tuple(client.browse(f"{topic}/Subscriptions/{name}") for name in "ab") == expected
