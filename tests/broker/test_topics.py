@@ -785,7 +785,6 @@ def test_what_a_topic_or_a_subscription_is_not_for_is_refused_by_name(broker: Br
     for command in (
         OpenReceiver(broker.link(), Address("news"), peek_lock),
         OpenReceiver(broker.link(), Address("news", DEAD), peek_lock),
-        OpenReceiver(broker.link(), Address("news", SubQueue.TRANSFER_DEAD_LETTER), peek_lock),
         OpenSender(broker.link(), Address(path("all"))),
         OpenSender(broker.link(), Address("news"), Address(path("all"))),
         Peek(Address("news"), 0, 1, 100, broker.reply_to()),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -9,12 +12,23 @@ import pytest
 from peeklock.amqp.messaging import encode_message
 from peeklock.broker.arrival import COPIES_MAX
 from peeklock.broker.changes import MessageStored
-from peeklock.broker.commands import AddRule, Discharge, Enlist, Fetched, SendBatch
-from peeklock.broker.descriptions import RuleDescription, subscription_path
-from peeklock.broker.effects import Accepted, Effect, Fetch
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.commands import (
+    Address,
+    AddRule,
+    Discharge,
+    Enlist,
+    Fetched,
+    Send,
+    SendBatch,
+    SubQueue,
+    UpdateRule,
+)
+from peeklock.broker.descriptions import EntityStatus, RuleDescription, subscription_path
+from peeklock.broker.effects import Accepted, Effect, Fetch, RulesFound
+from peeklock.broker.errors import ArgumentInvalid, QuotaExceeded
 from peeklock.broker.message import Message, Routing
-from peeklock.rules.filters import SqlAction, SqlFilter
+from peeklock.broker.quotas import STANDARD
+from peeklock.rules.filters import CorrelationFilter, SqlAction, SqlFilter
 from tests.broker.playbook import MINUTE_MS, Broker
 
 
@@ -155,3 +169,61 @@ def test_a_rule_with_half_a_character_is_refused(given: dict[str, Any]) -> None:
     action = SqlAction(given["action"]) if "action" in given else None
     rule = RuleDescription("odd", SqlFilter(given["filter"]), action)
     assert isinstance(broker.refused(AddRule(path("all"), rule, broker.reply_to())), ArgumentInvalid)
+
+
+# Values
+
+
+@pytest.mark.parametrize("value", [timedelta.max, timedelta.min, Decimal("sNaN")])
+def test_a_rule_with_a_value_that_no_message_can_have_is_refused(value: Any) -> None:
+    """The administration API takes time spans of a billion days; AMQP could not tell of them."""
+    broker = Broker()
+    broker.create_topic()
+    broker.subscribe("all")
+    pairs = (("@late", value),)
+    for filter, action in (
+        (CorrelationFilter(properties=(("late", value),)), None),
+        (SqlFilter("late = @late", pairs), None),
+        (SqlFilter("1 = 1"), SqlAction("SET late = @late", pairs)),
+    ):
+        rule = RuleDescription("odd", filter, action)
+        assert isinstance(broker.refused(AddRule(path("all"), rule, broker.reply_to())), ArgumentInvalid)
+
+
+# What cannot be passed on
+
+
+def test_what_was_sent_via_a_topic_and_cannot_arrive_is_received_from_its_transfer_dead_letters() -> None:
+    """Req: F-01"""
+    broker = Broker()
+    topic_id = broker.create_topic()
+    broker.subscribe("all")
+    broker.create("sales", status=EntityStatus.DISABLED)
+    [(message, payload)] = messages(1)
+    broker.do(Send(topic_id, message, payload, broker.reply_to(), Address("sales")))
+    assert broker.view("news").transfer_dead_letter_count == 1
+    assert broker.view("news").size_bytes == len(payload)
+    broker.restart()
+    transfers = SubQueue.TRANSFER_DEAD_LETTER
+    assert len(broker.peek(name="news", sub_queue=transfers)) == 1
+    [view] = broker.receive(1, "news", sub_queue=transfers)
+    broker.complete(view, topic_id + transfers.value)
+    assert broker.view("news").size_bytes == 0
+
+
+# Limits
+
+
+def test_a_rule_does_not_change_its_kind_beyond_the_tiers_number() -> None:
+    """Req: A-05"""
+    limits = replace(STANDARD, sql_filters_max=1)
+    broker = Broker(limits, enforce_quotas=True)
+    broker.create_topic()
+    broker.subscribe("all")  # whose rule counts
+    equality = CorrelationFilter(label="urgent")
+    broker.add_rule("all", "urgent", equality)
+    changed = RuleDescription("urgent", SqlFilter("sys.Label = 'urgent'"))
+    error = broker.refused(UpdateRule(path("all"), changed, broker.reply_to()))
+    assert isinstance(error, QuotaExceeded)
+    changed = RuleDescription("$Default", SqlFilter("a = 1"))
+    broker.one(UpdateRule(path("all"), changed, broker.reply_to()), RulesFound)  # one for one

@@ -181,7 +181,7 @@ class Attachments:
 
 def _require_receivable(entity: Entity, queue: MessageQueue, session: ask.SessionWish | None) -> None:
     """Raise when nobody can receive here in this way. Source: wire contract 2.1, 2.6, 10.3."""
-    entity.require_receivable()
+    entity.require_receivable(queue)
     if queue is entity.main and queue.forward_to is not None:
         raise InvalidOperation(
             f"It is not possible to receive from '{entity.name}': it forwards to '{queue.forward_to}'."

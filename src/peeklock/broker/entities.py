@@ -238,9 +238,9 @@ class Entity:
                 f"'{self.name}' is {self.description.status.value}: nothing can be received from it"
             )
 
-    def require_receivable(self) -> None:
-        """Raises: InvalidOperation: it is a topic."""
-        if self.fan_out is not None:
+    def require_receivable(self, queue: MessageQueue) -> None:
+        """Raises: InvalidOperation: this queue of it is a topic."""
+        if queue.fan_out is not None:
             raise InvalidOperation(
                 f"'{self.name}' is a topic: its messages are received, and looked at, in its subscriptions"
             )
@@ -353,13 +353,13 @@ class Entities:
         entity = self.find(address.path)
         if address.sub_queue is SubQueue.MAIN:
             return entity, entity.main
+        if address.sub_queue is SubQueue.TRANSFER_DEAD_LETTER:
+            return entity, self.transfers_of(entity)
         if entity.dead_letters is None:
             raise InvalidOperation(
                 f"'{entity.name}' is a topic and has no dead-letter queue: each of its subscriptions has one"
             )
-        if address.sub_queue is SubQueue.DEAD_LETTER:
-            return entity, entity.dead_letters
-        return entity, self.transfers_of(entity)
+        return entity, entity.dead_letters
 
     def find_stored(self, queue_id: int, position: int) -> Message | None:
         """Give a message, or the state of a session, that is stored now."""
@@ -506,10 +506,14 @@ class Entities:
     def changed_rule(self, subscription: Entity, description: RuleDescription) -> Rule:
         """Make what shall stand in the place of a rule.
 
-        Raises: ArgumentInvalid, RuleNotFound.
+        Raises: ArgumentInvalid, RuleNotFound, QuotaExceeded.
         """
-        old = self.rule(subscription, description.name).description
-        return Rule(subscription, replace(description, name=old.name, created_at_ms=old.created_at_ms))
+        old = self.rule(subscription, description.name)
+        name, created_at_ms = old.description.name, old.description.created_at_ms
+        rule = Rule(subscription, replace(description, name=name, created_at_ms=created_at_ms))
+        if rule.is_correlation != old.is_correlation:
+            self._require_room_for_kind(rule)
+        return rule
 
     def rule(self, subscription: Entity, name: str) -> Rule:
         """Raises: RuleNotFound."""
@@ -545,6 +549,13 @@ class Entities:
                 f"rule '{rule.description.name}' cannot be added: '{topic.name}' has {len(fan_out)} rules, "
                 f"at most {RULES_MAX} are allowed"
             )
+        self._require_room_for_kind(rule)
+
+    def _require_room_for_kind(self, rule: Rule) -> None:
+        topic = rule.subscription.topic
+        assert topic is not None
+        fan_out = topic.fan_out
+        assert fan_out is not None
         if not self._enforce_quotas:
             return
         kind, count, most = (

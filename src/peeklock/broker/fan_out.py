@@ -20,6 +20,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from peeklock.amqp import codec
 from peeklock.broker import arrival
 from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change
@@ -32,7 +33,7 @@ from peeklock.broker.subject import MessageSubject
 from peeklock.broker.validation import check_rule_size, check_texts
 from peeklock.rules.compiled import CompiledAction, CompiledFilter, compile_action, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
-from peeklock.rules.filters import CorrelationFilter
+from peeklock.rules.filters import CorrelationFilter, SqlFilter
 from peeklock.rules.index import RuleIndex
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Rule:
         self.description = description
         self.action: CompiledAction | None = None
         check_texts(description.name, description)
+        _check_values(description)
         try:
             self.filter: CompiledFilter = compile_filter(description.filter)
             if description.action is not None:
@@ -72,6 +74,24 @@ class Rule:
     @property
     def is_correlation(self) -> bool:
         return isinstance(self.description.filter, CorrelationFilter)
+
+
+def _check_values(description: RuleDescription) -> None:
+    """Check that messages can have the values of a rule: its listing tells of them, actions set them.
+
+    Raises: ArgumentInvalid.
+    """
+    about = description.filter
+    pairs = about.properties if isinstance(about, CorrelationFilter) else ()
+    pairs += about.parameters if isinstance(about, SqlFilter) else ()
+    pairs += () if description.action is None else description.action.parameters
+    for name, value in pairs:
+        try:
+            codec.encode(overlays.wire_value(value))
+        except ValueError as error:
+            raise ArgumentInvalid(
+                f"the value of {name!r} in rule '{description.name}' is none that a message can have: {error}"
+            ) from error
 
 
 class FanOut:

@@ -361,7 +361,7 @@ class Operations:
 
     def _readable(self, address: ask.Address) -> MessageQueue:
         entity, queue = self._entities.queue(address)
-        entity.require_receivable()
+        entity.require_receivable(queue)
         entity.require_receiving()
         return queue
 

@@ -97,7 +97,7 @@ class Purging:
         self, command: ask.PurgeMessages, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entity, queue = self._entities.queue(command.address)
-        entity.require_receivable()
+        entity.require_receivable(queue)
         entity.require_receiving()
         queue.accessed_at_ms = now_ms
         purges = self._by_queue.setdefault(queue.queue_id, deque())
