@@ -307,16 +307,16 @@ def draw(random: Random, *, sessions: bool) -> Ruling:
     roll = random.random()
     form = "sql"
     condition: Condition
-    if roll < 0.2:
-        condition = Always(random.random() < 0.8)
+    if roll < 0.25:
+        condition = Always(random.random() < 0.9)
         form = random.choice(("plain", "sql"))
-    elif roll < 0.4:
+    elif roll < 0.45:
         condition, form = _equality(random), "correlation"
         if random.random() < 0.4:
             other = _equality(random)
             if other.name != condition.name:
                 condition = Joined("AND", condition, other)
-    elif roll < 0.5:
+    elif roll < 0.55:
         quotient = Quotient(random.choice((2, 5)))
         condition = quotient if random.random() < 0.4 else Guarded(_equality(random), quotient)
     else:

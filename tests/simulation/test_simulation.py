@@ -57,7 +57,7 @@ def test_a_seed_sees_some_of_everything() -> None:
         assert totals[name] > least, totals
 
 
-@pytest.mark.parametrize("seed", [6, 10, 14])
+@pytest.mark.parametrize("seed", [10, 14, 22])
 def test_a_seed_with_topics_keeps_every_promise(seed: int) -> None:
     """Req: P-01, P-02, P-03, P-04, E-07, F-01, R-02, S-01"""
     assert has_topics(seed)

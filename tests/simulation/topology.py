@@ -112,7 +112,7 @@ def _with_topics(random: Random, slowness: int) -> Topology:
         entities.append(replace(_queue(random, "inbox", slowness), forward_dead_lettered_to="events"))
     rules: dict[str, tuple[str, Ruling]] = {}
     for entity in entities:
-        if isinstance(entity, SubscriptionDescription) and random.random() < 0.7:
+        if isinstance(entity, SubscriptionDescription) and random.random() < 0.5:
             name = random.choice((DEFAULT_RULE_NAME, "first"))
             rules[entity.name] = name, draw(random, sessions=entity.requires_session)
     return Topology(entities, random.random() < 0.4, rules)
