@@ -164,7 +164,7 @@ class Copies:
             )
             life.copies.append(copy.uid)
             self.count += 1
-            self.buried += end.reason == EVALUATION_FAILED
+            self.buried += record.dead_letter_reason() == EVALUATION_FAILED
         for slot in slots:
             if slot not in found:
                 self.drops.append((self._sent(slot.stage, stages), self._names(slot)))

@@ -318,7 +318,7 @@ def draw(random: Random, *, sessions: bool) -> Ruling:
                 condition = Joined("AND", condition, other)
     elif roll < 0.55:
         quotient = Quotient(random.choice((2, 5)))
-        condition = quotient if random.random() < 0.4 else Guarded(_equality(random), quotient)
+        condition = quotient if random.random() < 0.6 else Guarded(_equality(random), quotient)
     else:
         condition = _condition(random, 2)
     statements: tuple[Statement, ...] = ()
@@ -333,7 +333,7 @@ def draw_traits(random: Random, session_id: str | None) -> Traits:
     if random.random() < 0.8:
         properties["color"] = random.choice(COLORS)
     if random.random() < 0.7:
-        properties["size"] = random.choice(SIZES)
+        properties["size"] = random.choice((0, *SIZES))
     return Traits(properties, random.choice((None, *LABELS)), session_id)
 
 
