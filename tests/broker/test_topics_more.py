@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from peeklock.amqp import codec
 from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.types import Symbol
 from peeklock.broker.arrival import COPIES_MAX
 from peeklock.broker.changes import MessageStored
 from peeklock.broker.commands import (
@@ -227,3 +230,27 @@ def test_a_rule_does_not_change_its_kind_beyond_the_tiers_number() -> None:
     assert isinstance(error, QuotaExceeded)
     changed = RuleDescription("$Default", SqlFilter("a = 1"))
     broker.one(UpdateRule(path("all"), changed, broker.reply_to()), RulesFound)  # one for one
+
+
+def test_little_is_kept_of_messages_that_wait_for_their_copies() -> None:
+    """Neither bodies nor footers, which may be as large; up to 64 messages of each topic are read at once."""
+    broker = Broker()
+    topic_id = broker.create_topic()
+    broker.subscribe("all", CorrelationFilter(properties=(("n", 1),)))
+    at_ms = broker.now_ms + 1000
+    properties = encode_message(application_properties={"n": 1}, data=b"").removesuffix(
+        b"\x00\x53\x75\xa0\x00"
+    )
+    footer = b"\x00\x53\x78" + codec.encode({Symbol("signature"): b"x" * 100_000})
+    for payload in (properties, properties + footer):
+        message = Message(len(payload), scheduled_at_ms=at_ms, routing=Routing())
+        broker.do(Send(topic_id, message, payload, broker.reply_to()))
+    first, second = [effect for effect in broker.advance(1000) if isinstance(effect, Fetch)]
+    tracemalloc.start()
+    broker.do(Fetched(topic_id, second.message.position, properties + footer))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 20_000
+    broker.do(Fetched(topic_id, first.message.position, properties))
+    broker.settle_time()
+    assert len(broker.peek(name=path("all"))) == 2

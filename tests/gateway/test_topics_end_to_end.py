@@ -192,7 +192,6 @@ def test_a_subscription_in_every_sdk_s_spelling(
     [
         (Role.RECEIVER, "events", "amqp:not-allowed"),
         (Role.RECEIVER, "events/$DeadLetterQueue", "amqp:not-allowed"),
-        (Role.RECEIVER, "events/$Transfer/$DeadLetterQueue", "amqp:not-allowed"),
         (Role.SENDER, AUDIT, "amqp:not-allowed"),
         (Role.SENDER, f"{AUDIT}/$DeadLetterQueue", "amqp:not-allowed"),
         (Role.RECEIVER, "events/Subscriptions/nobody", "amqp:not-found"),
