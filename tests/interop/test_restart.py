@@ -40,8 +40,8 @@ def administration(mortal: BrokerProcess, tls_pair: tuple[Path, Path]) -> Iterat
 
 @pytest.fixture
 def patient(api: Api, mortal: BrokerProcess, background: Background) -> Iterator[Links]:
-    """A client with its usual retries."""
-    with api.client(mortal.connection_string) as client:
+    """A client with its usual number of retries, and short pauses between them."""
+    with api.client(mortal.connection_string, retry_backoff_factor=0.05) as client:
         yield Links(client, background)
         background.join()
 
