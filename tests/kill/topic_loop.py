@@ -16,15 +16,30 @@ from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleA
 
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.messaging import Properties, encode_message, scan
-from peeklock.amqp.types import Int
-from tests.kill.clients import Browser, Client, Consumer, Sender
-from tests.kill.copies import PLACES, RULES, SINK, SIZES, TOPIC, Copies, Copy, RuleBook, path, properties_of
+from peeklock.amqp.types import Int, Symbol, Timestamp
+from tests.kill.clients import Browser, Client, Consumer, Sender, now_ms
+from tests.kill.copies import (
+    PLACES,
+    RULES,
+    SINK,
+    SIZES,
+    TOPIC,
+    Copies,
+    Copy,
+    RuleBook,
+    is_scheduled,
+    path,
+    properties_of,
+)
 from tests.kill.ledger import Broken, Ledger
 from tests.kill.loop import DELIVERIES_MAX, DRAIN_S_MAX, Loop
 from tests.simulation.facts import uid_of
 
 CHANGING = "all"
 """The subscription whose rules come and go; beside its first one they choose nothing."""
+
+SCHEDULED_MS_MAX = 300
+"""So that some are due while no broker runs."""
 
 LEFT_EMPTY = [
     path("passed"),
@@ -82,6 +97,7 @@ class TopicLoop(Loop):
         while (
             sum(reader.deliveries for reader in readers) != before
             or any(reader.settling for reader in readers)
+            or self.copies.is_waiting()
             or any([await self.count(place) for place in PLACES])
         ):
             before = sum(reader.deliveries for reader in readers)
@@ -133,12 +149,19 @@ def _make_topic(connection_string: str) -> None:
 
 
 class Publisher(Sender):
-    """Sends messages whose properties follow from their uids."""
+    """Sends messages whose properties follow from their uids, some to be enqueued a little later."""
 
     def _message(self, uid: int) -> bytes:
         body = b"uid=%08d;" % uid + b"." * SIZES[uid % 4]
+        annotations = {}
+        if is_scheduled(uid):
+            due_ms = now_ms() + self.random.randint(10, SCHEDULED_MS_MAX)
+            annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(due_ms)}
         return encode_message(
-            properties=Properties(message_id=str(uid)), application_properties=properties_of(uid), data=body
+            properties=Properties(message_id=str(uid)),
+            application_properties=properties_of(uid),
+            message_annotations=annotations,
+            data=body,
         )
 
 
