@@ -16,13 +16,23 @@ from peeklock.amqp import codec
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker.commands import Address, Disposition, Link, ReceiveMode, ReplyTo, SessionWish, SubQueue
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
+from peeklock.broker.descriptions import (
+    UNLIMITED_MS,
+    Description,
+    EntityKind,
+    EntityStatus,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.entities import Entity
 from peeklock.broker.message import Message, Routing
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.namespace import Namespace
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
+from peeklock.rules.filters import FalseFilter, SqlAction, SqlFilter, TrueFilter
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
 from tests.broker.playbook import LOTS, START_MS
@@ -30,14 +40,24 @@ from tests.broker.playbook import payload_of as encoded
 from tests.engine.rig import at_once
 
 NAMES = "abcd"
+TOPICS = "tu"
+SUBSCRIPTIONS = ("one", "two", "three")
+RULES = ("p", "q", "r")
 CONNECTIONS = 3
+
+EVEN = SqlFilter("sys.Size % 2 = 0")
+SPLIT = SqlFilter("10 / (sys.Size % 3) > 6")
+"""True of what leaves 1, false of what leaves 2; a multiple of 3 cannot be evaluated."""
+DIVIDING = SqlAction("SET part = 10 / (sys.Size % 5)")
+"""Cannot be done to a multiple of 5."""
 
 
 class Scene:
     """Entities, their clients, and a step at a time."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, topics: bool = False) -> None:
         self.random = Random(seed)
+        self.topics = TOPICS if topics else ""
         self.now_ms = START_MS
         self.counter = itertools.count(1)
         self.first = self.random.choice([1, (1 << 63) - 9, (1 << 48) - 9])
@@ -46,7 +66,7 @@ class Scene:
         self.ids: Counter[bytes] = Counter()
         self.store = MemoryStore()
         self.start()
-        self.create(len(NAMES))
+        self.create(len(NAMES) + 2 * len(self.topics))
 
     def start(self) -> None:
         """Begin with what the store has; nobody is attached."""
@@ -119,13 +139,46 @@ class Scene:
         return (self.random.randint(1, CONNECTIONS), 0, next(self.counter))
 
     def name(self) -> str:
-        return self.random.choice([*[entity.name for entity in self.entities()] * 5, *NAMES])
+        return self.random.choice([*[entity.name for entity in self.entities()] * 5, *NAMES, *self.topics])
 
     def address(self) -> Address:
         return Address(self.name(), self.random.choice([*[SubQueue.MAIN] * 5, *SubQueue]))
 
     def where(self, queue: MessageQueue) -> Address:
         return Address(queue.main.name, SubQueue(queue.queue_id % 4))
+
+    def any_description(self) -> Description:
+        pick = self.random.choice
+        if not self.topics or self.random.random() < 0.3:
+            return self.description(pick(NAMES))
+        about = self.description(pick(self.topics))
+        common: dict[str, Any] = {"default_ttl_ms": about.default_ttl_ms, "status": about.status}
+        known = [entity.name for entity in self.entities() if entity.kind is EntityKind.TOPIC]
+        if not known or self.random.random() < 0.3:
+            return TopicDescription(
+                about.name,
+                requires_duplicate_detection=about.requires_duplicate_detection,
+                enable_partitioning=about.enable_partitioning,
+                **common,
+            )
+        for name in ("requires_session", "lock_duration_ms", "dead_lettering_on_expiration"):
+            common[name] = getattr(about, name)
+        return SubscriptionDescription(
+            pick(known),
+            pick(SUBSCRIPTIONS),
+            max_delivery_count=about.max_delivery_count,
+            dead_lettering_on_filter_errors=pick([True, False]),
+            forward_to=about.forward_to,
+            forward_dead_lettered_to=about.forward_dead_lettered_to,
+            **common,
+        )
+
+    def rule(self) -> RuleDescription:
+        pick = self.random.choice
+        action = pick([None, None, SqlAction("SET mark = 'x'"), SqlAction("SET sys.Label = 'x'"), DIVIDING])
+        return RuleDescription(
+            pick(RULES), pick([TrueFilter(), TrueFilter(), EVEN, SPLIT, FalseFilter()]), action
+        )
 
     def description(self, name: str) -> QueueDescription:
         pick = self.random.choice
@@ -140,8 +193,8 @@ class Scene:
             dead_lettering_on_expiration=pick([True, False]),
             max_delivery_count=pick([1, 2, 10]),
             status=pick([*[EntityStatus.ACTIVE] * 8, EntityStatus.SEND_DISABLED, EntityStatus.DISABLED]),
-            forward_to=None if sessions else pick([None, None, *NAMES]),
-            forward_dead_lettered_to=pick([None, None, None, None, *NAMES]),
+            forward_to=None if sessions else pick([None, None, *NAMES, *self.topics]),
+            forward_dead_lettered_to=pick([None, None, None, None, *NAMES, *self.topics]),
         )
 
     def message(self, *, reads_routing: bool = True) -> tuple[Message, bytes]:
@@ -206,17 +259,20 @@ class Scene:
 
     def create(self, count: int) -> None:
         while len(self.entities()) < count:  # some descriptions are refused
-            self.offer(ask.CreateEntity(self.description(self.random.choice(NAMES)), self.reply_to()))
+            rule = self.rule() if self.topics else None
+            self.offer(ask.CreateEntity(self.any_description(), self.reply_to(), rule))
 
     def open_sender(self) -> None:
         link = self.link()
         destination = self.random.choice([None, None, Address(self.name())])
         self.senders[link] = [None, destination]
-        self.offer(ask.OpenSender(link, Address(self.name()), destination))
+        to_topic = self.topics and self.random.random() < 0.6
+        name = self.random.choice(self.topics) if to_topic else self.name()
+        self.offer(ask.OpenSender(link, Address(name), destination))
 
     def open_receiver(self) -> None:
         address, link = self.address(), self.link()
-        entity = self.namespace._entities.target(address.path)
+        entity = self.namespace._entities._by_path.get(address.path.lower())
         wish = None
         if entity is not None and entity.main.sessions is not None and address.sub_queue is SubQueue.MAIN:
             wait_until_ms = self.now_ms + self.random.choice([0, 500, 7_000])
@@ -250,8 +306,19 @@ class Scene:
         fields = ["status", "lock_duration_ms", "default_ttl_ms", "forward_dead_lettered_to", "user_metadata"]
         if not entity.description.requires_session:
             fields.append("forward_to")
+        if entity.kind is EntityKind.TOPIC:
+            fields = ["status", "default_ttl_ms", "user_metadata"]
         changed = {name: getattr(drawn, name) for name in self.random.sample(fields, 2)}
         self.offer(ask.UpdateEntity(replace(entity.description, **changed), self.reply_to()))
+
+    def change_rules(self) -> None:
+        paths = [entity.name for entity in self.entities() if entity.topic is not None]
+        if not paths:
+            return
+        path, rule = self.random.choice(paths), self.rule()
+        kind = self.random.choice([ask.AddRule, ask.AddRule, ask.UpdateRule, ask.RemoveRule])
+        what = rule.name if kind is ask.RemoveRule else rule
+        self.offer(kind(path, what, self.reply_to()))
 
     def by_number(self) -> None:
         """Cancel scheduled messages, or receive deferred ones."""
@@ -373,7 +440,8 @@ class Scene:
             (2, self.declare),
             (1, lambda: self.offer(ask.DeleteMessages(self.address(), 2, before_ms, self.reply_to()))),
             (1, lambda: self.offer(ask.PurgeMessages(self.address(), before_ms, self.reply_to()))),
-            (1, lambda: self.create(self.random.randint(1, len(NAMES)))),
+            (1, lambda: self.create(self.random.randint(1, len(NAMES) + 2 * len(self.topics)))),
+            (4 if self.topics else 0, self.change_rules),
             (0.5, self.drop),
             (0.4, self.restart),
             (0.3, lambda: self.offer(ask.DeleteEntity(self.name(), self.reply_to()))),

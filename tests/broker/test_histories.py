@@ -2,11 +2,13 @@
 
 What is believed of the broker is read off its tables before and after each call: no message is there twice or
 comes from nowhere, none goes for a reason that the call does not give, the changes tell just what the tables
-do, and a restart finds what was durable. A message is told by its size, which never changes.
+do, and a restart finds what was durable. A message is told by its size, which never changes; a topic's copies
+are told apart by where they stand.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -15,11 +17,13 @@ from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker.changes import EntityRemoved, MessageRemoved, MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
+from peeklock.broker.entities import Entity
 from peeklock.broker.message import Message, MessageState
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
-from tests.broker.histories import Scene, payload_of
+from peeklock.rules.filters import TrueFilter
+from tests.broker.histories import DIVIDING, EVEN, SPLIT, Scene, payload_of
 from tests.engine.rig import at_once
 
 SMALL = {
@@ -44,6 +48,9 @@ TAKING = (
 Stored = tuple[MessageQueue, Message, Any, int, Any]
 """Where a message stands, its record, its lock, its delivery count, and what else can change of it."""
 
+Place = tuple[int, int]
+"""Queue id and position."""
+
 
 class Looked(Namespace):
     """A namespace that has every call looked at."""
@@ -66,10 +73,10 @@ class Looked(Namespace):
 class History(Scene):
     """A scene, and what is believed of it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, topics: bool = False) -> None:
         self.durable: Any = []
-        self.payloads: dict[tuple[int, int], bytes] = {}  # of states, by queue id and position
-        super().__init__(seed)
+        self.payloads: dict[Place, bytes] = {}  # of states
+        super().__init__(seed, topics=topics)
 
     def make_namespace(self) -> Namespace:
         namespace = Looked(
@@ -81,13 +88,14 @@ class History(Scene):
         namespace.history = self
         return namespace
 
-    def present(self) -> dict[int, Stored]:
-        found: dict[int, Stored] = {}
+    def present(self) -> dict[Place, Stored]:
+        found: dict[Place, Stored] = {}
         for queue in self.queues():
             for message in queue.all_messages():
-                assert message.size_bytes not in found, "twice"
                 others = (message.state, message.overlay)
-                found[message.size_bytes] = (queue, message, message.lock, message.delivery_count, others)
+                place = queue.queue_id, message.position
+                assert place not in found
+                found[place] = (queue, message, message.lock, message.delivery_count, others)
         return found
 
     def payload(self, message: Message) -> bytes:
@@ -101,7 +109,7 @@ class History(Scene):
         fields = [name for name in Message.__slots__ if name not in volatile]
         found: list[Any] = []
         for entity in self.entities():
-            found.append(entity.stored())
+            found.append((entity.stored(), {name: rule.description for name, rule in entity.rules.items()}))
             holders: list[Any] = [queue for queue in entity.queues() if queue.next_position > 1]
             for holder in holders if entity.states is None else [*holders, entity.states]:
                 messages = sorted(holder.all_messages(), key=lambda message: message.position)
@@ -113,11 +121,11 @@ class History(Scene):
     # What a call did
 
     def compare(
-        self, command: Any, before: dict[int, Stored], changes: list[Any], effects: list[Any]
+        self, command: Any, before: dict[Place, Stored], changes: list[Any], effects: list[Any]
     ) -> None:
         self.namespace.check(self.now_ms)
         after = self.present()
-        told: dict[tuple[int, int], Message | None] = {}
+        told: dict[Place, Message | None] = {}
         for change in changes:
             if isinstance(change, MessageStored | MessageRemoved):
                 stored = isinstance(change, MessageStored)
@@ -125,36 +133,88 @@ class History(Scene):
                 if stored and change.payload is not None and change.queue_id % 4 == 3:
                     self.payloads[change.queue_id, change.message.position] = change.payload
         deleted = {change.entity_id for change in changes if isinstance(change, EntityRemoved)}
-        before = {size: found for size, found in before.items() if found[0].queue_id // 4 not in deleted}
-        for size, (queue, message, *_) in after.items():
-            if size not in before or before[size][1] is not message:
-                assert told[queue.queue_id, message.position] is message
-        for size, (queue, message, lock, *shown) in before.items():
-            if size not in after or after[size][1] is not message:
-                assert told[queue.queue_id, message.position] is None
-            elif shown != [*after[size][3:]]:
+        before = {place: found for place, found in before.items() if found[0].queue_id // 4 not in deleted}
+        for place, (_, message, *_) in after.items():
+            if place not in before or before[place][1] is not message:
+                assert told[place] is message
+        for place, (_, message, lock, *shown) in before.items():
+            if place not in after or after[place][1] is not message:
+                assert told[place] is None
+            elif shown != [*after[place][3:]]:
                 assert lock is not None
                 assert 0 <= message.delivery_count - shown[0] <= 1
-                assert told[queue.queue_id, message.position] is message
+                assert told[place] is message
         reply_to = getattr(command, "reply_to", None)
         refused = any(isinstance(effect, REFUSALS) and effect.reply_to == reply_to for effect in effects)
         if refused and not isinstance(command, ask.PurgeMessages):
             assert not changes
         sent = self.sent_by(command)
-        assert after.keys() - before.keys() <= sent, "from nowhere"
+        was = Counter(message.size_bytes for _, message, *_ in before.values())
+        now = Counter(message.size_bytes for _, message, *_ in after.values())
+        assert now.keys() - was.keys() <= sent, "from nowhere"
+        left = {message.size_bytes for place, (_, message, *_) in before.items() if place not in after}
+        for size, count in (now - was).items():
+            # A topic makes several of one, which must have gone for it.
+            assert (count == 1 or self.topics) and (not was[size] or (self.topics and size in left)), "twice"
+        self.all_copies(command, changes, refused=refused)
         taken = {
             effect.message.size_bytes
             for effect in effects
             if isinstance(effect, do.Deliver) and effect.link in self.deleting
         }
         if command is not None and reply_to is not None and not refused:
-            for size in sent - after.keys() - taken:
-                assert self.is_repeated(size), "lost at once"
-        for size in before.keys() - after.keys() - taken:
+            for size in sent - now.keys() - taken:
+                assert self.is_repeated(size) or self.may_not_be_chosen(size), "lost at once"
+        for size in (was - now).keys() - taken:
             assert isinstance(command, TAKING) or self.may_go(command, size), "vanished"
         for queue in self.queues():
             if queue.timer_ms > self.now_ms:
                 self.nobody_waits_in_vain(queue)
+
+    def all_copies(self, command: Any, changes: list[Any], *, refused: bool) -> None:
+        """Each subscription has got just what its rules choose, of a message that was sent to its topic."""
+        if not isinstance(command, ask.Send) or refused or command.destination is not None:
+            return
+        topic, message = self.namespace._entities.of_queue(command.queue_id), command.message
+        size = message.size_bytes
+        if topic is None or topic.fan_out is None or self.is_repeated(size):
+            return
+        stored = Counter(change.queue_id // 4 for change in changes if isinstance(change, MessageStored))
+        if stored[topic.entity_id]:
+            return  # it waits there
+        if message.sequence_number == 0:
+            return  # refused, with nobody to tell
+        for entity in topic.subscriptions():
+            forwards = entity.main.forward_to or entity.description.forward_dead_lettered_to
+            if forwards is None:
+                assert stored[entity.entity_id] == self.copies_for(entity, size), entity.name
+        bodies = {id(change.payload) for change in changes if isinstance(change, MessageStored)}
+        assert len(bodies) <= 1, "one body for all"
+
+    def copies_for(self, entity: Entity, size: int) -> int:
+        """How many copies of a message a subscription is to have, by an evaluation of our own."""
+        plain, acting, failed = False, 0, False
+        for rule in entity.rules.values():
+            wanted, action = rule.description.filter, rule.description.action
+            chosen = wanted == TrueFilter() or (wanted == EVEN and size % 2 == 0)
+            chosen |= wanted == SPLIT and size % 3 == 1
+            if (wanted == SPLIT and size % 3 == 0) or (chosen and action == DIVIDING and size % 5 == 0):
+                failed = True
+            elif chosen:
+                acting += action is not None
+                plain |= action is None
+        return 1 if failed and entity.dead_letters_on_filter_errors else plain + acting
+
+    def may_not_be_chosen(self, size: int) -> bool:
+        """Whether some topic has no subscription for it."""
+        topics = [entity for entity in self.entities() if entity.fan_out is not None]
+        return any(
+            all(
+                entity.main.forward_to is not None or not self.copies_for(entity, size)
+                for entity in topic.subscriptions()
+            )
+            for topic in topics
+        )
 
     def sent_by(self, command: Any) -> set[int]:
         if isinstance(command, ask.Send):
@@ -174,7 +234,13 @@ class History(Scene):
         """Whether a message may be gone: its time is up, its id was seen where it was passed on, or a
         purge."""
         expires = any(entity.main.default_ttl_ms < UNLIMITED_MS for entity in self.entities())
-        return size in self.mortal or expires or self.is_repeated(size) or (command is None and self.purging)
+        return (
+            size in self.mortal
+            or expires
+            or self.is_repeated(size)
+            or self.may_not_be_chosen(size)
+            or (command is None and self.purging)
+        )
 
     def nobody_waits_in_vain(self, queue: MessageQueue) -> None:
         """Nothing is due: whoever has credit has been given all there is, and what is parked is asked for."""
@@ -188,7 +254,8 @@ class History(Scene):
         for session in queue.sessions or ():
             if session.is_held(self.now_ms) and session.receivers.turns:
                 assert not available(session.messages(queue))
-        if queue.forward_to is not None and queue.dead_letters is not None and available(queue.active):
+        passes_on = queue.forward_to is not None and queue.dead_letters is not None
+        if (passes_on and available(queue.active)) or (queue.fan_out is not None and len(queue.active)):
             asked = self.namespace._shared.forwarding._asked.get(queue.queue_id, {})
             assert None in asked.values()
 
@@ -214,8 +281,8 @@ class History(Scene):
         self.now_ms += self.random.choice([0, 1_000, 30_000])
         self.start()
         assert self.snapshot() == self.durable
-        for size, (_, message, *_) in self.present().items():
-            assert self.payload(message) == payload_of(size)
+        for _, message, *_ in self.present().values():
+            assert self.payload(message) == payload_of(message.size_bytes)
         for queue_id, states in self.namespace._entities.states.items():
             for record in states.all_messages():
                 assert self.payload(record) == self.payloads[queue_id, record.position]
@@ -229,5 +296,19 @@ def test_a_random_history_keeps_every_promise(seed: int, scale: str, monkeypatch
         for name, value in SMALL.items():
             monkeypatch.setattr(f"peeklock.{name}", value)
     history = History(seed)
+    for _ in range(400):
+        history.step()
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_random_history_with_topics_keeps_every_promise(
+    seed: int, scale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: R-02, S-01, F-01, F-03, P-01, P-02, P-03, P-04"""
+    if scale == "small":
+        for name, value in SMALL.items():
+            monkeypatch.setattr(f"peeklock.{name}", value)
+    history = History(seed, topics=True)
     for _ in range(400):
         history.step()
