@@ -238,7 +238,7 @@ class Reasons:
         if record.sub != MAIN:
             return came.passed
         if parent is None or facts.is_topic(parent.entity_id):
-            self._check_enqueued(record, sent, commit)
+            self._check_enqueued(record, sent, commit, waited=parent is not None)
         self._check_session(record, sent)
         if record.hops == 0 and facts.is_partitioned(record.entity_id) and record.session_id is None:
             # The topic's partition, whatever an action made of the key.
@@ -308,12 +308,13 @@ class Reasons:
                 f"the sequence number changed on the way to the dead-letter queue: {before} -> {record}"
             )
 
-    def _check_enqueued(self, record: Record, sent: Sent, commit: Commit) -> None:
+    def _check_enqueued(self, record: Record, sent: Sent, commit: Commit, *, waited: bool = False) -> None:
+        """Check when a message was enqueued; `waited`: it was active before, in a topic."""
         if record.state is not MessageState.ACTIVE:
             return
         at_ms = sent.scheduled_broker_ms
         if at_ms is not None:
-            if commit.taken_broker_ms < at_ms:
+            if commit.taken_broker_ms < at_ms and not waited:
                 raise Violation(f"activated before its time {at_ms}: {record}")
             if record.enqueued_at_ms < at_ms:
                 raise Violation(f"enqueued at {record.enqueued_at_ms}, before its time {at_ms}: {record}")
