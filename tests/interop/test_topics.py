@@ -29,10 +29,11 @@ from azure.servicebus.management import EntityStatus, SqlRuleAction, SqlRuleFilt
 
 from peeklock.amqp.messaging import encode_message
 from peeklock.amqp.performatives import ACCEPTED
+from peeklock.amqp.types import Int, Long
 from peeklock.demo.broker import BrokerProcess
 from tests.interop.clients import Links
 from tests.interop.helpers import assert_empty, bodies, publish, send, take, take_one
-from tests.interop.own_client import OwnClient
+from tests.interop.own_client import PEEK, OwnClient
 from tests.simulation.peer import error_condition
 
 DEAD = ServiceBusSubQueue.DEAD_LETTER
@@ -150,7 +151,7 @@ def test_a_copy_is_settled_like_a_message_of_a_queue(
 
 
 def test_a_subscription_may_have_sessions_where_another_has_none(
-    client: Links, make_topic: Callable[..., str], administration: Any
+    any_client: Links, make_topic: Callable[..., str], administration: Any
 ) -> None:
     """Next and named sessions, their state, lock and deferred messages. What has no session id is a dead
     letter of the subscription that wants one, and its sender is not refused.
@@ -159,20 +160,20 @@ def test_a_subscription_may_have_sessions_where_another_has_none(
     """
     topic = make_topic("plain")
     administration.create_subscription(topic, "sessions", requires_session=True)
-    with client.get_topic_sender(topic) as sender:
+    with any_client.get_topic_sender(topic) as sender:
         sender.send_messages([ServiceBusMessage(body, session_id=body[0]) for body in ("b1", "a1", "b2")])
         sender.send_messages(ServiceBusMessage("none"))
-    assert sorted(client.list_subscription_sessions(topic, "sessions")) == ["a", "b"]
+    assert sorted(any_client.list_subscription_sessions(topic, "sessions")) == ["a", "b"]
     next_one = {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": 10}
     with (
-        client.get_subscription_receiver(topic, "plain") as plain,
-        client.get_subscription_receiver(topic, "sessions", sub_queue=DEAD) as of_dead,
-        client.get_subscription_receiver(topic, "sessions", **next_one) as first,
+        any_client.get_subscription_receiver(topic, "plain") as plain,
+        any_client.get_subscription_receiver(topic, "sessions", sub_queue=DEAD) as of_dead,
+        any_client.get_subscription_receiver(topic, "sessions", **next_one) as first,
     ):
         assert first.session.session_id == "b"
         one, two = take(first, 2)
         with (
-            client.get_subscription_receiver(topic, "sessions", session_id="b") as refused,
+            any_client.get_subscription_receiver(topic, "sessions", session_id="b") as refused,
             pytest.raises(SessionCannotBeLockedError),
         ):
             refused.opened()
@@ -182,9 +183,18 @@ def test_a_subscription_may_have_sessions_where_another_has_none(
         assert bodies(first.receive_deferred_messages(two.sequence_number)) == ["b2"]
         first.complete_message(one)
         first.close()
-        with client.get_subscription_receiver(topic, "sessions", session_id="b") as again:
+        with (
+            any_client.get_subscription_receiver(topic, "sessions", session_id="b") as again,
+            any_client.get_subscription_receiver(topic, "sessions", session_id="a") as of_a,
+            any_client.get_topic_sender(topic) as sender,
+        ):
             assert again.session.get_state() == b"half way"
-        assert bodies(take(plain, 4)) == ["b1", "a1", "b2", "none"]
+            of_a.opened()
+            with any_client.get_subscription_receiver(topic, "sessions", **next_one) as waiting:
+                sender.send_messages(ServiceBusMessage("c1", session_id="c"))
+                assert waiting.session.session_id == "c"
+                assert str(take_one(waiting)) == "c1"
+        assert bodies(take(plain, 5)) == ["b1", "a1", "b2", "none", "c1"]
         dead = take_one(of_dead)
         assert (str(dead), dead.dead_letter_reason) == ("none", "Session ID is null.")
         assert dead.enqueued_sequence_number == 4
@@ -496,7 +506,7 @@ def test_a_change_of_the_topic_drops_the_locks_in_its_subscriptions(
 
 
 def test_what_cannot_be_done_with_a_topic_or_a_subscription_is_refused(
-    client: Links, make_topic: Callable[..., str]
+    client: Links, make_topic: Callable[..., str], broker: BrokerProcess
 ) -> None:
     """A topic is not received from or looked at, nor is its dead-letter queue; a subscription is not sent to;
     one that is missing is not found.
@@ -521,6 +531,9 @@ def test_what_cannot_be_done_with_a_topic_or_a_subscription_is_refused(
         for link in (missing, of_missing, to_missing):
             with pytest.raises(expected):
                 link.opened()
+    with OwnClient(broker.amqp_port) as own:  # the official client attaches before it browses
+        request = {"from-sequence-number": Long(0), "message-count": Int(1)}
+        assert own.ask(topic, PEEK, request)[:2] == (400, "amqp:not-allowed")
 
 
 def test_a_transaction_sends_to_a_topic_and_settles_in_a_subscription_or_does_neither(
