@@ -383,9 +383,8 @@ def test_a_rule_holds_from_its_answer_until_that_of_its_end(
         finally:
             stop.set()
             thread.join()
-        numbers: list[int] = []
-        while more := one.receive_messages(max_message_count=1000, max_wait_time=0.3):
-            numbers += [int(str(message)) for message in more]
+        chosen = administration.get_subscription_runtime_properties(topic, "s").active_message_count
+        numbers = [int(str(message)) for message in take(one, chosen)]
     assert before < numbers[0] <= first
     assert last <= numbers[-1] < beyond
     assert numbers == list(range(numbers[0], numbers[-1] + 1))

@@ -211,7 +211,7 @@ def test_what_is_scheduled_is_copied_when_it_is_due(
     topic = make_topic("early")
     with client.get_topic_sender(topic) as sender, client.get_subscription_receiver(topic, "early") as early:
         early.opened()
-        due = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.8)
+        due = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=2)
         numbers = sender.schedule_messages([ServiceBusMessage("1"), ServiceBusMessage("cancelled")], due)
         assert numbers == [1, 2]
         sender.send_messages(ServiceBusMessage("3", scheduled_enqueue_time_utc=due, subject="red"))
