@@ -66,7 +66,7 @@ class Scene:
         self.ids: Counter[bytes] = Counter()
         self.store = MemoryStore()
         self.start()
-        self.create(len(NAMES) + 2 * len(self.topics))
+        self.create(len(NAMES) + 3 * len(self.topics))
 
     def start(self) -> None:
         """Begin with what the store has; nobody is attached."""
@@ -175,9 +175,11 @@ class Scene:
 
     def rule(self) -> RuleDescription:
         pick = self.random.choice
-        action = pick([None, None, SqlAction("SET mark = 'x'"), SqlAction("SET sys.Label = 'x'"), DIVIDING])
+        action = pick(
+            [None, None, None, None, SqlAction("SET mark = 'x'"), SqlAction("SET sys.Label = 'x'"), DIVIDING]
+        )
         return RuleDescription(
-            pick(RULES), pick([TrueFilter(), TrueFilter(), EVEN, SPLIT, FalseFilter()]), action
+            pick(RULES), pick([TrueFilter(), TrueFilter(), TrueFilter(), EVEN, SPLIT, FalseFilter()]), action
         )
 
     def description(self, name: str) -> QueueDescription:
@@ -201,7 +203,15 @@ class Scene:
         pick = self.random.choice
         size = 40 + next(self.counter)
         session_id = pick([None, "s", "t", ""])
-        message_id = pick([None, codec.encode("1"), codec.encode("2"), codec.encode(str(size))])
+        message_id = pick(
+            [
+                None,
+                *[None] * 4 * len(self.topics),
+                codec.encode("1"),
+                codec.encode("2"),
+                codec.encode(str(size)),
+            ]
+        )
         self.routings[size] = Routing(message_id, session_id, pick([session_id, session_id or "k"]))
         self.ids[message_id or b""] += 1
         ttl_ms = pick([None, None, None, 0, 3_000])
@@ -415,11 +425,11 @@ class Scene:
         lock = self.lock()
         before_ms = self.now_ms - self.random.choice([0, 1_000])
         steps: list[tuple[float, Any]] = [
-            (25, lambda: self.offer_any(self.sending())),
+            (60 if self.topics else 25, lambda: self.offer_any(self.sending())),
             (25, lambda: self.offer_any(self.settling())),
-            (14, self.give_credit),
+            (40 if self.topics else 14, self.give_credit),
             (9, self.pass_time),
-            (9, self.open_receiver),
+            (20 if self.topics else 9, self.open_receiver),
             (8, self.enlist),
             (6, self.by_number),
             (5, self.answer_fetches),
@@ -440,8 +450,8 @@ class Scene:
             (2, self.declare),
             (1, lambda: self.offer(ask.DeleteMessages(self.address(), 2, before_ms, self.reply_to()))),
             (1, lambda: self.offer(ask.PurgeMessages(self.address(), before_ms, self.reply_to()))),
-            (1, lambda: self.create(self.random.randint(1, len(NAMES) + 2 * len(self.topics)))),
-            (4 if self.topics else 0, self.change_rules),
+            (1, lambda: self.create(self.random.randint(1, len(NAMES) + 3 * len(self.topics)))),
+            (16 if self.topics else 0, self.change_rules),
             (0.5, self.drop),
             (0.4, self.restart),
             (0.3, lambda: self.offer(ask.DeleteEntity(self.name(), self.reply_to()))),
