@@ -41,9 +41,9 @@ class LosingFanOut(FanOut):
     __slots__ = ()
 
     def send_on(self, *args: Any) -> int:
-        index, last = self._index, max(entity.entity_id for entity in self.subscriptions.values())
         if len(self.subscriptions) < 3:
             return super().send_on(*args)
+        index, last = self._index, max(entity.entity_id for entity in self.subscriptions.values())
         self._index = Deaf(index, last)  # type: ignore[assignment]
         try:
             return super().send_on(*args)
