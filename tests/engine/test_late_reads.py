@@ -29,3 +29,32 @@ def test_a_row_is_not_dropped_while_it_waits_to_be_copied(monkeypatch: pytest.Mo
     rig.engine.reclaim_offer(found)
     rig.settle()
     assert wanted.rows[0] not in rig.store._bodies
+
+
+def test_a_body_that_somebody_waits_for_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its new row could go, with its message, before the old one has been read: whoever waits would look
+    in a row that is not there. Found by simulation. Req: R-06"""
+    monkeypatch.setattr(reclaim, "DROP_ALONE_BYTES", 1)
+    rig = Rig()
+    rig.commit(Create())
+    rig.commit(*(Put(b"%d" % n * 100) for n in range(4)))
+    rig.settle()
+    rig.commit(*(Take(position) for position in (1, 2, 3)))
+    [message] = rig.messages()
+    row = message.body_row
+    rig.now_ms += reclaim.SETTLE_MS + 1
+    rig.engine.advance(rig.now_ms)
+    wanted = rig.engine.reclaim_wanted()
+    assert wanted is not None
+    assert wanted.rows == [row]
+    rig.engine.bodies.want(row)
+    rig.engine.reclaim_offer(at_once(wanted.read_from(rig.store)))
+    rig.commit(Take(4))
+    rig.commit(Put(b"next"))
+    rig.commit(Put(b"and next"))
+    assert message.body_row == row
+    payloads = at_once(rig.store.read_body_rows([row]))[row]
+    assert payloads[message.body_slot] == b"3" * 100
+    rig.engine.bodies.put(row, payloads)
+    rig.settle()
+    assert row not in rig.store._bodies

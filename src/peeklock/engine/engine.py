@@ -308,7 +308,9 @@ class Engine:
         for keys in found.head:
             self._record(self._still_true(keys, texts))
             ledger.check_head(keys.no)
-        for row, slot, messages in ledger.living_in(found.rows):
+        # Whoever waits for a body has asked for its row: it stays there until that was read.
+        rows = [row for row in found.rows if row not in self.bodies.wanted]
+        for row, slot, messages in ledger.living_in(rows):
             ledger.release_bodies(messages)
             first, *others = messages
             self._place(first, found.rows[row][slot])
