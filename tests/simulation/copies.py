@@ -110,10 +110,15 @@ class Copies:
         starts = self.routes.starts(parent, sent, commit)
         if not any(end.sub == FAN_OUT for end in starts):
             return [base] * len(born)
+        best: tuple[list[Slot], list[Slot]] | None = None
         for slots in self._expand(starts, _root(sent, parent), (), commit):
             found = self._match(slots, born, sent)
-            if found is not None:
-                return self._take(found, slots, parent, born, sent, commit)
+            if found is not None and (best is None or len(slots) < len(best[1])):
+                best = found, slots
+                if len(slots) == len(born):
+                    break  # else some would have to be duplicates
+        if best is not None:
+            return self._take(*best, parent, born, sent, commit)
         first = next(iter(self._expand(starts, _root(sent, parent), (), commit)), [])
         raise Violation(
             f"not the copies that the rules choose of uid {base}, {sent.traits}:"

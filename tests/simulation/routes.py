@@ -61,7 +61,8 @@ class Routes:
             ends = self.of_arrival(before.entity_id, before.hops, session_id, commit)
         elif before.sub == MAIN:
             ends = self.of_stored(before.entity_id, before.hops, session_id, commit)
-            ends += self.of_dead_letter(before.entity_id, before.hops, session_id, commit)
+            if not self._facts.is_topic(before.entity_id):
+                ends += self.of_dead_letter(before.entity_id, before.hops, session_id, commit)
         elif before.sub == DEAD_LETTER:
             ends = self.of_dead_letter(before.entity_id, before.hops, session_id, commit)
             ends = [end for end in ends if (end.entity_id, end.sub) != (before.entity_id, before.sub)]
