@@ -79,11 +79,14 @@ class Arrivals:
         facts = self._history.facts
         if other.outcome not in (None, "accepted", "dropped"):
             return False
-        names = self.names_from(other.queue)
-        # Of a topic's copies some may have left a trace, and others not.
-        fans_out = any(facts.is_topic(entity_id) for each in names for entity_id in facts.named(each))
-        if facts.life(other.uid).records and not fans_out:
+        stored = facts.life(other.uid).records
+        if stored and not facts.has_topics:
             return False
+        names = self.names_from(other.queue)
+        if stored:
+            # Of a topic's copies some may have left a trace, and others not.
+            if not any(facts.is_topic(entity_id) for each in names for entity_id in facts.named(each)):
+                return False
         return name in names and len(names) > 1
 
     def _latest_broker_ms(self, other: Sent) -> int:

@@ -105,7 +105,7 @@ class Copies:
         there must be."""
         base = body_uid if parent is None else parent.uid
         sent = self.history.sent.get(base)
-        if sent is None:
+        if sent is None or not self._facts.has_topics:
             return [base] * len(born)
         starts = self.routes.starts(parent, sent, commit)
         if not any(end.sub == FAN_OUT for end in starts):
@@ -226,6 +226,8 @@ class Copies:
     def leaves_nothing(self, before: Record | None, sent: Sent, commit: Commit) -> bool:
         """Tell whether no rule may have chosen a message, when something in a commit was decided, or all of
         its copies may have been dropped."""
+        if not self._facts.has_topics:
+            return False
         starts = [end for end in self.routes.starts(before, sent, commit) if end.sub == FAN_OUT]
         return any(
             all(self._may_be_duplicate(slot, sent) for slot in slots)
@@ -240,6 +242,8 @@ class Copies:
 
     def passes_topic(self, name: str) -> bool:
         """Tell whether what is sent to a name may come to a topic."""
+        if not self._facts.has_topics:
+            return False
         return any(
             self._facts.is_topic(i) for n in self.arrivals.names_from(name) for i in self._facts.named(n)
         )

@@ -101,6 +101,8 @@ class Facts:
         self.states: dict[tuple[int, str], Record] = {}
         """(entity id, session id) -> the record of the session's state."""
         self.last_no = 0
+        self.has_topics = False
+        """There is a topic, or was one."""
         self._subscriptions: dict[int, list[int]] = {}
         self._topics: dict[int, int] = {}
         """Entity id of a subscription -> of its topic."""
@@ -240,6 +242,7 @@ class Facts:
                 self._subscriptions.setdefault(above, []).append(entity_id)
                 self.rules[entity_id] = {}
             self.descriptions.setdefault(entity_id, []).append((commit.no, description))
+            self.has_topics |= isinstance(description, TopicDescription)
         elif isinstance(change, EntityRemoved):
             if entity_id in self.entities or self.descriptions[entity_id][0][0] == commit.no:
                 self.gone[entity_id] = commit

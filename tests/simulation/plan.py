@@ -161,6 +161,7 @@ class Simulation:
         actors: list[Actor] = []
         for number in range(random.choice((1, 2)) if queue.name not in ("hop-1", "hop-3", "hop-4") else 0):
             pace_ms = random.choice((300, 900, 2_500)) * (2 if len(self.entities) > 2 else 1)
+            pace_ms *= 2 if self.topology.subscriptions else 1  # copies are work too
             actors.append(Sender(self.shared, f"sender-{queue.name}-{number}", queue, pace_ms=pace_ms))
         return actors
 

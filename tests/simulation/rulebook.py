@@ -316,7 +316,7 @@ def draw(random: Random, *, sessions: bool) -> Ruling:
             other = _equality(random)
             if other.name != condition.name:
                 condition = Joined("AND", condition, other)
-    elif roll < 0.55:
+    elif roll < 0.62:
         quotient = Quotient(random.choice((2, 5)))
         condition = quotient if random.random() < 0.6 else Guarded(_equality(random), quotient)
     else:

@@ -104,7 +104,7 @@ def _with_topics(random: Random, slowness: int) -> Topology:
         events = replace(events, auto_delete_on_idle_ms=IDLE_MS)
     entities.append(events)
     entities += [
-        _subscription(random, "events", n, slowness, behind) for n in range(random.choice((1, 2, 3, 4, 6)))
+        _subscription(random, "events", n, slowness, behind) for n in range(random.choice((1, 2, 3, 3, 6)))
     ]
     if random.random() < 0.3:
         entities.append(replace(_queue(random, "inbox", slowness, sessions=False), forward_to="events"))
