@@ -74,6 +74,7 @@ from peeklock.testing.wire import BROKER, MemoryWire, WireState
 from tests.simulation.checker import Checker
 from tests.simulation.line import Line
 from tests.simulation.records import snapshot
+from tests.simulation.rulings import EXISTS, MISSING, Wish
 from tests.simulation.sizes import BODIES_BYTES_MAX
 from tests.simulation.topology import in_order, topic_of
 from tests.simulation.world import World
@@ -232,13 +233,14 @@ class Node:
         if process is None:
             return
         self._world.note(f"{kind} rule {name} of {path}: {rule}")
-        self.checker.rulings.asking(path, name, rule)
+        reply_to = process.own_reply()
+        process.wishes[reply_to] = self.checker.rulings.asking(path, name, rule)
         if rule is None:
-            process.offer([RemoveRule(path, name, process.own_reply())])
+            process.offer([RemoveRule(path, name, reply_to)])
         elif kind == "add":
-            process.offer([AddRule(path, rule, process.own_reply())])
+            process.offer([AddRule(path, rule, reply_to)])
         else:
-            process.offer([UpdateRule(path, rule, process.own_reply())])
+            process.offer([UpdateRule(path, rule, reply_to)])
 
     def entity(self, name: str) -> Description | None:
         """Give the settings that an entity is to have; None when it is to be missing."""
@@ -304,6 +306,8 @@ class Process:
         self._tracking = 0
         self._rows_under_way: set[int] = set()
         self._fetches: dict[int, list[tuple[Fetch, int]]] = {}
+        self.wishes: dict[tuple[int, int, int, int], Wish] = {}
+        """What the administration wants of rules, until it is answered."""
         self.namespace = pieces.namespace(
             limits=TIERS["standard"], tokens=self._token, digest_key=b"simulation"
         )
@@ -493,6 +497,10 @@ class Process:
                 assert isinstance(effect, EntityFound | RulesFound | Done) or (
                     isinstance(effect, Failed) and isinstance(effect.error, _EXPECTED)
                 ), effect
+                wish = self.wishes.pop(effect.reply_to, None)
+                if wish is not None:
+                    condition = _condition(effect.error) if isinstance(effect, Failed) else None
+                    self._node.checker.rulings.answered(wish, condition)
                 continue
             gateway = self.gateways.get(to)
             if gateway is not None:
@@ -588,6 +596,11 @@ def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return stop.value
     coroutine.close()
     raise AssertionError("the memory store is not to wait for anything")
+
+
+def _condition(error: Exception) -> str:
+    """Name a refusal as clients are told it."""
+    return EXISTS if isinstance(error, RuleAlreadyExists) else MISSING
 
 
 def _routing(fetch: Fetch, payload: bytes) -> Fetched:
