@@ -178,8 +178,8 @@ class Reasons:
             and sent.answered_ms >= commit.taken_ms
             and (
                 self.copies.leaves_nothing(None, sent, commit)
-                if sent.queue == topic and sent.via is None
-                else topic in self.arrivals.names_from(sent.via or sent.queue)
+                if sent.queue == topic
+                else topic in self.arrivals.names_from(sent.queue)
             )
             for sent in self._history.sent.values()
         )
