@@ -60,9 +60,14 @@ class States:
     def born(self, record: Record, commit: Commit) -> None:
         """A state is stored. Raises: Violation, if nobody set it."""
         assert record.session_id is not None
-        for write in self._writes.get((record.entity_id, record.session_id), ()):
-            if write.uid == record.uid and write.done is not False:
-                return
+        facts = self._history.facts
+        for entity_id in reversed(facts.named(facts.name(record.entity_id))):
+            for write in self._writes.get((entity_id, record.session_id), ()):
+                if write.uid == record.uid and write.done is not False:
+                    if entity_id != record.entity_id:
+                        # It was under way while the entity was deleted and made again.
+                        self._writes.setdefault((record.entity_id, record.session_id), []).append(write)
+                    return
         raise Violation(f"a state that nobody set, or that was refused: {record} in batch {commit.no}")
 
     def explain(self, record: Record, commit: Commit) -> str | None:
