@@ -20,6 +20,7 @@ ORDER = FakeMessage(
     {"Color": "blue", "quantity": 10, "price": 2.5, "rate": Decimal("0.5"), "note": None},
     {"label": "order", "messageid": "m-1", "timetolive": timedelta(hours=2)},
 )
+NOON, MINUTE = datetime(2024, 5, 17, 12, tzinfo=UTC), timedelta(minutes=1)
 
 
 def apply(expression: str, message: FakeMessage = ORDER, **parameters: Value | None) -> ActionResult:
@@ -101,16 +102,16 @@ def test_application_properties(expression: str, user: dict[str, Any], removed: 
         ("SET sys.SessionId = quantity", {"sessionid": "10"}),
         ("SET sys.SessionId = 5", {"sessionid": "5"}),
         ("SET sys.CorrelationId = newid()", {"correlationid": str(UUID(int=1))}),
-        ("SET sys.ScheduledEnqueueTimeUtc = @noon", {}),
-        ("SET sys.ScheduledEnqueueTimeUtc = missing", {}),
+        ("SET sys.ScheduledEnqueueTimeUtc = @noon", {"scheduledenqueuetimeutc": NOON}),
+        ("SET sys.ScheduledEnqueueTimeUtc = @local", {"scheduledenqueuetimeutc": NOON}),
+        ("SET sys.ScheduledEnqueueTimeUtc = missing", {"scheduledenqueuetimeutc": None}),
+        ("REMOVE sys.ScheduledEnqueueTimeUtc", {"scheduledenqueuetimeutc": None}),
     ],
 )  # fmt: skip
 def test_system_properties(expression: str, system: dict[str, Any]) -> None:
     """Req: P-02"""
     message = FakeMessage(ORDER.properties, ORDER.system)
-    result = apply(
-        expression, message, minute=timedelta(minutes=1), noon=datetime(2024, 5, 17, 12, tzinfo=UTC)
-    )
+    result = apply(expression, message, minute=MINUTE, noon=NOON, local=NOON.replace(tzinfo=None))
     assert (result.user, result.removed, result.system) == ({}, [], system)
 
 
@@ -119,6 +120,16 @@ def test_later_statements_see_system_properties_that_were_cleared() -> None:
         "a": None,
         "b": "x",
     }
+
+
+def test_later_statements_see_the_time_to_which_an_action_puts_a_copy_off() -> None:
+    text = (
+        "SET sys.ScheduledEnqueueTimeUtc = sys.ScheduledEnqueueTimeUtc + @minute; "
+        "SET a = sys.ScheduledEnqueueTimeUtc; REMOVE sys.ScheduledEnqueueTimeUtc; "
+        "SET b = sys.ScheduledEnqueueTimeUtc"
+    )
+    message = FakeMessage({}, {"scheduledenqueuetimeutc": NOON})
+    assert apply(text, message, minute=MINUTE).user == {"a": NOON + MINUTE, "b": None}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +165,6 @@ def test_what_the_broker_decides_cannot_be_set(name: str) -> None:
         "SET sys.ScheduledEnqueueTimeUtc = 5",
         "SET sys.MessageId = NULL",
         "REMOVE sys.MessageId",
-        "REMOVE sys.ScheduledEnqueueTimeUtc",
         "SET sys.Colour = 1",
         "SET a = @missing",
         "SET a = 1 / 0",

@@ -37,10 +37,8 @@ ID_LENGTH_MAX = 128
 
 _IDS = {"messageid", "sessionid", "replytosessionid", "partitionkey", "viapartitionkey"}
 _TEXTS = _IDS | {"label", "to", "replyto", "correlationid", "contenttype"}
-WRITABLE = _TEXTS | {"timetolive"}
+WRITABLE = _TEXTS | {"timetolive", "scheduledenqueuetimeutc"}
 """By the names of `Subject.system`."""
-ACCEPTED = "scheduledenqueuetimeutc"
-"""Can be set, without an effect: a copy is made when its message is already enqueued."""
 KEPT = "messageid"
 """Can be changed but not removed: whoever looks for duplicates needs it."""
 
@@ -110,7 +108,7 @@ def _step(statement: Statement, parameters: Parameters) -> Step:
             value_of = as_closure(compiled)
             if system is None:
                 return lambda working: working.set_user(target.name, value_of(working))
-            if system != ACCEPTED and system not in WRITABLE:
+            if system not in WRITABLE:
                 raise RuleError(f"the system property {target.name!r} cannot be set", target.position)
             if isinstance(compiled, Fixed):
                 _check_fixed(system, compiled, target, expression.position)
@@ -135,7 +133,7 @@ def fitting(system: str, value: Value | None) -> Value | None:
         if system == KEPT:
             raise EvaluationError(f"{name} cannot be set to nothing")
         return None
-    if system == ACCEPTED:
+    if system == "scheduledenqueuetimeutc":
         wanted = TIME
     elif system == "timetolive":
         if isinstance(value, timedelta) and value <= timedelta():
@@ -209,8 +207,7 @@ class _Working:
 
     def set_system(self, name: str, value: Value | None) -> None:
         """Set a system property to a value that fits it; None clears it."""
-        if name != ACCEPTED:
-            self.result.system[name] = value
+        self.result.system[name] = value
 
 
 class _Layered(Mapping[str, Value]):
