@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -63,7 +63,7 @@ from peeklock.broker.errors import (
     RuleAlreadyExists,
     RuleNotFound,
 )
-from peeklock.broker.message import Message, Routing
+from peeklock.broker.message import Message, MessageState, Routing
 from peeklock.broker.quotas import BASIC, STANDARD
 from peeklock.broker.subject import overlaid
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
@@ -287,6 +287,73 @@ def test_an_action_that_fails_is_like_a_filter_that_fails() -> None:
     broker.publish({"n": 0})
     assert (has(broker, "strict"), has(broker, "strict", DEAD)) == ([], [1])
     assert (has(broker, "lax"), has(broker, "lax", DEAD)) == ([], [])
+
+
+def test_evaluations_that_fail_are_counted() -> None:
+    """Req: P-04"""
+    broker = Broker()
+    broker.create_topic()
+    broker.subscribe("filter", SqlFilter("10 / n = 5"), dead_lettering_on_filter_errors=False)
+    broker.subscribe("action", TrueFilter(), action="SET m = 10 / n")
+    broker.publish({"n": 0})
+    assert broker.namespace.totals().failed_evaluations == 2
+
+
+def scheduling(broker: Broker, **settings: Any) -> datetime:
+    """Let a subscription schedule its copies a minute from now."""
+    due = datetime.fromtimestamp(broker.now_ms / 1000 + 60, UTC)
+    action = SqlAction("SET sys.ScheduledEnqueueTimeUtc = @t", (("@t", due),))
+    rule = RuleDescription("rule", TrueFilter(), action)
+    broker.do(CreateEntity(SubscriptionDescription("news", "on", **settings), broker.reply_to(), rule))
+    return due
+
+
+def test_a_time_that_an_action_sets_counts_where_the_copy_is_forwarded_to() -> None:
+    """Req: P-02, S-05, F-01
+
+    Source: Learn "Topic filters and actions", on scheduled messages.
+    """
+    broker = Broker()
+    broker.create_topic()
+    broker.create("target")
+    due = scheduling(broker, forward_to="target")
+    broker.publish()
+    (view,) = broker.peek(name="target")
+    assert view.state is MessageState.SCHEDULED
+    assert changed(view.message)["Symbol x-opt-scheduled-enqueue-time"] == due.timestamp() * 1000
+    broker.advance(MINUTE_MS)
+    assert broker.view("target").active_count == 1
+
+
+def test_a_time_that_an_action_sets_is_not_forgotten_while_the_copy_waits_to_be_forwarded() -> None:
+    """Req: P-02, S-05, F-01"""
+    broker = Broker()
+    broker.create_topic()
+    broker.create("target", requires_duplicate_detection=True)
+    scheduling(broker)
+    broker.publish(message_id="a")
+    assert has(broker, "on") == [1]  # of no effect in the subscription
+    broker.update(path("on"), forward_to="target")
+    effects = broker.settle_time()
+    broker.publish(message_id="bb")
+    answer(broker, effects)
+    views = broker.peek(name="target")
+    assert [view.state for view in views] == [MessageState.ACTIVE, MessageState.SCHEDULED]
+
+
+def test_an_action_cannot_leave_a_partition_key_beside_another_session_id() -> None:
+    """Req: P-04, S-02
+
+    Source: wire contract 3.3.
+    """
+    broker = Broker()
+    broker.create_topic()
+    broker.subscribe("key", TrueFilter(), action="SET sys.PartitionKey = 'k'")
+    broker.subscribe("both", TrueFilter(), action="SET sys.PartitionKey = 'k'; SET sys.SessionId = 'k'")
+    broker.publish(group_id="s")
+    broker.publish()
+    assert (has(broker, "key"), has(broker, "key", DEAD)) == ([2], [1])
+    assert has(broker, "both") == [1, 2]
 
 
 # What a subscription can do

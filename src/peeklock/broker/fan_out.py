@@ -17,7 +17,7 @@ Source: semantics P-01 to P-05; wire contract 9.1.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from peeklock.amqp import codec
@@ -28,6 +28,7 @@ from peeklock.broker.descriptions import UNLIMITED_MS, RuleDescription
 from peeklock.broker.effects import Effect
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.message import NEVER_MS, Message, Routing
+from peeklock.broker.properties import wire_value
 from peeklock.broker.routing import with_overlay
 from peeklock.broker.subject import MessageSubject
 from peeklock.broker.validation import check_rule_size, check_texts
@@ -97,12 +98,21 @@ def _check_values(description: RuleDescription) -> None:
 class FanOut:
     """The subscriptions of one topic, and the rules of all of them."""
 
-    __slots__ = ("_index", "correlation_count", "size_bytes", "sql_count", "subscriptions", "unmatched")
+    __slots__ = (
+        "_index",
+        "correlation_count",
+        "failed",
+        "size_bytes",
+        "sql_count",
+        "subscriptions",
+        "unmatched",
+    )
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, Entity] = {}  # by name in lower case
         self.size_bytes = 0  # of all that they hold: to add them up takes milliseconds
         self.unmatched = 0  # messages since start that no rule chose
+        self.failed = 0  # evaluations since start that failed
         self.correlation_count = 0
         self.sql_count = 0  # all others
         self._index: RuleIndex[Rule] = RuleIndex()
@@ -199,6 +209,7 @@ class FanOut:
     def _buried(self, failed: list[tuple[Rule, EvaluationError]]) -> dict[int, tuple[Entity, str]]:
         """Give the subscriptions that dead-letter a message for which a rule could not be evaluated."""
         buried: dict[int, tuple[Entity, str]] = {}
+        self.failed += len(failed)
         for rule, error in failed:
             subscription = rule.subscription
             if subscription.dead_letters_on_filter_errors:
@@ -261,10 +272,21 @@ def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:
         # The two must not differ: whoever receives the copy could not send it again.
         result.system.setdefault("partitionkey", session_id)
     copy = message.copied()
+    scheduled_at = result.system.get("scheduledenqueuetimeutc")
+    if isinstance(scheduled_at, datetime) and rule.subscription.main.forward_to is not None:
+        copy.scheduled_at_ms = int(wire_value(scheduled_at))  # for where it goes on to
+    else:
+        result.system.pop("scheduledenqueuetimeutc", None)  # of no effect in a subscription
     copy.overlay = overlays.with_action(copy.overlay, result, rule.description.name)
     if result.system:
         # What it set decides where the copy goes, as if the sender had.
         copy.routing = with_overlay(routing, copy.overlay)
+        session_id, key = copy.routing.session_id, copy.routing.partition_key
+        if session_id is not None and key is not None and session_id != key:
+            raise EvaluationError(
+                f"the action leaves the partition key '{key}' beside the session id '{session_id}', from "
+                f"which it must not differ"
+            )
         if "timetolive" in result.system:
             copy.ttl_ms = _ttl_ms(result.system["timetolive"], rule.description.name)
     return copy

@@ -214,6 +214,7 @@ class Forwarding:
             source.remove(message, changes)
             moved = message.moved()
             moved.routing = None if read is None else read.routing
+            moved.scheduled_at_ms = message.scheduled_at_ms  # by an action, for where it goes on to
             if path is not None:
                 self.pass_on(source, path, moved, None, now_ms, changes, effects)
             else:

@@ -75,6 +75,8 @@ class Totals:
     """Pre-settled sends that were refused, of which nobody else is told (T-06)."""
     unmatched_messages: int = 0
     """Messages that no rule of their topic chose since start: accepted and gone."""
+    failed_evaluations: int = 0
+    """Filters and actions that could not be evaluated for a message since start."""
 
 
 class Namespace:
@@ -467,6 +469,7 @@ class Namespace:
                 totals.dead_letters += len(entity.dead_letters.active) + len(entity.dead_letters.deferred)
             if entity.fan_out is not None:
                 totals.unmatched_messages += entity.fan_out.unmatched
+                totals.failed_evaluations += entity.fan_out.failed
             if entity.transfers is not None:
                 totals.dead_letters += len(entity.transfers.active) + len(entity.transfers.deferred)
             if entity.main.sessions is not None:

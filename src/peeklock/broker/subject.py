@@ -40,6 +40,7 @@ OVERLAID_FIELDS = {
     "reply-to-group-id": "replytosessionid",
     "x-opt-partition-key": "partitionkey",
     "x-opt-via-partition-key": "viapartitionkey",
+    "x-opt-scheduled-enqueue-time": "scheduledenqueuetimeutc",
 }
 """What an overlay can change, by AMQP's name, and its name as a system property."""
 
