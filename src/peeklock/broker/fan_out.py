@@ -282,7 +282,7 @@ def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:
         # What it set decides where the copy goes, as if the sender had.
         copy.routing = with_overlay(routing, copy.overlay)
         session_id, key = copy.routing.session_id, copy.routing.partition_key
-        if session_id is not None and key is not None and session_id != key:
+        if "partitionkey" in result.system and session_id is not None and key not in (None, session_id):
             raise EvaluationError(
                 f"the action leaves the partition key '{key}' beside the session id '{session_id}', from "
                 f"which it must not differ"

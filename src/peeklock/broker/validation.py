@@ -22,6 +22,7 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from peeklock.broker.durations import format_duration
 from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported
 from peeklock.broker.quotas import TierLimits
 from peeklock.rules.filters import CorrelationFilter, SqlFilter
@@ -208,15 +209,25 @@ def drops_locks(old: Description, new: Description) -> bool:
 
 def _check_range(name: str, setting: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        unit = " ms" if setting in _IN_MS else ""
         raise ArgumentOutOfRange(
-            f"{setting} of '{name}' is {value}{unit}, allowed are {least} to {most}{unit}"
+            f"{setting} of '{name}' is {_shown(setting, value)}, {_allowed(setting, least, most)}"
         )
+
+
+def _allowed(setting: str, least: int, most: int) -> str:
+    if setting in _IN_MS and most >= UNLIMITED_MS:
+        return f"allowed is {format_duration(least)} or longer"
+    return f"allowed are {_shown(setting, least)} to {_shown(setting, most)}"
+
+
+def _shown(setting: str, value: int) -> str:
+    return format_duration(value) if setting in _IN_MS else str(value)
 
 
 _IN_MS = frozenset(
     {"LockDuration", "DuplicateDetectionHistoryTimeWindow", "AutoDeleteOnIdle", "DefaultMessageTimeToLive"}
 )
+"""Durations; all other settings are plain numbers."""
 
 
 def _check_message_size(description: Description, limits: TierLimits) -> None:
