@@ -482,13 +482,19 @@ def test_queues_that_the_file_does_not_name_stay() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("LockDuration", "P25D", "LockDuration of 'orders' is 2160000000 ms, allowed are 5000 to 300000 ms"),
-        ("LockDuration", "PT4S", "LockDuration of 'orders' is 4000 ms, allowed are 5000 to 300000 ms"),
+        ("LockDuration", "P25D", "LockDuration of 'orders' is P25D, allowed are PT5S to PT5M"),
+        ("LockDuration", "PT4.5S", "LockDuration of 'orders' is PT4.5S, allowed are PT5S to PT5M"),
         ("MaxDeliveryCount", 0, "MaxDeliveryCount of 'orders' is 0, allowed are 1 to 2000"),
         (
             "DuplicateDetectionHistoryTimeWindow",
             "PT19S",
-            "DuplicateDetectionHistoryTimeWindow of 'orders' is 19000 ms, allowed are 20000 to 604800000 ms",
+            "DuplicateDetectionHistoryTimeWindow of 'orders' is PT19S, allowed are PT20S to P7D",
+        ),
+        ("AutoDeleteOnIdle", "PT1M", "AutoDeleteOnIdle of 'orders' is PT1M, allowed is PT5M or longer"),
+        (
+            "DefaultMessageTimeToLive",
+            "PT0S",
+            "DefaultMessageTimeToLive of 'orders' is PT0S, allowed is PT1S or longer",
         ),
     ],
 )
@@ -501,6 +507,15 @@ def test_a_value_out_of_range_is_told_by_its_path_before_anything_is_run(
     with pytest.raises(ConfigError) as refused:
         reconcile(config, [queue(name="orders")] if exists else [], {}, STANDARD)
     assert str(refused.value) == f"{QUEUE}.Properties: {reason}"
+
+
+def test_a_duration_beyond_the_tier_s_is_told_with_both_ends() -> None:
+    """Req: A-02, A-05."""
+    with pytest.raises(ConfigError) as refused:
+        reconcile(with_property("DefaultMessageTimeToLive", "P15D"), [], {}, BASIC)
+    assert str(refused.value) == (
+        f"{QUEUE}.Properties: DefaultMessageTimeToLive of 'orders' is P15D, allowed are PT1S to P14D"
+    )
 
 
 def test_what_the_tier_makes_of_a_value_is_no_difference_at_the_next_start() -> None:

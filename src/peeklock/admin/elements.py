@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from peeklock.admin.atom import SCHEMA_INSTANCE_NAMESPACE, SERVICE_BUS_NAMESPACE, escape, timestamp
-from peeklock.admin.durations import format_duration
 from peeklock.admin.errors import NotOffered
 from peeklock.admin.reading import Description
 from peeklock.broker.descriptions import Description as EntityDescription
 from peeklock.broker.descriptions import EntityStatus
+from peeklock.broker.durations import format_duration
 from peeklock.broker.effects import EntityView
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.sequence_numbers import PARTITION_COUNT

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from peeklock.admin.durations import parse_duration
+from peeklock.broker.durations import parse_duration
 from peeklock.broker.errors import ArgumentInvalid
 
 if TYPE_CHECKING:

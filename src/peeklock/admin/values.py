@@ -16,9 +16,9 @@ from math import isinf, isnan
 from uuid import UUID
 
 from peeklock.admin.atom import escape
-from peeklock.admin.durations import format_span, parse_span
 from peeklock.admin.elements import Markup
 from peeklock.admin.reading import Description
+from peeklock.broker.durations import format_span, parse_span
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.rules.filters import Pairs, Value
 

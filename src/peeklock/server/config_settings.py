@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from peeklock.admin.durations import format_duration, parse_duration
 from peeklock.broker.descriptions import (
     Description,
     EntityStatus,
@@ -22,6 +21,7 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from peeklock.broker.durations import format_duration, parse_duration
 from peeklock.server.config_form import shown
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.admin.durations import UNLIMITED_TEXT, format_duration, format_span, parse_duration, parse_span
 from peeklock.broker.descriptions import UNLIMITED_MS
+from peeklock.broker.durations import UNLIMITED_TEXT, format_duration, format_span, parse_duration, parse_span
 
 
 @pytest.mark.parametrize(
