@@ -29,9 +29,10 @@ from peeklock.broker.commands import (
 from peeklock.broker.descriptions import EntityStatus, RuleDescription, subscription_path
 from peeklock.broker.effects import Accepted, Effect, Fetch, RulesFound
 from peeklock.broker.errors import ArgumentInvalid, QuotaExceeded
+from peeklock.broker.fan_out import OVERLAYS_BYTES_MAX
 from peeklock.broker.message import Message, Routing
 from peeklock.broker.quotas import STANDARD
-from peeklock.rules.filters import CorrelationFilter, SqlAction, SqlFilter
+from peeklock.rules.filters import CorrelationFilter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.playbook import MINUTE_MS, Broker
 
 
@@ -254,3 +255,18 @@ def test_little_is_kept_of_messages_that_wait_for_their_copies() -> None:
     broker.do(Fetched(topic_id, first.message.position, properties))
     broker.settle_time()
     assert len(broker.peek(name=path("all"))) == 2
+
+
+def test_what_the_actions_of_one_message_change_is_bounded() -> None:
+    """Req: R-05, P-04"""
+    broker = Broker()
+    broker.create_topic()
+    action = "SET a = p + ''; SET b = p + ''"
+    for n in range(100):
+        broker.subscribe(f"s{n}", TrueFilter(), action=action)
+    broker.publish({"p": "x" * 30_000})
+    views = [broker.view(subscription_path("news", f"s{n}")) for n in range(100)]
+    made = [view for view in views if view.active_count]
+    dead = [view for view in views if view.dead_letter_count]
+    assert len(made) == OVERLAYS_BYTES_MAX // 60_044
+    assert len(made) + len(dead) == 100

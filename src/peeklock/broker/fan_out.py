@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 EVALUATION_FAILED = "FilterEvaluationException"
 """DeadLetterReason. Our choice: the service documents none."""
 
+OVERLAYS_BYTES_MAX = 4 * 1024 * 1024
+"""Changed properties of all copies of one message, kept in memory. Our choice: without it a thousand
+rules can make 64 MB of one small message."""
+
 _SESSION_ID_IS_NULL = (
     "Session ID is null.",
     "Session enabled entity doesn't allow a message whose session identifier is null.",
@@ -164,9 +168,10 @@ class FanOut:
         buried = self._buried(failed) if failed else {}
         # An action that fails keeps the plain copy back too.
         changed: list[tuple[Rule, Message]] = []
+        bytes_left = OVERLAYS_BYTES_MAX
         for rule in matched:
             if rule.action is not None:
-                self._act(rule, buried, message, subject, changed)
+                bytes_left -= self._act(rule, buried, message, subject, changed, bytes_left)
         served: set[int] = set()
         count = 0
         for rule in matched:
@@ -197,14 +202,25 @@ class FanOut:
         message: Message,
         subject: MessageSubject,
         changed: list[tuple[Rule, Message]],
-    ) -> None:
-        """Make the copy of a rule with an action, unless its subscription gets a dead letter."""
+        bytes_left: int,
+    ) -> int:
+        """Make the copy of a rule with an action, unless its subscription gets a dead letter; answer what its
+        changes take."""
         if rule.subscription.entity_id in buried:
-            return
+            return 0
         try:
-            changed.append((rule, _changed(message, rule, subject)))
+            copy = _changed(message, rule, subject)
+            size_bytes = len(copy.overlay or b"")
+            if size_bytes > bytes_left:
+                raise EvaluationError(
+                    f"the actions of this message's rules change more than {OVERLAYS_BYTES_MAX} bytes of "
+                    f"properties together"
+                )
         except EvaluationError as error:
             buried.update(self._buried([(rule, error)]))
+            return 0
+        changed.append((rule, copy))
+        return size_bytes
 
     def _buried(self, failed: list[tuple[Rule, EvaluationError]]) -> dict[int, tuple[Entity, str]]:
         """Give the subscriptions that dead-letter a message for which a rule could not be evaluated."""
