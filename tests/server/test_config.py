@@ -241,8 +241,10 @@ WRONG = [
         "UserConfig.Namespaces[0].Queues: an object is not a list in brackets",
     ),
     (
-        with_namespaces({"Name": "ns", "Topics": None}),
-        "UserConfig.Namespaces[0].Topics: null is not a list in brackets",
+        with_namespaces({"Name": None, "Queue": None}),
+        "UserConfig.Namespaces[0].Queue: unknown key; did you mean Queues?\n"
+        "UserConfig.Namespaces[0].Name: null is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
+        "the first and the last a letter or digit",
     ),
     (with_topics({"Properties": {}}), f"{TOPIC}.Name: missing"),
     (
@@ -301,7 +303,17 @@ WRONG = [
         with_rule(FilterType="SqlFilter", SqlFilter={"SqlExpression": "1=1"}),
         f"{RULE}.Properties.FilterType: 'SqlFilter' is none of 'Correlation', 'Sql', 'True', 'False'",
     ),
+    (
+        with_rule(FilterType="correlation", CorrelationFilter={"Label": "x"}),
+        f"{RULE}.Properties.FilterType: 'correlation' is none of 'Correlation', 'Sql', 'True', 'False'; "
+        "did you mean 'Correlation'? The case matters",
+    ),
+    (
+        with_rule(FilterType=None),
+        f"{RULE}.Properties.FilterType: null is none of 'Correlation', 'Sql', 'True', 'False'",
+    ),
     (with_rule(FilterType="Sql"), f"{RULE}.Properties.SqlFilter: missing"),
+    (with_rule(FilterType="Sql", SqlFilter=None), f"{RULE}.Properties.SqlFilter: missing"),
     (with_rule(FilterType="Correlation"), f"{RULE}.Properties.CorrelationFilter: missing"),
     (
         with_rule(FilterType="True", SqlFilter={"SqlExpression": "1=1"}),
@@ -326,8 +338,12 @@ WRONG = [
         f"{RULE}.Properties.CorrelationFilter.Lable: unknown key; did you mean Label?",
     ),
     (
-        with_rule(FilterType="Correlation", CorrelationFilter={"To": None}),
-        f"{RULE}.Properties.CorrelationFilter.To: null is not a text in quotation marks",
+        with_rule(FilterType="Correlation", CorrelationFilter={"Subject": "x"}),
+        f"{RULE}.Properties.CorrelationFilter.Subject: unknown key; did you mean Label?",
+    ),
+    (
+        with_rule(FilterType="Correlation", CorrelationFilter={"To": 7}),
+        f"{RULE}.Properties.CorrelationFilter.To: 7 is not a text in quotation marks",
     ),
     (
         with_rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a b": [1]}}),
@@ -404,9 +420,9 @@ WRONG = [
         f"{QUEUE}.Properties.DefaultMessageTimeToLive: 'P1M' is not an ISO 8601 duration such as PT1M",
     ),
     (
-        with_property("DuplicateDetectionHistoryTimeWindow", None),
+        with_property("DuplicateDetectionHistoryTimeWindow", True),
         f"{QUEUE}.Properties.DuplicateDetectionHistoryTimeWindow: "
-        "null is not an ISO 8601 duration such as PT1M, in quotation marks",
+        "true is not an ISO 8601 duration such as PT1M, in quotation marks",
     ),
     (
         with_property("MaxDeliveryCount", "3"),
@@ -434,14 +450,13 @@ WRONG = [
         "the first and the last a letter or digit",
     ),
     (
-        with_property("ForwardDeadLetteredMessagesTo", None),
-        f"{QUEUE}.Properties.ForwardDeadLetteredMessagesTo: "
-        'null is not a name in quotation marks ("" for none)',
+        with_property("ForwardDeadLetteredMessagesTo", 0),
+        f'{QUEUE}.Properties.ForwardDeadLetteredMessagesTo: 0 is not a name in quotation marks ("" for none)',
     ),
     (
         with_property("Status", "active"),
         f"{QUEUE}.Properties.Status: 'active' is none of "
-        "'Active', 'Disabled', 'SendDisabled', 'ReceiveDisabled'",
+        "'Active', 'Disabled', 'SendDisabled', 'ReceiveDisabled'; did you mean 'Active'? The case matters",
     ),
     (
         with_property("UserMetadata", 7),
@@ -600,6 +615,46 @@ def test_a_subscription_can_be_said_to_have_no_rules() -> None:
     """Req: A-02, P-03."""
     (_, subscription) = read(with_subscriptions({"Name": "all", "Rules": "None"})).entities
     assert subscription.rules == ()
+
+
+def test_a_null_is_as_if_its_key_were_left_out() -> None:
+    """Req: A-02. Serialisers write what is not set so."""
+    by_label = {"Label": "x", "To": None, "Properties": None}
+    by_text = {"SqlExpression": "x IS NULL", "Parameters": None}
+    properties: list[dict[str, Any]] = [
+        {"FilterType": "Correlation", "CorrelationFilter": by_label, "SqlFilter": None, "Action": None},
+        {"FilterType": "Sql", "CorrelationFilter": None, "SqlFilter": by_text, "Action": by_text},
+    ]
+    rules = [{"Name": f"r{n}", "Properties": each} for n, each in enumerate(properties)]
+    subscriptions = [
+        {"Name": "a", "Properties": dict.fromkeys(PROPERTIES[SubscriptionDescription]), "Rules": rules},
+        {"Name": "b", "Properties": None, "Rules": None},
+    ]
+    topics = [
+        {
+            "Name": "news",
+            "Properties": dict.fromkeys(PROPERTIES[TopicDescription]),
+            "Subscriptions": subscriptions,
+        },
+        {"Name": "olds", "Properties": None, "Subscriptions": None},
+    ]
+    queues = [{"Name": "q", "Properties": dict.fromkeys(PROPERTIES[QueueDescription])}]
+    config = read(with_namespaces({"Name": "ns", "Queues": queues, "Topics": topics}, Logging=None))
+    assert all(not entity.settings for entity in config.entities)
+    assert [entity.rules is None for entity in config.entities] == [True, True, False, True, True]
+    assert rules_of(config) == [
+        RuleDescription("r0", CorrelationFilter(label="x")),
+        RuleDescription("r1", SqlFilter("x IS NULL"), SqlAction("x IS NULL")),
+    ]
+    nothing = read(with_namespaces({"Name": "ns", "Queues": None, "Topics": None}))
+    assert nothing.entities == ()
+
+
+def test_a_null_among_application_properties_is_a_value() -> None:
+    """Req: A-02, P-02."""
+    text = with_rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a": None}})
+    (rule,) = rules_of(read(text))
+    assert rule.filter == CorrelationFilter(properties=(("a", None),))
 
 
 def test_subscriptions_of_two_topics_may_have_one_name() -> None:

@@ -417,10 +417,17 @@ def test_a_value_whose_type_alone_changes_is_changed_and_agrees_at_the_next_star
 
 def test_a_wrong_expression_is_told_by_its_path_before_anything_is_run() -> None:
     """Req: A-02, P-02."""
-    config = read_subscription(Rules=[sql("a", "x = 1"), sql("b", "x = ")])
+    wrong = sql("b", "x = ")
+    wrong["Properties"]["Action"] = {"SqlExpression": "SET"}
+    empty = {"Name": "c", "Properties": {"FilterType": "Correlation", "CorrelationFilter": {}}}
+    config = read_subscription(Rules=[sql("a", "x = 1"), wrong, empty])
     with pytest.raises(ConfigError) as refused:
         commands(config, [])
-    assert str(refused.value).startswith(f"{SUBSCRIPTION}.Rules[1].Properties: ")
+    assert [problem.partition(": ")[0] for problem in refused.value.problems] == [
+        f"{SUBSCRIPTION}.Rules[1].Properties.SqlFilter.SqlExpression",
+        f"{SUBSCRIPTION}.Rules[1].Properties.Action.SqlExpression",
+        f"{SUBSCRIPTION}.Rules[2].Properties.CorrelationFilter",
+    ]
 
 
 def test_what_is_a_queue_cannot_be_made_a_topic() -> None:

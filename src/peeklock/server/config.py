@@ -31,7 +31,7 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.server.config_form import ConfigError, Form, Object, Taken, load, shown
+from peeklock.server.config_form import ConfigError, Form, Object, Taken, load, none_of
 from peeklock.server.config_rules import (
     SHORT_NAME_RULE,
     is_short_name,
@@ -280,6 +280,4 @@ class _Reader:
     def _logging(self, value: Any, path: str) -> None:
         logging = self._form.object(value, path, ("Type",), required=("Type",))
         if logging is not None and "Type" in logging and logging["Type"] not in _LOGGING_TYPES:
-            self._form.problem(
-                f"{path}.Type", f"{shown(logging['Type'])} is none of {', '.join(map(repr, _LOGGING_TYPES))}"
-            )
+            self._form.problem(f"{path}.Type", none_of(logging["Type"], _LOGGING_TYPES))

@@ -3,6 +3,7 @@
 Owns: objects, lists and names, and how a mistake in one is worded. Must not know: which entities and settings
 there are (`config`, `config_settings`, `config_rules`). Pure.
 
+A null is as if its key were left out, but in application properties and parameters, where it is a value.
 Comments, `//` to the end of a line and between `/*` and `*/`, are passed over: the emulator's own file has
 some.
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 PROBLEMS_MAX = 50
@@ -85,19 +87,31 @@ class Form:
         self.problems.append(f"{path}: {what}" if path else f"the file: {what}")
 
     def object(
-        self, value: Any, path: str, known: tuple[str, ...], required: tuple[str, ...] = ()
+        self,
+        value: Any,
+        path: str,
+        known: tuple[str, ...],
+        required: tuple[str, ...] = (),
+        other_words: Mapping[str, str] = MappingProxyType({}),
     ) -> Mapping[str, Any] | None:
-        """Give an object that has no keys but those known; None when it is none."""
+        """Give an object that has no keys but those known; None when it is none.
+
+        A key that may be left out is left out when its value is null: so serialisers write what is not set.
+
+        Args:
+            other_words: what somebody may call a key, in lower case -> the key.
+        """
         pairs = self.pairs(value, path)
         if pairs is None:
             return None
         for key in pairs:
             if key not in known:
-                self.problem(join(path, key), f"unknown key; {_hint(key, known)}")
+                hint = _hint(key, known, other_words.get(key.lower()))
+                self.problem(join(path, key), f"unknown key; {hint}")
         for key in required:
             if key not in pairs:
                 self.problem(join(path, key), "missing")
-        return pairs
+        return {key: part for key, part in pairs.items() if part is not None or key in required}
 
     def pairs(self, value: Any, path: str) -> Mapping[str, Any] | None:
         """Give an object with any keys; None when it is none."""
@@ -167,8 +181,20 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:60] + "..."
 
 
-def _hint(key: str, known: tuple[str, ...]) -> str:
+def none_of(value: Any, known: Collection[str]) -> str:
+    """Say that a value is none of those known, and which may be meant."""
+    problem = f"{shown(value)} is none of {', '.join(map(repr, known))}"
+    for name in known:
+        if isinstance(value, str) and value.lower() == name.lower():
+            problem += f"; did you mean {name!r}? The case matters"
+    return problem
+
+
+def _hint(key: str, known: tuple[str, ...], meant: str | None) -> str:
     from difflib import get_close_matches
+
+    if meant is not None:
+        return f"did you mean {meant}?"
 
     near = get_close_matches(key[:100].lower(), [name.lower() for name in known], n=1)
     for name in known:

@@ -28,7 +28,7 @@ from peeklock.rules.filters import (
     TrueFilter,
     Value,
 )
-from peeklock.server.config_form import Form, join, shown
+from peeklock.server.config_form import Form, join, none_of, shown
 
 SHORT_NAME_CHARACTERS_MAX = 50
 """Of subscriptions and rules. Source: wire contract 7.8."""
@@ -116,8 +116,7 @@ def _read_filter(form: Form, properties: Mapping[str, Any], path: str) -> Filter
     kind = properties.get("FilterType")
     if kind not in _FILTER_TYPES:
         if "FilterType" in properties:
-            known = ", ".join(map(repr, _FILTER_TYPES))
-            form.problem(f"{path}.FilterType", f"{shown(kind)} is none of {known}")
+            form.problem(f"{path}.FilterType", none_of(kind, _FILTER_TYPES))
         return None
     wanted = _FILTER_KEYS.get(kind)
     for key in _FILTER_KEYS.values():
@@ -151,7 +150,8 @@ def _write_expression(given: SqlFilter | SqlAction) -> dict[str, Any]:
 
 
 def _read_correlation(form: Form, value: Any, path: str) -> CorrelationFilter | None:
-    given = form.object(value, path, (*_SYSTEM_PROPERTIES, "Properties"))
+    known = (*_SYSTEM_PROPERTIES, "Properties")
+    given = form.object(value, path, known, other_words={"subject": "Label"})  # newer clients say so
     if given is None:
         return None
     texts = {

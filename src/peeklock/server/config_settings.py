@@ -22,7 +22,7 @@ from peeklock.broker.descriptions import (
     TopicDescription,
 )
 from peeklock.broker.durations import format_duration, parse_duration
-from peeklock.server.config_form import shown
+from peeklock.server.config_form import none_of, shown
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _NAME_CHARACTERS_MAX = 260
@@ -73,7 +73,7 @@ def _status(value: Any) -> EntityStatus:
     for status in EntityStatus:
         if status.value == value:
             return status
-    raise ValueError(f"{shown(value)} is none of {', '.join(repr(status.value) for status in EntityStatus)}")
+    raise ValueError(none_of(value, [status.value for status in EntityStatus]))
 
 
 @dataclass(frozen=True, slots=True)

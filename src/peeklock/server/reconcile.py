@@ -34,7 +34,7 @@ from peeklock.broker.quotas import TierLimits
 from peeklock.broker.validation import checked, checked_update, forwards_of
 from peeklock.rules.compiled import compile_action, compile_filter
 from peeklock.rules.errors import RuleError
-from peeklock.rules.filters import FalseFilter
+from peeklock.rules.filters import CorrelationFilter, FalseFilter
 from peeklock.server.config import Config, EntityConfig
 from peeklock.server.config_form import ConfigError
 from peeklock.server.config_settings import IMMUTABLE, PROPERTIES
@@ -213,12 +213,17 @@ def _do_the_same(one: RuleDescription, other: RuleDescription) -> bool:
 
 def _expression_problems(steps: Iterable[RuleStep]) -> Iterator[str]:
     for step in steps:
+        where = f"{step.path}.Properties"
         try:
             compile_filter(step.rule.filter)
+        except RuleError as failure:
+            correlation = isinstance(step.rule.filter, CorrelationFilter)
+            yield f"{where}.{'CorrelationFilter' if correlation else 'SqlFilter.SqlExpression'}: {failure}"
+        try:
             if step.rule.action is not None:
                 compile_action(step.rule.action)
         except RuleError as failure:
-            yield f"{step.path}.Properties: {failure}"
+            yield f"{where}.Action.SqlExpression: {failure}"
 
 
 # Forwards
