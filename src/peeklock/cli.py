@@ -200,18 +200,20 @@ def export(folder: Path) -> None:
     """Write the queues, topics and rules of the store in DIR as a configuration file.
 
     It goes to standard output; `peeklock serve --config` takes it. Nothing is touched, also while a broker
-    runs.
+    runs. Standard error says what of it a broker would refuse over an empty folder.
     Exit status: 0 written, 1 not.
     """
     from peeklock.server.export import export_config
     from peeklock.store.base import StoreError
 
     try:
-        text = export_config(folder)
+        exported = export_config(folder)
     except StoreError as failure:
         click.echo(f"peeklock: {failure}", err=True)
         sys.exit(1)
-    click.echo(text.encode(), nl=False)  # bytes: JSON is UTF-8, whatever the terminal is
+    click.echo(exported.text.encode(), nl=False)  # bytes: JSON is UTF-8, whatever the terminal is
+    for warning in exported.warnings:
+        click.echo(f"peeklock: {warning}", err=True)
 
 
 @main.command()

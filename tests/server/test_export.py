@@ -20,10 +20,13 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from peeklock.broker.quotas import STANDARD
 from peeklock.demo.broker import BrokerProcess, program
 from peeklock.rules.filters import CorrelationFilter, SqlFilter
-from peeklock.server.config import format_config
-from peeklock.server.export import export_config
+from peeklock.server.config import format_config, parse_config
+from peeklock.server.config_form import ConfigError
+from peeklock.server.export import Export, export_config
+from peeklock.server.reconcile import reconcile
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreTooNew
 from peeklock.store.sqlite import SqliteStore
 from tests.golden.stores.make import (
@@ -81,7 +84,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_entities_of_a_folder_are_exported_and_nothing_is_touched(folder: Path) -> None:
     """Req: A-02."""
     with untouched(folder):
-        assert export_config(folder) == EXPORTED
+        assert export_config(folder) == Export(EXPORTED, ())
 
 
 def test_a_folder_that_a_kill_left_is_read_through_its_wal(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_a_folder_that_a_kill_left_is_read_through_its_wal(tmp_path: Path) -> No
     asyncio.run(leave())
     assert (left / "peeklock.db-wal").stat().st_size > 0
     with untouched(left):
-        assert export_config(left) == EXPORTED
+        assert export_config(left).text == EXPORTED
 
 
 TOPICS = [EVENTS, EVERY_TOPIC_SETTING, ALL, EVERY_SUBSCRIPTION_SETTING]
@@ -120,8 +123,36 @@ def test_folders_of_each_format_are_read(
     for rule in rules:
         by_path.setdefault(names[rule.entity_id], []).append(rule.rule)
     with untouched(tmp_path / "data"):
-        exported = export_config(tmp_path / "data")
+        exported = export_config(tmp_path / "data").text
     assert exported == format_config([entity.description for entity in stored], by_path)
+
+
+def test_forwards_whose_target_was_deleted_are_told_of(folder: Path) -> None:
+    """Over an empty folder the broker refuses them, so the file is no copy of the set-up. Req: A-02, F-01."""
+
+    async def forward() -> None:
+        store = SqliteStore(folder, durability="os")
+        await store.open()
+        sub = SubscriptionDescription("News", "x", forward_to="gone", forward_dead_lettered_to="done")
+        queue = QueueDescription("done", forward_to="ORDERS", forward_dead_lettered_to="lost")
+        await store.commit(Batch(3, [EntityStored(6, sub, 0, 0), EntityStored(2, queue, 0, 0)]))
+        await store.close()
+
+    asyncio.run(forward())
+    done = export(folder)
+    assert done.returncode == 0
+    assert done.stderr.decode().splitlines() == [
+        "peeklock: ForwardDeadLetteredMessagesTo of the queue 'done' names 'lost', which was deleted: "
+        "over an empty folder the broker refuses this file; create 'lost' again, or take "
+        "ForwardDeadLetteredMessagesTo out of the file",
+        "peeklock: ForwardTo of the subscription 'News/Subscriptions/x' names 'gone', which was deleted: "
+        "over an empty folder the broker refuses this file; create 'gone' again, or take "
+        "ForwardTo out of the file",
+    ]
+    config = parse_config(done.stdout)
+    with pytest.raises(ConfigError) as refused:
+        reconcile(config, [], {}, STANDARD)
+    assert len(refused.value.problems) == 2
 
 
 def test_a_folder_that_cannot_be_read_says_why(folder: Path, tmp_path: Path) -> None:

@@ -132,6 +132,9 @@ PROPERTIES: Mapping[type[Description], Mapping[str, tuple[str, _Form]]] = {
     SubscriptionDescription: SUBSCRIPTION_PROPERTIES,
 }
 
+FORWARDS = {"ForwardTo": "forward_to", "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to"}
+"""Settings that name another entity -> field; a topic's are None."""
+
 IMMUTABLE = ("EnablePartitioning", "RequiresDuplicateDetection", "RequiresSession")
 """Settings that are fixed at creation. Source: wire contract 7.3, column "mutable"."""
 

@@ -1,22 +1,51 @@
 """The configuration file that a data folder agrees with, for `peeklock export`.
 
-Owns: what is exported. Must not know: the form of the file, how a folder is read.
+Owns: what is exported, and what a user must know of it. Must not know: the form of the file, how a folder is
+read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from peeklock.broker.descriptions import RuleDescription
+from peeklock.broker.descriptions import KINDS, Description, RuleDescription
 from peeklock.server.config import format_config
+from peeklock.server.config_settings import FORWARDS
 from peeklock.store.looking import read_definitions
 
 
-def export_config(folder: Path) -> str:
-    """Give the text of the file. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What a folder gives."""
+
+    text: str
+    """The file."""
+    warnings: tuple[str, ...]
+    """Why the file would be refused over an empty folder, a line each."""
+
+
+def export_config(folder: Path) -> Export:
+    """Give the file. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
     definitions = read_definitions(folder)
     descriptions = {entity.entity_id: entity.description for entity in definitions.entities}
     rules: dict[str, list[RuleDescription]] = {}
     for stored in definitions.rules:
         rules.setdefault(descriptions[stored.entity_id].name, []).append(stored.rule)
-    return format_config(descriptions.values(), rules)
+    return Export(format_config(descriptions.values(), rules), tuple(_warnings(descriptions.values())))
+
+
+def _warnings(entities: Collection[Description]) -> Iterator[str]:
+    """Name the forwards whose target was deleted since they were set."""
+    names = {entity.name.lower() for entity in entities}
+    for entity in entities:
+        for setting, field in FORWARDS.items():
+            target = getattr(entity, field)
+            if target is not None and target.lower() not in names:
+                kind = KINDS[type(entity)].value
+                yield (
+                    f"{setting} of the {kind} '{entity.name}' names '{target}', which was deleted: over an "
+                    f"empty folder the broker refuses this file; create '{target}' again, or take {setting} "
+                    f"out of the file"
+                )

@@ -37,9 +37,7 @@ from peeklock.rules.errors import RuleError
 from peeklock.rules.filters import CorrelationFilter, FalseFilter
 from peeklock.server.config import Config, EntityConfig
 from peeklock.server.config_form import ConfigError
-from peeklock.server.config_settings import IMMUTABLE, PROPERTIES
-
-_FORWARDS = {"ForwardTo": "forward_to", "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to"}
+from peeklock.server.config_settings import FORWARDS, IMMUTABLE, PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +233,7 @@ def _forward_problems(
     """Find the forwards that lead nowhere or in a circle; those of an entity that agrees already may stay."""
     flows = _flows(wanted)
     for entity in config.entities:
-        for key, field in _FORWARDS.items():
+        for key, field in FORWARDS.items():
             target = entity.settings.get(field)
             if target is None or entity.name.lower() not in steps:
                 continue
