@@ -77,6 +77,11 @@ def test_any_text_is_a_rule_or_gives_a_rule_error(text: str) -> None:
         ("[a = 1", "A name begins here whose closing ] is missing; at position 1"),
         ("a == 1", "Expected a value after '=', found '='; one = compares; at position 4"),
         ("a && b", "Expected an operator, found '&'; write AND; at position 3"),
+        (
+            "a = 1 -- comment",
+            "There are no comments, and -- begins none; write '- -' or parentheses for a minus of a minus; "
+            "at position 7",
+        ),
         ("a = $", "The character '$' has no meaning; at position 5"),
         ("upper(a) = 'X'", "There is no function 'upper', only newid(), property(name), p(name) and EXISTS"),
         ("newid(2) = 1", "The function 'newid' takes nothing, found 1 values; at position 1"),

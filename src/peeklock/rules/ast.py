@@ -225,7 +225,9 @@ def _write(node: Node, reserved: frozenset[str] = RESERVED) -> tuple[str, int]:
             parts = [bound(first, rank), *(f"{sign} {bound(operand, rank + 1)}" for sign, operand in rest)]
             return " ".join(parts), rank
         case Negative(operand):
-            return f"-{bound(operand, _UNARY)}", _UNARY
+            # Two in a row would be read as a comment by people, and are refused.
+            space = " " if isinstance(operand, Negative) else ""
+            return f"-{space}{bound(operand, _UNARY)}", _UNARY
         case Positive(operand):
             return f"+{bound(operand, _UNARY)}", _UNARY
         case Constant(value):

@@ -99,7 +99,7 @@ _TOKEN = re.compile(
     | (?P<_RPAR>\))
     | (?P<_COMMA>,)
     | (?P<DOT>\.)
-    | (?P<SIGN>[+-])
+    | (?P<SIGN>\+|-(?!-))
     | (?P<TIMES>[*/%])
     | (?P<PARAMETER>@\w+)
     | (?P<DELIMITED>\[[^]]*(?:]][^]]*)*]|"[^"]*(?:""[^"]*)*")
@@ -170,6 +170,11 @@ def _unreadable(text: str, position: int) -> RuleError:
     while text[position].isspace():
         position += 1
     character = text[position]
+    if text.startswith("--", position):
+        return RuleError(
+            "there are no comments, and -- begins none; write '- -' or parentheses for a minus of a minus",
+            position + 1,
+        )
     what = _UNFINISHED.get(character) or _FOREIGN.get(character)
     return RuleError(what or f"the character {character!r} has no meaning", position + 1)
 
