@@ -25,7 +25,7 @@ from peeklock.broker.descriptions import (
 )
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
-from peeklock.rules.filters import FalseFilter
+from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter
 from peeklock.server.definitions import DEFINITIONS, LINES_MAX, WINDOW_MS, DefinitionLog
 
 REPLY_TO = (0, 0, 0, 1)
@@ -63,8 +63,11 @@ def test_each_change_of_an_entity_or_rule_is_a_line(caplog: pytest.LogCaptureFix
             UpdateEntity(QueueDescription("before", max_delivery_count=3), REPLY_TO),
             CreateEntity(TopicDescription("news"), REPLY_TO),
             CreateEntity(SubscriptionDescription("news", "all"), REPLY_TO),
-            AddRule(ALL, RuleDescription("r"), REPLY_TO),
+            AddRule(ALL, RuleDescription("r", SqlFilter("x = 1"), SqlAction("SET y = 2")), REPLY_TO),
             UpdateRule(ALL, RuleDescription("r", FalseFilter()), REPLY_TO),
+            UpdateRule(ALL, RuleDescription("r", CorrelationFilter(label="ü")), REPLY_TO),
+            UpdateRule(ALL, RuleDescription("r", SqlFilter(f"x = '{'y' * 195}'")), REPLY_TO),
+            UpdateRule(ALL, RuleDescription("r", SqlFilter(f"x = '{'y' * 194}'")), REPLY_TO),
             RemoveRule(ALL, "R", REPLY_TO),
         ),
         now_ms=1,
@@ -73,9 +76,12 @@ def test_each_change_of_an_entity_or_rule_is_a_line(caplog: pytest.LogCaptureFix
         ("entity changed", "queue", "before"),
         ("entity created", "topic", "news"),
         ("entity created", "subscription", ALL),
-        ("rule set", ALL, "$Default"),
-        ("rule set", ALL, "r"),
-        ("rule set", ALL, "r"),
+        ("rule set", ALL, "$Default", "True"),
+        ("rule set", ALL, "r", "x = 1", "SET y = 2"),
+        ("rule set", ALL, "r", "False"),
+        ("rule set", ALL, "r", '{"Label": "ü"}'),
+        ("rule set", ALL, "r", f"x = '{'y' * 195}..."),
+        ("rule set", ALL, "r", f"x = '{'y' * 194}'"),
         ("rule removed", ALL, "r"),
     ]
     definitions.take(
@@ -119,7 +125,7 @@ def test_a_client_that_changes_rules_in_a_loop_does_not_bury_the_log(
     definitions.take([EntityStored(1, SubscriptionDescription("news", "all"), 0, 0)], 1_000)
     definitions.take([rule] * LINES_MAX, 2_000)
     definitions.take([EntityRemoved(1)], 3_000)
-    assert told(caplog)[1:] == [("rule set", ALL, "r")] * (LINES_MAX - 1)
+    assert told(caplog)[1:] == [("rule set", ALL, "r", "True")] * (LINES_MAX - 1)
     definitions.tick(1_000 + WINDOW_MS - 1)
     assert told(caplog) == []
     definitions.tick(1_000 + WINDOW_MS)

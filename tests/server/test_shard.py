@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +15,7 @@ from peeklock.broker.changes import QUEUES_PER_ENTITY, Change, EntityStored, Rul
 from peeklock.broker.commands import (
     Address,
     CreateEntity,
+    DeleteEntity,
     DropConnection,
     LookUp,
     OpenReceiver,
@@ -23,13 +26,19 @@ from peeklock.broker.commands import (
     SetCredit,
     UpdateEntity,
 )
-from peeklock.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from peeklock.broker.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.effects import Effect, Fetch, MessagesDeleted, ReceiverOpened
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.engine import Engine
+from peeklock.rules.filters import SqlFilter
 from peeklock.server.shard import CLIENTS_WAIT_MS, READ_ROWS_MAX, Shard
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
@@ -349,6 +358,32 @@ def test_messages_that_no_rule_takes_are_counted_in_the_figures() -> None:
         shard.offer((Send(queue_id, Message(1), b"x", None),))
         await until_idle(shard)
         assert shard.health()["unmatched_messages"] == 1
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_rules_that_fail_are_counted_in_the_figures_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where they count as false, and when their topic is gone. Req: P-04."""
+
+    async def test() -> None:
+        shard, _ = await started()
+        topic: Any = await shard.submit(lambda to: CreateEntity(TopicDescription("news"), to))
+        for name, dead_letters in (("a", True), ("b", False)):
+            description = SubscriptionDescription("news", name, dead_lettering_on_filter_errors=dead_letters)
+            rule = RuleDescription("r", SqlFilter("1 / n = 1"))
+            await shard.submit(partial(CreateEntity, description, rule=rule))
+        queue_id = topic.entity.entity_id * QUEUES_PER_ENTITY
+        payload = message_bytes(application_properties={"n": 0})
+        shard.offer((Send(queue_id, Message(len(payload), bare_offset=0), payload, None),))
+        await shard.submit(lambda to: DeleteEntity("news", to))
+        assert shard.health()["failed_evaluations"] == 2
+        for _ in range(2):
+            shard._tell_losses()
+        records: list[Any] = caplog.records
+        (line,) = [record for record in records if record.levelno == logging.WARNING]
+        assert line.getMessage().startswith("rules could not be evaluated for messages")
+        assert line.fields == {"failed": 2, "since_start": 2}
         await shard.stop()
 
     asyncio.run(test())

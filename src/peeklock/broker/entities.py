@@ -102,7 +102,7 @@ class Entity:
         fan_out = None
         copied_by = None if topic is None else topic.fan_out
         if isinstance(description, TopicDescription):
-            fan_out = FanOut()
+            fan_out = FanOut(shared)
         else:
             self.dead_letters = MessageQueue(
                 first_queue_id + SubQueue.DEAD_LETTER.value,

@@ -39,6 +39,7 @@ from peeklock.rules.index import RuleIndex
 
 if TYPE_CHECKING:
     from peeklock.broker.entities import Entity
+    from peeklock.broker.shared import Shared
 
 EVALUATION_FAILED = "FilterEvaluationException"
 """DeadLetterReason. Our choice: the service documents none."""
@@ -104,19 +105,19 @@ class FanOut:
 
     __slots__ = (
         "_index",
+        "_shared",
         "correlation_count",
-        "failed",
         "size_bytes",
         "sql_count",
         "subscriptions",
         "unmatched",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
         self.subscriptions: dict[str, Entity] = {}  # by name in lower case
         self.size_bytes = 0  # of all that they hold: to add them up takes milliseconds
         self.unmatched = 0  # messages since start that no rule chose
-        self.failed = 0  # evaluations since start that failed
         self.correlation_count = 0
         self.sql_count = 0  # all others
         self._index: RuleIndex[Rule] = RuleIndex()
@@ -225,7 +226,7 @@ class FanOut:
     def _buried(self, failed: list[tuple[Rule, EvaluationError]]) -> dict[int, tuple[Entity, str]]:
         """Give the subscriptions that dead-letter a message for which a rule could not be evaluated."""
         buried: dict[int, tuple[Entity, str]] = {}
-        self.failed += len(failed)
+        self._shared.failed_evaluations += len(failed)
         for rule, error in failed:
             subscription = rule.subscription
             if subscription.dead_letters_on_filter_errors:

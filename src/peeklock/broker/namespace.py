@@ -449,6 +449,11 @@ class Namespace:
         return self._operations.dropped_sends
 
     @property
+    def failed_evaluations(self) -> int:
+        """Rules that could not be evaluated for a message since start, of topics that are gone too (P-04)."""
+        return self._shared.failed_evaluations
+
+    @property
     def is_purging(self) -> bool:
         """Whether a purge is under way, which has time."""
         return self._purging.is_busy
@@ -460,6 +465,7 @@ class Namespace:
             connections=len(self._shared.links.connections),
             links=len(self._shared.links.by_link),
             dropped_sends=self.dropped_sends,
+            failed_evaluations=self.failed_evaluations,
         )
         for entity in self._entities:
             totals.active_messages += len(entity.main.active)
@@ -469,7 +475,6 @@ class Namespace:
                 totals.dead_letters += len(entity.dead_letters.active) + len(entity.dead_letters.deferred)
             if entity.fan_out is not None:
                 totals.unmatched_messages += entity.fan_out.unmatched
-                totals.failed_evaluations += entity.fan_out.failed
             if entity.transfers is not None:
                 totals.dead_letters += len(entity.transfers.active) + len(entity.transfers.deferred)
             if entity.main.sessions is not None:

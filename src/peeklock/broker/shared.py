@@ -30,7 +30,16 @@ class Issuer(Protocol):
 class Shared:
     """What the queues of a namespace have in common."""
 
-    __slots__ = ("copies", "forwarding", "issued", "links", "timers", "tokens", "touched")
+    __slots__ = (
+        "copies",
+        "failed_evaluations",
+        "forwarding",
+        "issued",
+        "links",
+        "timers",
+        "tokens",
+        "touched",
+    )
 
     forwarding: Forwarding
     """Set once the entities are there: it looks them up."""
@@ -41,6 +50,7 @@ class Shared:
         self.links = Links()
         self.issued: list[Issuer] = []  # which issued numbers since somebody asked
         self.copies = 0  # that the command under way has made of messages to topics
+        self.failed_evaluations = 0  # of rules, since start
         self.touched: dict[int, MessageQueue] = {}  # that a command changed although it did not name them
 
     def touch(self, queue: MessageQueue) -> None:

@@ -7,15 +7,21 @@ logs the administration's requests).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 
 from peeklock.broker.changes import Change, EntityRemoved, EntityStored, RuleRemoved, RuleStored
-from peeklock.broker.descriptions import KINDS
+from peeklock.broker.descriptions import KINDS, RuleDescription
 from peeklock.broker.effects import EntityView
+from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
 from peeklock.server import log
+from peeklock.server.config_rules import write_rule
 
 DEFINITIONS = frozenset({EntityStored, EntityRemoved, RuleStored, RuleRemoved})
 """Facts that are told."""
+
+EXPRESSION_CHARACTERS_MAX = 200
+"""Of a filter or action. Our choice: a rule may have 64 KiB."""
 
 LINES_MAX = 600
 WINDOW_MS = 60_000
@@ -58,7 +64,8 @@ class DefinitionLog:
                     self._tell("entity deleted", {"kind": kind, "name": name})
                 case RuleStored():
                     subscription = known[fact.entity_id][1]
-                    self._tell("rule set", {"subscription": subscription, "rule": fact.rule.name})
+                    rule = {"rule": fact.rule.name, **_expressions(fact.rule)}
+                    self._tell("rule set", {"subscription": subscription, **rule})
                 case RuleRemoved():
                     subscription = known[fact.entity_id][1]
                     self._tell("rule removed", {"subscription": subscription, "rule": fact.name})
@@ -80,3 +87,20 @@ class DefinitionLog:
             log.info(event, fields)
         else:
             self._left_out += 1
+
+
+def _expressions(rule: RuleDescription) -> dict[str, str]:
+    """Say what a rule's filter is, and its action if it has one, as Config.json does."""
+    match rule.filter:
+        case SqlFilter():
+            filtered = rule.filter.expression
+        case CorrelationFilter():
+            filtered = json.dumps(write_rule(rule)["Properties"]["CorrelationFilter"], ensure_ascii=False)
+        case TrueFilter() | FalseFilter():
+            filtered = write_rule(rule)["Properties"]["FilterType"]
+    texts = {"filter": filtered} | ({} if rule.action is None else {"action": rule.action.expression})
+    return {key: _cut(text) for key, text in texts.items()}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= EXPRESSION_CHARACTERS_MAX else f"{text[:EXPRESSION_CHARACTERS_MAX]}..."

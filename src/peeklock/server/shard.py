@@ -130,6 +130,7 @@ class Shard:
         self._failed = False
         self._limits = LimitSending()
         self._dropped_sends_told = 0
+        self._failed_evaluations_told = 0
         self._ticked_at = self._loop.time()
         self.lag_ms = 0
         self._housekeeping = self._loop.create_task(self._keep_house())
@@ -421,15 +422,27 @@ class Shard:
                 )
                 self._limits = limits
                 self.offer((limits,))
-
             self._win_space()
-            dropped_sends = self._namespace.dropped_sends
-            if dropped_sends > self._dropped_sends_told:
-                log.warning(
-                    "pre-settled sends were refused and dropped; their senders cannot learn it",
-                    {"dropped": dropped_sends - self._dropped_sends_told, "since_start": dropped_sends},
-                )
-                self._dropped_sends_told = dropped_sends
+            self._tell_losses()
+
+    def _tell_losses(self) -> None:
+        """Warn of what went wrong since the last time and no client was told of."""
+        dropped_sends = self._namespace.dropped_sends
+        if dropped_sends > self._dropped_sends_told:
+            log.warning(
+                "pre-settled sends were refused and dropped; their senders cannot learn it",
+                {"dropped": dropped_sends - self._dropped_sends_told, "since_start": dropped_sends},
+            )
+            self._dropped_sends_told = dropped_sends
+        failed = self._namespace.failed_evaluations
+        if failed > self._failed_evaluations_told:
+            log.warning(
+                "rules could not be evaluated for messages: dead letters of subscriptions with the reason "
+                "FilterEvaluationException say which and why; look at the rules of subscriptions without "
+                "DeadLetteringOnFilterEvaluationExceptions, where they count as false",
+                {"failed": failed - self._failed_evaluations_told, "since_start": failed},
+            )
+            self._failed_evaluations_told = failed
 
     def health(self) -> dict[str, Any]:
         """Give figures for `GET /health`; `status` is `ok` or says what is wrong."""
