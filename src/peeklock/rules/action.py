@@ -37,7 +37,9 @@ ID_LENGTH_MAX = 128
 
 _IDS = {"messageid", "sessionid", "replytosessionid", "partitionkey", "viapartitionkey"}
 _TEXTS = _IDS | {"label", "to", "replyto", "correlationid", "contenttype"}
-WRITABLE = _TEXTS | {"timetolive", "scheduledenqueuetimeutc"}
+_KINDS = {"timetolive": DURATION, "scheduledenqueuetimeutc": TIME}
+"""Of those that take no texts."""
+WRITABLE = _TEXTS | set(_KINDS)
 """By the names of `Subject.system`."""
 KEPT = "messageid"
 """Can be changed but not removed: whoever looks for duplicates needs it."""
@@ -119,7 +121,11 @@ def _check_fixed(system: str, compiled: Fixed, target: Property, position: int) 
     try:
         fitting(system, compiled.value)
     except EvaluationError as error:
-        raise RuleError(str(error), position) from None
+        wanted = _KINDS.get(system)
+        hint = (
+            "" if wanted is None or kind(compiled.value) == wanted else f"; {wanted} is given as a parameter"
+        )
+        raise RuleError(f"{error}{hint}", position) from None
 
 
 def fitting(system: str, value: Value | None) -> Value | None:
@@ -133,14 +139,10 @@ def fitting(system: str, value: Value | None) -> Value | None:
         if system == KEPT:
             raise EvaluationError(f"{name} cannot be set to nothing")
         return None
-    if system == "scheduledenqueuetimeutc":
-        wanted = TIME
-    elif system == "timetolive":
-        if isinstance(value, timedelta) and value <= timedelta():
-            raise EvaluationError(f"{name} has to be longer than nothing, found {value}")
-        wanted = DURATION
-    else:
-        wanted = TEXT
+    wanted = _KINDS.get(system, TEXT)
+    if system == "timetolive" and isinstance(value, timedelta) and value <= timedelta():
+        raise EvaluationError(f"{name} has to be longer than nothing, found {value}")
+    if wanted == TEXT:
         if isinstance(value, UUID) or (isinstance(value, int) and not isinstance(value, bool)):
             value = str(value)
         if system in _IDS and isinstance(value, str) and len(value) > ID_LENGTH_MAX:

@@ -48,12 +48,13 @@ from peeklock.rules.ast import (
     Statement,
 )
 from peeklock.rules.errors import RuleError
+from peeklock.rules.hints import FUNCTIONS, unknown_function, unreadable
 
 GRAMMAR = r"""
 filter: disjunction
 action: statement ((_SEMICOLON | _COMMA | _SEMICOLON _COMMA)? statement)* _SEMICOLON?
 
-statement: SET property EQ disjunction -> assignment
+statement: SET property EQ sum -> assignment
     | REMOVE property -> removal
 
 ?disjunction: conjunction (_OR conjunction)*
@@ -108,18 +109,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-
-_UNFINISHED = {
-    "'": "a text begins here whose closing ' is missing",
-    '"': 'a name begins here whose closing " is missing',
-    "[": "a name begins here whose closing ] is missing",
-    "@": "expected the name of a parameter after '@'",
-}
-_FOREIGN = {
-    "&": "expected an operator, found '&'; write AND",
-    "|": "expected an operator, found '|'; write OR",
-    "!": "expected an operator, found '!'; write NOT, or <> for a comparison",
-}
+_CALL = re.compile(r"\s*\(")
 
 
 def _keywords(reserved: frozenset[str]) -> dict[str, str]:
@@ -131,14 +121,14 @@ def _keywords(reserved: frozenset[str]) -> dict[str, str]:
 _KEYWORDS = {"filter": _keywords(RESERVED), "action": _keywords(RESERVED_IN_ACTIONS)}
 
 
-def _tokens(text: str, keywords: dict[str, str]) -> Iterator[Token]:
+def _tokens(start_rule: str, text: str) -> Iterator[Token]:
     """Cut text into tokens. Positions are counted from 0 here, as lark does."""
-    match = _TOKEN.match
+    match, keywords = _TOKEN.match, _KEYWORDS[start_rule]
     position = 0
     while True:
         found = match(text, position)
         if found is None:
-            raise _unreadable(text, position)
+            raise unreadable(text, position)
         kind = found.lastgroup
         assert kind is not None
         if kind == "_END":
@@ -147,36 +137,25 @@ def _tokens(text: str, keywords: dict[str, str]) -> Iterator[Token]:
         value = found[kind]
         if kind == "NAME":
             kind = keywords.get(value.upper(), kind)
+            if kind == "NAME" and _CALL.match(text, position) and value.lower() not in FUNCTIONS:
+                raise unknown_function(start_rule, value, start)
         yield Token(kind, value, start, end_pos=position)
 
 
 class _FilterLexer(Lexer):
     __future_interface__ = 2  # says to lark that `lex` takes its state
 
-    keywords = _KEYWORDS["filter"]
+    start_rule = "filter"
 
     def __init__(self, _configuration: object) -> None:
         """Take no notice of lark's configuration."""
 
     def lex(self, lexer_state: LexerState, parser_state: object) -> Iterator[Token]:
-        return _tokens(lexer_state.text.text, self.keywords)
+        return _tokens(self.start_rule, lexer_state.text.text)
 
 
 class _ActionLexer(_FilterLexer):
-    keywords = _KEYWORDS["action"]
-
-
-def _unreadable(text: str, position: int) -> RuleError:
-    while text[position].isspace():
-        position += 1
-    character = text[position]
-    if text.startswith("--", position):
-        return RuleError(
-            "there are no comments, and -- begins none; write '- -' or parentheses for a minus of a minus",
-            position + 1,
-        )
-    what = _UNFINISHED.get(character) or _FOREIGN.get(character)
-    return RuleError(what or f"the character {character!r} has no meaning", position + 1)
+    start_rule = "action"
 
 
 Children: TypeAlias = list[Any]
@@ -187,14 +166,14 @@ class _Builder(Transformer[Token, Any]):
 
     def filter(self, children: Children) -> Predicate:
         (condition,) = children
-        return _condition(condition, "a filter")
+        return _condition(condition, "expected")
 
     def action(self, children: Children) -> tuple[Statement, ...]:
         return tuple(children)
 
     def assignment(self, children: Children) -> Set:
-        keyword, target, sign, value = children
-        return Set(target, _value(value, sign), position=keyword.start_pos + 1)
+        keyword, target, _, value = children
+        return Set(target, _value(value, keyword), position=keyword.start_pos + 1)
 
     def removal(self, children: Children) -> Remove:
         keyword, target = children
@@ -203,18 +182,18 @@ class _Builder(Transformer[Token, Any]):
     def disjunction(self, children: Children) -> Or:
         terms: list[Predicate] = []
         for child in children:
-            terms.extend(child.terms if isinstance(child, Or) else (_condition(child, "OR"),))
+            terms.extend(child.terms if isinstance(child, Or) else (_condition(child, "OR takes"),))
         return Or(tuple(terms), position=children[0].position)
 
     def conjunction(self, children: Children) -> And:
         terms: list[Predicate] = []
         for child in children:
-            terms.extend(child.terms if isinstance(child, And) else (_condition(child, "AND"),))
+            terms.extend(child.terms if isinstance(child, And) else (_condition(child, "AND takes"),))
         return And(tuple(terms), position=children[0].position)
 
     def negated(self, children: Children) -> Not:
         (operand,) = children
-        return Not(_condition(operand, "NOT"), position=operand.position)
+        return Not(_condition(operand, "NOT takes"), position=operand.position)
 
     def comparison(self, children: Children) -> Comparison:
         left, operator, right = children
@@ -316,17 +295,10 @@ class _Builder(Transformer[Token, Any]):
                 return NamedProperty(_value(asked, name), position=position)
             case "exists", [looked_at]:
                 return Exists(_property(looked_at, "EXISTS"), position=position)
-            case ("newid" | "property" | "p" | "exists") as known, _:
+            case known, _:
                 takes = "nothing" if known == "newid" else "one name"
-                raise RuleError(
-                    f"the function {str(name)!r} takes {takes}, found {len(arguments)} values", position
-                )
-            case _:
-                raise RuleError(
-                    f"there is no function {str(name)!r}, only newid(), property(name), p(name) and "
-                    "EXISTS(property)",
-                    position,
-                )
+                found = f"{len(arguments)} value{'' if len(arguments) == 1 else 's'}"
+                raise RuleError(f"the function {str(name)!r} takes {takes}, found {found}", position)
 
 
 def _not(operand: Predicate) -> Not:
@@ -340,20 +312,21 @@ def _condition(node: Node, place: str) -> Predicate:
         isinstance(node, Constant) and node.value is not None and not isinstance(node.value, bool)
     ):
         return node
-    wanted = "expected a condition" if place == "a filter" else f"expected a condition beside {place}"
-    raise RuleError(f"{wanted}, such as color = 'blue', found a value", node.position)
+    raise RuleError(f"{place} a condition, such as color = 'blue', found a value", node.position)
 
 
 def _value(node: Node, place: str) -> Expression:
     if isinstance(node, CONDITIONS):
-        raise RuleError(f"expected a value beside {str(place)!r}, found a condition", node.position)
+        raise RuleError(f"{str(place)!r} takes values, found a condition", node.position)
     return node
 
 
 def _property(node: Node, place: str) -> Property | NamedProperty:
     if isinstance(node, Property | NamedProperty):
         return node
-    raise RuleError(f"expected a property beside {place}", node.position)
+    if isinstance(node, Constant) and isinstance(node.value, str):
+        raise RuleError(f"{place} takes the name of a property, without quotes; found a text", node.position)
+    raise RuleError(f"{place} takes the name of a property, found a value", node.position)
 
 
 def make_parser(start: str) -> Lark:
@@ -372,7 +345,7 @@ def make_parser(start: str) -> Lark:
 def tokens_before(start: str, text: str, position: int) -> list[Token]:
     """Give the tokens that end before `position`, counted from 0."""
     before = []
-    for token in _tokens(text, _KEYWORDS[start]):
+    for token in _tokens(start, text):
         if token.start_pos is None or token.start_pos >= position:
             break
         before.append(token)

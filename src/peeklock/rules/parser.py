@@ -13,7 +13,9 @@ from peeklock.rules.ast import RESERVED_IN_ACTIONS, Node, Predicate, Remove, Sta
 from peeklock.rules.errors import RuleError
 
 if TYPE_CHECKING:
-    from lark import Lark
+    from collections.abc import Sequence
+
+    from lark import Lark, Token
     from lark.exceptions import UnexpectedToken
 
 LENGTH_MAX = 1024
@@ -27,6 +29,8 @@ CACHED_MAX = 1024
 
 EXCERPT = 24
 """Characters shown on each side of a position."""
+
+_OF_CONDITIONS = frozenset(["EQ", "COMPARE", "_AND", "_OR", "_NOT", "_IS", "_IN", "_LIKE"])
 
 
 @lru_cache(CACHED_MAX)
@@ -59,15 +63,20 @@ def located(error: RuleError, text: str) -> RuleError:
         return error
     at = min(error.position - 1, len(text))
     # The message is one line, wherever it is shown.
-    text = "".join(character if character.isprintable() else " " for character in text)
+    text, what = _printable(text), _printable(str(error))
     before, after = text[max(0, at - EXCERPT) : at], text[at : at + EXCERPT]
     head = "..." if at > EXCERPT else ""
     tail = "..." if at + EXCERPT < len(text) else ""
-    what = str(error)
+    if not what.startswith("sys."):
+        what = what[:1].upper() + what[1:]
     return RuleError(
-        f"{what[:1].upper()}{what[1:]}; at position {error.position}, marked ^: {head}{before}^{after}{tail}",
+        f"{what}; at position {error.position}, marked ^: {head}{before}^{after}{tail}",
         error.position,
     )
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 @cache
@@ -79,9 +88,9 @@ def _parser(start: str) -> Lark:
 
 def _parse(start: str, text: str) -> Any:
     if len(text) > LENGTH_MAX:
-        raise RuleError(f"The expression has {len(text)} characters; the limit is {LENGTH_MAX}.")
+        raise RuleError(f"The {start} has {len(text)} characters; the limit is {LENGTH_MAX}.")
     if not text or text.isspace():
-        raise RuleError("The expression is empty.")
+        raise RuleError(f"The {start} is empty.")
     parser = _parser(start)
     from lark.exceptions import UnexpectedToken, VisitError
 
@@ -108,20 +117,37 @@ def _check_depth(tree: Node, text: str) -> None:
 
 def _unexpected(start: str, text: str, error: UnexpectedToken) -> RuleError:
     from peeklock.rules.grammar import tokens_before
+    from peeklock.rules.hints import unexpected
 
     token = error.token
     at_end = token.type == "$END"
     position = len(text.rstrip()) if at_end else token.start_pos
     assert position is not None
     before = tokens_before(start, text, position)
-    found = "the end of the expression" if at_end else repr(str(token))
+    if not at_end and (known := unexpected(start, text, token, before)):
+        return known
+    if start == "action" and token.type in _OF_CONDITIONS and _makes_condition(token, before, error.accepts):
+        return RuleError(f"an action takes a value, not a condition; found {str(token)!r}", position + 1)
+    found = f"the end of the {start}" if at_end else repr(str(token))
     after = f" after {str(before[-1])!r}" if before else ""
     hint = ""
     if not at_end and token.upper() in RESERVED_IN_ACTIONS and "NAME" in error.accepts:
         hint = f"; write [{token}] for a property of this name"
     elif token.type == "EQ" and before and before[-1].type == "EQ":
-        hint = "; one = compares"
+        hint = "; one = compares" if start == "filter" else "; one = sets"
+    elif token.type == "STRING" and "NAME" in error.accepts and "INTEGER" not in error.accepts:
+        hint = "; a name is written without quotes"
+    elif token.type in ("TRUE", "FALSE") and before and before[-1].type == "_IS":
+        hint = f"; write = {token}"
     return RuleError(f"expected {_words(error.accepts)}{after}, found {found}{hint}", position + 1)
+
+
+def _makes_condition(token: Token, before: Sequence[Token], accepted: set[str]) -> bool:
+    """Whether an unexpected word or sign of a condition stands in the value of SET."""
+    verb = next((token for token in reversed(before) if token.type in ("SET", "REMOVE")), None)
+    if verb is None or verb.type == "REMOVE":
+        return False
+    return before[-1] not in (",", ";") if "SET" in accepted else token.type == "_NOT"
 
 
 def _words(accepted: set[str]) -> str:
