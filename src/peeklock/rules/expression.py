@@ -10,6 +10,7 @@ Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -46,6 +47,8 @@ Evaluate: TypeAlias = Callable[[Subject], Value | None]
 SPELLED = {name.lower(): name for name in SYSTEM_NAMES}
 """System properties as they are told of, by the names of `Subject.system`."""
 
+_ALIKE = 0.7
+"""From here on a name is taken for a misspelled one, by difflib's measure (1 is equal)."""
 
 Made = TypeVar("Made")
 
@@ -89,8 +92,10 @@ def system_name(named: Property) -> str:
     if found == "subject":
         return "label"
     if found not in SPELLED:
+        meant = get_close_matches(found.replace("_", ""), [*SPELLED, "subject"], 1, cutoff=_ALIKE)
+        hint = f"did you mean {SPELLED.get(meant[0], 'Subject')}? There" if meant else "there"
         raise RuleError(
-            f"there is no system property {named.name!r}; there are {', '.join(SYSTEM_NAMES)}",
+            f"there is no system property {named.name!r}; {hint} are {', '.join(SYSTEM_NAMES)}",
             named.position,
         )
     return found

@@ -278,10 +278,11 @@ class _Builder(Transformer[Token, Any]):
             if spelled == "sys":
                 scope = "sys"
             elif spelled != "user":
+                hint = f"write [{first}.{name}] for a property with a dot in its name"
+                if spelled == "system":
+                    hint = f"write sys.{name} for a system property"
                 raise RuleError(
-                    f"there is no scope {str(first)!r}, only sys and user; write [{first}.{name}] for a "
-                    "property with a dot in its name",
-                    first.start_pos + 1,
+                    f"there is no scope {str(first)!r}, only sys and user; {hint}", first.start_pos + 1
                 )
         return Property(scope, name, position=first.start_pos + 1)
 
