@@ -9,10 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from peeklock.rules.action import ID_LENGTH_MAX, ActionResult
+from peeklock.rules.action import ActionResult
 from peeklock.rules.compiled import compile_action
 from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import SqlAction, Value
+from peeklock.rules.subject import ID_LENGTH_MAX
 from peeklock.rules.values import TEXT_LENGTH_MAX
 from tests.rules.subjects import FakeMessage
 

@@ -12,6 +12,7 @@ import pytest
 from peeklock.rules.compiled import compile_action, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
+from peeklock.rules.subject import ID_LENGTH_MAX
 from tests.rules.effort import least_cpu_s
 from tests.rules.subjects import FakeMessage
 
@@ -64,6 +65,18 @@ def test_a_property_is_compared_with_one_value() -> None:
         compile_filter(CorrelationFilter(properties=(("size", 3), ("size", 4))))
     both = compile_filter(CorrelationFilter(properties=(("size", 3), ("Size", 4))))
     assert both.matches(FakeMessage({"size": 3, "Size": 4}))
+
+
+def test_an_id_that_no_message_can_have_is_refused() -> None:
+    """Req: P-02"""
+    longest = "x" * ID_LENGTH_MAX
+    assert compile_filter(CorrelationFilter(message_id=longest, session_id=longest, to=longest + "x"))
+    for given, name in (
+        (CorrelationFilter(message_id=longest + "x"), "MessageId"),
+        (CorrelationFilter(session_id=longest + "x"), "SessionId"),
+    ):
+        with pytest.raises(RuleError, match=f"The value of {name} has 129 characters; the limit is 128, so"):
+            compile_filter(given)
 
 
 def test_a_time_without_a_zone_is_in_utc() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.rules.action import ID_LENGTH_MAX, KEPT, WRITABLE
+from peeklock.rules.action import KEPT, WRITABLE
 from peeklock.rules.ast import RESERVED, RESERVED_IN_ACTIONS
 from peeklock.rules.compiled import compile_action, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
@@ -17,6 +17,7 @@ from peeklock.rules.filters import SqlAction, SqlFilter
 from peeklock.rules.like import PATTERN_LENGTH_MAX
 from peeklock.rules.parser import DEPTH_MAX, LENGTH_MAX, STATEMENTS_MAX, parse_filter
 from peeklock.rules.predicate import compile_condition
+from peeklock.rules.subject import ID_LENGTH_MAX
 from peeklock.rules.values import TEXT_LENGTH_MAX
 from tests.rules.subjects import FakeMessage
 from tests.rules.test_expressions import RESULTS, values

@@ -29,11 +29,8 @@ from peeklock.rules.expression import (
 )
 from peeklock.rules.filters import SqlAction, Value
 from peeklock.rules.parser import located, parse_action
-from peeklock.rules.subject import Subject
+from peeklock.rules.subject import ID_LENGTH_MAX, Subject
 from peeklock.rules.values import DURATION, TEXT, TIME, kind
-
-ID_LENGTH_MAX = 128
-"""Characters of ids and partition keys. Source: Learn "Service Bus quotas"."""
 
 _IDS = {"messageid", "sessionid", "replytosessionid", "partitionkey", "viapartitionkey"}
 _TEXTS = _IDS | {"label", "to", "replyto", "correlationid", "contenttype"}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from peeklock.rules.errors import RuleError
-from peeklock.rules.expression import check_value
+from peeklock.rules.expression import SPELLED, check_value
 from peeklock.rules.filters import CorrelationFilter, Value
 from peeklock.rules.predicate import Equality
-from peeklock.rules.subject import Subject
+from peeklock.rules.subject import ID_LENGTH_MAX, Subject
 from peeklock.rules.values import equal, equals_itself, index_key
 
 _FIELDS = {
@@ -26,6 +26,8 @@ _FIELDS = {
     "content_type": "contenttype",
 }
 """Field of the filter -> system property."""
+_BOUNDED = ("message_id", "session_id")
+"""Fields that are checked when a message is sent."""
 
 
 def compile_correlation(
@@ -34,13 +36,19 @@ def compile_correlation(
     """Make the closure of a correlation filter, and its equalities, which are all of it.
 
     Raises:
-        RuleError: nothing to compare with, twice the same property, or a value that equals nothing.
+        RuleError: nothing to compare with, twice the same property, or a value that no message can have.
     """
     system: list[tuple[str, Value]] = []
     for field, name in _FIELDS.items():
         value = getattr(given, field)
-        if value is not None:
-            system.append((name, value))
+        if value is None:
+            continue
+        if field in _BOUNDED and len(value) > ID_LENGTH_MAX:
+            raise RuleError(
+                f"The value of {SPELLED[name]} has {len(value)} characters; the limit is {ID_LENGTH_MAX}, so "
+                "that no message could match."
+            )
+        system.append((name, value))
     user: list[tuple[str, Value]] = []
     names: set[str] = set()
     for name, value in given.properties:

@@ -18,7 +18,7 @@ SHOWN_MAX = 80
 FUNCTIONS = frozenset(["newid", "property", "p", "exists"])
 """In lower case."""
 
-_PATTERNS = "texts are compared with =, IN and LIKE, and capitals always count"
+_PATTERNS = "there is no {}; texts are compared with =, IN and LIKE, and capitals always count"
 _NO_TIME = "there are no constants of time; give a parameter, such as @day"
 _CASE = "there is no CASE; make a rule for each case, or use AND and OR"
 _NO_BETWEEN = "there is no BETWEEN; write a >= 1 AND a <= 3"
@@ -37,11 +37,10 @@ _WORDS = {
     "ELSE": _CASE,
     "IF": _CASE.replace("CASE", "{}"),
     "IIF": _CASE.replace("CASE", "{}"),
-    **dict.fromkeys(
-        ["ILIKE", "RLIKE", "REGEXP", "SIMILAR", "GLOB", "CONTAINS", "STARTSWITH", "ENDSWITH"],
-        "there is no {}; " + _PATTERNS,
-    ),
-    "COLLATE": "there is no {}; " + _PATTERNS,
+    **dict.fromkeys(["ILIKE", "RLIKE", "REGEXP", "SIMILAR", "GLOB", "COLLATE"], _PATTERNS),
+    "CONTAINS": "there is no {}; write a LIKE '%text%'",
+    "STARTSWITH": "there is no {}; write a LIKE 'text%'",
+    "ENDSWITH": "there is no {}; write a LIKE '%text'",
 }
 """Words between values or before them, in capitals."""
 
@@ -63,23 +62,14 @@ _OPENING = frozenset(["WHERE", "UPDATE", "DELETE", "INSERT", "DROP", "SET", "REM
 _TIMES = frozenset(["DATE", "TIME", "DATETIME", "TIMESTAMP", "INTERVAL"])
 
 _FUNCTIONS_ELSEWHERE = {
-    "ISNULL": "write a IS NULL OR ...",
-    "IFNULL": "write a IS NULL OR ...",
-    "NVL": "write a IS NULL OR ...",
-    "COALESCE": "write a IS NULL OR ...",
-    "CONCAT": "texts are joined by +",
-    "CAST": "kinds do not change, but '' + a makes a text of a number or a GUID",
-    "CONVERT": "kinds do not change, but '' + a makes a text of a number or a GUID",
-    "UPPER": "capitals always count",
-    "LOWER": "capitals always count",
-    "SUBSTRING": "LIKE looks into a text",
-    "CHARINDEX": "LIKE looks into a text",
-    "LEFT": "LIKE looks into a text",
-    "RIGHT": "LIKE looks into a text",
+    **dict.fromkeys(["ISNULL", "IFNULL", "NVL", "COALESCE"], "write a IS NULL OR ..."),
     **dict.fromkeys(
-        ["NOW", "GETDATE", "GETUTCDATE", "SYSUTCDATETIME", "CURRENT_TIMESTAMP", "DATEADD"],
-        "the time of a message is sys.EnqueuedTimeUtc",
+        ["CAST", "CONVERT"], "kinds do not change, but '' + a makes a text of a number or a GUID"
     ),
+    **dict.fromkeys(["UPPER", "LOWER", "UCASE", "LCASE"], "capitals always count"),
+    **dict.fromkeys(["SUBSTRING", "CHARINDEX", "LEFT", "RIGHT"], "LIKE looks into a text"),
+    **dict.fromkeys(["NOW", "GETDATE", "GETUTCDATE"], "the time of a message is sys.EnqueuedTimeUtc"),
+    "CONCAT": "texts are joined by +",
 }
 
 _QUOTES = frozenset("\u2018\u2019\u201a\u201b\u2032\u00b4`\u201c\u201d\u201e\u201f\u00ab\u00bb")

@@ -40,6 +40,11 @@ SYSTEM_NAMES = (
 contract 9.3."""
 
 
+ID_LENGTH_MAX = 128
+"""Characters of ids and partition keys; no message with a longer one is accepted. Source: Learn "Service Bus
+quotas"."""
+
+
 class Subject(Protocol):
     """A message as its rules see it. A property that is absent, or null, or of a type that no expression can
     compare, is not in these mappings; whether it is there at all, `has_user` knows."""
