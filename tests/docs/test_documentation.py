@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -110,3 +111,26 @@ def test_changelog_fragments_are_named_as_their_readme_says() -> None:
     fragments = [path.name for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
     pattern = r"[a-z0-9]+(-[a-z0-9]+)*\.(added|changed|fixed|removed|security)\.md"
     assert [name for name in fragments if not re.fullmatch(pattern, name)] == []
+
+
+def test_no_two_pages_make_entities_of_one_name() -> None:
+    """So that their programs run one after another over one broker, with any Config.json that they show."""
+    pages = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    made = [
+        (name.lower(), page)
+        for page, text in pages.items()
+        for name in re.findall(r"\.create_(?:queue|topic)\(\s*\"([^\"]+)\"", text)
+    ]
+    assert len(made) > 10
+    assert sorted(made) == sorted({name: (name, page) for name, page in made}.values())
+    examples = [
+        found for text in pages.values() for found in re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    ]
+    configured = {
+        entity["Name"].lower()
+        for example in examples
+        for kind in ("Queues", "Topics")
+        for entity in json.loads(example)["UserConfig"]["Namespaces"][0][kind]
+    }
+    assert configured
+    assert configured & {name for name, _ in made} == set()
