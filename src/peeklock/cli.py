@@ -115,12 +115,14 @@ def main() -> None:
 @click.option(
     "--resource-lock",
     type=click.Choice(["CanNotDelete"], case_sensitive=False),
-    help="Lock the namespace: with CanNotDelete nobody can delete an entity, only its own idleness can.",
+    help="Lock the namespace: with CanNotDelete nobody can delete a queue, topic or subscription, only its "
+    "own idleness can; rules can be deleted.",
 )
 @click.option(
     "--enforce-quotas",
     is_flag=True,
-    help="Hold each queue and topic to its MaxSizeInMegabytes and the namespace to the tier's counts.",
+    help="Hold each queue and topic, a topic with its subscriptions, to its MaxSizeInMegabytes, and the "
+    "namespace to the tier's numbers of queues, topics, subscriptions and filters.",
 )
 @click.option(
     "--min-free",
