@@ -119,10 +119,12 @@ class MessageSubject:
                 continue
             value = raw if type(raw) in _PLAIN else value_of(raw)
             lower = key.lower()
-            names.setdefault(lower, key)
+            # Of two spellings in one message, the first, also if it is a null (our choice).
+            is_first = names.setdefault(lower, key) == key
             if value is not None:
                 user[key] = value
-                folded.setdefault(lower, value)  # of two spellings in one message, the first (our choice)
+                if is_first:
+                    folded[lower] = value
         self.user = user
         self.folded = folded
         self._names = names
