@@ -42,7 +42,8 @@ def rows(first: str) -> Iterator[tuple[str, str]]:
 
 
 def _cells(row: str) -> list[str]:
-    return [cell.strip().strip("`") for cell in row.strip("|").split("|")]
+    cells = re.split(r"(?<!\\)\|", row.strip("|"))
+    return [cell.strip().strip("`").replace("\\|", "|") for cell in cells]
 
 
 FILTERS, ACTIONS = list(rows("filter")), list(rows("action"))
@@ -87,6 +88,20 @@ def test_action_of_the_page(expression: str, changes: str) -> None:
         assert found.removed == ([removed[1]] if removed else [])
         assert found.system == expected.pop("sys()", {})
         assert repr(found.user) == repr(expected)
+
+
+def test_what_comes_from_t_sql() -> None:
+    """Req: P-02. The left cell is refused or never true, as it says; the right one is true."""
+    (table,) = re.findall(r"^\| T-SQL \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, flags=re.MULTILINE)
+    rows = [_cells(row) for row in table.splitlines()]
+    assert len(rows) >= 10
+    for foreign, here, note in rows:
+        assert compile_filter(SqlFilter(here, PARAMETERS)).matches(message()), here
+        if note.startswith("accepted"):
+            assert not compile_filter(SqlFilter(foreign, PARAMETERS)).matches(message()), foreign
+        else:
+            with pytest.raises(RuleError):
+                compile_filter(SqlFilter(foreign, PARAMETERS))
 
 
 def test_the_tables_of_truth() -> None:
