@@ -39,7 +39,7 @@ def test_statements_are_parsed_from_their_text(statements: tuple[Statement, ...]
 
 
 PIECES = """a b 'x' 1 2.5 @p [n] "q" = <> < ( ) ( ) , . ; + - * / % AND OR NOT IN LIKE ESCAPE IS NULL EXISTS(
-TRUE FALSE SET REMOVE sys. user. p( newid() ' [ ] $"""
+TRUE FALSE SET REMOVE sys. user. p( newid() ' [ ] $ -- || BETWEEN XOR CASE SELECT DATE N'x' EXISTS f( \u2019"""
 
 
 @given(st.lists(st.sampled_from(PIECES.split()), max_size=12).map(" ".join) | st.text(max_size=30))
