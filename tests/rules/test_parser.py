@@ -39,7 +39,8 @@ def test_statements_are_parsed_from_their_text(statements: tuple[Statement, ...]
 
 
 PIECES = """a b 'x' 1 2.5 @p [n] "q" = <> < ( ) ( ) , . ; + - * / % AND OR NOT IN LIKE ESCAPE IS NULL EXISTS(
-TRUE FALSE SET REMOVE sys. user. p( newid() ' [ ] $ -- || BETWEEN XOR CASE SELECT DATE N'x' EXISTS f( \u2019"""
+TRUE FALSE SET REMOVE sys. user. p( newid() ' [ ] $ --
+|| BETWEEN XOR CASE SELECT DATE N'x' EXISTS f( \u2019"""
 
 
 @given(st.lists(st.sampled_from(PIECES.split()), max_size=12).map(" ".join) | st.text(max_size=30))
@@ -244,6 +245,8 @@ def test_such_words_are_names_where_a_name_can_be() -> None:
         "count",
     )
     assert compile_filter(SqlFilter(" AND ".join(f"{name} = 1" for name in names)))
+    with pytest.raises(RuleError, match="Expected an operator or the end after '1', found 'b'"):
+        compile_filter(SqlFilter("select = 1 b"))
 
 
 def test_a_long_expression_is_shown_in_part() -> None:

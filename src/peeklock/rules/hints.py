@@ -121,7 +121,8 @@ def unexpected(start: str, text: str, token: Token, before: Sequence[Token]) -> 
     """Say what to write instead of an unexpected token, or of the one before it; None if it is not known."""
     assert token.start_pos is not None
     last = before[-1] if before else None
-    if last is not None and before[0].upper() == "SELECT" and start == "filter":
+    selects = before and start == "filter" and before[0].upper() == "SELECT"
+    if selects and (len(before) == 1 or before[-1].upper() == "FROM"):
         return _no_word(start, before[0], before[0].start_pos or 0)
     if token.type == "NAME":
         if token.upper() == "BETWEEN":
