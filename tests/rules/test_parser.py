@@ -191,6 +191,8 @@ def test_an_error_of_an_action_says_the_same(text: str, says: str) -> None:
         ("a = \u201cx\u201d", "The quote \u201c has no meaning; write ' before and after a text; at"),
         ("a = 'x\u2019", "closing ' is missing; \u2019 does not close it; at position 5"),
         ("NOT EXISTS sys.To", "EXISTS takes a property in parentheses; write EXISTS(sys.To); at position 5"),
+        ("EXISTS 'a'", "EXISTS takes a property in parentheses; write EXISTS(name); at position 1"),
+        ("exists 5", "Expected an operator or the end after 'exists', found '5'; at position 8"),
         ("EXISTS('a')", "EXISTS takes the name of a property, without quotes; found a text; at position 8"),
         ("a = 1 /* b */", "There are no comments, and /* begins none; at position 7"),
         ("a IS TRUE", "Expected NULL or NOT NULL after 'IS', found 'TRUE'; write = TRUE; at position 6"),

@@ -148,9 +148,9 @@ def unexpected(start: str, text: str, token: Token, before: Sequence[Token]) -> 
 def _after_name(start: str, text: str, token: Token, last: Token, adjacent: bool) -> RuleError | None:
     assert last.start_pos is not None
     position, word = last.start_pos, last.upper()
-    if word == "EXISTS":
+    if word == "EXISTS" and token.type in ("NAME", "DELIMITED", "STRING"):
         looked_at = re.match(r"[\w.]+", text[token.start_pos :])
-        asked = looked_at[0] if looked_at else "a"
+        asked = looked_at[0] if looked_at else "name"
         return RuleError(f"EXISTS takes a property in parentheses; write EXISTS({asked})", position + 1)
     if token.type == "STRING":
         if word == "N" and adjacent:
