@@ -14,7 +14,7 @@ from peeklock.amqp import codec
 from peeklock.amqp.messaging import encode_message
 from peeklock.amqp.types import Symbol
 from peeklock.broker.arrival import COPIES_MAX
-from peeklock.broker.changes import MessageStored
+from peeklock.broker.changes import MessageStored, RuleStored
 from peeklock.broker.commands import (
     Address,
     AddRule,
@@ -270,3 +270,21 @@ def test_what_the_actions_of_one_message_change_is_bounded() -> None:
     dead = [view for view in views if view.dead_letter_count]
     assert len(made) == OVERLAYS_BYTES_MAX // 60_044
     assert len(made) + len(dead) == 100
+
+
+def test_a_stored_rule_that_is_refused_now_fails_for_each_message_and_can_be_replaced() -> None:
+    """Req: P-04, R-07"""
+    broker = Broker()
+    broker.create_topic()
+    broker.subscribe("all", TrueFilter())
+    rule = next(fact for fact in broker.facts if isinstance(fact, RuleStored))
+    rule.rule = RuleDescription("rule", SqlFilter("a = 1 -- as it was once"))
+    broker.restart()
+    broker.publish()
+    view = broker.view(subscription_path("news", "all"))
+    assert (view.active_count, view.dead_letter_count) == (0, 1)
+    assert broker.namespace.totals().failed_evaluations == 1
+    new = RuleDescription("rule", TrueFilter())
+    broker.one(UpdateRule(subscription_path("news", "all"), new, broker.reply_to()), RulesFound)
+    broker.publish()
+    assert broker.view(subscription_path("news", "all")).active_count == 1

@@ -36,6 +36,7 @@ from peeklock.rules.compiled import CompiledAction, CompiledFilter, compile_acti
 from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import CorrelationFilter, SqlFilter
 from peeklock.rules.index import RuleIndex
+from peeklock.rules.subject import Subject
 
 if TYPE_CHECKING:
     from peeklock.broker.entities import Entity
@@ -76,6 +77,25 @@ class Rule:
             raise ArgumentInvalid(
                 f"rule '{description.name}' of '{subscription.name}' is not valid: {error}"
             ) from error
+
+    @classmethod
+    def restored(cls, subscription: Entity, description: RuleDescription) -> Rule:
+        """Make a rule that the store has. One that an earlier release took and this one refuses fails for
+        each message, as P-04 has it: it must not keep the broker from starting, nor be dropped in silence."""
+        try:
+            return cls(subscription, description)
+        except ArgumentInvalid as error:
+            text = str(error)
+        rule = cls.__new__(cls)
+        rule.subscription = subscription
+        rule.description = description
+        rule.action = None
+
+        def fails(subject: Subject) -> bool:
+            raise EvaluationError(text)
+
+        rule.filter = CompiledFilter(fails)
+        return rule
 
     @property
     def is_correlation(self) -> bool:

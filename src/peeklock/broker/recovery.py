@@ -53,7 +53,7 @@ class Recovery:
     def restore_rule(self, stored: RuleStored) -> None:
         subscription = self._entities.by_id(stored.entity_id)
         if subscription is not None:
-            self._entities.put_rule(Rule(subscription, stored.rule))
+            self._entities.put_rule(Rule.restored(subscription, stored.rule))
 
     def restore(self, changes: Iterable[Change]) -> None:
         """Take in one frame."""
