@@ -79,7 +79,8 @@ class Arrivals:
         facts = self._history.facts
         if other.outcome not in (None, "accepted", "dropped"):
             return False
-        stored = facts.life(other.uid).records
+        # A scheduled one has a record from where it waited, and may have been dropped behind.
+        stored = other.scheduled_broker_ms is None and facts.life(other.uid).records
         if stored and not facts.has_topics:
             return False
         names = self.names_from(other.queue)
