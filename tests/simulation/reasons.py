@@ -115,14 +115,17 @@ class Reasons:
 
     def check(self, outcome: Outcome, commit: Commit) -> None:
         """Judge what a batch has put into new places, and the numbers it took. Raises: Violation."""
-        numbered: dict[int, int] = {}
+        # By name: in one batch an entity may go and another come under its name, and what passed either is
+        # the same to who looks at the records.
+        numbered: dict[str, int] = {}
         groups: set[int] = set()
         for record in outcome.born:
             if record.is_state:
                 self._states.born(record, commit)
                 continue
             for entity_id in self._check_birth(record, outcome, commit):
-                numbered[entity_id] = numbered.get(entity_id, 0) + 1
+                name = self._history.facts.description(entity_id * QUEUES_PER_ENTITY).name
+                numbered[name] = numbered.get(name, 0) + 1
             sent = self._history.sent[self._history.facts.origin(record.uid)]
             if sent.group and len(self._history.facts.life(sent.uid).records) <= 1:
                 groups.add(sent.group)
@@ -130,8 +133,13 @@ class Reasons:
         self._check_settled(commit)
         for group in groups:
             self._check_group(group, commit)
+        unrecorded: dict[str, list[tuple[int, list[int]]]] = {}
         for queue_id, numbers in outcome.unrecorded.items():
-            self._check_unrecorded(queue_id, numbers, numbered, commit)
+            name = self._history.facts.description(queue_id).name
+            unrecorded.setdefault(name, []).append((queue_id, numbers))
+        for name, namesakes in unrecorded.items():
+            numbers = [number for _, some in namesakes for number in some]
+            self._check_unrecorded(namesakes[-1][0], numbers, numbered.get(name, 0), commit)
 
     def _check_group(self, group: int, commit: Commit) -> None:
         for uid in self._history.groups[group]:
@@ -139,13 +147,10 @@ class Reasons:
                 members = self._history.groups[group]
                 raise Violation(f"a batched send was stored without its member uid {uid}: {members}")
 
-    def _check_unrecorded(
-        self, queue_id: int, numbers: list[int], numbered: dict[int, int], commit: Commit
-    ) -> None:
+    def _check_unrecorded(self, queue_id: int, numbers: list[int], passed: int, commit: Commit) -> None:
         """Each number without a record was that of a message which went elsewhere at once."""
         entity_id = queue_id // QUEUES_PER_ENTITY
         descriptions = self._history.facts.possible(entity_id, commit)
-        passed = numbered.get(entity_id, 0)
         if passed > len(numbers):
             raise Violation(f"{passed} messages passed {descriptions[-1].name}, which issued only {numbers}")
         paths = [d.forward_to for d in descriptions if d.forward_to is not None]

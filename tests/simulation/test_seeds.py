@@ -16,6 +16,7 @@ FOUND = {
     91: "a queue was updated after its last use: it was deleted up to five minutes too late",
     247: "a receiver of a session took credit back: a message went to the queue, behind those under way",
     20201: "the checker: a scheduled message may be dropped behind an entity that has seen its id",
+    31386: "the checker: a subscription went and another came under its name in one batch",
 }
 
 
