@@ -26,7 +26,7 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.entities import Entity
+from peeklock.broker.entity import Entity
 from peeklock.broker.message import Message, Routing
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.namespace import Namespace

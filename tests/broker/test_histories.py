@@ -17,7 +17,7 @@ from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker.changes import EntityRemoved, MessageRemoved, MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.entities import Entity
+from peeklock.broker.entity import Entity
 from peeklock.broker.message import Message, MessageState
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.namespace import Namespace

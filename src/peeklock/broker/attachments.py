@@ -14,7 +14,8 @@ from peeklock.broker import effects as do
 from peeklock.broker.changes import Change
 from peeklock.broker.commands import ReceiveMode
 from peeklock.broker.effects import Effect
-from peeklock.broker.entities import Entities, Entity
+from peeklock.broker.entities import Entities
+from peeklock.broker.entity import Entity
 from peeklock.broker.errors import InvalidOperation, ServiceBusError
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_session import MessageSession

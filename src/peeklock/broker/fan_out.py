@@ -39,7 +39,7 @@ from peeklock.rules.index import RuleIndex
 from peeklock.rules.subject import Subject
 
 if TYPE_CHECKING:
-    from peeklock.broker.entities import Entity
+    from peeklock.broker.entity import Entity
     from peeklock.broker.shared import Shared
 
 EVALUATION_FAILED = "FilterEvaluationException"

@@ -39,7 +39,8 @@ from peeklock.broker.subject import MessageSubject
 from peeklock.broker.timers import FAR_MS
 
 if TYPE_CHECKING:
-    from peeklock.broker.entities import Entities, Entity
+    from peeklock.broker.entities import Entities
+    from peeklock.broker.entity import Entity
     from peeklock.broker.message_queue import MessageQueue
 
 HOPS_MAX = 4

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from peeklock.broker.changes import QUEUES_PER_ENTITY, Change
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.effects import Effect
-from peeklock.broker.entities import Entity
+from peeklock.broker.entity import Entity
 from peeklock.broker.receivers import ReceiverLink
 from peeklock.broker.timers import FAR_MS, Timers
 

@@ -28,7 +28,8 @@ from peeklock.broker.changes import (
 from peeklock.broker.commands import Command
 from peeklock.broker.descriptions import DEFAULT_RULE_NAME, EntityKind, RuleDescription
 from peeklock.broker.effects import Effect
-from peeklock.broker.entities import Entities, Entity
+from peeklock.broker.entities import Entities
+from peeklock.broker.entity import Entity
 from peeklock.broker.errors import (
     EntityDeleted,
     EntityDisabled,

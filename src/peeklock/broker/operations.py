@@ -18,7 +18,8 @@ from peeklock.broker.browsing import browse, deferred_by_number, oldest_unlocked
 from peeklock.broker.changes import Change
 from peeklock.broker.commands import Disposition, ReceiveMode
 from peeklock.broker.effects import Accepted, Effect, Settled
-from peeklock.broker.entities import Entities, Entity
+from peeklock.broker.entities import Entities
+from peeklock.broker.entity import Entity
 from peeklock.broker.errors import (
     ArgumentOutOfRange,
     EntityDeleted,

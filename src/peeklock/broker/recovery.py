@@ -24,7 +24,8 @@ from peeklock.broker.changes import (
 )
 from peeklock.broker.commands import SubQueue
 from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.entities import Entities, Entity
+from peeklock.broker.entities import Entities
+from peeklock.broker.entity import Entity
 from peeklock.broker.fan_out import Rule
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
