@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from peeklock.admin.reading import read_description
 from peeklock.admin.values import read_pairs, write_pairs
 from peeklock.broker.errors import ArgumentInvalid
-from peeklock.rules.filters import Pairs
+from peeklock.rules.filters import Pairs, Value
 from tests.admin.strategies import VALUES, XML_TEXT
 
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
@@ -55,7 +55,7 @@ def pair(kind: str, text: str) -> str:
         ("dateTime", "2020-07-05T11:12:13Z", datetime(2020, 7, 5, 11, 12, 13, tzinfo=UTC)),
         ("dateTime", "2020-07-05T11:12:13.1234567Z", datetime(2020, 7, 5, 11, 12, 13, 123456, UTC)),
         ("dateTime", "2020-07-05T11:12:13.5+02:00", datetime(2020, 7, 5, 9, 12, 13, 500000, UTC)),
-        ("dateTime", "2020-07-05T11:12:13", datetime(2020, 7, 5, 11, 12, 13)),  # noqa: DTZ001
+        ("dateTime", "2020-07-05T11:12:13", datetime(2020, 7, 5, 11, 12, 13)),  # noqa: DTZ001 -- none given
         ("duration", "P1DT2H3M", timedelta(days=1, hours=2, minutes=3)),
         ("duration", "-PT0.000001S", timedelta(microseconds=-1)),
         ("duration", "P10675199DT2H48M5.4775807S", timedelta(10675199, 10085, 477580)),
@@ -152,9 +152,9 @@ def test_a_value_without_a_key_is_refused() -> None:
         (None, '<Value i:nil="true"/>'),
     ],
 )
-def test_a_value_is_written_with_a_prefix_of_four_characters(value: object, written: str) -> None:
+def test_a_value_is_written_with_a_prefix_of_four_characters(value: Value | None, written: str) -> None:
     """Req: A-01, P-03. Source: wire contract 7.6: JavaScript cuts five characters off the type."""
-    assert write_pairs("Parameters", (("k&", value),)) == (  # type: ignore[arg-type]
+    assert write_pairs("Parameters", (("k&", value),)) == (
         f"<Parameters><KeyValueOfstringanyType><Key>k&amp;</Key>{written}"
         "</KeyValueOfstringanyType></Parameters>"
     )
@@ -162,8 +162,10 @@ def test_a_value_is_written_with_a_prefix_of_four_characters(value: object, writ
 
 
 @given(st.lists(st.tuples(XML_TEXT, VALUES)))
-def test_names_values_types_and_order_survive_writing_and_reading(pairs: list[tuple[str, object]]) -> None:
+def test_names_values_types_and_order_survive_writing_and_reading(
+    pairs: list[tuple[str, Value | None]],
+) -> None:
     """Req: A-01, P-03."""
-    found = read(write_pairs("Parameters", tuple(pairs)))  # type: ignore[arg-type]
+    found = read(write_pairs("Parameters", tuple(pairs)))
     assert found == tuple(pairs)
     assert [type(value) for _, value in found] == [type(value) for _, value in pairs]

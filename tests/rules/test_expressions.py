@@ -27,7 +27,9 @@ RESULTS = {"true": True, "false": False, "unknown": None}
 
 
 def datetime(*parts: int) -> plain_datetime:
-    return plain_datetime(*parts, tzinfo=UTC)  # type: ignore[misc,arg-type]
+    year, month, day, *time = parts
+    hour, minute, second = (*time, 0, 0, 0)[:3]
+    return plain_datetime(year, month, day, hour, minute, second, tzinfo=UTC)
 
 
 def values(text: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_an_id_that_no_message_can_have_is_refused() -> None:
 
 def test_a_time_without_a_zone_is_in_utc() -> None:
     """Req: P-02. Source: clients that leave the zone out mean so."""
-    noon = datetime(2024, 2, 29, 12)  # noqa: DTZ001
+    noon = datetime(2024, 2, 29, 12)  # noqa: DTZ001 -- what is asked here is how it counts
     message = FakeMessage({"sent": noon.replace(tzinfo=UTC)})
     for expression in ("sent = @noon", "sent >= @noon", "sent IN (@noon)"):
         assert compile_filter(SqlFilter(expression, (("@noon", noon),))).matches(message)

@@ -248,7 +248,8 @@ def test_a_purge_waits_for_the_commit_in_flight() -> None:
             await ready.wait()
             return await commit(batch)
 
-        shard._store.commit = slow  # type: ignore[method-assign]
+        # The store's own method is put off, so that all is offered before anything is durable.
+        shard._store.commit = slow  # type: ignore[method-assign]  # of this one instance
         done = shard.submit(lambda to: PurgeMessages(Address("orders"), NOW_MS, to))
         for _ in range(50):
             await asyncio.sleep(0)
@@ -334,7 +335,8 @@ def test_facts_about_entities_and_rules_are_handed_on_once_they_are_durable() ->
             await ready.wait()
             return await commit(batch)
 
-        shard._store.commit = slow  # type: ignore[method-assign]
+        # The store's own method is put off, so that all is offered before anything is durable.
+        shard._store.commit = slow  # type: ignore[method-assign]  # of this one instance
         done = shard.submit(lambda to: CreateEntity(TopicDescription("news"), to))
         shard.submit(lambda to: CreateEntity(SubscriptionDescription("news", "all"), to))
         shard.offer((Send(4, Message(1), b"x", None),))

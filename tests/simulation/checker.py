@@ -105,7 +105,7 @@ class Checker:
             if drops_locks:
                 what = "update" if sure else "update perhaps"
                 self.history.updates.setdefault(entity_id, []).append((now, what))
-                self.history.end_claims(what, now, lambda claim: claim.entity_id == entity_id)  # noqa: B023
+                self.history.end_claims(what, now, lambda claim: claim.entity_id == entity_id)  # noqa: B023 -- called at once
 
     def deleting(self, name: str) -> None:
         """An entity is being deleted by the administration."""

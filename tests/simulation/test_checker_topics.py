@@ -24,9 +24,9 @@ A_RED = Traits({"color": "red", "size": 0})
 A_BLUE = Traits({"color": "blue", "size": 3})
 
 
-def copy(uid: int, position: int, queue_id: int, number: int, **changed: object) -> Record:
+def copy(uid: int, position: int, queue_id: int, number: int, **changed: Any) -> Record:
     """Make the record of a copy; `number` is the topic's."""
-    return record(position, queue_id=queue_id, slot=uid - 1, enqueued_sequence_number=number, **changed)  # type: ignore[arg-type]
+    return record(position, queue_id=queue_id, slot=uid - 1, enqueued_sequence_number=number, **changed)
 
 
 def story_with(*rulings: Ruling, **settings: Any) -> Story:
