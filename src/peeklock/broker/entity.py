@@ -114,7 +114,7 @@ class Entity:
             self.main.numbers = MessageTable()
         if description.requires_session:
             self.main.sessions = MessageSessions(self.main)
-        self._apply_settings(limits)
+        self.apply_settings(limits)
 
     @property
     def name(self) -> str:
@@ -190,7 +190,7 @@ class Entity:
         """Apply other settings; the locks must have been dropped when that matters to them."""
         self.description = description
         self.updated_at_ms = now_ms
-        self._apply_settings(limits)
+        self.apply_settings(limits)
 
     def view(self) -> EntityView:
         main = self.main
@@ -250,11 +250,8 @@ class Entity:
                 f"'{self.name}' is {self.description.status.value}: nothing can be sent to it"
             )
 
-    def reapply_settings(self, limits: TierLimits) -> None:
-        """Take over what changed in the topic; the locks must have been dropped."""
-        self._apply_settings(limits)
-
-    def _apply_settings(self, limits: TierLimits) -> None:
+    def apply_settings(self, limits: TierLimits) -> None:
+        """Let the queues follow its own settings and its topic's; the locks must have been dropped."""
         about = self.description
         default_ttl_ms = about.default_ttl_ms
         size_kb = about.max_message_size_kb

@@ -275,7 +275,7 @@ class Namespace:
             entity.change(description, self._entities.limits, now_ms)
             changes.append(entity.stored())
             for subscription in subscriptions:
-                subscription.reapply_settings(self._entities.limits)
+                subscription.apply_settings(self._entities.limits)
         self._touch_topic(entity, now_ms)
         self._idle.watch(entity, now_ms)
         effects.append(do.EntityFound(command.reply_to, entity.view()))
