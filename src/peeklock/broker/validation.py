@@ -55,6 +55,17 @@ _PART_NAME = re.compile(r"\$?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 D = TypeVar("D", bound=Description)
 
 
+def is_name(name: str) -> bool:
+    """Whether a name has the form of a queue's or topic's. Source: wire contract 7.8."""
+    return len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a name has the form of a rule's; a subscription's begins with no `$`. Source: wire contract
+    7.8."""
+    return len(name) <= PART_NAME_LENGTH_MAX and _PART_NAME.fullmatch(name) is not None
+
+
 def checked_name(name: str) -> str:
     """Answer the name of a queue or topic when its form is right.
 

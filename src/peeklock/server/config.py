@@ -31,6 +31,7 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from peeklock.broker.validation import is_name
 from peeklock.server.config_form import ConfigError, Form, Object, Taken, load, none_of
 from peeklock.server.config_rules import (
     SHORT_NAME_RULE,
@@ -38,7 +39,7 @@ from peeklock.server.config_rules import (
     read_rule,
     write_rule,
 )
-from peeklock.server.config_settings import NAME_RULE, PROPERTIES, is_name, write_settings
+from peeklock.server.config_settings import NAME_RULE, PROPERTIES, write_settings
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 """10,000 entities, the service's limit, at 6 KiB each: every setting, and metadata of 1,024 characters of 4

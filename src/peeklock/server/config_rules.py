@@ -11,13 +11,13 @@ the type names of the administration API: what its clients can make can be writt
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from peeklock.admin.values import READERS, written
 from peeklock.broker.descriptions import RuleDescription
+from peeklock.broker.validation import PART_NAME_LENGTH_MAX, is_part_name
 from peeklock.rules.filters import (
     CorrelationFilter,
     FalseFilter,
@@ -30,24 +30,15 @@ from peeklock.rules.filters import (
 )
 from peeklock.server.config_form import Form, join, none_of, shown
 
-SHORT_NAME_CHARACTERS_MAX = 50
-"""Of subscriptions and rules. Source: wire contract 7.8."""
-
-_SHORT_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 SHORT_NAME_RULE = (
-    f"a name: 1 to {SHORT_NAME_CHARACTERS_MAX} of A-Z, a-z, 0-9 and ._-, "
-    "the first and the last a letter or digit"
+    f"a name: 1 to {PART_NAME_LENGTH_MAX} of A-Z, a-z, 0-9 and ._-, the first and the last a letter or digit"
 )
 _RULE_NAME_RULE = f"{SHORT_NAME_RULE}; before them there may be a $"
 
 
 def is_short_name(text: str) -> bool:
     """Whether a subscription may be called so."""
-    return len(text) <= SHORT_NAME_CHARACTERS_MAX and _SHORT_NAME.fullmatch(text) is not None
-
-
-def _is_rule_name(text: str) -> bool:
-    return len(text) <= SHORT_NAME_CHARACTERS_MAX and is_short_name(text.removeprefix("$"))
+    return is_part_name(text) and not text.startswith("$")
 
 
 _PROPERTIES = ("FilterType", "CorrelationFilter", "SqlFilter", "Action")
@@ -72,7 +63,7 @@ def read_rule(form: Form, value: Any, path: str) -> RuleDescription | None:
     rule = form.object(value, path, ("Name", "Properties"), required=("Name", "Properties"))
     if rule is None:
         return None
-    name = form.name(rule, path, _is_rule_name, _RULE_NAME_RULE)
+    name = form.name(rule, path, is_part_name, _RULE_NAME_RULE)
     if "Properties" not in rule:
         return None
     where = f"{path}.Properties"

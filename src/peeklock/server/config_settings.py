@@ -1,7 +1,7 @@
 """The settings that a configuration file can give an entity, a table for each kind.
 
-Owns: the key of each setting, how its value is read and written, and the form of names. Must not know: where
-in the file they stand (`config`), ranges of values (`broker.validation`). Pure.
+Owns: the key of each setting, how its value is read and written. Must not know: where
+in the file they stand (`config`), ranges of values and the form of names (`broker.validation`). Pure.
 
 Keys are those of the emulator's `Schema/Config-schema.json`; settings that it lacks go by their names in the
 administration API.
@@ -9,7 +9,6 @@ administration API.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -22,18 +21,12 @@ from peeklock.broker.descriptions import (
     TopicDescription,
 )
 from peeklock.broker.durations import format_duration, parse_duration
+from peeklock.broker.validation import NAME_LENGTH_MAX, is_name
 from peeklock.server.config_form import none_of, shown
 
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
-_NAME_CHARACTERS_MAX = 260
 NAME_RULE = (
-    f"a name: 1 to {_NAME_CHARACTERS_MAX} of A-Z, a-z, 0-9 and ._-/, the first and the last a letter or digit"
+    f"a name: 1 to {NAME_LENGTH_MAX} of A-Z, a-z, 0-9 and ._-/, the first and the last a letter or digit"
 )
-
-
-def is_name(text: str) -> bool:
-    """Whether a queue or topic may be called so."""
-    return len(text) <= _NAME_CHARACTERS_MAX and _NAME.fullmatch(text) is not None
 
 
 def boolean(value: Any) -> bool:
