@@ -95,9 +95,53 @@ class RuleRemoved:
     name: str
 
 
+@dataclass(slots=True)
+class CursorStored:
+    """A queue has this cursor. Key: (queue_id, name); kept apart from the journal."""
+
+    queue_id: int
+    name: str
+    last_no: int
+    """Number of its last claim; the next one is one higher. 0 = none yet."""
+    committed_no: int
+    """Claims up to this one were committed."""
+    used_at_ms: int
+    expires_after_ms: int
+    """So long after its last use it is released and forgotten."""
+
+
+@dataclass(slots=True)
+class CursorRemoved:
+    """A cursor is gone, its claims were released. Key: as `CursorStored`."""
+
+    queue_id: int
+    name: str
+
+
+@dataclass(slots=True)
+class ClaimStored:
+    """A cursor holds these messages. Key: (queue_id, cursor, no); kept apart from the journal. What of them
+    is not in the queue any more was removed since."""
+
+    queue_id: int
+    cursor: str
+    no: int
+    positions: tuple[tuple[int, int], ...]
+    """Runs of positions: (first, how many), ascending."""
+
+
+@dataclass(slots=True)
+class ClaimRemoved:
+    """A claim was committed or released. Key: as `ClaimStored`."""
+
+    queue_id: int
+    cursor: str
+    no: int
+
+
 Change: TypeAlias = (
     MessageStored | MessageRemoved | NumbersIssued | MessageIdSeen | EntityStored | EntityRemoved |
-    RuleStored | RuleRemoved
+    RuleStored | RuleRemoved | CursorStored | CursorRemoved | ClaimStored | ClaimRemoved
 )  # fmt: skip
 
 QUEUES_PER_ENTITY = 4

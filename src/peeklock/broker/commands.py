@@ -349,6 +349,68 @@ class ListSessions:
     reply_to: ReplyTo
 
 
+# Cursors (X-06): each answered to `reply_to`, or Failed(reply_to, error). A cursor is a named reader of a
+# queue or sub-queue. It claims messages under numbers 1, 2, ...; what a claim holds never changes until it is
+# committed or released, whatever happens to broker or reader.
+
+
+@dataclass(slots=True)
+class ClaimMessages:
+    """Hold the next available messages for a cursor, made if there is none of the name -> Claimed; with count
+    0 no claim was made. In an entity with sessions: of sessions that nobody holds; the claim holds them
+    then."""
+
+    address: Address
+    cursor: str
+    count_max: int
+    bytes_max: int
+    reply_to: ReplyTo
+    expires_after_ms: int | None = None
+    """How long after its last use the cursor is forgotten; None = as it was, or the default."""
+
+
+@dataclass(slots=True)
+class ReadClaim:
+    """-> MessagesFound: what a claim holds in its order, from the `skip`th on."""
+
+    address: Address
+    cursor: str
+    no: int
+    skip: int
+    count_max: int
+    bytes_max: int
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class CommitClaims:
+    """Remove what a cursor's claims up to a number hold, a bounded part a call -> ClaimsLeft; ask again while
+    some are left."""
+
+    address: Address
+    cursor: str
+    up_to_no: int
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class ReleaseCursor:
+    """Make all that a cursor holds available again at its place, not counted, and forget the cursor; a
+    bounded part a call -> ClaimsLeft; ask again while some are left."""
+
+    address: Address
+    cursor: str
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class ListCursors:
+    """-> CursorsFound of a queue, sorted by name."""
+
+    address: Address
+    reply_to: ReplyTo
+
+
 # Transactions (F-03)
 
 
@@ -489,6 +551,8 @@ class LimitSending:
 
     low_space: bool = field(default=False)
     lagging: bool = field(default=False)
+    capture_full: bool = field(default=False)
+    """The event log lags behind by more than it may, and must not lose anything."""
 
 
 Command: TypeAlias = (
@@ -497,5 +561,5 @@ Command: TypeAlias = (
     ReceiveDeferred | UpdateDisposition | DeleteMessages | PurgeMessages | Fetched | RenewSessionLock |
     GetSessionState | SetSessionState | ListSessions | Declare | Discharge | Enlist | LookUp | CreateEntity |
     UpdateEntity | DeleteEntity | ListEntities | AddRule | UpdateRule | RemoveRule | FindRule | ListRules |
-    LimitSending
+    ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | LimitSending
 )  # fmt: skip

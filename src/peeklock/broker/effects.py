@@ -135,6 +135,42 @@ class SessionsFound:
 
 
 @dataclass(slots=True)
+class Claimed:
+    reply_to: ReplyTo
+    no: int
+    """Number of the new claim; 0 when nothing was available and so no claim made."""
+    count: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class ClaimsLeft:
+    """How many messages are still to be committed or released: 0 = done."""
+
+    reply_to: ReplyTo
+    count: int
+
+
+@dataclass(slots=True)
+class CursorView:
+    """A cursor with what it holds."""
+
+    name: str
+    last_no: int
+    committed_no: int
+    used_at_ms: int
+    expires_after_ms: int
+    claims: list[tuple[int, int, int]]
+    """(number, messages, bytes) of each claim neither committed nor released, ascending."""
+
+
+@dataclass(slots=True)
+class CursorsFound:
+    reply_to: ReplyTo
+    cursors: list[CursorView]
+
+
+@dataclass(slots=True)
 class Declared:
     reply_to: ReplyTo
     transaction_id: bytes
@@ -216,5 +252,5 @@ Effect: TypeAlias = (
     SenderOpened | ReceiverOpened | CoordinatorOpened | LinkRefused | DetachLink | Accepted | Rejected |
     Deliver | Drained | Settled | SettlementFailed | LocksRenewed | MessagesFound | MessagesScheduled |
     MessagesDeleted | SessionLockRenewed | SessionsFound | Declared | Enlisted | Fetch | Done | Failed |
-    EntityFound | EntitiesFound | RulesFound
+    EntityFound | EntitiesFound | RulesFound | Claimed | ClaimsLeft | CursorsFound
 )  # fmt: skip

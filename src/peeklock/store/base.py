@@ -19,6 +19,7 @@ from peeklock.broker.changes import (
     NumbersIssued,
     RuleStored,
 )
+from peeklock.broker.events import Event
 
 
 class StoreError(Exception):
@@ -55,6 +56,11 @@ class Batch:
     """Body rows in which nothing lives any more."""
     truncate_before: int = 0
     """Frames with a lower number may be forgotten: all that still holds in them was re-emitted."""
+    events: list[Event] | None = None
+    """What happened; None while capture is off. While it is on each batch has an event row, if an empty one:
+    a missing number is a gap."""
+    events_exported_to: int = 0
+    """Event rows up to this number are written elsewhere, or given up, and may be forgotten."""
 
 
 @dataclass(slots=True)
