@@ -1,0 +1,112 @@
+"""What can go wrong between Spark and a broker, in words that say what to do.
+
+Owns: the two exceptions of this room, which conditions a later attempt may help, and the texts. Must not
+know: sockets, Spark. No text ever holds a key or a token.
+Source: wire contract 4.6 (conditions, and what official clients retry).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CONNECTION_LOST: Final = "peeklock:connection-lost"
+"""The stream broke, or no connection could be made: not on the wire, so our own name."""
+TIMEOUT: Final = "com.microsoft:timeout"
+UNAUTHORIZED: Final = "amqp:unauthorized-access"
+NOT_FOUND: Final = "amqp:not-found"
+SERVER_BUSY: Final = "com.microsoft:server-busy"
+MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
+MESSAGE_LOCK_LOST: Final = "com.microsoft:message-lock-lost"
+
+_RETRYABLE: Final = frozenset(
+    {
+        CONNECTION_LOST,
+        TIMEOUT,
+        SERVER_BUSY,
+        "amqp:internal-error",
+        "amqp:connection:forced",
+        "amqp:link:detach-forced",
+        "com.microsoft:operation-cancelled",
+    }
+)
+
+_ADVICE: Final = {
+    UNAUTHORIZED: "Check SharedAccessKeyName and SharedAccessKey in option connectionString: the key must "
+    "fit, and its rule needs the right Listen to read, Send to write.",
+    NOT_FOUND: "Create the entity, or correct option entity; it may have been deleted.",
+    "amqp:resource-deleted": "The entity was deleted. Create it again, or correct option entity.",
+    "com.microsoft:entity-disabled": "Enable the entity, then start again.",
+    "amqp:resource-limit-exceeded": "The entity is full: receive from it, or raise its quota.",
+    MESSAGE_SIZE_EXCEEDED: "Send a smaller message, or raise the entity's limit.",
+    "amqp:not-implemented": "This broker does not know the operation: option mode=cursor needs peeklock, "
+    "mode=peekLock and mode=browse work with any Service Bus.",
+    CONNECTION_LOST: "Check the host and port in option connectionString, and that the broker runs.",
+    SERVER_BUSY: "Try again later, or with fewer partitions.",
+}
+
+_STATUS_CONDITIONS: Final = {
+    400: "com.microsoft:argument-error",
+    401: UNAUTHORIZED,
+    403: "amqp:resource-limit-exceeded",
+    404: NOT_FOUND,
+    408: TIMEOUT,
+    409: "com.microsoft:entity-already-exists",
+    410: MESSAGE_LOCK_LOST,
+    500: "amqp:internal-error",
+    501: "amqp:not-implemented",
+    503: SERVER_BUSY,
+}
+
+
+class OptionError(ValueError):
+    """An option of the data source is unknown, missing or wrong; the text names it."""
+
+
+class ServiceBusError(Exception):
+    """A broker refused something, or could not be reached.
+
+    `condition` is the AMQP condition, `entity` the path of what was used, `index` the place of the message in
+    question among those given to a sender (None if it is not about one), `tag` what its sender called it.
+    """
+
+    def __init__(
+        self,
+        condition: str,
+        text: str,
+        entity: str,
+        retryable: bool,
+        *,
+        index: int | None = None,
+        tag: object = None,
+    ) -> None:
+        super().__init__(text)
+        self.condition = condition
+        self.text = text
+        self.entity = entity
+        self.retryable = retryable
+        self.index = index
+        self.tag = tag
+
+
+def refused(
+    condition: str | None,
+    description: str,
+    *,
+    host: str,
+    entity: str,
+    index: int | None = None,
+    tag: object = None,
+) -> ServiceBusError:
+    """Make the error for what a broker said; no condition counts as something passing (wire contract 2.9)."""
+    name = condition or "amqp:link:detach-forced"
+    said = description.strip().rstrip(".") or "the broker gave no reason"
+    where = f"sb://{host}/{entity}"
+    which = "" if index is None else f", message {index}" + ("" if tag is None else f" ({tag})")
+    advice = _ADVICE.get(name)
+    text = f"{where}{which}: {said} [{name}]." + (f" {advice}" if advice else "")
+    return ServiceBusError(name, text, entity, name in _RETRYABLE, index=index, tag=tag)
+
+
+def condition_of_status(status: int) -> str:
+    """Give the condition that stands for a status when an answer names none. Source: wire contract 4.6."""
+    return _STATUS_CONDITIONS.get(status, "amqp:internal-error")
