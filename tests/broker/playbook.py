@@ -86,6 +86,7 @@ from peeklock.broker.effects import (
     SettlementFailed,
 )
 from peeklock.broker.errors import ServiceBusError
+from peeklock.broker.events import ENDS, Event, EventType
 from peeklock.broker.message import Message, MessageView, Routing
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
@@ -99,16 +100,32 @@ LOTS = 1 << 60
 E = TypeVar("E")
 
 
+def stored_messages(namespace: Namespace) -> set[tuple[int, int]]:
+    """Give (queue id, sequence number) of all that is stored, but for the states of sessions."""
+    return {
+        (queue.queue_id, message.sequence_number)
+        for queue in namespace._queues.values()  # no command lists messages of all queues
+        for message in queue.all_messages()
+    }
+
+
 class Broker:
     """Drives a namespace; what is due happens by itself when the clock moves."""
 
     def __init__(self, limits: TierLimits = STANDARD, **settings: Any) -> None:
         self.now_ms = START_MS
-        self.settings = {"limits": limits, "digest_key": b"test", **settings}
+        self.settings = {
+            "limits": limits,
+            "digest_key": b"test",
+            "captures_body": lambda name: False,
+            **settings,
+        }
         self.counter = itertools.count(1)
         self.tokens = itertools.count(1)
         self.facts: list[Change] = []
         self.payloads: dict[int, bytes] = {}  # of what was published, by size
+        self.events: list[Event] = []
+        self.lives: set[tuple[int, int]] = set()  # (queue id, number) of what is stored, told by events alone
         self.checks = True  # a test with thousands of messages checks the indexes when it has them
         self.namespace = self._new()
 
@@ -172,8 +189,24 @@ class Broker:
                 self.facts.append(replace(change, message=kept))
             else:
                 self.facts.append(change)
+        self._follow(self.namespace.take_events() or [])
         if self.checks:
             self.namespace.check(self.now_ms)
+            assert self.lives == stored_messages(self.namespace)
+
+    def _follow(self, events: list[Event]) -> None:
+        """Let lives begin and end as the events have it: each once, and none without the other."""
+        self.events += events
+        for event in events:
+            life = (event.queue_id, event.sequence_number)
+            if event.type in (EventType.ENQUEUED, EventType.SCHEDULED):
+                assert life not in self.lives, event
+                self.lives.add(life)
+            elif event.type in ENDS:
+                assert life in self.lives, event
+                self.lives.remove(life)
+            elif event.type is EventType.ENTITY_DELETED:
+                self.lives = {life for life in self.lives if life[0] // 4 != event.queue_id // 4}
 
     def restart(self, down_ms: int = 0) -> None:
         """Start anew from the facts, as after a crash."""
@@ -204,6 +237,9 @@ class Broker:
             self.namespace.restore(journal[at : at + 3])
         self.namespace.finish_restore(self.now_ms, next_id)
         self.namespace.check(self.now_ms)
+        self._follow(self.namespace.take_events() or [])
+        if self.checks:
+            assert self.lives == stored_messages(self.namespace)
 
     # Words
 

@@ -98,6 +98,8 @@ class TinyNamespace:
     Main queues count in partitions, all alike.
     """
 
+    events_due = False
+
     def __init__(self, *, id_window_ms: int = 1000) -> None:
         self.entities: dict[int, EntityStored] = {}
         self.rules: list[RuleStored] = []
@@ -108,6 +110,9 @@ class TinyNamespace:
         self._issued: set[int] = set()
         self._removed: dict[int, list[Message]] = {}
         self._answers = 0
+
+    def take_events(self) -> None:
+        return None
 
     def _done(self) -> Done:
         self._answers += 1

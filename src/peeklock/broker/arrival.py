@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from peeklock.broker.changes import Change, MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.effects import Effect
+from peeklock.broker.events import EventType
 from peeklock.broker.message import Message, MessageState, Routing
 from peeklock.broker.sequence_numbers import number_of
 from peeklock.broker.subject import MessageSubject
@@ -49,6 +50,7 @@ def store(
             seen here are no concern of it, and it is scheduled there.
     """
     routing = message.routing
+    events = queue.shared.events
     digest = None
     if routing is not None:
         duplicates = queue.duplicates
@@ -58,6 +60,8 @@ def store(
             digest = duplicates.digest(routing.message_id, partition_key)
             first_number = duplicates.first_number(digest, now_ms)
             if first_number is not None:
+                if events is not None and payload is not None:
+                    events.duplicate_dropped(queue, message, first_number, payload)
                 return first_number
     position = queue.take_position()
     message.position = position
@@ -86,13 +90,20 @@ def store(
         message.enqueued_at_ms = _stamp(queue, now_ms)
         subject = MessageSubject(message, payload, queue.shared.tokens)
         partition = None if queue.partitions is None else queue.partitions.of_number(number)
+        if events is not None:
+            events.arrived(queue, message, payload)
+            forwarded = events.forwarded(queue, message)
         count = queue.fan_out.send_on(message, payload, subject, partition, now_ms, changes, effects)
+        if events is not None:
+            events.fanned_out(forwarded, count)
         queue.shared.copies += count  # not in one step: topics behind this one have added theirs meanwhile
         return number
     elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
         to = forward_to or queue.forward_to
         assert to is not None
         message.enqueued_at_ms = _stamp(queue, now_ms)
+        if events is not None:
+            events.arrived(queue, message, payload)
         queue.shared.forwarding.pass_on(queue, to, message, payload, now_ms, changes, effects)
         return number
     else:
@@ -100,6 +111,9 @@ def store(
         if queue.passes_on:
             queue.forward_stored_from(message.position)  # behind those that wait there
     message.routing = None  # not kept for every stored message
+    if events is not None:
+        scheduled = message.state is MessageState.SCHEDULED
+        events.arrived(queue, message, payload, EventType.SCHEDULED if scheduled else EventType.ENQUEUED)
     _keep(queue, message, payload, changes)
     return number
 
@@ -119,6 +133,7 @@ def activate(
     """Enqueue a scheduled message as if just sent (S-07)."""
     assert waiting.scheduled_at_ms is not None
     lags = now_ms - waiting.scheduled_at_ms >= ACTIVATION_LAG_MS
+    events = queue.shared.events
     queue.remove(waiting, changes)
     message = waiting.moved()
     message.position = queue.take_position()
@@ -126,12 +141,24 @@ def activate(
         message.sequence_number = number_of(message.position)
     else:
         message.sequence_number = queue.partitions.take(queue.partitions.of_number(waiting.sequence_number))
+    if events is not None:
+        events.message(
+            EventType.ACTIVATED,
+            queue,
+            waiting,
+            related=queue.name,
+            related_number=message.sequence_number,
+        )
     at_ms = now_ms if lags else waiting.scheduled_at_ms
     if queue.forward_to is not None and not len(queue.active):
         message.enqueued_at_ms = _stamp(queue, at_ms)
+        if events is not None:
+            events.arrived(queue, message, None)
         queue.shared.forwarding.pass_on(queue, queue.forward_to, message, None, now_ms, changes, effects)
         return
     _enqueue(queue, message, at_ms)
+    if events is not None:
+        events.arrived(queue, message, None)
     _keep(queue, message, None, changes)
     if queue.passes_on:
         queue.forward_stored_from(message.position)
@@ -170,12 +197,17 @@ def store_copy(
         turn: as for `number_copy`.
     """
     number_copy(queue, copy, turn)
+    events = queue.shared.events
     if queue.forward_to is not None and not len(queue.active):
         copy.enqueued_at_ms = _stamp(queue, copy.enqueued_at_ms)
+        if events is not None:
+            events.arrived(queue, copy, payload)
         queue.shared.forwarding.pass_on(queue, queue.forward_to, copy, payload, now_ms, changes, effects)
         return
     _enqueue(queue, copy, copy.enqueued_at_ms)
     copy.routing = None
+    if events is not None:
+        events.arrived(queue, copy, payload)
     _keep(queue, copy, payload, changes)
     if queue.forward_to is not None:
         queue.forward_stored_from(copy.position)
@@ -192,6 +224,8 @@ def dead_letter_arriving(
     effects: list[Effect],
 ) -> None:
     """Store a message that is a dead letter from the start, or pass it on to where its queue forwards."""
+    if queue.shared.events is not None:
+        queue.shared.events.arrived(queue, message, payload)
     if queue.forward_to is None:
         take_in(queue, message, payload, changes)
         queue.shared.touch(queue)

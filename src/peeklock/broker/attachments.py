@@ -17,6 +17,7 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entities
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import InvalidOperation, ServiceBusError
+from peeklock.broker.events import EventType
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_session import MessageSession
 from peeklock.broker.receivers import AnyLink, ReceiverLink, SenderLink
@@ -41,7 +42,7 @@ class Attachments:
             target = self._entities.find(command.destination.path)
             target.require_target()
             destination = target.name
-        self._links.add(SenderLink(command.link, queue.queue_id, entity.links))
+        self._links.add(SenderLink(command.link, queue.queue_id, entity.links, command.name))
         effects.append(
             do.SenderOpened(
                 command.link,
@@ -59,7 +60,7 @@ class Attachments:
         _require_receivable(entity, queue, command.session)
         self._entities.require_room_for_receiver(entity)
         deletes = command.mode is ReceiveMode.RECEIVE_AND_DELETE
-        receiver = ReceiverLink(command.link, queue.queue_id, entity.links, deletes=deletes)
+        receiver = ReceiverLink(command.link, queue.queue_id, entity.links, command.name, deletes=deletes)
         if command.session is not None:
             assert queue.sessions is not None
             queue.accessed_at_ms = now_ms
@@ -130,7 +131,15 @@ class Attachments:
             for lock in dropped:
                 queue = lock.queue
                 if queue.locks.get(lock.token) is lock:  # else its entity is gone
-                    queue.give_back(lock, now_ms, changes, effects, counted=True)
+                    queue.give_back(
+                        lock,
+                        now_ms,
+                        changes,
+                        effects,
+                        counted=True,
+                        why=EventType.LOCK_LAPSED,
+                        reason="the connection broke",
+                    )
                     touched[queue.queue_id] = queue
         for queue in touched.values():
             queue.serve(now_ms, changes, effects)

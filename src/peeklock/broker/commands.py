@@ -71,6 +71,8 @@ class OpenSender:
     link: Link
     address: Address
     destination: Address | None = None
+    name: str | None = None
+    """As the peer calls the link; for the event log."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class OpenReceiver:
     address: Address
     mode: ReceiveMode
     session: SessionWish | None = None
+    name: str | None = None
+    """As the peer calls the link; for the event log."""
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from peeklock.broker.changes import Change
 from peeklock.broker.commands import DELIVERY_BYTES
 from peeklock.broker.effects import Deliver, Drained, Effect
+from peeklock.broker.events import EventType
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.receivers import Receivers
 
@@ -86,6 +87,7 @@ def deliver(
         return  # who held it is about to be told
     receivers = line.receivers
     turns = receivers.turns
+    events = queue.shared.events
     passed_over = 0
     while turns:
         message = line.take(queue)
@@ -106,6 +108,9 @@ def deliver(
         token = queue.new_token()
         locked_until_ms = 0
         if receiver.deletes:
+            if events is not None:
+                events.delivered(queue, message, None, 0, receiver)
+                events.message(EventType.COMPLETED, queue, message, reason="receive-and-delete")
             queue.remove(message, changes)
         elif session is not None:
             lock = Lock(token, message, queue, 0, receiver.locks, session)
@@ -116,6 +121,8 @@ def deliver(
             message.lock = queue.locks[token] = receiver.locks[token] = lock
             if locked_until_ms < queue.timer_ms:
                 queue.wake(locked_until_ms)
+        if events is not None and not receiver.deletes:
+            events.delivered(queue, message, token, queue.locks[token].until_ms(), receiver)
         queue.accessed_at_ms = now_ms
         receiver.deliveries += 1
         receiver.size_bytes += message.size_bytes + DELIVERY_BYTES

@@ -105,8 +105,8 @@ class Event(NamedTuple):
     type: int
     at_ms: int
     queue_id: int
-    queue_name: str
-    """Path of the queue, sub-queue or topic."""
+    queue_name: str | None
+    """Path of the queue, sub-queue or topic; None where no entity is concerned."""
     sequence_number: int
     enqueued_sequence_number: int
     delivery_count: int

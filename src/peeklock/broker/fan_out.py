@@ -27,6 +27,7 @@ from peeklock.broker.changes import Change
 from peeklock.broker.descriptions import UNLIMITED_MS, RuleDescription
 from peeklock.broker.effects import Effect
 from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.events import EventType
 from peeklock.broker.message import NEVER_MS, Message, Routing
 from peeklock.broker.properties import wire_value
 from peeklock.broker.routing import with_overlay
@@ -296,6 +297,12 @@ def _bury(
         copy.expires_at_ms = copy.enqueued_at_ms + min(copy.ttl_ms, subscription.main.default_ttl_ms)
         copy.ttl_ms = None
     copy.overlay = overlays.with_reason(copy.overlay, *reason)
+    events = subscription.main.shared.events
+    if events is not None:
+        events.arrived(subscription.main, copy, payload)
+        events.dead_lettered(
+            EventType.DEAD_LETTERED, subscription.main, copy, copy.overlay, dead_letters.name
+        )
     arrival.dead_letter_arriving(dead_letters, copy, payload, now_ms, changes, effects)
 
 

@@ -33,6 +33,7 @@ from peeklock.broker import arrival
 from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change
 from peeklock.broker.effects import Effect, Fetch
+from peeklock.broker.events import EventType
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.broker.routing import read_routing
 from peeklock.broker.subject import MessageSubject
@@ -113,6 +114,7 @@ class Forwarding:
         if message.hops >= HOPS_MAX:
             _bury(message, _TOO_MANY_HOPS)
             assert entity.dead_letters is not None
+            _record_burial(source, message, payload, entity.dead_letters)
             arrival.take_in(entity.dead_letters, message, payload, changes)
             source.shared.touch(entity.dead_letters)
             return
@@ -130,9 +132,12 @@ class Forwarding:
             assert reason is not None
             _bury(message, reason)
             transfers = self._entities.transfers_of(entity)
+            _record_burial(source, message, payload, transfers)
             arrival.take_in(transfers, message, payload, changes)
             source.shared.touch(transfers)
             return
+        events = source.shared.events
+        forwarded = None if events is None else events.forwarded(source, message, target.main.name)
         message.hops += 1
         if is_dead_letter:
             message.dead_letter_source = entity.name
@@ -144,7 +149,9 @@ class Forwarding:
         message.delivery_count = 0
         message.session_id = None
         target.main.accessed_at_ms = now_ms
-        arrival.store(target.main, message, payload, now_ms, changes, effects)
+        number = arrival.store(target.main, message, payload, now_ms, changes, effects)
+        if events is not None and forwarded is not None:
+            events.went(forwarded, number)
         source.shared.touch(target.main)
 
     def _obstacle(
@@ -291,7 +298,19 @@ def _to_subscriptions(
     message.delivery_count = 0
     subject = MessageSubject(message, head, topic.shared.tokens)
     turn = None if topic.partitions is None else topic.partitions.of_number(message.sequence_number)
-    return topic.fan_out.send_on(message, None, subject, turn, now_ms, changes, effects)
+    events = topic.shared.events
+    forwarded = None if events is None else events.forwarded(topic, message)
+    count = topic.fan_out.send_on(message, None, subject, turn, now_ms, changes, effects)
+    if events is not None and forwarded is not None:
+        events.fanned_out(forwarded, count)
+    return count
+
+
+def _record_burial(source: MessageQueue, message: Message, payload: bytes | None, to: MessageQueue) -> None:
+    events = source.shared.events
+    if events is not None:
+        events.dead_lettered(EventType.DEAD_LETTERED, source, message, message.overlay, to.name)
+        events.arrived(to, message, payload)
 
 
 def _bury(message: Message, reason: _Reason) -> None:

@@ -36,6 +36,7 @@ from peeklock.broker.changes import Change, MessageRemoved, MessageStored, Numbe
 from peeklock.broker.descriptions import UNLIMITED_MS, Description
 from peeklock.broker.duplicates import Duplicates
 from peeklock.broker.effects import Effect
+from peeklock.broker.events import EventType
 from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
 from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.message_table import MessageTable
@@ -236,10 +237,13 @@ class MessageQueue:
         now_ms: int,
         changes: list[Change],
         effects: list[Effect],
+        why: EventType = EventType.DEAD_LETTERED,
     ) -> None:
         """Move a stored message that is not locked to the dead-letter queue, or to where that forwards."""
         dead_letters = self.dead_letters
         assert dead_letters is not None
+        if self.shared.events is not None:
+            self.shared.events.dead_lettered(why, self, message, overlay, dead_letters.name)
         self.remove(message, changes)
         moved = message.moved()
         moved.overlay = overlay
@@ -278,6 +282,8 @@ class MessageQueue:
 
     def complete(self, lock: Lock, changes: list[Change]) -> None:
         """Remove a locked message (L-05)."""
+        if self.shared.events is not None:
+            self.shared.events.message(EventType.COMPLETED, self, lock.message)
         self.end(lock)
         self.remove(lock.message, changes)
 
@@ -289,6 +295,8 @@ class MessageQueue:
         effects: list[Effect],
         *,
         counted: bool,
+        why: EventType,
+        reason: str | None = None,
         overlay: bytes | None = None,
     ) -> None:
         """End a lock without a settlement: the message is available again at its place (L-07), or its time is
@@ -296,6 +304,7 @@ class MessageQueue:
 
         Args:
             counted: whether it was a delivery attempt (L-08); the last one allowed dead-letters it.
+            why: what is recorded of it, with `reason`.
             overlay: the changed properties, None when there is no change.
         """
         self.end(lock)
@@ -304,6 +313,8 @@ class MessageQueue:
             message.overlay = overlay
         if counted:
             message.delivery_count += 1
+        if self.shared.events is not None:
+            self.shared.events.message(why, self, message, reason=reason, token=lock.token)
         if message.state is ACTIVE and self.has_expired(message, now_ms):
             # "If it is also expired then, expiry decides" L-08
             self.expire(message, now_ms, changes, effects)
@@ -328,7 +339,10 @@ class MessageQueue:
     def drop_locks(self, effects: list[Effect]) -> None:
         """End all locks, not counted: the entity changed (L-12). What has expired meanwhile is left to the
         sweep."""
+        events = self.shared.events
         for lock in list(self.locks.values()):
+            if events is not None:
+                events.message(EventType.RELEASED, self, lock.message, reason="the entity was changed")
             self.end(lock)
             if lock.message.state is ACTIVE:
                 self._return(lock.message)
@@ -339,6 +353,8 @@ class MessageQueue:
         """Let a lock last for a whole duration from now on; answer until when."""
         lock.locked_until_ms = now_ms + self.lock_duration_ms
         self.locks[lock.token] = self.locks.pop(lock.token)  # to the end of the order in which they lapse
+        if self.shared.events is not None:
+            self.shared.events.renewed(self, lock.message, lock.token, lock.locked_until_ms)
         return lock.locked_until_ms
 
     def end(self, lock: Lock) -> None:
@@ -360,6 +376,8 @@ class MessageQueue:
 
     def set_deferred(self, message: Message, changes: list[Change]) -> None:
         """Set a message aside until it is asked for by number (L-10)."""
+        if self.shared.events is not None:
+            self.shared.events.message(EventType.DEFERRED, self, message)
         if message.state is ACTIVE:
             self.active.remove(message.position)
             message.state = DEFERRED
@@ -403,8 +421,10 @@ class MessageQueue:
             overlay = overlays.with_reason(
                 message.overlay, "TTLExpiredException", "The message expired and was dead lettered."
             )
-            self.dead_letter(message, overlay, now_ms, changes, effects)
+            self.dead_letter(message, overlay, now_ms, changes, effects, why=EventType.EXPIRED)
         else:
+            if self.shared.events is not None:
+                self.shared.events.message(EventType.EXPIRED, self, message)
             self.remove(message, changes)
 
     def note_expiry(self, message: Message) -> None:
@@ -463,7 +483,7 @@ class MessageQueue:
                 break
             lapsed.append(lock)
         for lock in lapsed:
-            self.give_back(lock, now_ms, changes, effects, counted=True)
+            self.give_back(lock, now_ms, changes, effects, counted=True, why=EventType.LOCK_LAPSED)
         return len(lapsed)
 
     def _next_ms(self) -> int:
@@ -489,7 +509,11 @@ class MessageQueue:
     ) -> MessageView:
         """Give a deferred message to who asked for it: locked for `holder`, or removed when that is None."""
         ttl_ms = self.ttl_shown_ms(message)
+        events = self.shared.events
         if holder is None:
+            if events is not None:
+                events.message(EventType.DELIVERED, self, message)
+                events.message(EventType.COMPLETED, self, message, reason="receive-and-delete")
             self.remove(message, changes)
             return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state)
         token = self.new_token()
@@ -497,6 +521,8 @@ class MessageQueue:
         locked_until_ms = 0 if session is not None else now_ms + self.lock_duration_ms
         lock = Lock(token, message, self, locked_until_ms, holder, session)
         message.lock = self.locks[token] = holder[token] = lock
+        if events is not None:
+            events.handed_over(self, message, token, lock.until_ms())
         if session is None:
             self.wake(locked_until_ms)
         return MessageView(message, token, locked_until_ms, message.delivery_count, ttl_ms, message.state)

@@ -32,6 +32,7 @@ from peeklock.broker.changes import Change
 from peeklock.broker.commands import Link, SessionWish
 from peeklock.broker.effects import DetachLink, Effect, LinkRefused, ReceiverOpened
 from peeklock.broker.errors import SessionCannotBeLocked, SessionLockLost, SessionWaitTimedOut
+from peeklock.broker.events import EventType
 from peeklock.broker.message import Message, MessageState
 from peeklock.broker.message_session import NOBODY, MessageSession, SessionLock, SessionStates
 from peeklock.broker.receivers import ReceiverLink, Receivers
@@ -200,6 +201,8 @@ class MessageSessions:
         assert session.lock is not None
         session.lock.locked_until_ms = now_ms + self._queue.lock_duration_ms
         self._held.move_to_end(session.session_id)
+        if self._queue.shared.events is not None:
+            self._queue.shared.events.session(EventType.SESSION_RENEWED, self._queue, session)
         return session.lock.locked_until_ms
 
     def release(
@@ -215,8 +218,9 @@ class MessageSessions:
         lock = session.lock
         assert lock is not None
         receiver = lock.receiver
+        why = EventType.LOCK_LAPSED if counted else EventType.RELEASED
         for held in list(receiver.locks.values()):
-            self._queue.give_back(held, now_ms, changes, effects, counted=counted)
+            self._queue.give_back(held, now_ms, changes, effects, counted=counted, why=why)
         self._free(session)
 
     def drop_locks(self, effects: list[Effect]) -> None:
@@ -257,6 +261,8 @@ class MessageSessions:
         session.receivers = Receivers()
         self._held[session.session_id] = session
         receiver.line = session
+        if queue.shared.events is not None:
+            queue.shared.events.session(EventType.SESSION_LOCKED, queue, session)
         effects.append(
             ReceiverOpened(
                 receiver.link,
@@ -272,6 +278,8 @@ class MessageSessions:
     def _free(self, session: MessageSession) -> None:
         lock = session.lock
         assert lock is not None
+        if self._queue.shared.events is not None:
+            self._queue.shared.events.session(EventType.SESSION_RELEASED, self._queue, session)
         session.lock = None
         session.receivers.remove(lock.receiver)
         session.receivers = NOBODY
@@ -346,6 +354,10 @@ class MessageSessions:
         self, session: MessageSession, state: bytes | None, now_ms: int, changes: list[Change]
     ) -> None:
         """Replace the state of a session that is held; None clears it (G-03)."""
+        if self._queue.shared.events is not None:
+            self._queue.shared.events.session(
+                EventType.SESSION_STATE_SET, self._queue, session, len(state or b"")
+            )
         if session.state is not None:
             self.states.remove(session.state, changes)
             session.state = None

@@ -36,6 +36,7 @@ from peeklock.broker.errors import (
     InvalidOperation,
     ServiceBusError,
 )
+from peeklock.broker.events import Event, EventType
 from peeklock.broker.forwarding import Forwarding
 from peeklock.broker.idle import IdleDeletion
 from peeklock.broker.integrity import check_queue
@@ -92,6 +93,7 @@ class Namespace:
         enforce_quotas: bool = False,
         delete_lock: bool = False,
         first_sequence_number: int = 1,
+        captures_body: Callable[[str], bool] | None = None,
     ) -> None:
         """Make an empty namespace.
 
@@ -102,8 +104,11 @@ class Namespace:
             enforce_quotas: hold entities to their size and the namespace to its number of entities (A-05).
             delete_lock: refuse to delete entities when asked; idle ones go all the same (A-03).
             first_sequence_number: of each new queue; a test of the roll-over sets it high (S-03).
+            captures_body: what happens is recorded; this says of a queue's name whether with whole messages.
+                None = nothing is recorded.
         """
-        self._shared = Shared(tokens)
+        self._shared = Shared(tokens, captures_body)
+        self._events = self._shared.events
         self._entities = Entities(
             limits,
             self._shared,
@@ -168,6 +173,8 @@ class Namespace:
         changes: list[Change] = []
         effects: list[Effect] = []
         self._shared.copies = 0
+        if self._events is not None:
+            self._events.begin(command, now_ms)
         handler, refusal = self._handlers[type(command)]
         try:
             handler(command, now_ms, changes, effects)
@@ -184,6 +191,8 @@ class Namespace:
         """Do what is due, a bounded slice a call: while `next_deadline_ms` is past there is more."""
         changes: list[Change] = []
         effects: list[Effect] = []
+        if self._events is not None:
+            self._events.begin_due(now_ms)
         left = SLICE
         while left > 0:
             due = self._shared.timers.take_due(now_ms)
@@ -217,6 +226,20 @@ class Namespace:
             for queue in issued
             if queue.queue_id in self._queues or queue.queue_id in states
         ]
+
+    @property
+    def events_due(self) -> bool:
+        """Whether events have waited long enough for a batch of their own."""
+        return self._events is not None and self._events.due
+
+    def take_events(self) -> list[Event] | None:
+        """Give what happened since the last call; None while nothing is recorded."""
+        return None if self._events is None else self._events.take()
+
+    def flush_events(self) -> None:
+        """Let no event wait any longer."""
+        if self._events is not None:
+            self._events.flush()
 
     # Links and connections
 
@@ -261,6 +284,8 @@ class Namespace:
         self._idle.watch(entity, now_ms)
         changes.append(entity.stored())
         changes += [RuleStored(entity.entity_id, rule.description) for rule in entity.rules.values()]
+        if self._events is not None:
+            self._events.entity(EventType.ENTITY_CREATED, entity)
         effects.append(do.EntityFound(command.reply_to, entity.view()))
 
     def _update_entity(
@@ -274,6 +299,8 @@ class Namespace:
                     queue.drop_locks(effects)
             entity.change(description, self._entities.limits, now_ms)
             changes.append(entity.stored())
+            if self._events is not None:
+                self._events.entity(EventType.ENTITY_UPDATED, entity)
             for subscription in subscriptions:
                 subscription.apply_settings(self._entities.limits)
         self._touch_topic(entity, now_ms)
@@ -319,6 +346,8 @@ class Namespace:
             topic.accessed_at_ms = max(
                 topic.accessed_at_ms, *(queue.accessed_at_ms for queue in entity.queues())
             )
+        if self._events is not None:
+            self._events.entity(EventType.ENTITY_DELETED, entity)
         changes.append(self._entities.remove(entity))
 
     def _list_entities(
@@ -401,6 +430,11 @@ class Namespace:
             self._idle.watch(entity, now_ms)
         self._entities.next_entity_id = max(self._entities.next_entity_id, next_entity_id)
         self._recovery = None
+        if self._events is not None:
+            self._events.begin_due(now_ms)
+            self._events.epoch_started()
+            for entity in self._entities:
+                self._events.entity(EventType.ENTITY_PRESENT, entity)
 
     def _recovering(self) -> Recovery:
         if self._recovery is None:

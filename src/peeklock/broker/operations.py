@@ -33,6 +33,7 @@ from peeklock.broker.errors import (
     ServiceBusError,
     SessionLockLost,
 )
+from peeklock.broker.events import EventType
 from peeklock.broker.message import Message, MessageView
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_session import MessageSession
@@ -62,6 +63,7 @@ class Operations:
         self._forwarding = shared.forwarding
         self._limited = False
         self._low_space = False
+        self._capture_full = False
 
     # Sending
 
@@ -145,6 +147,11 @@ class Operations:
         if self._limited:
             if self._low_space:
                 raise QuotaExceeded(f"'{queue.name}' takes no message: the broker's disk is nearly full")
+            if self._capture_full:
+                raise ServerBusy(
+                    f"'{queue.name}' takes no message now: the event log lags behind by all that it may, and "
+                    f"nothing is to be missing there; look at the broker's /health, and try again later"
+                )
             raise ServerBusy(f"'{queue.name}' takes no message now: the broker lags behind; try again later")
         chain = self._forwarding.chain(queue, None if destination is None else destination.path)
         if destination is None:
@@ -191,7 +198,8 @@ class Operations:
         self, command: ask.LimitSending, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         self._low_space = command.low_space
-        self._limited = command.low_space or command.lagging
+        self._capture_full = command.capture_full
+        self._limited = command.low_space or command.lagging or command.capture_full
 
     def reject(self, command: Sending, error: ServiceBusError) -> Effect | None:
         if command.reply_to is None:
@@ -311,7 +319,7 @@ class Operations:
         self, command: ask.Release, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         lock = self._held(command.queue_id, command.lock_token, now_ms)
-        lock.queue.give_back(lock, now_ms, changes, effects, counted=False)
+        lock.queue.give_back(lock, now_ms, changes, effects, counted=False, why=EventType.RELEASED)
         if command.reply_to is not None:
             effects.append(Settled(command.reply_to))
         lock.queue.serve(now_ms, changes, effects)
@@ -416,7 +424,10 @@ class Operations:
                 raise MessageNotFound(f"no scheduled message with sequence number {number} in '{queue.name}'")
             found[number] = message
         queue.accessed_at_ms = now_ms
+        events = queue.shared.events
         for message in found.values():
+            if events is not None:
+                events.message(EventType.CANCELLED, queue, message)
             queue.remove(message, changes)
         effects.append(do.Done(command.reply_to))
 
@@ -464,7 +475,10 @@ class Operations:
         count_max = min(command.count_max, self._entities.limits.batch_delete_max)
         found = oldest_unlocked(queue, count_max, command.enqueued_before_ms, now_ms, command.session_id)
         queue.accessed_at_ms = now_ms
+        events = queue.shared.events
         for message in found:
+            if events is not None:
+                events.message(EventType.PURGED, queue, message)
             queue.remove(message, changes)
         queue.forget_returned()
         effects.append(do.MessagesDeleted(command.reply_to, len(found)))

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
+_REASON_KEY = codec.encode(DEAD_LETTER_REASON)
+
 RULE_NAME = "RuleName"
 """Of a copy that a rule's action changed. Source: wire contract 9.1."""
 
@@ -133,6 +135,12 @@ def with_reason(
     updates = dict(properties or {})
     updates.update(_reasons(reason, description))
     return merged(overlay, updates) if updates else overlay
+
+
+def dead_letter_reason(overlay: bytes) -> str | None:
+    """Give the reason that an overlay states."""
+    encoded = _pairs(overlay).get(_REASON_KEY)
+    return None if encoded is None else str(codec.decode(encoded, len(_REASON_KEY))[0])
 
 
 def _reasons(reason: str | None, description: str | None) -> dict[str, str]:

@@ -23,6 +23,7 @@ from peeklock.broker.commands import ReplyTo
 from peeklock.broker.effects import Effect, Failed, MessagesDeleted
 from peeklock.broker.entities import Entities
 from peeklock.broker.errors import EntityDeleted, ServerBusy
+from peeklock.broker.events import EventType
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_table import MessageTable
 from peeklock.broker.shared import Shared
@@ -53,6 +54,7 @@ class _Purge:
     def advance(self, count_max: int, now_ms: int, changes: list[Change]) -> int:
         """Delete on, looking at so many messages at most; answer at how many. `left` is empty at the end."""
         queue = self.queue
+        events = queue.shared.events
         work = 0
         while self.left and work < count_max:
             table = self.left[-1]
@@ -68,6 +70,8 @@ class _Purge:
                     and message.enqueued_at_ms <= self.enqueued_before_ms
                     and not (table is queue.active and queue.has_expired(message, now_ms))
                 ):
+                    if events is not None:
+                        events.message(EventType.PURGED, queue, message)
                     queue.remove(message, changes)
                     self.count += 1
             if work < count_max or not found:

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 class SenderLink:
     """A link over which somebody sends to a queue."""
 
-    __slots__ = ("link", "queue_id", "siblings")
+    __slots__ = ("link", "name", "queue_id", "siblings")
 
-    def __init__(self, link: Link, queue_id: int, siblings: dict[Link, AnyLink]) -> None:
+    def __init__(
+        self, link: Link, queue_id: int, siblings: dict[Link, AnyLink], name: str | None = None
+    ) -> None:
         self.link = link
+        self.name = name  # as its peer calls it
         self.queue_id = queue_id
         self.siblings = siblings  # the links of its entity
 
@@ -42,6 +45,7 @@ class ReceiverLink:
         "line",
         "link",
         "locks",
+        "name",
         "queue_id",
         "siblings",
         "size_bytes",
@@ -49,8 +53,17 @@ class ReceiverLink:
         "waiting",
     )
 
-    def __init__(self, link: Link, queue_id: int, siblings: dict[Link, AnyLink], *, deletes: bool) -> None:
+    def __init__(
+        self,
+        link: Link,
+        queue_id: int,
+        siblings: dict[Link, AnyLink],
+        name: str | None = None,
+        *,
+        deletes: bool,
+    ) -> None:
         self.link = link
+        self.name = name  # as its peer calls it
         self.queue_id = queue_id
         self.siblings = siblings  # the links of its entity
         self.deletes = deletes  # receive-and-delete
@@ -72,6 +85,8 @@ class Coordinator:
     """A link over which transactions are declared and discharged."""
 
     __slots__ = ("link", "siblings")
+
+    name: str | None = None
 
     def __init__(self, link: Link) -> None:
         self.link = link

@@ -13,6 +13,7 @@ from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change
 from peeklock.broker.effects import Effect
 from peeklock.broker.errors import InvalidOperation
+from peeklock.broker.events import EventType
 from peeklock.broker.peek_lock import Lock
 
 _TOO_LARGE = b"too large"
@@ -31,7 +32,9 @@ def abandon(
     if overlay is _TOO_LARGE:
         _dead_letter_too_large(lock, now_ms, changes, effects)
     else:
-        lock.queue.give_back(lock, now_ms, changes, effects, counted=True, overlay=overlay)
+        lock.queue.give_back(
+            lock, now_ms, changes, effects, counted=True, why=EventType.ABANDONED, overlay=overlay
+        )
 
 
 def defer(

@@ -1,6 +1,7 @@
 """What the queues of a namespace have in common.
 
-Owns: the source of tokens, the timers, who is attached, which queues issued numbers or got messages lately.
+Owns: the source of tokens, the timers, who is attached, the recorder of events, which queues issued numbers
+or got messages lately.
 Must not know: what queues do with them.
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from peeklock.broker.changes import NumbersIssued
 from peeklock.broker.receivers import Links
+from peeklock.broker.recorder import Recorder
 from peeklock.broker.timers import Timers
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class Shared:
 
     __slots__ = (
         "copies",
+        "events",
         "failed_evaluations",
         "forwarding",
         "issued",
@@ -44,10 +47,14 @@ class Shared:
     forwarding: Forwarding
     """Set once the entities are there: it looks them up."""
 
-    def __init__(self, tokens: Callable[[], bytes]) -> None:
+    def __init__(
+        self, tokens: Callable[[], bytes], captures_body: Callable[[str], bool] | None = None
+    ) -> None:
+        """Args: captures_body: as for `Recorder`; None = nothing is recorded."""
         self.tokens = tokens
         self.timers = Timers()
         self.links = Links()
+        self.events = None if captures_body is None else Recorder(self.timers, self.links, captures_body)
         self.issued: list[Issuer] = []  # which issued numbers since somebody asked
         self.copies = 0  # that the command under way has made of messages to topics
         self.failed_evaluations = 0  # of rules, since start

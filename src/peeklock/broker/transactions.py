@@ -207,7 +207,11 @@ class Transactions:
             self._operations.check_all(transaction.commands, now_ms)
         except ServiceBusError as error:
             raise TransactionRolledBack(f"{transaction} was rolled back: {error}") from error
+        events = self._shared.events
         for enlisted in transaction.commands:
+            if events is not None:
+                events.begin(enlisted, now_ms)
+                events.begin_transaction(transaction.transaction_id)
             self._operations.perform(enlisted, now_ms, changes, effects)
 
     def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:

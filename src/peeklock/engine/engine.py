@@ -36,6 +36,7 @@ from peeklock.broker.changes import (
 )
 from peeklock.broker.commands import Command
 from peeklock.broker.effects import Effect
+from peeklock.broker.events import Event
 from peeklock.broker.message import Message
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger, extra_bytes, numbers_bytes
@@ -53,6 +54,10 @@ RECORD_BYTES = 512
 messages would be worth nothing. Our choice."""
 
 
+EVENT_ROWS_A_BATCH = 64
+"""Exported event rows that one commit drops: a row may have 100 KB."""
+
+
 class Decisions(Protocol):
     """What the engine needs of a namespace; see `broker.namespace.Namespace`."""
 
@@ -63,6 +68,11 @@ class Decisions(Protocol):
     def next_deadline_ms(self) -> int | None: ...
 
     def numbers_issued(self) -> list[NumbersIssued]: ...
+
+    @property
+    def events_due(self) -> bool: ...
+
+    def take_events(self) -> list[Event] | None: ...
 
     def restore_entity(self, entity: EntityStored) -> None: ...
 
@@ -105,6 +115,9 @@ class Engine:
         self._numbers: dict[int, tuple[int, NumbersIssued]] = {}  # queue -> (frame, counters), oldest first
         self._reading = False
         self._reading_rows: set[int] = set()  # must not be dropped before they are read
+        self._events_dropped_to = 0
+        self.events_exported_to = 0
+        """Event rows up to this number may go; whoever exports them sets it, and it only grows."""
 
     @property
     def in_flight(self) -> bool:
@@ -222,7 +235,15 @@ class Engine:
         no = self._no
         dropped = ledger.take_dropped(self.bodies.wanted | self._reading_rows, alone=not changes)
         truncate_before = ledger.take_truncation()
-        if not changes and not dropped and not truncate_before and not ledger.has_doomed:
+        drops_events = self.events_exported_to > self._events_dropped_to
+        if not (
+            changes
+            or dropped
+            or truncate_before
+            or ledger.has_doomed
+            or drops_events
+            or self.namespace.events_due
+        ):
             return None
         if truncate_before:
             self._keep_numbers(truncate_before, now_ms)
@@ -231,6 +252,12 @@ class Engine:
         for row in dropped:
             self.bodies.drop(row)
         batch = Batch(no, changes, self._closed_rows, dropped, truncate_before)
+        batch.events = self.namespace.take_events()
+        if drops_events:
+            self._events_dropped_to = min(
+                self.events_exported_to, self._events_dropped_to + EVENT_ROWS_A_BATCH
+            )
+            batch.events_exported_to = self._events_dropped_to
         self._flying_no = no
         self._flying_effects = self._effects
         self._flying_rows = list(self._closed_rows)
@@ -383,6 +410,7 @@ class Engine:
         namespace.restore([seen for seen in live.ids if seen.queue_id // QUEUES_PER_ENTITY in known])
         namespace.finish_restore(now_ms, definitions.next_entity_id)
         self._no = live.first_no + len(live.frame_sizes)
+        self._events_dropped_to = (store.event_backlog.first_no or self._no) - 1
         self._next_row = await store.last_body_row() + 1
         ledger.now_ms = now_ms
         ledger.list_rows_before(self._next_row)

@@ -199,14 +199,16 @@ class Links:
         if wish.kind is LinkKind.SEND:
             to = wish.destination
             link = SenderLink(self._context, event, number, wish.node, to)
-            self._context.commands.append(OpenSender(link.link, address, to.address if to else None))
+            destination = to.address if to else None
+            self._context.commands.append(OpenSender(link.link, address, destination, event.name))
         elif wish.kind is LinkKind.COORDINATE:
             link = CoordinatorLink(self._context, event, number, wish.node)
             self._context.commands.append(OpenCoordinator(link.link))
         else:
             unsettled = self._unsettled.setdefault(event.channel, Unsettled())
             link = ReceiverLink(self._context, event, number, wish.node, wish.mode, unsettled)
-            self._context.commands.append(OpenReceiver(link.link, address, wish.mode, wish.session))
+            opening = OpenReceiver(link.link, address, wish.mode, wish.session, event.name)
+            self._context.commands.append(opening)
         self._pending[number] = (event, link)
         self._links[event.channel, event.handle] = link
 

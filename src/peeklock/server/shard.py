@@ -490,6 +490,7 @@ class Shard:
     async def stop(self) -> None:
         """Commit what was offered, then close the store."""
         self._housekeeping.cancel()
+        self._namespace.flush_events()
         await self.catch_up()
         if self._timer is not None:
             self._timer.cancel()

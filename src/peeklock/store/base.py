@@ -20,6 +20,7 @@ from peeklock.broker.changes import (
     RuleStored,
 )
 from peeklock.broker.events import Event
+from peeklock.store.event_backlog import EventBacklog
 
 
 class StoreError(Exception):
@@ -145,6 +146,10 @@ class Store(Protocol):
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
         """Give the keys of the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
         StoreDamaged."""
+
+    @property
+    def event_backlog(self) -> EventBacklog:
+        """Which event rows are there."""
 
     async def free_bytes(self) -> int | None:
         """Give the free space of the volume, None where there is no such limit."""

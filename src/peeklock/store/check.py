@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY
-from peeklock.store import body_rows, definitions, frames
+from peeklock.store import body_rows, definitions, event_rows, frames
 from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
 from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, holder, is_held
@@ -103,6 +103,7 @@ def _check_all(db: sqlite3.Connection, report: Report) -> None:
     names = _check_definitions(db, report)
     needs = _check_journal(db, report, names)
     _check_bodies(db, report, names, needs)
+    _check_events(db, report)
 
 
 def _check_pages(db: sqlite3.Connection, report: Report) -> None:
@@ -210,3 +211,18 @@ def _needed_by(need: _Needs | None, names: dict[int, str] | None) -> str:
 def _queue_name(queue_id: int, names: dict[int, str]) -> str:
     entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
     return f"'{names[entity_id]}'" + _SUB_QUEUES[sub_queue]
+
+
+def _check_events(db: sqlite3.Connection, report: Report) -> None:
+    """Read every event row; those that were exported are not here any more."""
+    if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'event'").fetchone()[0]:
+        return  # a store of a format before 4 has none
+    rows = count = 0
+    for no, data in db.execute("SELECT no, data FROM event ORDER BY no"):
+        rows += 1
+        try:
+            count += len(event_rows.unpack(no, data))
+        except StoreDamaged as error:
+            report.damage(str(error))
+    if rows:
+        report.say(f"{count} events in {rows} rows wait to be exported")

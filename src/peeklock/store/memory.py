@@ -12,8 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
-from peeklock.store import body_rows, definitions, frames
+from peeklock.store import body_rows, definitions, event_rows, frames
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, StoreDamaged, StoreFailed
+from peeklock.store.event_backlog import EventBacklog
 from peeklock.store.fold import Fold
 
 
@@ -28,6 +29,8 @@ class MemoryStore:
         self._next_entity_id = 1
         self._last_no = 0
         self._staged: list[tuple[Batch, bytes, definitions.Entries]] = []
+        self.event_rows: dict[int, bytes] = {}  # by batch number, for whoever reads along
+        self.event_backlog = EventBacklog(())
 
     async def open(self) -> None:
         """Nothing to take."""
@@ -79,6 +82,13 @@ class MemoryStore:
             for no in self._journal_before(batch.truncate_before):
                 del self._journal[no]
             self._keep_entries(entries)
+            if batch.events is not None:
+                self.event_rows[batch.no] = event_rows.seal(batch.no, event_rows.pack(batch.events))
+                self.event_backlog.add(batch.no, len(self.event_rows[batch.no]))
+            if batch.events_exported_to:
+                self.event_backlog.drop_to(batch.events_exported_to)
+                for no in [no for no in self.event_rows if no <= batch.events_exported_to]:
+                    del self.event_rows[no]
         self._staged.clear()
 
     def _keep_entries(self, entries: definitions.Entries) -> None:

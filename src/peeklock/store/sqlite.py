@@ -9,7 +9,8 @@ thread does nothing else; reads have a connection and a thread of their own, so 
 and so has the copying of the WAL into the database (`checkpointer`). In WAL mode none blocks the other.
 
     journal(no, meta)   one frame per batch         body(no, data)   payloads, by row
-    kv(k, v, checksum)  definitions of entities and rules, the next free entity id
+    kv(k, v, checksum)  definitions of entities and rules, cursors and claims, the next free entity id
+    event(no, data)     what happened in a batch, while capture is on, until it has been exported
 
 A file holds one namespace: a column for it would be the same in all rows, and a key of two columns would need
 a second B-tree beside each table.
@@ -32,7 +33,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from peeklock.store import body_rows, definitions, frames
+from peeklock.store import body_rows, definitions, event_rows, frames
 from peeklock.store.base import (
     Batch,
     Definitions,
@@ -44,13 +45,17 @@ from peeklock.store.base import (
     StoreFailed,
 )
 from peeklock.store.checkpointer import CHECKPOINT_PAGES, Checkpointer, checkpoint
+from peeklock.store.event_backlog import EventBacklog
 from peeklock.store.fold import Fold, gap
 from peeklock.store.folder import DATABASE_NAME, FolderLock
 from peeklock.store.format import APPLICATION_ID, FORMAT, check_header, is_new, read_format
 from peeklock.store.sqlite_errors import Plainly
 from peeklock.store.worker import IDLE_AFTER_S, Worker
 
+_EVENT_TABLE = "CREATE TABLE event(no INTEGER PRIMARY KEY, data BLOB NOT NULL)"  # since format 4
+
 _SCHEMA = (
+    _EVENT_TABLE,
     "CREATE TABLE journal(no INTEGER PRIMARY KEY, meta BLOB NOT NULL)",
     "CREATE TABLE body(no INTEGER PRIMARY KEY, data BLOB NOT NULL)",
     "CREATE TABLE kv(k TEXT PRIMARY KEY, v TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
@@ -132,6 +137,7 @@ class SqliteStore:
         self._pages_written = 0  # since the start, about; grows in the writer's thread alone
         self._pages_tidied = 0  # how many those were at the last checkpoint without a commit
         self._failure: str | None = None
+        self._events = EventBacklog(())
 
     # Opening
 
@@ -183,10 +189,14 @@ class SqliteStore:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                 self._sync_folders()
             elif read_format(db, self._path) < FORMAT:
+                db.execute("BEGIN IMMEDIATE")
+                db.execute(_EVENT_TABLE)
                 db.execute(f"PRAGMA user_version = {FORMAT}")
+                db.execute("COMMIT")
                 # Into the header of the file itself, where whoever opens it looks first.
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._last_no = db.execute("SELECT coalesce(max(no), 0) FROM journal").fetchall()[0][0]
+            self._events = EventBacklog(db.execute("SELECT no, length(data) FROM event ORDER BY no"))
 
     def _set_durability(self, db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'fsync' else 'NORMAL'}")
@@ -234,8 +244,10 @@ class SqliteStore:
         entries = definitions.entries_of(batch.changes, self._next_entity_id)
         self._next_entity_id = entries.next_entity_id
         truncate_before = batch.truncate_before
+        events = None if batch.events is None else event_rows.pack(batch.events)
+        exported_to = batch.events_exported_to
         committing = self._writer.submit(
-            lambda: self._write(no, meta, bodies, dropped, truncate_before, entries)
+            lambda: self._write(no, meta, bodies, dropped, truncate_before, entries, events, exported_to)
         )
         committing.add_done_callback(self._look_at_wal)
         return committing
@@ -248,11 +260,14 @@ class SqliteStore:
         dropped: list[tuple[int, int]],
         truncate_before: int,
         entries: definitions.Entries,
+        events: bytes | None,
+        exported_to: int,
     ) -> int:
         if self._failure is not None:
             raise StoreFailed(f"batch {no} was not written: {self._failure}")
         db = self._write_db
         assert db is not None
+        event_row = None if events is None else event_rows.seal(no, events)
         try:
             with Plainly(f"write batch {no} to {self._path}"):
                 db.execute("BEGIN IMMEDIATE")
@@ -267,6 +282,10 @@ class SqliteStore:
                     db.executemany("REPLACE INTO kv VALUES (?, ?, ?)", entries.written)
                 if entries.deleted:
                     db.executemany("DELETE FROM kv WHERE k BETWEEN ? AND ?", entries.deleted)
+                if event_row is not None:
+                    db.execute("INSERT INTO event VALUES (?, ?)", (no, event_row))
+                if exported_to:
+                    db.execute("DELETE FROM event WHERE no <= ?", (exported_to,))
                 db.execute("COMMIT")
         except StoreError as error:
             # What is durable now is known only to the file. Nothing may be written after it: see the engine's
@@ -274,6 +293,10 @@ class SqliteStore:
             self._failure = str(error)
             raise
         size_bytes = len(meta) + sum(len(data) for _, data in bodies)
+        if event_row is not None:
+            self._events.add(no, len(event_row))
+            size_bytes += len(event_row)
+        self._events.drop_to(exported_to)
         self._pages_written += PAGES_A_COMMIT + len(bodies) + size_bytes // PAGE_BYTES
         return len(meta)
 
@@ -342,6 +365,11 @@ class SqliteStore:
             pages += 1
         db.execute("COMMIT")
         self._pages_written += 2 * pages
+
+    @property
+    def event_backlog(self) -> EventBacklog:
+        """Which event rows are there."""
+        return self._events
 
     async def free_bytes(self) -> int | None:
         """Give the free space of the volume, as an unprivileged process may use it."""

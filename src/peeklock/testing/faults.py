@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
 
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store, StoreFailed
+from peeklock.store.event_backlog import EventBacklog
 
 
 class Fault(Enum):
@@ -78,6 +79,11 @@ class FaultyStore:
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
         """Give the keys of the inner store's oldest frames."""
         return await self._inner.read_head(bytes_max)
+
+    @property
+    def event_backlog(self) -> EventBacklog:
+        """Give that of the inner store."""
+        return self._inner.event_backlog
 
     async def free_bytes(self) -> int | None:
         """Give the free space as set here, else the inner store's."""

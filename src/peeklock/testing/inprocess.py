@@ -88,6 +88,7 @@ class InProcessBroker:
         gateway_limits: GatewayLimits | None = None,
         body_cache_bytes: int = BUDGET_BYTES,
         seed: int = 0,
+        captures_body: Callable[[str], bool] | None = None,
         log: Callable[[str, dict[str, object]], None] = lambda event, fields: None,
     ) -> None:
         """Start a broker.
@@ -100,6 +101,7 @@ class InProcessBroker:
             gateway_limits: bounds of each connection.
             body_cache_bytes: of bodies kept in memory; a small one makes deliveries wait for the store.
             seed: of the lock tokens; another one after a restart, or old tokens are given again.
+            captures_body: has the store keep event rows, see `broker.namespace.Namespace`.
             log: takes structured events.
         """
         self.clock = clock if clock is not None else ManualClock()
@@ -109,7 +111,10 @@ class InProcessBroker:
         self._log = log
         self._random = Random(seed)
         self.namespace = Namespace(
-            limits=tier, tokens=lambda: self._random.randbytes(16), digest_key=b"in-process"
+            limits=tier,
+            tokens=lambda: self._random.randbytes(16),
+            digest_key=b"in-process",
+            captures_body=captures_body,
         )
         self.engine = Engine(self.namespace, BodyCache(body_cache_bytes))
         self._connections: dict[int, InProcessConnection] = {}

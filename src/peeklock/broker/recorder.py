@@ -1,0 +1,331 @@
+"""Taking down what happens while capture is on.
+
+Owns: the events since the last batch, who and what the command under way is. Must not know: what becomes of
+events, why something happens.
+
+Whoever changes a message says so here, in the same breath; `Shared.events` is None while capture is off, and
+one comparison is then all that it costs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from peeklock.broker import events
+from peeklock.broker.descriptions import KINDS, Description
+from peeklock.broker.events import Event, EventType
+from peeklock.broker.properties import dead_letter_reason
+from peeklock.broker.timers import FAR_MS
+
+if TYPE_CHECKING:
+    from peeklock.broker.changes import Change
+    from peeklock.broker.effects import Effect
+    from peeklock.broker.entity import Entity
+    from peeklock.broker.message import Message
+    from peeklock.broker.message_queue import MessageQueue
+    from peeklock.broker.message_session import MessageSession
+    from peeklock.broker.receivers import Links, ReceiverLink
+    from peeklock.broker.timers import Timers
+
+_HEAD_BYTES_MAX = 4096
+"""A properties section beyond this size is left out of the log: the message id stands in its first bytes, but
+a section that is cut off cannot be decoded."""
+
+
+class Recorder:
+    """The events of a namespace since somebody took them."""
+
+    timer_key = -4
+
+    def __init__(self, timers: Timers, links: Links, captures_body: Callable[[str], bool]) -> None:
+        """Begin with nothing.
+
+        Args:
+            captures_body: says of a queue's name whether whole messages are wanted.
+        """
+        self.timer_ms = FAR_MS
+        self.due = False  # something has waited long enough for a batch
+        self._timers = timers
+        self._links = links
+        self._captures_body = captures_body
+        self._events: list[Event] = []
+        self._now_ms = 0
+        self._connection_id = 0
+        self._link_name: str | None = None
+        self._transaction_id: bytes | None = None
+
+    # Around commands
+
+    def begin(self, command: object, now_ms: int) -> None:
+        """What happens from now on follows from this command."""
+        self._now_ms = now_ms
+        asker = getattr(command, "reply_to", None) or getattr(command, "link", None)
+        if asker is None:
+            self._connection_id = getattr(command, "connection_id", 0)
+            self._link_name = None
+        else:
+            self._connection_id = asker[0]
+            opened = self._links.by_link.get(asker[:3])
+            self._link_name = None if opened is None else opened.name
+        self._transaction_id = None
+
+    def begin_due(self, now_ms: int) -> None:
+        """What happens from now on follows from time alone."""
+        self._now_ms = now_ms
+        self._connection_id = 0
+        self._link_name = None
+        self._transaction_id = None
+
+    def begin_transaction(self, transaction_id: bytes) -> None:
+        """What happens until the end of the command belongs to a transaction."""
+        self._transaction_id = transaction_id
+
+    def take(self) -> list[Event]:
+        """Give the events since the last call, in order."""
+        taken = self._events
+        self._events = []
+        self.due = False
+        self.timer_ms = FAR_MS
+        return taken
+
+    def flush(self) -> None:
+        """Have a batch made for what waits."""
+        self.due = bool(self._events)
+
+    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+        """See `Timed`."""
+        self.flush()
+        return 1
+
+    def _add(self, event: Event) -> None:
+        self._events.append(event)
+        if self.timer_ms == FAR_MS:
+            self._timers.set(self, self._now_ms + events.FLUSH_MS)
+
+    # Messages
+
+    def arrived(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        payload: bytes | None,
+        kind: EventType = EventType.ENQUEUED,
+    ) -> None:
+        """A message has been numbered and stands in a queue, or goes on from there.
+
+        Args:
+            payload: None for a message whose body is stored already.
+        """
+        head = None
+        if payload is not None:
+            head = payload if self._captures_body(queue.name) else _properties_section(payload, message)
+        self._message(kind, queue, message, head=head)
+
+    def message(
+        self,
+        kind: EventType,
+        queue: MessageQueue,
+        message: Message,
+        *,
+        reason: str | None = None,
+        related: str | None = None,
+        related_number: int = 0,
+        token: bytes | None = None,
+    ) -> None:
+        """Something happened to a message, which is as it was before, but for its delivery count."""
+        self._message(kind, queue, message, reason, related, related_number, token)
+
+    def dead_lettered(
+        self, kind: EventType, queue: MessageQueue, message: Message, overlay: bytes | None, to: str | None
+    ) -> None:
+        """A message leaves its queue as a dead letter; its properties say why."""
+        reason = None if overlay is None else dead_letter_reason(overlay)
+        self._message(kind, queue, message, reason, to, message.sequence_number if to else 0)
+
+    def delivered(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        token: bytes | None,
+        until_ms: int,
+        receiver: ReceiverLink,
+    ) -> None:
+        """A message was handed out, under a lock or, without a token, to be deleted."""
+        link = receiver.link
+        self._add(
+            _event(
+                (
+                    EventType.DELIVERED,
+                    self._now_ms,
+                    queue.queue_id,
+                    queue.name,
+                    message.sequence_number,
+                    message.enqueued_sequence_number,
+                    message.delivery_count,
+                    message.state,
+                    message.size_bytes,
+                    message.enqueued_at_ms,
+                    message.expires_at_ms,
+                    0,
+                    until_ms,
+                    0,
+                    link[0],
+                    None,
+                    message.session_id,
+                    None,
+                    receiver.name,
+                    None,
+                    token,
+                    None,
+                )
+            )
+        )
+
+    def handed_over(self, queue: MessageQueue, message: Message, token: bytes, until_ms: int) -> None:
+        """A deferred message was locked for who asked for it."""
+        self._message(EventType.DELIVERED, queue, message, token=token, until_ms=until_ms)
+
+    def renewed(self, queue: MessageQueue, message: Message, token: bytes, until_ms: int) -> None:
+        """A message's lock lasts longer."""
+        self._message(EventType.RENEWED, queue, message, token=token, until_ms=until_ms)
+
+    def _message(
+        self,
+        kind: EventType,
+        queue: MessageQueue,
+        message: Message,
+        reason: str | None = None,
+        related: str | None = None,
+        related_number: int = 0,
+        token: bytes | None = None,
+        until_ms: int = 0,
+        head: bytes | None = None,
+    ) -> None:
+        lock = message.lock
+        if token is None and lock is not None:
+            token = lock.token
+        self._add(
+            _event(
+                (
+                    kind,
+                    self._now_ms,
+                    queue.queue_id,
+                    queue.name,
+                    message.sequence_number,
+                    message.enqueued_sequence_number,
+                    message.delivery_count,
+                    message.state,
+                    message.size_bytes,
+                    message.enqueued_at_ms,
+                    message.expires_at_ms,
+                    message.scheduled_at_ms or 0,
+                    until_ms,
+                    related_number,
+                    self._connection_id,
+                    related,
+                    message.session_id,
+                    reason,
+                    self._link_name,
+                    self._transaction_id,
+                    token,
+                    head,
+                )
+            )
+        )
+
+    # Sessions, entities, the broker itself
+
+    def session(
+        self, kind: EventType, queue: MessageQueue, session: MessageSession, size_bytes: int = 0
+    ) -> None:
+        """Something happened to a session that is held; size_bytes: of its new state."""
+        lock = session.lock
+        assert lock is not None
+        receiver = lock.receiver
+        self._add(
+            self._other(kind, queue.queue_id, queue.name)._replace(
+                session_id=session.session_id,
+                locked_until_ms=lock.locked_until_ms,
+                connection_id=receiver.link[0],
+                link_name=receiver.name,
+                size_bytes=size_bytes,
+            )
+        )
+
+    def entity(self, kind: EventType, entity: Entity) -> None:
+        """An entity is there, or is no more; its settings go along."""
+        event = self._other(kind, entity.main.queue_id, entity.name)
+        self._add(event._replace(reason=_settings(entity.description)))
+
+    def epoch_started(self) -> None:
+        """The broker begins."""
+        self._add(self._other(EventType.EPOCH_STARTED))
+        self.due = True  # so that the log knows of it without any traffic
+
+    def duplicate_dropped(
+        self, queue: MessageQueue, message: Message, first_number: int, payload: bytes
+    ) -> None:
+        """A message was accepted and not stored; the first one with its id has this number."""
+        event = self._other(EventType.DUPLICATE_DROPPED, queue.queue_id, queue.name)
+        head = _properties_section(payload, message)
+        self._add(event._replace(sequence_number=first_number, size_bytes=message.size_bytes, head=head))
+
+    def _other(self, kind: EventType, queue_id: int = 0, queue_name: str | None = None) -> Event:
+        """Make an event that is not of one stored message."""
+        return Event(
+            kind, self._now_ms, queue_id, queue_name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            self._connection_id, None, None, None, self._link_name, self._transaction_id, None, None,
+        )  # fmt: skip
+
+    # What comes out only afterwards
+
+    def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event:
+        """Make the event of a message that is about to be passed on, and is changed by that; to be handed to
+        `went` when its new number is known."""
+        taken, self._events = self._events, []
+        self._message(EventType.FORWARDED, queue, message, None, to)
+        event = self._events[0]
+        self._events = taken
+        return event
+
+    def went(self, forwarded: Event, number: int) -> None:
+        """A message was passed on: to whom it was said before, under this number there."""
+        self._add(forwarded._replace(related_number=number))
+
+    def fanned_out(self, forwarded: Event, copies: int) -> None:
+        """A topic's message was judged by all rules."""
+        if copies:
+            self.went(forwarded, copies)
+        else:
+            self._add(forwarded._replace(type=EventType.UNMATCHED))
+
+
+_event = Event._make  # half the time of a call with 22 arguments
+
+
+def _settings(description: Description) -> str:
+    """Write an entity's settings as JSON: those of `broker.descriptions`, and its kind."""
+    settings: dict[str, object] = {"kind": KINDS[type(description)].value, **asdict(description)}
+    settings["status"] = description.status.value
+    return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
+
+
+def _properties_section(payload: bytes, message: Message) -> bytes | None:
+    """Cut the properties section out of an encoded message, without decoding it; None when it has none.
+
+    Source: AMQP 1.0 part 3.2.4 and part 1.6.22: 00 53 73, then list8 (c0, size u8) or list32 (d0, size u32).
+    """
+    at = message.bare_offset
+    if payload[at : at + 3] != b"\x00\x53\x73":
+        return None
+    code = payload[at + 3]
+    if code == 0xC0:
+        end = at + 5 + payload[at + 4]
+    elif code == 0xD0:
+        end = at + 8 + int.from_bytes(payload[at + 4 : at + 8], "big")
+    else:
+        return None
+    return payload[at:end] if end - at <= _HEAD_BYTES_MAX else None

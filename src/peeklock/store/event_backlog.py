@@ -1,0 +1,49 @@
+"""How much of what happened has not been exported yet.
+
+Owns: numbers and sizes of the event rows that a store has. Must not know: the rows themselves, who exports.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+
+class EventBacklog:
+    """The event rows of a store, oldest first. Rows are added and dropped by the thread that writes; the
+    figures may be read by another."""
+
+    def __init__(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Args: rows: (number, bytes), by number."""
+        self._rows = deque(rows)
+        self.size_bytes = sum(size for _, size in self._rows)
+
+    @property
+    def first_no(self) -> int | None:
+        """Number of the oldest row, None when there is none."""
+        try:
+            return self._rows[0][0]
+        except IndexError:
+            return None
+
+    @property
+    def last_no(self) -> int | None:
+        """Number of the newest row, None when there is none."""
+        try:
+            return self._rows[-1][0]
+        except IndexError:
+            return None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, no: int, size_bytes: int) -> None:
+        """A row was written."""
+        self._rows.append((no, size_bytes))
+        self.size_bytes += size_bytes
+
+    def drop_to(self, no: int) -> None:
+        """The rows up to this number are gone."""
+        rows = self._rows
+        while rows and rows[0][0] <= no:
+            self.size_bytes -= rows.popleft()[1]
