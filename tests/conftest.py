@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark_session import spark as spark  # a fixture for all suites
+
 HERE = Path(__file__).parent
 SUITES = {"interop", "kill", "simulation"}
 

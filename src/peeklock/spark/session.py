@@ -1,0 +1,63 @@
+"""A Spark session in this process, set up by pip alone.
+
+Owns: the environment that Spark starts in, and defaults for one machine. Must not know: what the session is
+for. Under spark-submit or on a cluster the session that is there is taken as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from peeklock.spark.java import use_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DEFAULTS: Final = {
+    "spark.log.level": "ERROR",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",  # as the broker's times
+    "spark.ui.enabled": "false",  # it would listen on every address of the machine
+    "spark.ui.showConsoleProgress": "false",  # the jobs show their own
+}
+
+
+class SparkMissing(Exception):
+    """pyspark is not installed; the text says how to get it."""
+
+
+def spark_session(app_name: str, master: str = "local[*]", **conf: str) -> SparkSession:
+    """Give a session: the one that is active, else a new one.
+
+    Settings go by their names: `spark_session("x", **{"spark.driver.memory": "2g"})`. They, `master` and
+    our defaults count only for a new session.
+
+    Raises:
+        SparkMissing: pyspark is not installed.
+        JavaMissing: there is no Java to run it.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkMissing(f"Spark is not installed ({error}): run pip install 'peeklock[spark]'") from None
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    builder = SparkSession.builder.appName(app_name)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started a Java, and knows the master
+        use_java()
+        # Workers would else be the first `python3` on PATH, which may lack our packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.master(master)
+        if master.startswith("local"):
+            # The driver's name would else be looked up, and may lead to an address that is not there.
+            builder = builder.config("spark.driver.host", "127.0.0.1")
+            builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+        for name, value in _DEFAULTS.items():
+            builder = builder.config(name, value)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
