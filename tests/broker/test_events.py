@@ -1,0 +1,266 @@
+"""What is recorded of a message's life. That no life begins or ends unrecorded is checked by the playbook at
+every step of every test of this room."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from peeklock.amqp import codec
+from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.broker.commands import Address, CancelScheduled, Complete, RenewLocks, Send
+from peeklock.broker.effects import Deliver, Done
+from peeklock.broker.events import FLUSH_MS, Event, EventType
+from peeklock.broker.message import Message, MessageState
+from peeklock.rules.filters import FalseFilter
+from tests.broker.playbook import MINUTE_MS, START_MS, Broker
+
+DEAD = "orders/$deadletterqueue"
+
+
+@pytest.fixture
+def broker() -> Broker:
+    broker = Broker()
+    broker.create(lock_duration_ms=MINUTE_MS, max_delivery_count=2)
+    broker.events.clear()
+    return broker
+
+
+def told(broker: Broker) -> list[tuple[str, str | None, int]]:
+    """Give (type, queue, number) of what was recorded since the last call, and forget it."""
+    found = [(EventType(event.type).name, event.queue_name, event.sequence_number) for event in broker.events]
+    broker.events.clear()
+    return found
+
+
+def last(broker: Broker, kind: EventType) -> Event:
+    return [event for event in broker.events if event.type == kind][-1]
+
+
+def delivered(broker: Broker) -> Deliver:
+    (delivery,) = broker.receive()
+    return delivery
+
+
+def test_a_life_from_sending_to_completion(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.send(size=77)
+    broker.jump(5)
+    delivery = delivered(broker)
+    broker.jump(7)
+    broker.complete(delivery)
+    enqueued, given, completed = broker.events
+    assert [event.at_ms for event in broker.events] == [START_MS, START_MS + 5, START_MS + 12]
+    assert told(broker) == [("ENQUEUED", "orders", 1), ("DELIVERED", "orders", 1), ("COMPLETED", "orders", 1)]
+    assert enqueued.size_bytes == 77
+    assert given.lock_token == completed.lock_token == delivery.lock_token
+    assert given.locked_until_ms == START_MS + 5 + MINUTE_MS
+    assert completed.enqueued_at_ms == START_MS
+    assert completed.connection_id == 1
+
+
+def test_counts_are_those_after_the_event(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.send()
+    broker.release(delivered(broker))
+    broker.renew(broker.receive()[0])
+    broker.advance(MINUTE_MS)
+    broker.abandon(delivered(broker))
+    counts = [(EventType(event.type).name, event.delivery_count) for event in broker.events]
+    assert counts == [
+        ("ENQUEUED", 0),
+        ("DELIVERED", 0),
+        ("RELEASED", 0),
+        ("DELIVERED", 0),
+        ("RENEWED", 0),
+        ("LOCK_LAPSED", 1),
+        ("DELIVERED", 1),
+        ("ABANDONED", 2),
+        ("DEAD_LETTERED", 2),
+        ("ENQUEUED", 2),
+    ]
+    assert last(broker, EventType.DEAD_LETTERED).reason == "MaxDeliveryCountExceeded"
+
+
+def test_a_broken_connection_is_told_of(broker: Broker) -> None:
+    """Req: X-03"""
+    link = broker.receiver(connection=3)
+    broker.send()
+    broker.credit(link, 1)
+    broker.drop(3)
+    lapsed = last(broker, EventType.LOCK_LAPSED)
+    assert (lapsed.reason, lapsed.delivery_count, lapsed.connection_id) == ("the connection broke", 1, 3)
+
+
+def test_a_dead_letter_goes_on_under_its_number(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.send()
+    broker.dead_letter(delivered(broker), reason="no such customer")
+    left = last(broker, EventType.DEAD_LETTERED)
+    assert (left.reason, left.related_entity, left.related_number) == ("no such customer", DEAD, 1)
+    broker.complete(broker.receive_dead()[0], queue_id=5)
+    assert told(broker)[2:] == [
+        ("DEAD_LETTERED", "orders", 1),
+        ("ENQUEUED", DEAD, 1),
+        ("DELIVERED", DEAD, 1),
+        ("COMPLETED", DEAD, 1),
+    ]
+
+
+def test_deferral_and_what_is_deleted_as_it_is_received(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.send()
+    broker.defer(delivered(broker))
+    assert last(broker, EventType.DEFERRED).state == MessageState.ACTIVE
+    broker.receive_deferred(1, deletes=True)
+    given = last(broker, EventType.DELIVERED)
+    assert (given.state, given.lock_token) == (MessageState.DEFERRED, None)
+    assert last(broker, EventType.COMPLETED).reason == "receive-and-delete"
+    broker.send()
+    broker.receive(deletes=True)
+    assert told(broker)[-3:] == [
+        ("ENQUEUED", "orders", 2),
+        ("DELIVERED", "orders", 2),
+        ("COMPLETED", "orders", 2),
+    ]
+
+
+def test_a_scheduled_message_goes_on_under_a_new_number(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.schedule(1_000, 2_000)
+    broker.one(CancelScheduled(Address("orders"), [2], broker.reply_to()), Done)
+    broker.advance(1_000)
+    assert last(broker, EventType.ACTIVATED).related_number == 3
+    assert last(broker, EventType.SCHEDULED).scheduled_at_ms == START_MS + 2_000
+    assert told(broker) == [
+        ("SCHEDULED", "orders", 1),
+        ("SCHEDULED", "orders", 2),
+        ("CANCELLED", "orders", 2),
+        ("ACTIVATED", "orders", 1),
+        ("ENQUEUED", "orders", 3),
+    ]
+
+
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_expiry_says_where_the_message_went(broker: Broker, dead_letters: bool) -> None:
+    """Req: X-03"""
+    broker.update(dead_lettering_on_expiration=dead_letters)
+    broker.send(ttl_ms=1_000)
+    broker.advance(1_000)
+    expired = last(broker, EventType.EXPIRED)
+    assert expired.expires_at_ms == START_MS + 1_000
+    assert expired.related_entity == (DEAD if dead_letters else None)
+
+
+def test_a_forwarded_message_is_followed(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.create("target")
+    broker.send(queue_id=8)
+    broker.update(forward_to="target")
+    broker.send()
+    assert told(broker)[-3:] == [
+        ("ENQUEUED", "orders", 1),
+        ("ENQUEUED", "target", 2),
+        ("FORWARDED", "orders", 1),
+    ]
+    broker.send()
+    forwarded = last(broker, EventType.FORWARDED)
+    assert (forwarded.related_entity, forwarded.related_number) == ("target", 3)
+
+
+def test_a_topic_says_how_many_copies_it_made(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.create_topic()
+    broker.subscribe("a")
+    broker.subscribe("b")
+    broker.events.clear()
+    broker.publish(topic_id=8)
+    assert last(broker, EventType.FORWARDED).related_number == 2
+    assert told(broker) == [
+        ("ENQUEUED", "news", 1),
+        ("ENQUEUED", "news/Subscriptions/a", 1),
+        ("ENQUEUED", "news/Subscriptions/b", 1),
+        ("FORWARDED", "news", 1),
+    ]
+
+
+def test_a_message_that_no_rule_chooses_is_told_of(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.create_topic()
+    broker.subscribe("a", FalseFilter())
+    broker.events.clear()
+    broker.publish(topic_id=8)
+    assert told(broker) == [("ENQUEUED", "news", 1), ("UNMATCHED", "news", 1)]
+
+
+def test_what_a_transaction_does_bears_its_id(broker: Broker) -> None:
+    """Req: X-03"""
+    link = broker.coordinator()
+    broker.send()
+    delivery = delivered(broker)
+    broker.events.clear()
+    transaction_id = broker.declare(link)
+    assert delivery.lock_token is not None
+    broker.enlist(transaction_id, Complete(4, delivery.lock_token, broker.reply_to()))
+    message = Message(3)
+    broker.enlist(transaction_id, Send(4, message, b"xyz", broker.reply_to()))
+    assert broker.events == []
+    broker.discharge(link, transaction_id)
+    assert {event.transaction_id for event in broker.events} == {transaction_id}
+    assert told(broker) == [("COMPLETED", "orders", 1), ("ENQUEUED", "orders", 2)]
+
+
+def test_the_properties_section_goes_along_and_the_whole_message_where_asked() -> None:
+    """Req: X-03"""
+    payload = encode_message(properties=Properties(message_id="m-1"), data=b"body")
+    for wanted in (False, True):
+        broker = Broker(captures_body=lambda name, wanted=wanted: wanted)
+        broker.create()
+        broker.do(Send(4, Message(len(payload)), payload, broker.reply_to()))
+        head = last(broker, EventType.ENQUEUED).head
+        assert head is not None
+        if wanted:
+            assert head == payload
+        else:
+            assert payload.startswith(head)
+            assert codec.decode(head)[0].value[0] == "m-1"
+
+
+def test_a_start_is_told_of_with_all_entities(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.restart()
+    assert [name for name, _, _ in told(broker)] == ["EPOCH_STARTED", "ENTITY_PRESENT"]
+    broker.restart()
+    settings = json.loads(last(broker, EventType.ENTITY_PRESENT).reason or "")
+    assert settings["kind"] == "queue"
+    assert settings["max_delivery_count"] == 2
+    assert settings["status"] == "Active"
+
+
+def test_sessions_are_told_of() -> None:
+    """Req: X-03"""
+    broker = Broker()
+    broker.create(requires_session=True)
+    broker.send(session_id="s")
+    opened = broker.accept("s", connection=3)
+    broker.credit(opened.link, 1)
+    broker.events.clear()
+    broker.drop(3)
+    assert told(broker) == [("LOCK_LAPSED", "orders", 1), ("SESSION_RELEASED", "orders", 0)]
+
+
+def test_what_nothing_durable_follows_asks_for_a_batch_within_a_second(broker: Broker) -> None:
+    """Req: X-03"""
+    broker.send()
+    delivery = delivered(broker)
+    namespace = broker.namespace
+    assert not namespace.events_due
+    assert delivery.lock_token is not None
+    renewal = RenewLocks(Address("orders"), [delivery.lock_token], broker.reply_to())
+    namespace.apply(renewal, broker.now_ms)  # and no batch takes what happened
+    assert namespace.next_deadline_ms() == broker.now_ms + FLUSH_MS
+    namespace.advance(broker.now_ms + FLUSH_MS)
+    assert namespace.events_due
+    assert [event.type for event in namespace.take_events() or []] == [EventType.RENEWED]
+    assert not namespace.events_due
