@@ -28,6 +28,7 @@ from peeklock.server.config_form import ConfigError
 from peeklock.server.export import Export, export_config
 from peeklock.server.reconcile import reconcile
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreTooNew
+from peeklock.store.format import FORMAT
 from peeklock.store.sqlite import SqliteStore
 from tests.golden.stores.make import (
     ALL,
@@ -166,8 +167,8 @@ def test_a_folder_that_cannot_be_read_says_why(folder: Path, tmp_path: Path) -> 
     meddle(database, "DROP TABLE kv")
     with pytest.raises(StoreFailed, match="could not read the definitions of"):
         export_config(folder)
-    meddle(database, "PRAGMA user_version = 4")
-    with pytest.raises(StoreTooNew, match="has format 4"):
+    meddle(database, f"PRAGMA user_version = {FORMAT + 1}")
+    with pytest.raises(StoreTooNew, match=f"has format {FORMAT + 1}"):
         export_config(folder)
 
 
