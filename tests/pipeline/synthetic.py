@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from peeklock.broker.descriptions import (
+    KINDS,
+    Description,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.events import EventType
 from peeklock.capture.schema import EVENT_VERSION, EVENTS
 
@@ -89,6 +96,7 @@ def make_log(
     ]
     log.partitioned = frozenset(partitioned_entities)
     log.with_sessions = frozenset(session_entities)
+    log.topics = frozenset(topics)
     log.detecting = frozenset([*entities, *partitioned_entities])
     log.dead_lettering = frozenset(entities[:1])
     for place, (name, story) in enumerate(groups):
@@ -250,6 +258,7 @@ class _Log:
     span_ms: int
     partitioned: frozenset[str] = frozenset()
     with_sessions: frozenset[str] = frozenset()
+    topics: frozenset[str] = frozenset()
     detecting: frozenset[str] = frozenset()
     dead_lettering: frozenset[str] = frozenset()
     names: dict[str, int] = field(default_factory=dict)
@@ -481,19 +490,7 @@ class _Log:
     def _presents(self, namespace: str) -> dict[str, pa.Array]:
         """Return the first batch: the epoch, then each entity with its settings."""
         entities = [name for name in self.names if not name.endswith("$deadletterqueue")]
-        settings = [
-            json.dumps(
-                {
-                    "LockDuration": "PT30S",
-                    "MaxDeliveryCount": 10,
-                    "RequiresSession": name in self.with_sessions,
-                    "RequiresDuplicateDetection": name in self.detecting,
-                    "DuplicateDetectionHistoryTimeWindow": "PT10M",
-                    "DeadLetteringOnMessageExpiration": name in self.dead_lettering,
-                }
-            )
-            for name in entities
-        ]
+        settings = [self._settings(name) for name in entities]
         count = 1 + len(entities)
         return {
             "namespace": pa.array([namespace] * count),
@@ -509,6 +506,26 @@ class _Log:
             "size_bytes": pa.array([0] * count),
             "broker_epoch": pa.array([1] * count),
         }
+
+    def _settings(self, name: str) -> str:
+        """Write settings as the broker does, so that whoever reads them has the real names."""
+        description: Description
+        if "/Subscriptions/" in name:
+            topic, _, subscription = name.partition("/Subscriptions/")
+            description = SubscriptionDescription(topic, subscription, lock_duration_ms=LOCK_MS)
+        elif name in self.topics:
+            description = TopicDescription(name)
+        else:
+            description = QueueDescription(
+                name,
+                lock_duration_ms=LOCK_MS,
+                requires_duplicate_detection=name in self.detecting,
+                requires_session=name in self.with_sessions,
+                dead_lettering_on_expiration=name in self.dead_lettering,
+                enable_partitioning=name in self.partitioned,
+            )
+        texts = {"kind": KINDS[type(description)].value, **asdict(description)}
+        return json.dumps({**texts, "status": description.status.value}, separators=(",", ":"))
 
 
 def _rank(group: Array) -> Array:
