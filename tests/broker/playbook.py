@@ -86,7 +86,7 @@ from peeklock.broker.effects import (
     SettlementFailed,
 )
 from peeklock.broker.errors import ServiceBusError
-from peeklock.broker.events import ENDS, Event, EventType
+from peeklock.broker.events import ENDS, Event, EventTuple, EventType
 from peeklock.broker.message import Message, MessageView, Routing
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
@@ -194,8 +194,9 @@ class Broker:
             self.namespace.check(self.now_ms)
             assert self.lives == stored_messages(self.namespace)
 
-    def _follow(self, events: list[Event]) -> None:
+    def _follow(self, tuples: list[EventTuple]) -> None:
         """Let lives begin and end as the events have it: each once, and none without the other."""
+        events = [Event._make(event) for event in tuples]
         self.events += events
         for event in events:
             life = (event.queue_id, event.sequence_number)

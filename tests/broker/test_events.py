@@ -262,5 +262,5 @@ def test_what_nothing_durable_follows_asks_for_a_batch_within_a_second(broker: B
     assert namespace.next_deadline_ms() == broker.now_ms + FLUSH_MS
     namespace.advance(broker.now_ms + FLUSH_MS)
     assert namespace.events_due
-    assert [event.type for event in namespace.take_events() or []] == [EventType.RENEWED]
+    assert [event[0] for event in namespace.take_events() or []] == [EventType.RENEWED]
     assert not namespace.events_due

@@ -42,7 +42,7 @@ class Attachments:
             target = self._entities.find(command.destination.path)
             target.require_target()
             destination = target.name
-        self._links.add(SenderLink(command.link, queue.queue_id, entity.links, command.name))
+        self._links.add(SenderLink(command.link, queue.queue_id, entity.links))
         effects.append(
             do.SenderOpened(
                 command.link,
@@ -116,6 +116,8 @@ class Attachments:
         connection = self._links.connections.get(command.connection_id)
         if connection is None:
             return
+        if self._shared.events is not None:
+            self._shared.events.begin_end(command.connection_id, now_ms)
         touched: dict[int, MessageQueue] = {}
         dropped = list(connection.locks.values())
         for opened in list(connection.links.values()):

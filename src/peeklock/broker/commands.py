@@ -71,8 +71,6 @@ class OpenSender:
     link: Link
     address: Address
     destination: Address | None = None
-    name: str | None = None
-    """As the peer calls the link; for the event log."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ An event is a plain tuple, since three of them are made for each message: the fi
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 FLUSH_MS = 1_000
 """So long at most an event that nothing durable follows waits for a batch."""
@@ -124,8 +124,13 @@ class Event(NamedTuple):
     session_id: str | None
     reason: str | None
     link_name: str | None
+    """With DELIVERED and what concerns sessions: the receiver's link, as its peer calls it."""
     transaction_id: bytes | None
     lock_token: bytes | None
     head: bytes | None
     """Of a new message: the encoded properties section, or the whole encoded message where bodies are
     captured."""
+
+
+EventTuple: TypeAlias = tuple[Any, ...]
+"""The fields of an `Event` without names, which costs a third of the time to make."""

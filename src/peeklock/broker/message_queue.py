@@ -354,7 +354,8 @@ class MessageQueue:
         lock.locked_until_ms = now_ms + self.lock_duration_ms
         self.locks[lock.token] = self.locks.pop(lock.token)  # to the end of the order in which they lapse
         if self.shared.events is not None:
-            self.shared.events.renewed(self, lock.message, lock.token, lock.locked_until_ms)
+            until_ms = lock.locked_until_ms
+            self.shared.events.message(EventType.RENEWED, self, lock.message, until_ms=until_ms)
         return lock.locked_until_ms
 
     def end(self, lock: Lock) -> None:
@@ -522,7 +523,7 @@ class MessageQueue:
         lock = Lock(token, message, self, locked_until_ms, holder, session)
         message.lock = self.locks[token] = holder[token] = lock
         if events is not None:
-            events.handed_over(self, message, token, lock.until_ms())
+            events.message(EventType.DELIVERED, self, message, until_ms=lock.until_ms())
         if session is None:
             self.wake(locked_until_ms)
         return MessageView(message, token, locked_until_ms, message.delivery_count, ttl_ms, message.state)

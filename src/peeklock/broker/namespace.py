@@ -36,7 +36,7 @@ from peeklock.broker.errors import (
     InvalidOperation,
     ServiceBusError,
 )
-from peeklock.broker.events import Event, EventType
+from peeklock.broker.events import EventTuple, EventType
 from peeklock.broker.forwarding import Forwarding
 from peeklock.broker.idle import IdleDeletion
 from peeklock.broker.integrity import check_queue
@@ -232,7 +232,7 @@ class Namespace:
         """Whether events have waited long enough for a batch of their own."""
         return self._events is not None and self._events.due
 
-    def take_events(self) -> list[Event] | None:
+    def take_events(self) -> list[EventTuple] | None:
         """Give what happened since the last call; None while nothing is recorded."""
         return None if self._events is None else self._events.take()
 

@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 class SenderLink:
     """A link over which somebody sends to a queue."""
 
-    __slots__ = ("link", "name", "queue_id", "siblings")
+    __slots__ = ("link", "queue_id", "siblings")
 
-    def __init__(
-        self, link: Link, queue_id: int, siblings: dict[Link, AnyLink], name: str | None = None
-    ) -> None:
+    def __init__(self, link: Link, queue_id: int, siblings: dict[Link, AnyLink]) -> None:
         self.link = link
-        self.name = name  # as its peer calls it
         self.queue_id = queue_id
         self.siblings = siblings  # the links of its entity
 
@@ -85,8 +82,6 @@ class Coordinator:
     """A link over which transactions are declared and discharged."""
 
     __slots__ = ("link", "siblings")
-
-    name: str | None = None
 
     def __init__(self, link: Link) -> None:
         self.link = link

@@ -54,7 +54,7 @@ class Shared:
         self.tokens = tokens
         self.timers = Timers()
         self.links = Links()
-        self.events = None if captures_body is None else Recorder(self.timers, self.links, captures_body)
+        self.events = None if captures_body is None else Recorder(self.timers, captures_body)
         self.issued: list[Issuer] = []  # which issued numbers since somebody asked
         self.copies = 0  # that the command under way has made of messages to topics
         self.failed_evaluations = 0  # of rules, since start

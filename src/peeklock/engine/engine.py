@@ -36,7 +36,7 @@ from peeklock.broker.changes import (
 )
 from peeklock.broker.commands import Command
 from peeklock.broker.effects import Effect
-from peeklock.broker.events import Event
+from peeklock.broker.events import EventTuple
 from peeklock.broker.message import Message
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger, extra_bytes, numbers_bytes
@@ -72,7 +72,7 @@ class Decisions(Protocol):
     @property
     def events_due(self) -> bool: ...
 
-    def take_events(self) -> list[Event] | None: ...
+    def take_events(self) -> list[EventTuple] | None: ...
 
     def restore_entity(self, entity: EntityStored) -> None: ...
 

@@ -199,8 +199,7 @@ class Links:
         if wish.kind is LinkKind.SEND:
             to = wish.destination
             link = SenderLink(self._context, event, number, wish.node, to)
-            destination = to.address if to else None
-            self._context.commands.append(OpenSender(link.link, address, destination, event.name))
+            self._context.commands.append(OpenSender(link.link, address, to.address if to else None))
         elif wish.kind is LinkKind.COORDINATE:
             link = CoordinatorLink(self._context, event, number, wish.node)
             self._context.commands.append(OpenCoordinator(link.link))

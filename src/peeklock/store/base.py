@@ -19,7 +19,7 @@ from peeklock.broker.changes import (
     NumbersIssued,
     RuleStored,
 )
-from peeklock.broker.events import Event
+from peeklock.broker.events import EventTuple
 from peeklock.store.event_backlog import EventBacklog
 
 
@@ -57,7 +57,7 @@ class Batch:
     """Body rows in which nothing lives any more."""
     truncate_before: int = 0
     """Frames with a lower number may be forgotten: all that still holds in them was re-emitted."""
-    events: list[Event] | None = None
+    events: list[EventTuple] | None = None
     """What happened; None while capture is off. While it is on each batch has an event row, if an empty one:
     a missing number is a gap."""
     events_exported_to: int = 0

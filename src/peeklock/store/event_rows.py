@@ -4,9 +4,10 @@ Owns: the bytes of an event row. Must not know: where it is kept, what the event
 
 A row is `version u8, crc32 u32, number u64, count u32` and then, deflated, its columns: for each field of
 `Event` the values of all events one after another, since that takes a third of the time of records and a
-reader can use a column as it is. Integers are little-endian, of one width a column. A text stands once a row,
-in a table in front; a column of texts holds places in it, 0 for none. A column of bytes holds a length for
-each event, and then what is not empty. The checksum is that of a frame: see `frames`.
+reader can use a column as it is. In front stands for each column whether it is there: one of nothing but
+zeros or None is not. Integers are little-endian, of one width a column. A text stands once a row, in a table
+in front; a column of texts holds places in it, 0 for none. A column of bytes holds a length for each event,
+and then what is not empty. The checksum is that of a frame: see `frames`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
-from peeklock.broker.events import Event
+from peeklock.broker.events import Event, EventTuple
 from peeklock.store.base import StoreDamaged
 
 ROW_VERSION = 1
@@ -63,6 +65,9 @@ assert len(INTEGERS) + len(TEXTS) + len(BINARIES) == len(Event._fields), "each f
 assert array("I").itemsize == 4, "array's I is 4 bytes wide wherever this runs"
 
 
+_NONE = {None}
+
+
 @dataclass(slots=True)
 class Columns:
     """A row as columns, for readers that want no objects."""
@@ -80,29 +85,39 @@ class Columns:
     """Of each column of bytes: the values after one another."""
 
 
-def pack(events: Sequence[tuple[object, ...]]) -> bytes:
+def pack(events: Sequence[EventTuple]) -> bytes:
     """Encode the columns of a batch's events; `seal` makes a row of it. To be called when they happen: it is
     the cheaper half, and events may hold what changes."""
     if not events:
         return b""
-    columns: list[Sequence[object]] = list(zip(*events, strict=True))
-    texts: dict[object, int] = {None: 0}
+    columns: list[tuple[Any, ...]] = list(zip(*events, strict=True))
+    texts: dict[str | None, int] = {None: 0}
+    there = bytearray(len(columns))
     parts: list[bytes] = []
     for place, code in _INTEGERS:
-        parts.append(_little(array(code, columns[place])).tobytes())  # type: ignore[arg-type]  # ints, by Event
+        column = columns[place]
+        if any(column):
+            there[place] = 1
+            parts.append(_little(array(code, column)).tobytes())
     for place in _TEXTS:
         column = columns[place]
-        for text in set(column):
-            texts.setdefault(text, len(texts))
-        parts.append(_little(array("I", map(texts.__getitem__, column))).tobytes())
+        different = set(column)
+        if different != _NONE:
+            there[place] = 1
+            for text in different:
+                texts.setdefault(text, len(texts))
+            parts.append(_little(array("I", map(texts.__getitem__, column))).tobytes())
     for place in _BINARIES:
-        values = columns[place]
-        parts.append(_little(array("I", [len(value) if value else 0 for value in values])).tobytes())  # type: ignore[arg-type]  # bytes or None, by Event
-        parts.append(b"".join(filter(None, values)))  # type: ignore[arg-type]  # as above
+        values = [value or b"" for value in columns[place]]
+        joined = b"".join(values)
+        if joined:
+            there[place] = 1
+            parts.append(_little(array("I", map(len, values))).tobytes())
+            parts.append(joined)
     del texts[None]
     encoded = [str(text).encode("utf-8", "surrogatepass") for text in texts]
     table = [_COUNT.pack(len(encoded)), _little(array("I", map(len, encoded))).tobytes(), *encoded]
-    return b"".join((_COUNT.pack(len(events)), *table, *parts))
+    return b"".join((_COUNT.pack(len(events)), there, *table, *parts))
 
 
 def seal(no: int, packed: bytes) -> bytes:
@@ -184,19 +199,31 @@ class _Taker:
 
 
 def _columns(taker: _Taker, count: int) -> Columns:
+    there = taker.bytes(len(Event._fields))
     (text_count,) = _COUNT.unpack(taker.bytes(_COUNT.size))
     lengths = taker.array("I", text_count).tolist()
     texts: list[str | None] = [None]
     texts += [str(taker.bytes(length), "utf-8", "surrogatepass") for length in lengths]
-    integers = {name: taker.array(code, count) for name, code in INTEGERS.items()}
-    places = {name: taker.array("I", count) for name in TEXTS}
+    integers = {
+        name: taker.array(code, count) if there[_PLACE_OF_FIELD[name]] else _zeros(code, count)
+        for name, code in INTEGERS.items()
+    }
+    places = {
+        name: taker.array("I", count) if there[_PLACE_OF_FIELD[name]] else _zeros("I", count)
+        for name in TEXTS
+    }
     if any(max(column) > text_count for column in places.values()):
         raise ValueError("it names a text that it does not have")
     columns = Columns(count, integers, texts, places, {}, {})
     for name in BINARIES:
-        sizes = columns.lengths[name] = taker.array("I", count)
+        is_there = there[_PLACE_OF_FIELD[name]]
+        sizes = columns.lengths[name] = taker.array("I", count) if is_there else _zeros("I", count)
         columns.binaries[name] = taker.bytes(sum(sizes))
     return columns
+
+
+def _zeros(code: str, count: int) -> memoryview:
+    return memoryview(array(code, bytes(count * array(code).itemsize)))
 
 
 def _swapped(values: array[int]) -> array[int]:
