@@ -1,0 +1,207 @@
+"""The folder of an event log: its segments, whose it is, and who may write to it.
+
+Owns: names and places of segments, the lock, the mark that ties the folder to a store, retention. Must not
+know: events, Arrow.
+
+    DIR/_capture.lock                 held by the exporter for as long as it lives
+    DIR/_capture.json                 the id of the log; the store's folder has the same in `event-log.json`
+    DIR/.events-<first>.tmp           the segment that is being written
+    DIR/event_date=YYYY-MM-DD/event_hour=HH/events-<first batch>-<last batch>.parquet
+
+A segment gets its name when it is durable, and says there which batches it holds, so the folder itself is the
+only memory of how far the log goes. Spark passes over names that begin with a dot or an underscore.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+LOCK_NAME = "_capture.lock"
+MARK_NAME = "_capture.json"
+STORE_MARK_NAME = "event-log.json"
+"""The mark's name in the folder of the store."""
+
+_SEGMENT = re.compile(r"events-(\d{20})-(\d{20})\.parquet")
+_HOUR = re.compile(r"event_date=(\d{4})-(\d\d)-(\d\d)")
+_LEFTOVER = re.compile(r"\.events-\d{20}\.tmp")
+
+
+class LogRefused(Exception):
+    """The folder cannot be written to; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """One file of the log."""
+
+    first_no: int
+    last_no: int
+    path: Path
+    size_bytes: int
+
+    @property
+    def hour(self) -> datetime:
+        """The hour in which its first event happened, UTC."""
+        found = _HOUR.fullmatch(self.path.parent.parent.name)
+        assert found is not None
+        year, month, day = map(int, found.groups())
+        return datetime(year, month, day, int(self.path.parent.name.removeprefix("event_hour=")), tzinfo=UTC)
+
+
+class LogFolder:
+    """The folder, for the one process that writes there."""
+
+    def __init__(self, folder: Path) -> None:
+        """Name the folder; nothing is touched before `take`."""
+        self.path = folder
+        self.segments: list[Segment] = []
+        """Oldest first, once taken."""
+        self._lock: int | None = None
+
+    @property
+    def last_no(self) -> int:
+        """The last batch in the log, 0 when it is empty."""
+        return self.segments[-1].last_no if self.segments else 0
+
+    def take(self, store: Path, tell_wait: Callable[[], None]) -> None:
+        """Wait until no other process writes here, then make ready to.
+
+        Args:
+            store: the folder of the store whose events these are.
+            tell_wait: called when there is another process to wait for.
+
+        Raises: LogRefused, OSError.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell_wait()
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._compare_marks(store)
+        for name in os.listdir(self.path):
+            if _LEFTOVER.fullmatch(name):
+                (self.path / name).unlink()
+        self.segments = self._find_segments()
+
+    def release(self) -> None:
+        """Let the next one write here."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _compare_marks(self, store: Path) -> None:
+        ours, theirs = self.path / MARK_NAME, store / STORE_MARK_NAME
+        log_id, store_id = _read_mark(ours), _read_mark(theirs)
+        if log_id is None and self._find_segments():
+            raise LogRefused(
+                f"{self.path} has segments of an event log, but no {MARK_NAME} that says whose: "
+                "put it back, or name an empty folder with --capture"
+            )
+        if log_id is not None and log_id != store_id:
+            raise LogRefused(
+                f"{self.path} is the event log of another store than {store}: "
+                "name the folder that belongs to it, or an empty one, with --capture"
+            )
+        if store_id is None:
+            store_id = str(uuid.uuid4())
+            _write_mark(theirs, store_id)
+        if log_id is None:
+            _write_mark(ours, store_id)
+
+    def _find_segments(self) -> list[Segment]:
+        segments = []
+        for path in self.path.glob("event_date=*/event_hour=*/events-*.parquet"):
+            if found := _SEGMENT.fullmatch(path.name):
+                segments.append(Segment(int(found[1]), int(found[2]), path, path.stat().st_size))
+        return sorted(segments)
+
+    def draft(self, first_no: int) -> Path:
+        """Give the name of a segment that is being written."""
+        return self.path / f".events-{first_no:020}.tmp"
+
+    def publish(self, draft: Path, first_no: int, last_no: int, hour: datetime) -> Segment:
+        """Give a finished segment, whose bytes are durable, its name; durable too when this returns."""
+        folder = self.path / f"event_date={hour:%Y-%m-%d}" / f"event_hour={hour:%H}"
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            _sync(folder.parent)
+            _sync(self.path)
+        path = folder / f"events-{first_no:020}-{last_no:020}.parquet"
+        draft.rename(path)
+        _sync(folder)
+        segment = Segment(first_no, last_no, path, path.stat().st_size)
+        self.segments.append(segment)
+        return segment
+
+    def retain(self, keep_days: float | None, keep_bytes: int | None) -> list[Segment]:
+        """Remove the oldest segments that are more than is kept, never the newest; answer which.
+
+        Args:
+            keep_days: how long events are kept; by the hour of their segment.
+            keep_bytes: how much all segments may take.
+        """
+        removed: list[Segment] = []
+        size_bytes = sum(segment.size_bytes for segment in self.segments)
+        while len(self.segments) > 1:
+            oldest = self.segments[0]
+            too_much = keep_bytes is not None and size_bytes > keep_bytes
+            too_old = keep_days is not None and _age(oldest.hour) > timedelta(days=keep_days)
+            if not too_much and not too_old:
+                break
+            oldest.path.unlink(missing_ok=True)
+            for folder in (oldest.path.parent, oldest.path.parent.parent):
+                with contextlib.suppress(OSError):  # others are in it
+                    folder.rmdir()
+            size_bytes -= oldest.size_bytes
+            removed.append(self.segments.pop(0))
+        return removed
+
+
+def _age(hour: datetime) -> timedelta:
+    """Give how long ago an hour ended."""
+    return datetime.fromtimestamp(time.time(), UTC) - hour - timedelta(hours=1)
+
+
+def _read_mark(path: Path) -> str | None:
+    """Raises: LogRefused."""
+    try:
+        return str(json.loads(path.read_text())["id"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogRefused(
+            f"{path} cannot be read ({error}): the other one, of the log or of its store, has the same id; "
+            "copy it"
+        ) from None
+
+
+def _write_mark(path: Path, log_id: str) -> None:
+    """Write the whole mark or none."""
+    draft = path.with_name(f".{path.name}.tmp")
+    with draft.open("w") as file:
+        file.write(json.dumps({"id": log_id}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
