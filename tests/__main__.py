@@ -19,7 +19,7 @@ from threading import Timer
 
 PYTHON = sys.executable
 PYTEST = (PYTHON, "-m", "pytest", "-q")
-CORE = "not interop and not kill and not simulation"
+CORE = "not interop and not kill and not simulation and not spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,11 @@ ALL = (
     Step("core tests", (*PYTEST, "-n", "2", "-m", CORE), 180),
     Step("simulation tests", (*PYTEST, "-n", "2", "-m", "simulation"), 60),
     Step("simulation, seeds 0 to 199", (PYTHON, "-m", "tests.simulation", "--seeds", "0:200"), 120),
-    Step("kill loops", (*PYTEST, "-m", "kill"), 60),
+    Step("kill loops", (*PYTEST, "-m", "kill and not spark"), 60),
     # Clients mostly wait, so that more processes than cores pay.
     Step("official client", (*PYTEST, "-n", "8", "--dist", "worksteal", "-m", "interop"), 120),
+    # One process: they share one Spark session, which uses both cores.
+    Step("spark", (*PYTEST, "-m", "spark"), 120),
 )
 
 SOAK = (
