@@ -15,6 +15,10 @@ from peeklock.amqp import codec
 from peeklock.amqp.messaging import Properties, encode_message, scan
 from peeklock.broker.changes import (
     Change,
+    ClaimRemoved,
+    ClaimStored,
+    CursorRemoved,
+    CursorStored,
     EntityRemoved,
     EntityStored,
     MessageIdSeen,
@@ -228,7 +232,10 @@ class Broker:
         for rule in rules.values():
             if rule.entity_id not in removed:
                 self.namespace.restore_rule(rule)
-        kinds = (MessageStored, MessageRemoved, NumbersIssued, MessageIdSeen)
+        kinds = (
+            MessageStored, MessageRemoved, NumbersIssued, MessageIdSeen,
+            CursorStored, CursorRemoved, ClaimStored, ClaimRemoved,
+        )  # fmt: skip
         journal = [copy.copy(fact) for fact in self.facts if isinstance(fact, kinds)]
         for fact in journal:
             if isinstance(fact, MessageStored | MessageRemoved):

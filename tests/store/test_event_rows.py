@@ -39,7 +39,30 @@ EVENTS = st.builds(
     head=BYTES,
 )
 SOME = [
-    Event(4, 5, 8, "orders", n, n, 0, 0, 1024, 5, 0, 0, 30_005, 0, 3, None, "s", None, "r", None, b"t" * 16, None)
+    Event(
+        4,
+        5,
+        8,
+        "orders",
+        n,
+        n,
+        0,
+        0,
+        1024,
+        5,
+        0,
+        0,
+        30_005,
+        0,
+        3,
+        None,
+        "s",
+        None,
+        "r",
+        None,
+        b"t" * 16,
+        None,
+    )
     for n in range(3)
 ]
 

@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.peek_lock import Claim
 
 
 def browse(
@@ -28,12 +29,19 @@ def browse(
         bytes_max -= message.size_bytes + len(message.overlay or b"")
         if views and bytes_max < 0:
             break
-        # Only the message's own time-to-live is shown to who looks (E-05).
-        ttl_ms = message.ttl_ms
-        if message.expires_at_ms != NEVER_MS:
-            ttl_ms = message.expires_at_ms - message.enqueued_at_ms
-        views.append(MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state))
+        views.append(view_of(message))
     return views
+
+
+def view_of(message: Message) -> MessageView:
+    """Show a message to who only looks at it."""
+    # Only the message's own time-to-live is shown to who looks (E-05).
+    ttl_ms = message.ttl_ms
+    if message.expires_at_ms != NEVER_MS:
+        ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+    held = message.lock
+    cursor = held.cursor.name if isinstance(held, Claim) else None
+    return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state, cursor=cursor)
 
 
 def oldest_unlocked(

@@ -10,7 +10,7 @@ is always next (L-07).
 
 from __future__ import annotations
 
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from peeklock.broker.changes import Change
@@ -42,11 +42,15 @@ class Line(Protocol):
     def take(self, queue: MessageQueue) -> Message | None:
         """Give the available message with the lowest position, which is no longer available then."""
 
+    def give_back(self, position: int) -> None:
+        """Let the message at a position be available again."""
+
 
 class QueueLine:
     """The line of a queue without sessions.
 
-    fresh      at or after `cursor`, never handed out since start
+    fresh      at or after `cursor`, never handed out since start; a message held for a `Cursor` may stand
+               among them after a restart
     returned   its position is in the heap `returned`, always before the cursor
     """
 
@@ -66,14 +70,31 @@ class QueueLine:
             message = active.get(heappop(self.returned))
             if message is not None:
                 return message
-        if self.cursor >= queue.next_position:
-            return None
-        message = active.first_from(self.cursor)
-        self.cursor = queue.next_position if message is None else message.position + 1
-        return message
+        while self.cursor < queue.next_position:
+            message = active.first_from(self.cursor)
+            if message is None:
+                self.cursor = queue.next_position
+                return None
+            self.cursor = message.position + 1
+            if message.lock is None:
+                return message
+        return None
+
+    def give_back(self, position: int) -> None:
+        """Let the message at a position be available again; the cursor comes to those that are before it."""
+        if position < self.cursor:
+            heappush(self.returned, position)
+
+    def pass_over_claimed(self, queue: MessageQueue) -> None:
+        """Begin behind the messages in front that are held for cursors."""
+        for message in queue.active:
+            if message.lock is None:
+                self.cursor = message.position
+                return
 
     def look_again(self) -> None:
-        """Begin at the start: what was passed over may be receivable now. Nothing may be locked."""
+        """Begin at the start: what was passed over may be receivable now. Nothing may be locked, but for a
+        cursor."""
         self.returned = []
         self.cursor = 0
 

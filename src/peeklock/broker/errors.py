@@ -79,6 +79,18 @@ class RuleAlreadyExists(ServiceBusError):
     """The subscription has a rule of that name already."""
 
 
+class CursorNotFound(ServiceBusError):
+    """The queue has no cursor of that name (any more)."""
+
+
+class ClaimNotFound(ServiceBusError):
+    """The cursor has made no claim of that number."""
+
+
+class ClaimCommitted(ServiceBusError):
+    """The claim was committed: what it held is gone."""
+
+
 class MessageNotFound(ServiceBusError):
     """No message with that sequence number in the state asked for."""
 

@@ -6,6 +6,7 @@ Owns: the comparison, for tests and simulation. Must not know: how a queue got t
 from __future__ import annotations
 
 from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
+from peeklock.broker.peek_lock import Claim
 from peeklock.broker.sequence_numbers import number_of
 
 
@@ -13,6 +14,8 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
     """Compare all indexes of a queue with each other; an assertion fails when they do not agree."""
     returned = set(queue.line.returned)
     assert len(returned) == len(queue.line.returned)
+    assert all(position < queue.line.cursor for position in returned)
+    claimed = 0
     for table, state in ((queue.active, ACTIVE), (queue.deferred, DEFERRED), (queue.scheduled, SCHEDULED)):
         table.check()
         for message in table:
@@ -24,8 +27,11 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
                 assert queue.numbers.get(queue.key_of(message.sequence_number)) is message
             assert (message.session_id is not None) == (queue.sessions is not None)
             assert message.routing is None
-            if message.lock is not None:
+            if isinstance(message.lock, Claim):
+                claimed += 1
+            elif message.lock is not None:
                 assert queue.locks[message.lock.token] is message.lock
+            if message.lock is not None:
                 assert message.position not in returned
     if queue.sessions is None:
         for message in queue.active:
@@ -49,6 +55,9 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
         queue.sessions.check(now_ms)
         assert queue.timer_ms <= queue.sessions.next_ms()
     assert queue.timer_ms <= queue.forward_due_ms
+    assert claimed == (0 if queue.cursors is None else queue.cursors.claimed_count)
+    if queue.cursors is not None:
+        queue.cursors.check()
     if queue.expiry is not None:
         queue.expiry.check()
         assert queue.timer_ms <= queue.expiry.next_ms()

@@ -7,12 +7,12 @@ clocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from peeklock.broker.peek_lock import Lock
+    from peeklock.broker.peek_lock import Claim, Lock
 
 NEVER_MS = 0
 """`expires_at_ms` of a message without a time-to-live of its own; the entity's default decides for it."""
@@ -115,7 +115,7 @@ class Message:
         self.hops = 0  # entities it was forwarded from
         self.dead_letter_source: str | None = None  # entity it was forwarded from as a dead letter
         self.overlay: bytes | None = None  # encoded AMQP map of changed application properties
-        self.lock: Lock | None = None
+        self.lock: Lock | Claim | None = None
         self.body_row = 0  # given by the engine when the body is placed
         self.body_slot = 0
         self.journal_no = 0  # number of the batch that holds this message's last record; 0 = not yet recorded
@@ -166,3 +166,5 @@ class MessageView:
     ttl_ms: int | None
     """What header.ttl shall say (E-05), None = absent."""
     state: MessageState
+    cursor: str | None = field(default=None, kw_only=True)
+    """Name of the cursor that holds it, for who looks at it."""

@@ -11,6 +11,7 @@ Theory of operation. A message stands in exactly one table, by its durable state
 
     waiting    in the queue's line, or in its session's (`delivery`)
     locked     `message.lock` is set and `locks` knows the token
+    claimed    `message.lock` is the claim of a cursor (`cursors`)
     expired    passed over by a delivery, until the sweep of the same instant takes it away
     parked     the queue forwards, and it has not been passed on yet
 
@@ -27,7 +28,6 @@ and `numbers` finds messages by the key of theirs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappush
 from typing import TYPE_CHECKING
 
 from peeklock.broker import arrival, delivery
@@ -46,6 +46,7 @@ from peeklock.broker.shared import Shared
 from peeklock.broker.timers import FAR_MS, Activation, Expiry
 
 if TYPE_CHECKING:
+    from peeklock.broker.cursors import Cursors
     from peeklock.broker.fan_out import FanOut
 
 ACTIVE = MessageState.ACTIVE
@@ -63,6 +64,7 @@ class MessageQueue:
         "active",
         "checks_sends",
         "copied_by",
+        "cursors",
         "dead_letter_on_expiry",
         "dead_letters",
         "default_ttl_ms",
@@ -142,6 +144,7 @@ class MessageQueue:
         self.duplicates: Duplicates | None = None
         self.partitions: Partitions | None = None
         self.sessions: MessageSessions | None = None
+        self.cursors: Cursors | None = None  # from the first one on
 
         self.active = MessageTable()
         self.deferred = MessageTable()
@@ -218,6 +221,7 @@ class MessageQueue:
         self.timer_ms = FAR_MS
         self.locks = {}
         self.line = delivery.QueueLine()
+        self.cursors = None
 
     # Arrival (see `arrival`)
 
@@ -334,7 +338,7 @@ class MessageQueue:
             if counted or overlay is not None:
                 changes.append(MessageStored(self.queue_id, message))
             if message.state is ACTIVE:
-                self._return(message)
+                self.return_to_line(message)
 
     def drop_locks(self, effects: list[Effect]) -> None:
         """End all locks, not counted: the entity changed (L-12). What has expired meanwhile is left to the
@@ -345,7 +349,7 @@ class MessageQueue:
                 events.message(EventType.RELEASED, self, lock.message, reason="the entity was changed")
             self.end(lock)
             if lock.message.state is ACTIVE:
-                self._return(lock.message)
+                self.return_to_line(lock.message)
         if self.sessions is not None:
             self.sessions.drop_locks(effects)
 
@@ -366,9 +370,10 @@ class MessageQueue:
         lock.message.lock = None
         lock.transaction = None
 
-    def _return(self, message: Message) -> None:
+    def return_to_line(self, message: Message) -> None:
+        """Let an active message that is not held any more be available at its place."""
         if self.sessions is None:
-            heappush(self.line.returned, message.position)
+            self.line.give_back(message.position)
         else:
             self.sessions.given_back(message)
         if self.forward_to is not None:
@@ -460,6 +465,8 @@ class MessageQueue:
             work += steps
         if self.forward_due_ms <= now_ms:
             work += self.shared.forwarding.pass_on_stored(self, now_ms, count_max, changes, effects)
+        if self.cursors is not None and self.cursors.next_ms() <= now_ms:
+            work += self.cursors.advance(now_ms, count_max, changes, effects)
         if self.duplicates is not None:
             next_ms = self.duplicates.next_ms()
             if next_ms is not None and next_ms <= now_ms:
@@ -497,6 +504,8 @@ class MessageQueue:
                 break
         if self.expiry is not None:
             next_ms = min(next_ms, self.expiry.next_ms())
+        if self.cursors is not None:
+            next_ms = min(next_ms, self.cursors.next_ms())
         if self.duplicates is not None:
             purge_ms = self.duplicates.next_ms()
             if purge_ms is not None:

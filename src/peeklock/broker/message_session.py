@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from peeklock.broker.changes import (
@@ -28,6 +28,7 @@ from peeklock.broker.message import Message
 from peeklock.broker.receivers import ReceiverLink, Receivers
 
 if TYPE_CHECKING:
+    from peeklock.broker.cursors import Cursor
     from peeklock.broker.message_queue import MessageQueue
 
 COMPACT_MIN = 64
@@ -64,6 +65,8 @@ class MessageSession:
         "_next",
         "_positions",
         "active",
+        "claimed",
+        "cursor",
         "deferred",
         "lock",
         "receivers",
@@ -81,6 +84,8 @@ class MessageSession:
         self.scheduled = 0
         self.state: Message | None = None
         self.lock: SessionLock | None = None
+        self.claimed = 0  # active messages held for a cursor
+        self.cursor: Cursor | None = None  # which holds the session as long as it holds one of them
         self.receivers = NOBODY  # its holder, while that has credit; an own one only while it is held
         self.returned: list[int] = []
         self.touched = False  # something became available for its holder
@@ -116,11 +121,19 @@ class MessageSession:
         while at < end:
             message = active.get(positions[at])
             at += 1
-            if message is not None:
+            if message is not None and message.lock is None:
                 self._next = at
                 return message
         self._next = at
         return None
+
+    def give_back(self, position: int) -> None:
+        """Let the message at a position be available again, unless it is still to come."""
+        at = self._next
+        if self._looked_at is not None and at >= self._kept:
+            at = max(at, self._looked_at)  # nothing stands between them
+        if at == len(self._positions) or position < self._positions[at]:
+            heappush(self.returned, position)
 
     def add(self, position: int) -> None:
         """Take notice of a message stored with the highest position so far."""
@@ -156,7 +169,8 @@ class MessageSession:
             self._looked_at = None
 
     def look_again(self) -> None:
-        """Begin at the start: what was passed over may be receivable now. Nothing may be locked."""
+        """Begin at the start: what was passed over may be receivable now. Nothing may be locked, but for a
+        cursor."""
         self.returned = []
         self._next = 0
 

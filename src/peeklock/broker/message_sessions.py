@@ -9,6 +9,7 @@ unsettled returns when the lock ends.
 
     available   not held, and with an active message; in the order in which they became so (G-06)
     held        by one receiver link, in the order in which the locks lapse: all last equally long
+    claimed     a cursor holds messages of it (see `cursors`), and so the session
     idle        neither: only deferred or scheduled messages, or a state
 
 A receiver that wants any session is served from `available`, or waits in `waiting`. So at the end of each
@@ -35,10 +36,12 @@ from peeklock.broker.errors import SessionCannotBeLocked, SessionLockLost, Sessi
 from peeklock.broker.events import EventType
 from peeklock.broker.message import Message, MessageState
 from peeklock.broker.message_session import NOBODY, MessageSession, SessionLock, SessionStates
+from peeklock.broker.peek_lock import Claim
 from peeklock.broker.receivers import ReceiverLink, Receivers
 from peeklock.broker.timers import FAR_MS
 
 if TYPE_CHECKING:
+    from peeklock.broker.cursors import Cursor
     from peeklock.broker.message_queue import MessageQueue
 
 WAIT_ENDS_SPARE = 64
@@ -93,7 +96,7 @@ class MessageSessions:
     def given_back(self, message: Message) -> None:
         """Put a message that is no longer locked back into its place."""
         session = self.line_of(message)
-        heappush(session.returned, message.position)
+        session.give_back(message.position)
         self._touch(session)
 
     def deferred(self, message: Message) -> None:
@@ -125,7 +128,9 @@ class MessageSessions:
 
     def _touch(self, session: MessageSession) -> None:
         """Something of a session became available: to its holder, or to whoever asks for a session."""
-        if session.lock is None:
+        if session.cursor is not None:
+            session.cursor.ready[session.session_id] = session
+        elif session.lock is None:
             if session.session_id not in self.available:
                 self.available[session.session_id] = session
         else:
@@ -173,9 +178,35 @@ class MessageSessions:
                     f"It may be locked by another receiver."
                 )
             self._lapse(known, now_ms, changes, effects)
+        if known is not None and known.cursor is not None:
+            raise SessionCannotBeLocked(
+                f"The requested session '{wish.session_id}' of '{self._queue.name}' cannot be accepted. "
+                f"The cursor '{known.cursor.name}' holds messages of it."
+            )
         session = self._session(wish.session_id)
         self.available.pop(session.session_id, None)
         self._grant(session, receiver, now_ms, effects)
+
+    def claimed(self, session: MessageSession, cursor: Cursor, count: int) -> None:
+        """Take notice that a cursor holds so many more messages of a session that no receiver holds."""
+        session.cursor = cursor
+        session.claimed += count
+        self.available.pop(session.session_id, None)
+
+    def unclaimed(self, session: MessageSession) -> None:
+        """Take notice that a cursor holds one message of a session less; with the last one it is free."""
+        session.claimed -= 1
+        if not session.claimed:
+            assert session.cursor is not None
+            session.cursor.ready.pop(session.session_id, None)
+            session.cursor = None
+            if session.active:
+                self._touch(session)
+
+    def stands_again(self, session: MessageSession) -> None:
+        """Put a session that was looked through for a claim back behind the others of its kind."""
+        if session.active:
+            self._touch(session)
 
     def cancel(self, receiver: ReceiverLink) -> None:
         """Forget a receiver that waits no longer."""
@@ -235,6 +266,8 @@ class MessageSessions:
         """Look at all messages from the start: what was passed over may be receivable now."""
         for session in self._by_id.values():
             session.look_again()
+            if session.cursor is not None:
+                self._touch(session)
 
     def serve(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
         """Deliver to the holders what became available, and hand out sessions that did."""
@@ -405,7 +438,10 @@ class MessageSessions:
             assert session.session_id == session_id
             assert not session.is_empty
             assert (session.lock is not None) == (session_id in self._held)
-            assert (session_id in self.available) == (session.lock is None and session.active > 0)
+            free = session.lock is None and session.cursor is None
+            assert (session_id in self.available) == (free and session.active > 0)
+            assert (session.cursor is None) == (session.claimed == 0)
+            claimed = 0
             messages = list(session.messages(self._queue))
             positions = [message.position for message in messages]
             assert positions == sorted(set(positions))
@@ -417,10 +453,14 @@ class MessageSessions:
                 assert count == sum(message.state is state for message in messages)
             for message in messages:
                 assert message.session_id == session_id
-                if message.lock is not None:
+                if isinstance(message.lock, Claim):
+                    claimed += 1
+                    assert message.lock.cursor is session.cursor
+                elif message.lock is not None:
                     assert session.lock is not None
                     assert message.lock.session is session
                     assert message.lock.holder is session.lock.receiver.locks
+            assert claimed == session.claimed
             returned = set(session.returned)
             assert len(returned) == len(session.returned)
             waiting = set(session._positions[session._next :]) | returned
@@ -428,6 +468,7 @@ class MessageSessions:
                 unlocked = message.state is MessageState.ACTIVE and message.lock is None
                 if unlocked and not self._queue.has_expired(message, now_ms):
                     assert message.position in waiting
+                    assert session.cursor is None or session_id in session.cursor.ready
             session.receivers.check()
         assert sum(len(list(s.messages(self._queue))) for s in self._by_id.values()) == sum(
             1 for _ in self._queue.all_messages()

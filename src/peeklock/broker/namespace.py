@@ -26,6 +26,7 @@ from peeklock.broker.changes import (
     RuleStored,
 )
 from peeklock.broker.commands import Command
+from peeklock.broker.cursor_operations import CursorOperations
 from peeklock.broker.descriptions import DEFAULT_RULE_NAME, EntityKind, RuleDescription
 from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entities
@@ -72,6 +73,9 @@ class Totals:
     """Transfer dead letters among them."""
     sessions: int = 0
     locks: int = 0
+    cursors: int = 0
+    claimed_messages: int = 0
+    """Held for cursors."""
     size_bytes: int = 0
     dropped_sends: int = 0
     """Pre-settled sends that were refused, of which nobody else is told (T-06)."""
@@ -122,6 +126,7 @@ class Namespace:
         self._attachments = Attachments(self._entities, self._shared)
         self._operations = operations = Operations(self._entities, self._shared)
         self._transactions = Transactions(limits, operations, self._shared)
+        cursors = CursorOperations(self._entities)
         self._purging = Purging(self._entities, self._shared)
         self._idle = IdleDeletion(self._shared.timers, self._remove)
         self._recovery: Recovery | None = None
@@ -152,6 +157,11 @@ class Namespace:
             ask.GetSessionState: (operations.get_session_state, _fail),
             ask.SetSessionState: (operations.set_session_state, _fail),
             ask.ListSessions: (operations.list_sessions, _fail),
+            ask.ClaimMessages: (cursors.claim, _fail),
+            ask.ReadClaim: (cursors.read, _fail),
+            ask.CommitClaims: (cursors.commit, _fail),
+            ask.ReleaseCursor: (cursors.release, _fail),
+            ask.ListCursors: (cursors.list_cursors, _fail),
             ask.Declare: (self._transactions.declare, _reject),
             ask.Discharge: (self._transactions.discharge, _reject),
             ask.Enlist: (self._transactions.enlist, self._refuse_enlisted),
@@ -341,6 +351,9 @@ class Namespace:
         error = EntityDeleted(f"The messaging entity '{entity.name}' was deleted.")
         self._attachments.detach_all(list(entity.links.values()), error, now_ms, changes, effects)
         self._idle.forget(entity)
+        for queue in entity.queues():
+            if queue.cursors is not None:
+                queue.cursors.abandon(error, effects)
         if entity.topic is not None:
             topic = entity.topic.main  # the last use of its subscription stays one of its own (A-03)
             topic.accessed_at_ms = max(
@@ -514,7 +527,11 @@ class Namespace:
                 totals.dead_letters += len(entity.transfers.active) + len(entity.transfers.deferred)
             if entity.main.sessions is not None:
                 totals.sessions += len(entity.main.sessions)
-            totals.locks += sum(len(queue.locks) for queue in entity.queues())
+            for queue in entity.queues():
+                totals.locks += len(queue.locks)
+                if queue.cursors is not None:
+                    totals.cursors += len(queue.cursors)
+                    totals.claimed_messages += queue.cursors.claimed_count
             if entity.topic is None:  # its topic counts it
                 totals.size_bytes += entity.size_bytes()
         return totals

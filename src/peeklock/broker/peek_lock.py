@@ -1,6 +1,7 @@
-"""An exclusive hold on one message, named by its token.
+"""An exclusive hold on one message, named by its token, or on several, for a cursor.
 
-Owns: the `Lock` record. Must not know: why it was taken or how it ends; `message_queue` decides both.
+Owns: the `Lock` and `Claim` records. Must not know: why one was taken or how it ends; `message_queue` and
+`cursors` decide both.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from peeklock.broker.cursors import Cursor
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
     from peeklock.broker.message_session import MessageSession
@@ -48,3 +50,23 @@ class Lock:
         if session is None:
             return self.locked_until_ms
         return 0 if session.lock is None else session.lock.locked_until_ms
+
+
+class Claim:
+    """Messages held for a cursor, by ascending position. To whoever asks it is their lock."""
+
+    __slots__ = ("cursor", "done", "messages", "no", "size_bytes")
+
+    token: bytes | None = None
+    """It has none: nobody settles one of its messages alone."""
+
+    def __init__(self, cursor: Cursor, no: int) -> None:
+        self.cursor = cursor
+        self.no = no
+        self.messages: list[Message] = []
+        self.size_bytes = 0
+        self.done = 0  # so many of the first ones are not held any more
+
+    @property
+    def left(self) -> int:
+        return len(self.messages) - self.done

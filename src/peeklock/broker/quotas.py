@@ -46,6 +46,27 @@ OPEN_TRANSACTIONS_BYTES_MAX = 32 * 1024 * 1024
 """Size of the messages sent in all open transactions of one connection. Our choice: 16 full ones would let
 one peer take 256 MiB of memory."""
 
+CURSORS_MAX = 100
+"""Cursors of one queue or sub-queue, always held to. Our choice."""
+
+CLAIMS_MAX = 1_000
+"""Claims of one cursor neither committed nor released. Our choice: two million messages, and a release names
+them all in one frame."""
+
+CLAIM_MESSAGES_MAX = 2_000
+"""Messages of one claim. Our choice: some 4 ms of work; a reader that wants more claims again."""
+
+CURSOR_NAME_MAX = 128
+"""Characters of a cursor's name."""
+
+CURSOR_EXPIRES_AFTER_MS = 7 * _DAY_MS
+"""So long after its last use a cursor goes, unless it was made with another time. Our choice: a query that
+stood still over a long weekend finds its claims."""
+
+CURSOR_EXPIRES_AFTER_MS_MIN = 60_000
+CURSOR_EXPIRES_AFTER_MS_MAX = 366 * _DAY_MS
+"""Our choice."""
+
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:

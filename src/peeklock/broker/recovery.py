@@ -13,6 +13,10 @@ from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
     SESSION_STATES,
     Change,
+    ClaimRemoved,
+    ClaimStored,
+    CursorRemoved,
+    CursorStored,
     EntityRemoved,
     EntityStored,
     MessageIdSeen,
@@ -23,6 +27,7 @@ from peeklock.broker.changes import (
     RuleStored,
 )
 from peeklock.broker.commands import SubQueue
+from peeklock.broker.cursors import Cursors
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.entities import Entities
 from peeklock.broker.entity import Entity
@@ -39,6 +44,8 @@ class Recovery:
         self._records: dict[int, dict[int, Message]] = {}
         self._counters: dict[int, NumbersIssued] = {}
         self._ids: dict[int, list[MessageIdSeen]] = {}
+        self._cursors: dict[int, dict[str, CursorStored]] = {}
+        self._claims: dict[tuple[int, str], dict[int, ClaimStored]] = {}
 
     def restore_entity(self, stored: EntityStored) -> None:
         entity = self._entities.by_id(stored.entity_id)
@@ -78,6 +85,14 @@ class Recovery:
                 self.restore_entity(change)
             elif isinstance(change, EntityRemoved):
                 self._remove_entity(change.entity_id)
+            elif isinstance(change, CursorStored):
+                self._cursors.setdefault(change.queue_id, {})[change.name] = change
+            elif isinstance(change, CursorRemoved):
+                self._cursors.get(change.queue_id, {}).pop(change.name, None)
+            elif isinstance(change, ClaimStored):
+                self._claims.setdefault((change.queue_id, change.cursor), {})[change.no] = change
+            elif isinstance(change, ClaimRemoved):
+                self._claims.get((change.queue_id, change.cursor), {}).pop(change.no, None)
             elif isinstance(change, RuleStored):
                 self.restore_rule(change)
             elif isinstance(change, RuleRemoved):
@@ -107,15 +122,27 @@ class Recovery:
             if duplicates is not None:
                 duplicates.restore(self._ids.pop(duplicates.queue_id, []), now_ms)
             for queue in entity.queues():
+                self._fill_cursors(queue, now_ms)
                 queue.forward_stored_from(0)
                 queue.set_timer()
 
     def _fill_transfers(self, entity: Entity) -> None:
         queue_id = entity.entity_id * QUEUES_PER_ENTITY + SubQueue.TRANSFER_DEAD_LETTER.value
-        if self._records[queue_id] or queue_id in self._counters:
+        if self._records[queue_id] or queue_id in self._counters or queue_id in self._cursors:
             self._entities.transfers_of(entity)
         else:
             del self._records[queue_id]
+
+    def _fill_cursors(self, queue: MessageQueue, now_ms: int) -> None:
+        stored = self._cursors.pop(queue.queue_id, {})
+        if not stored:
+            return
+        queue.cursors = Cursors(queue)
+        for name, cursor in sorted(stored.items()):
+            claims = self._claims.pop((queue.queue_id, name), {})
+            queue.cursors.restore(cursor, [claims[no] for no in sorted(claims)], now_ms)
+        if queue.sessions is None:
+            queue.line.pass_over_claimed(queue)
 
     def _fill_states(self, entity: Entity) -> None:
         records = self._records.pop(entity.entity_id * QUEUES_PER_ENTITY + SESSION_STATES)
