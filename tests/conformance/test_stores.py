@@ -16,6 +16,10 @@ import pytest
 
 from peeklock.broker.changes import (
     Change,
+    ClaimRemoved,
+    ClaimStored,
+    CursorRemoved,
+    CursorStored,
     EntityRemoved,
     EntityStored,
     MessageIdSeen,
@@ -404,6 +408,66 @@ async def test_rules_go_with_their_subscription(medium: Medium) -> None:
         await store.commit(Batch(3, [EntityRemoved(n) for n in (19, 21, 200, 1)]))
     async with medium.opened() as store:
         assert await store.load_definitions() == Definitions([], [], 201)
+
+
+def cursor(name: str, last_no: int = 1, committed_no: int = 0, *, queue_id: int = 4) -> CursorStored:
+    return CursorStored(queue_id, name, last_no, committed_no, 1000, 60_000)
+
+
+def claim(name: str, no: int, *positions: tuple[int, int], queue_id: int = 4) -> ClaimStored:
+    return ClaimStored(queue_id, name, no, positions or ((1, 2),))
+
+
+@run
+async def test_cursors_and_their_claims_are_kept(medium: Medium) -> None:
+    """The last fact wins, also within a batch. Req: X-06."""
+    long = claim("lake", 10, *((2**63 + 3 * n, 2) for n in range(2000)))
+    async with medium.opened() as store:
+        await store.commit(
+            Batch(1, [entity(1, "a"), cursor("lake"), claim("lake", 1), claim("lake", 2), long])
+        )
+        await store.commit(Batch(2, [cursor("lake", 10, 1), ClaimRemoved(4, "lake", 1), cursor("other")]))
+        await store.commit(
+            Batch(
+                3, [CursorRemoved(4, "other"), cursor("again", 7), CursorRemoved(4, "again"), cursor("again")]
+            )
+        )
+    async with medium.opened() as store:
+        found = await store.load_definitions()
+        assert found.cursors == [cursor("again"), cursor("lake", 10, 1)]
+        assert found.claims == [claim("lake", 2), long]
+        gone = [ClaimRemoved(4, "lake", 2), ClaimRemoved(4, "lake", 10), CursorRemoved(4, "lake")]
+        await store.commit(Batch(4, [*gone, claim("again", 1)]))
+    async with medium.opened() as store:
+        found = await store.load_definitions()
+        assert (found.cursors, found.claims) == ([cursor("again")], [claim("again", 1)])
+
+
+@run
+async def test_cursors_may_have_any_name_and_go_with_their_entity(medium: Medium) -> None:
+    """Those of other entities and of other queues of one entity are others. Req: X-06."""
+    names = ["a", "A", "a/", "a/b", "a0", "%2F", " ", "né☃", "\U0010fffd", "\0", "x" * 128]
+    there = [entity(n, f"q{n}") for n in (1, 2, 11)]
+    facts = [
+        fact
+        for queue_id in (4, 5, 6, 8, 44)
+        for name in names
+        for fact in (cursor(name, queue_id=queue_id), claim(name, 1, queue_id=queue_id))
+    ]
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [*there, *facts]))
+    async with medium.opened() as store:
+        found = await store.load_definitions()
+        assert len(found.cursors) == len(found.claims) == 5 * len(names)
+        assert {(each.queue_id, each.name) for each in found.cursors} == {
+            (queue_id, name) for queue_id in (4, 5, 6, 8, 44) for name in names
+        }
+        await store.commit(Batch(2, [cursor("late"), claim("late", 1), EntityRemoved(1)]))
+    async with medium.opened() as store:
+        found = await store.load_definitions()
+        assert (
+            {each.queue_id for each in found.cursors} == {each.queue_id for each in found.claims} == {8, 44}
+        )
 
 
 @run

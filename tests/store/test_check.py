@@ -161,6 +161,10 @@ SUBSCRIPTION = '"subscription":{"topic_name":"events","subscription_name":"all"}
 RULE = '{"entity_id":%d,"name":"SQL","created_at_ms":0,"filter":%s,"action":null}'
 SQL = '{"kind":"sql","expression":"a = @a","parameters":[["@a",%s]]}'
 
+CURSOR_KEY = "cursor/000000000001/0/lake"
+CURSOR = '{"queue_id":%d,"name":"lake","last_no":1,"committed_no":0,"used_at_ms":1,"expires_after_ms":60000}'
+CLAIM_KEY = "claim/000000000001/0/lake/00000000000000000001"
+CLAIM = '{"queue_id":4,"cursor":"lake","no":%d,"positions":[%s]}'
 DAMAGES = [
     ({"stray": "x"}, "the entry stray is of no kind that this release knows: it says 'x'"),
     ({"next_entity_id": "x"}, "the entry next_entity_id is of no kind that this release knows: it says 'x'"),
@@ -227,6 +231,30 @@ DAMAGES = [
         {"rule/000000000001/sql": RULE % (2, '{"kind":"true"}')},
         "the rule rule/000000000001/sql says that it is rule/000000000002/sql",
     ),
+    ({CURSOR_KEY: "{"}, f"the cursor {CURSOR_KEY} cannot be read: Expecting property"),
+    ({CURSOR_KEY: "{}"}, f"the cursor {CURSOR_KEY} cannot be read: it has no 'queue_id'"),
+    ({CURSOR_KEY: CURSOR % 5}, f"the cursor {CURSOR_KEY} says that it is cursor/000000000001/1/lake"),
+    (
+        {"cursor/000000000002/0/lake": CURSOR % 8},
+        "cursor/000000000002/0/lake is a cursor of entity 2, which is not there",
+    ),
+    (
+        {CURSOR_KEY: CURSOR % 4, CLAIM_KEY: CLAIM % (1, "1")},
+        f"the claim {CLAIM_KEY} cannot be read: ",
+    ),
+    ({CURSOR_KEY: CURSOR % 4, CLAIM_KEY: "{}"}, f"the claim {CLAIM_KEY} cannot be read: it has no "),
+    (
+        {CURSOR_KEY: CURSOR % 4, CLAIM_KEY: CLAIM % (2, "[1,2]")},
+        f"the claim {CLAIM_KEY} says that it is claim/000000000001/0/lake/00000000000000000002",
+    ),
+    (
+        {CLAIM_KEY: CLAIM % (1, "[1,2]")},
+        f"{CLAIM_KEY} is a claim of the cursor 'lake', which is not there",
+    ),
+    (
+        {CURSOR_KEY: (CURSOR % 4).replace('"last_no":1', '"last_no":0'), CLAIM_KEY: CLAIM % (1, "[1,2]")},
+        f"{CLAIM_KEY} is claim 1 of a cursor whose last one is 0",
+    ),
 ]
 
 
@@ -242,6 +270,15 @@ def test_a_definition_that_cannot_be_is_named(path: Path, entries: dict[str, str
     with pytest.raises(StoreDamaged) as start:
         load(path)
     assert str(start.value) == damage
+
+
+def test_cursors_are_counted(path: Path) -> None:
+    """Req: X-06."""
+    write_entry(path, CURSOR_KEY, CURSOR % 4)
+    write_entry(path, CLAIM_KEY, CLAIM % (1, "[1,2]"))
+    report = checked(path)
+    assert report.damages == []
+    assert "cursors: 1, claims: 1" in report.lines
 
 
 def test_what_a_damaged_definition_leaves_alone_is_not_damage_of_its_own(path: Path) -> None:

@@ -396,6 +396,7 @@ class Engine:
             namespace.restore_entity(entity)
         for rule in definitions.rules:
             namespace.restore_rule(rule)
+        namespace.restore([*definitions.cursors, *definitions.claims])
         known = {entity.entity_id for entity in definitions.entities}
         live = await store.load_live()
         ledger.restore_journal(live.first_no, live.frame_sizes, live.id_frames)

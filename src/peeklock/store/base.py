@@ -13,6 +13,8 @@ from typing import Protocol
 
 from peeklock.broker.changes import (
     Change,
+    ClaimStored,
+    CursorStored,
     EntityStored,
     MessageIdSeen,
     MessageStored,
@@ -103,13 +105,17 @@ class LiveFacts:
 
 @dataclass(slots=True)
 class Definitions:
-    """The entities and rules that there are."""
+    """The entities, rules and cursors that there are."""
 
     entities: list[EntityStored]
     """By id, so that a topic comes before its subscriptions."""
     rules: list[RuleStored]
     """By entity, then by name without regard to case; each entity is there."""
     next_entity_id: int
+    cursors: list[CursorStored] = field(default_factory=list)
+    """By queue, then by name; each queue's entity is there."""
+    claims: list[ClaimStored] = field(default_factory=list)
+    """By queue, cursor and number; each cursor is there."""
 
 
 class Store(Protocol):
@@ -119,7 +125,7 @@ class Store(Protocol):
         """Take the folder and make it usable. Raises: StoreInUse, StoreTooNew, StoreDamaged, StoreFailed."""
 
     async def load_definitions(self) -> Definitions:
-        """Give all entities and rules. Raises: StoreDamaged."""
+        """Give all entities, rules and cursors. Raises: StoreDamaged."""
 
     def load(self) -> AsyncIterator[Frame]:
         """Give every frame in order, oldest first. Raises: StoreDamaged."""

@@ -127,6 +127,8 @@ def _check_definitions(db: sqlite3.Connection, report: Report) -> dict[int, str]
             report.damage(contradiction)
     found = reader.read()
     report.say(f"entities: {len(found.entities)}, rules: {len(found.rules)}")
+    if found.cursors:
+        report.say(f"cursors: {len(found.cursors)}, claims: {len(found.claims)}")
     return {entity.entity_id: entity.description.name for entity in found.entities} if sound else None
 
 

@@ -1,5 +1,5 @@
-"""What is kept apart from the journal: entities, their rules and the next free entity id, as entries of
-`kv`.
+"""What is kept apart from the journal: entities, their rules, cursors with their claims, and the next free
+entity id, as entries of `kv`.
 
 Owns: the keys, what a batch does to the entries, what must hold between them. Must not know: tables, the text
 of a definition.
@@ -12,14 +12,37 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from peeklock.broker.changes import Change, EntityRemoved, EntityStored, RuleRemoved, RuleStored
+from peeklock.broker.changes import (
+    QUEUES_PER_ENTITY,
+    Change,
+    ClaimRemoved,
+    ClaimStored,
+    CursorRemoved,
+    CursorStored,
+    EntityRemoved,
+    EntityStored,
+    RuleRemoved,
+    RuleStored,
+)
 from peeklock.broker.descriptions import SubscriptionDescription, TopicDescription
-from peeklock.store import entities, rules
+from peeklock.store import cursors, entities, rules
 from peeklock.store.base import Definitions, StoreDamaged
 
 NEXT_ENTITY_ID_KEY = "next_entity_id"
 
-_KINDS = frozenset((EntityStored, EntityRemoved, RuleStored, RuleRemoved))
+KINDS = frozenset(
+    (
+        EntityStored,
+        EntityRemoved,
+        RuleStored,
+        RuleRemoved,
+        CursorStored,
+        CursorRemoved,
+        ClaimStored,
+        ClaimRemoved,
+    )
+)
+"""Facts that are kept here."""
 
 Entry = tuple[str, str, int]
 """Key, text and checksum."""
@@ -37,7 +60,7 @@ class Entries:
 
 def entries_of(changes: Iterable[Change], next_entity_id: int) -> Entries:
     """Give what the facts of a batch do to the entries; `next_entity_id` is what it was before."""
-    facts = [change for change in changes if type(change) in _KINDS]
+    facts = [change for change in changes if type(change) in KINDS]
     found = Entries(next_entity_id=next_entity_id)
     texts: dict[str, str | None] = {}
     for fact in facts:
@@ -50,10 +73,20 @@ def entries_of(changes: Iterable[Change], next_entity_id: int) -> Entries:
                 texts[entities.key_of(fact.entity_id)] = None
                 # What was written of them in this very batch goes too: an id is never used again.
                 found.deleted.append(rules.keys_of(fact.entity_id))
+                found.deleted += cursors.keys_of(fact.entity_id)
             case RuleStored():
                 texts[rules.key_of(fact.entity_id, fact.rule.name)] = rules.encode(fact)
             case RuleRemoved():
                 texts[rules.key_of(fact.entity_id, fact.name)] = None
+            case CursorStored():
+                texts[cursors.cursor_key(fact.queue_id, fact.name)] = cursors.encode_cursor(fact)
+            case CursorRemoved():
+                texts[cursors.cursor_key(fact.queue_id, fact.name)] = None
+            case ClaimStored():
+                key = cursors.claim_key(fact.queue_id, fact.cursor, fact.no)
+                texts[key] = cursors.encode_claim(fact)
+            case ClaimRemoved():
+                texts[cursors.claim_key(fact.queue_id, fact.cursor, fact.no)] = None
     for key, text in texts.items():
         if text is None:
             found.deleted.append((key, key))
@@ -68,6 +101,8 @@ class Reader:
     def __init__(self) -> None:
         self._entities: dict[int, EntityStored] = {}
         self._rules: list[tuple[str, RuleStored]] = []
+        self._cursors: list[tuple[str, CursorStored]] = []
+        self._claims: list[tuple[str, ClaimStored]] = []
         self._next_entity_id = 1
 
     def add(self, key: str, text: str, checksum: int) -> None:
@@ -82,6 +117,10 @@ class Reader:
             self._entities[entity.entity_id] = entity
         elif key.startswith(rules.KEY_PREFIX):
             self._rules.append((key, rules.decode(key, text)))
+        elif key.startswith(cursors.CURSOR_PREFIX):
+            self._cursors.append((key, cursors.decode_cursor(key, text)))
+        elif key.startswith(cursors.CLAIM_PREFIX):
+            self._claims.append((key, cursors.decode_claim(key, text)))
         elif key == NEXT_ENTITY_ID_KEY and text.isdecimal():
             self._next_entity_id = int(text)
         else:
@@ -95,6 +134,8 @@ class Reader:
             [entity for _, entity in sorted(self._entities.items())],
             [rule for _, rule in sorted(self._rules, key=itemgetter(0))],
             self._next_entity_id,
+            [cursor for _, cursor in sorted(self._cursors, key=itemgetter(0))],
+            [claim for _, claim in sorted(self._claims, key=itemgetter(0))],
         )
 
     def contradictions(self) -> list[str]:
@@ -117,6 +158,17 @@ class Reader:
                 found.append(f"{key} is a rule of entity {rule.entity_id}, which is not there")
             elif not isinstance(owner, SubscriptionDescription):
                 found.append(f"{key} is a rule of '{owner.name}', which is no subscription")
+        last_nos = {(each.queue_id, each.name): each.last_no for _, each in self._cursors}
+        for key, cursor in sorted(self._cursors, key=itemgetter(0)):
+            entity_id = cursor.queue_id // QUEUES_PER_ENTITY
+            if entity_id not in descriptions:
+                found.append(f"{key} is a cursor of entity {entity_id}, which is not there")
+        for key, claim in sorted(self._claims, key=itemgetter(0)):
+            last_no = last_nos.get((claim.queue_id, claim.cursor))
+            if last_no is None:
+                found.append(f"{key} is a claim of the cursor '{claim.cursor}', which is not there")
+            elif claim.no > last_no:
+                found.append(f"{key} is claim {claim.no} of a cursor whose last one is {last_no}")
         return found
 
 

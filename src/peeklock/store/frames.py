@@ -29,16 +29,13 @@ from itertools import accumulate
 
 from peeklock.broker.changes import (
     Change,
-    EntityRemoved,
-    EntityStored,
     MessageIdSeen,
     MessageRemoved,
     MessageStored,
     NumbersIssued,
-    RuleRemoved,
-    RuleStored,
 )
 from peeklock.broker.message import Message, MessageState
+from peeklock.store import definitions
 from peeklock.store.base import Batch, Frame, FrameKeys, StoreDamaged
 
 FRAME_VERSION = 1
@@ -89,9 +86,6 @@ _RECORDS = {
     OVERLAYS: _OVERLAY_RECORD,
     TEXTS: _TEXT_RECORD,
 }
-_DEFINITIONS = (EntityStored, EntityRemoved, RuleStored, RuleRemoved)
-"""Facts that are kept apart from the journal: see `definitions`."""
-
 _ABSENT = -1  # stands for None in times and durations, which are never negative
 _STATE_MASK = 0x03
 _HOPS_SHIFT = 2
@@ -186,7 +180,7 @@ def encode(batch: Batch) -> bytes:
             else:
                 numbers.append(_NUMBERS_RECORD.pack(*counters))
         else:
-            assert isinstance(change, _DEFINITIONS), f"a store cannot keep {change!r}"
+            assert type(change) in definitions.KINDS, f"a store cannot keep {change!r}"
     parts = [_HEAD.pack(FRAME_VERSION, 0, no)[_CHECKED_FROM:]]
     for queue_id, entries in overlays.items():
         parts.append(_RUN.pack(OVERLAYS, queue_id, len(entries)))

@@ -13,6 +13,10 @@ from pathlib import Path
 from uuid import UUID
 
 from peeklock.broker.changes import (
+    ClaimRemoved,
+    ClaimStored,
+    CursorRemoved,
+    CursorStored,
     EntityRemoved,
     EntityStored,
     MessageIdSeen,
@@ -30,6 +34,7 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from peeklock.broker.events import Event, EventType
 from peeklock.broker.message import Message, MessageState
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter
 from peeklock.store.base import Batch
@@ -251,10 +256,31 @@ def format_3() -> list[Batch]:
     ]
 
 
+LAKE = CursorStored(28, "a lake/é", 3, 1, 1_700_000_000_020, 604_800_000)
+UNUSED = CursorStored(17, "unused", 0, 0, 1_700_000_000_021, 60_000)
+CLAIMS = [ClaimStored(28, "a lake/é", 2, ((4, 2), (9, 1))), ClaimStored(28, "a lake/é", 3, ((1 << 63, 1),))]
+ENQUEUED = Event(
+    *(EventType.ENQUEUED, 1_700_000_000_022, 4, "orders", 4, 4, 0, 0, 13, 1_700_000_000_022, 0, 0, 0, 0, 1),
+    *(None, "session ☃", None, "sender", b"transaction", None, b"head"),
+)
+
+
+def format_4() -> list[Batch]:
+    """Give the batches that follow in format 4: cursors, claims, events."""
+    old_claim = ClaimStored(28, "a lake/é", 1, ((1, 1),))
+    gone = CursorStored(28, "gone", 0, 0, 0, 60_000)
+    claimed = [message(n, 7, slot) for slot, n in enumerate((4, 5, 9))]
+    return [
+        Batch(53, [*(MessageStored(28, m) for m in claimed), LAKE, old_claim, gone], {7: PAYLOADS}),
+        Batch(54, [*CLAIMS, ClaimRemoved(28, "a lake/é", 1), UNUSED, CursorRemoved(28, "gone")], events=[]),
+        Batch(55, [], events=[ENQUEUED]),
+    ]
+
+
 async def make(folder: Path) -> None:
     store = SqliteStore(folder)
     await store.open()
-    for batch in [*format_1(), *format_2(), *format_3()]:
+    for batch in [*format_1(), *format_2(), *format_3(), *format_4()]:
         await store.commit(batch)
     await store.close()
     (folder / "peeklock.lock").unlink()
