@@ -450,7 +450,8 @@ class _Log:
                 np.where(related_life >= 0, number[elsewhere], event["related_number"]),
                 (related_life >= 0) | (event["related_number"] > 0),
             ),
-            "connection_id": pa.array(of % 8 + 1),
+            # A session has one holder.
+            "connection_id": pa.array(np.where(life["session"][of] >= 0, life["session"][of], of) % 8 + 1),
             "link_name": _constant("link", len(of)),
             "size_bytes": pa.array(np.where(session_event, 0, life["size"][root])),
             "enqueued_time": _times(np.where(session_event, 0, life["begin"][of])),

@@ -1,0 +1,385 @@
+"""The checks of what several messages have to do with each other.
+
+Owns: gaps in files, batches and sequence numbers, sessions, duplicates, transactions, copies of topics,
+default times-to-live. Must not know: single lives (`audit_lives`), how findings are shown.
+
+Theory of operation. Each check is a small aggregation over the rows that it concerns, made only where the log
+has such rows. Where a count says that something is wrong, a second, slower query finds what.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
+
+from peeklock.pipeline.audit_checks import SAMPLES_MAX, Check, Sample, Verdict
+from peeklock.pipeline.audit_log import (
+    INDEX_BITS,
+    SUB_QUEUE,
+    Log,
+    batch_of,
+    gap_between,
+    marked,
+    milliseconds,
+    order,
+    place_key,
+)
+
+_BEGINS = ("enqueued", "scheduled")
+_PARTITION_SHIFT = 48
+_NUMBERS = 1 << 63
+"""So many sequence numbers there are before they begin again. Source: semantics S-03."""
+
+
+def check_segments(log: Log, verdict: Verdict) -> None:
+    """Look at the names of the files."""
+    for segments in log.segments:
+        for last, first in segments.holes():
+            if any(gap.first <= last + 1 and gap.last >= first - 1 for gap in log.gaps):
+                continue
+            what = f"after batch {last} comes {first}, in {segments.root}"
+            verdict.add(Check.SEGMENT_GAP, 1, Sample("", None, None, first, what))
+    for gap in log.gaps:
+        verdict.not_proven.append(
+            f"Batches {gap.first} to {gap.last} of '{gap.namespace}' are not in the log "
+            f"({gap.reason or 'no reason'}): nothing is proven for what happened in them, nor from before to "
+            f"after them."
+        )
+    for namespace in log.first_batch:
+        if log.begins_late(namespace):
+            first = log.first_batch[namespace]
+            verdict.notes.append(
+                f"The log of '{namespace}' begins at batch {first}; what was before is not judged."
+            )
+
+
+def check_batches(log: Log, verdict: Verdict) -> None:
+    """Look whether each batch has its events, once each."""
+    batches = log.events.groupBy("namespace", "shard", "batch_no").agg(
+        F.count("*").alias("events"), F.max("index").alias("last"), F.min("index").alias("first")
+    )
+    bad = (F.col("events") != F.col("last") + 1) | (F.col("first") != 0)
+    found = (
+        batches.groupBy("namespace")
+        .agg(
+            F.count("*").alias("batches"),
+            F.count_if(bad).alias("bad"),
+            F.min_by(F.struct("batch_no", "events", "last"), F.when(bad, F.col("batch_no"))).alias("sample"),
+        )
+        .collect()
+    )
+    for row in found:
+        verdict.batches += row.batches
+        if row.bad:
+            what = f"{row.sample.events} events, the last is number {row.sample.last}"
+            verdict.add(
+                Check.BATCH_DAMAGED, row.bad, Sample(row.namespace, None, None, row.sample.batch_no, what)
+            )
+
+
+def check_numbers(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
+    """Look for sequence numbers that were given to no message, per entity and partition."""
+    begins = marked(
+        log,
+        log.events.where(F.col("event_type").isin(*_BEGINS) & ~F.col("entity").contains(SUB_QUEUE)).select(
+            place_key(),
+            F.coalesce("partition_id", F.lit(-1)).alias("partition"),
+            F.col("sequence_number").alias("number"),
+            order(),
+        ),
+        horizon,
+    )
+    spans = (
+        begins.groupBy("key", "partition")
+        .agg(F.count("*").alias("lives"), F.min("number").alias("low"), F.max("number").alias("high"))
+        .collect()
+    )
+    for row in spans:
+        # Without gaps they are as many as from the lowest to the highest; one given twice would hide one.
+        if row.lives != row.high - row.low + 1 or Check.NUMBER_TWICE in verdict.findings:
+            here = (F.col("key") == row.key) & (F.col("partition") == row.partition)
+            _find_holes(log, verdict, begins.where(here), row)
+
+
+def _find_holes(log: Log, verdict: Verdict, begins: DataFrame, span: Row) -> None:
+    """Name the numbers that are missing in one entity or partition."""
+    place = log.place_of(span.key)
+    size = _NUMBERS if span.partition < 0 else 1 << _PARTITION_SHIFT
+    # Numbers roll over: the lowest ones may be the latest.
+    rolled = span.high - span.low > size // 2
+    number = F.col("number").cast("decimal(20,0)")
+    if rolled:
+        number = F.when(F.col("number") - span.low < size // 2, number + size).otherwise(number)
+    numbers = begins.select(number.alias("number"), "order")
+    ordered = numbers.groupBy("number").agg(F.min("order").alias("order"))
+    window = Window.partitionBy(F.lit(0)).orderBy("number")
+    holes = (
+        ordered.withColumn("next", F.lead("number").over(window))
+        .withColumn("next_order", F.lead("order").over(window))
+        .where(F.col("next") > F.col("number") + 1)
+        .orderBy("order")
+    )
+    for hole in holes.limit(10_000).toLocalIterator():
+        first, last = sorted((batch_of(hole.order), batch_of(hole.next_order)))
+        if gap_between(log, place.namespace, first, last) is None:
+            count = int(hole.next - hole.number) - 1
+            what = f"{count} missing after {int(hole.number) % size}"
+            missing = int(hole.number + 1) % size
+            verdict.add(Check.NUMBER_GAP, count, Sample(place.namespace, place.entity, missing, last, what))
+
+
+def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
+    """Judge who holds sessions, and the order in which their messages are delivered.
+
+    A message that is delivered was available since the event before it, or since the broker's start, or the
+    last change of its entity. If since then one behind it was delivered, that one overtook it.
+    """
+    if not any(place.sessions for place in log.places.values()):
+        return
+    kinds = (
+        "enqueued", "delivered", "abandoned", "released", "lock_lapsed", "claimed", "claim_released",
+        "session_locked", "session_released",
+    )  # fmt: skip
+    event_type = F.col("event_type")
+    rows = marked(
+        log,
+        log.events.where(
+            F.col("session_id").isNotNull() & event_type.isin(*kinds) & ~F.col("entity").contains(SUB_QUEUE)
+        ).select(
+            place_key(),
+            F.xxhash64("session_id").alias("session"),
+            F.col("sequence_number").alias("number"),
+            order(),
+            event_type.alias("event_type"),
+            F.col("broker_epoch").alias("epoch"),
+            F.xxhash64("connection_id", F.coalesce("link_name", F.lit(""))).alias("holder"),
+            F.col("link_name").isNotNull().alias("by_link"),
+            (F.col("state_before") == "active").alias("active"),
+        ),
+        horizon,
+    ).repartition("key", "session")
+    delivered = (F.col("event_type") == "delivered") & F.col("active")
+    is_lock = F.col("event_type") == "session_locked"
+    is_free = F.col("event_type") == "session_released"
+    of_message = Window.partitionBy("key", "session", "number").orderBy("order")
+    of_session = Window.partitionBy("key", "session").orderBy("order")
+    before = of_session.rowsBetween(Window.unboundedPreceding, -1)
+    at = F.struct("number", "order")
+    hold = F.struct(is_lock.alias("held"), "epoch", "holder")
+    seen = rows.withColumn("since", F.lag("order").over(of_message)).withColumns(
+        {
+            "last": F.last(F.when(delivered, at), ignorenulls=True).over(before),
+            "highest": F.max(F.when(delivered, at)).over(before),
+            "lock": F.last(F.when(is_lock | is_free, hold), ignorenulls=True).over(before),
+        }
+    )
+    since = F.greatest("since", "changed", F.shiftleft(F.col("epoch"), INDEX_BITS))
+    held = F.col("lock.held") & (F.col("lock.epoch") == F.col("epoch"))
+    # Who held it before the log, or a part of it, begins is not known.
+    stranger = F.coalesce(~held, ~F.col("excusable")) | (
+        held & F.col("by_link") & (F.col("lock.holder") != F.col("holder"))
+    )
+    overtaken = reduce(
+        Column.__or__,
+        [
+            (F.col(f"{which}.number") > F.col("number")) & (F.col(f"{which}.order") > since)
+            for which in ("last", "highest")
+        ],
+    )
+    code = (
+        F.when(is_lock & held, int(Check.SESSION_SHARED))
+        .when(
+            (F.col("event_type") == "delivered") & stranger,
+            int(Check.SESSION_SHARED),
+        )
+        .when(delivered & overtaken, int(Check.SESSION_ORDER))
+    )
+    found = (
+        seen.withColumn("code", code)
+        .where(F.col("code").isNotNull())
+        .groupBy("code", "key")
+        .agg(F.count("*").alias("rows"), F.min_by(at, "order").alias("sample"))
+        .orderBy("code", "key")
+        .collect()
+    )
+    for row in found:
+        place = log.place_of(row.key)
+        batch = batch_of(row.sample.order)
+        verdict.add(
+            Check(row.code), row.rows, Sample(place.namespace, place.entity, row.sample.number, batch)
+        )
+
+
+def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
+    """Look for message ids that an entity with duplicate detection took twice within its window."""
+    settled = _settled(log, lambda place: any(entry.detects_duplicates for entry in place.settings))
+    if settled is None:
+        return
+    partitioned = F.col("partition_id").isNotNull()
+    rows = log.events.where(F.col("event_type").isin(*_BEGINS) & F.col("message_id").isNotNull()).select(
+        place_key(),
+        "message_id",
+        F.col("sequence_number").alias("number"),
+        order(),
+        milliseconds("event_time").alias("at_ms"),
+        partitioned.alias("partitioned"),
+        F.col("session_id").alias("session"),
+    )
+    # In a partitioned entity an id counts together with the partition key, which the log does not have;
+    # where there is a session, that is the key.
+    rows = rows.where(~F.col("partitioned") | F.col("session").isNotNull())
+    rows = marked(log, rows, horizon).join(F.broadcast(settled), "place")
+    rows = rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
+    key = F.when(F.col("partitioned"), F.col("session"))
+    window = Window.partitionBy("key", "message_id", key).orderBy("order")
+    found = (
+        rows.withColumn("was_ms", F.lag("at_ms").over(window))
+        .where(F.col("detects") & (F.col("was_ms") + F.col("window_ms") > F.col("at_ms")))
+        .groupBy("key")
+        .agg(F.count("*").alias("rows"), F.min(F.struct("order", "number", "message_id")).alias("sample"))
+        .orderBy("key")
+        .collect()
+    )
+    for row in found:
+        place = log.place_of(row.key)
+        sample = row.sample
+        verdict.add(
+            Check.DUPLICATE,
+            row.rows,
+            Sample(
+                place.namespace,
+                place.entity,
+                sample.number,
+                batch_of(sample.order),
+                f"message id '{sample.message_id}'",
+            ),
+        )
+
+
+def check_default_ttl(log: Log, verdict: Verdict) -> None:
+    """Look for messages without a time-to-live of their own that were delivered when the entity's default
+    was over."""
+    settled = _settled(log, lambda place: any(entry.ttl_ms is not None for entry in place.settings))
+    if settled is None:
+        return
+    rows = log.events.where(
+        (F.col("event_type") == "delivered")
+        & (F.col("state_before") == "active")
+        & F.col("expires_at").isNull()
+        & ~F.col("entity").contains(SUB_QUEUE)
+    ).select(
+        place_key(),
+        F.col("sequence_number").alias("number"),
+        order(),
+        (milliseconds("event_time") - milliseconds("enqueued_time")).alias("age_ms"),
+    )
+    rows = rows.join(F.broadcast(settled), "place")
+    found = (
+        rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
+        .where(F.col("age_ms") >= F.col("ttl_ms"))
+        .groupBy("place")
+        .agg(F.count("*").alias("rows"), F.min(F.struct("order", "number", "age_ms")).alias("sample"))
+        .collect()
+    )
+    for row in found:
+        place = log.places[row.place]
+        what = f"{row.sample.age_ms} ms old"
+        verdict.add(
+            Check.DELIVERED_EXPIRED,
+            row.rows,
+            Sample(place.namespace, place.entity, row.sample.number, batch_of(row.sample.order), what),
+        )
+
+
+def check_transactions(log: Log, verdict: Verdict) -> None:
+    """Look whether each transaction is in one batch."""
+    if not log.transactions:
+        return
+    torn = (
+        log.events.where(F.col("transaction_id").isNotNull())
+        .groupBy("namespace", "transaction_id")
+        .agg(
+            F.min("batch_no").alias("first"),
+            F.max("batch_no").alias("last"),
+            F.max(F.struct("batch_no", "index", "entity", "sequence_number")).alias("sample"),
+        )
+        .where(F.col("first") != F.col("last"))
+    )
+    found = torn.orderBy("last").limit(1_000).collect()
+    if found:
+        samples = [
+            Sample(
+                row.namespace,
+                row.sample.entity,
+                row.sample.sequence_number,
+                row.last,
+                f"transaction {row.transaction_id} began in batch {row.first}",
+            )
+            for row in found[:SAMPLES_MAX]
+        ]
+        verdict.add(Check.TRANSACTION_TORN, torn.count() if len(found) == 1_000 else len(found), *samples)
+
+
+def check_copies(log: Log, verdict: Verdict) -> None:
+    """Compare the copies that topics say they made with those that arrived in subscriptions."""
+    subscriptions = [(place.key, place.topic) for place in log.places.values() if place.topic is not None]
+    if not subscriptions:
+        return
+    spark = log.events.sparkSession
+    known = F.broadcast(spark.createDataFrame(subscriptions, "place long, topic string"))
+    columns = ("namespace", "topic", "batch_no", F.col("enqueued_sequence_number").alias("origin"))
+    made = log.events.where(
+        (F.col("event_type") == "forwarded")
+        & F.col("related_entity").isNull()
+        & F.col("related_sequence_number").isNotNull()
+    ).select(
+        "namespace",
+        F.col("entity").alias("topic"),
+        "batch_no",
+        F.col("enqueued_sequence_number").alias("origin"),
+        F.col("related_sequence_number").alias("copies"),
+    )
+    arrived = (
+        log.events.where(F.col("event_type") == "enqueued")
+        .withColumn("place", place_key())
+        .join(known, "place")
+        .select(*columns, F.lit(-1).cast("long").alias("copies"))
+    )
+    wrong = (
+        made.unionByName(arrived)
+        .groupBy("namespace", "topic", "batch_no", "origin")
+        .agg(
+            F.sum("copies").alias("difference"),
+            F.sum(F.when(F.col("copies") > 0, F.col("copies")).otherwise(0)).alias("made"),
+        )
+        .where(F.col("difference") != 0)
+    )
+    found = (
+        wrong.groupBy("namespace", "topic")
+        .agg(
+            F.count("*").alias("rows"),
+            F.min(F.struct("batch_no", "origin", "made", "difference")).alias("sample"),
+        )
+        .collect()
+    )
+    for row in found:
+        sample = row.sample
+        what = f"{sample.made} copies made, {sample.made - sample.difference} arrived"
+        verdict.add(
+            Check.COPIES_WRONG,
+            row.rows,
+            Sample(row.namespace, row.topic, sample.origin, sample.batch_no, what),
+        )
+
+
+def _settled(log: Log, chosen: Any) -> DataFrame | None:
+    """Give the settings over time of the places chosen; None when there are none."""
+    keys = {place.key for place in log.places.values() if chosen(place)}
+    rows = [row for row in log.settled() if row[0] in keys]
+    if not rows:
+        return None
+    kinds = "place long, from_order long, before_order long, detects boolean, window_ms long, ttl_ms long"
+    return log.events.sparkSession.createDataFrame(rows, kinds)
