@@ -107,6 +107,12 @@ def test_a_text_body_is_sent_as_utf_8() -> None:
     assert scan(rows.payloads[0]).decode_body() == [("data", "grün".encode())]
 
 
+def test_a_null_body_is_sent_as_the_source_reads_it() -> None:
+    rows = encoded(table(body=[b"", None]))
+    assert scan(rows.payloads[1]).decode_body() == [("value", None)]
+    assert scan(encoded(table(body=[None])).payloads[0]).decode_body() == [("value", None)]
+
+
 def test_each_column_stands_in_its_place_and_null_is_not_sent() -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     rows = encoded(
@@ -236,10 +242,13 @@ class TestSchema:
         assert "'sessionId' meant" in str(refused.value)
         assert all(name in str(refused.value) for name in COLUMNS)
 
-    @pytest.mark.parametrize("name", ["sequenceNumber", "enqueuedtime", "deadLetterReason"])
-    def test_a_column_that_the_broker_sets_is_refused_with_the_reason(self, name: str) -> None:
-        with pytest.raises(SchemaMismatch, match=f"'{name}' is set by the broker"):
-            find_columns([("body", "binary"), (name, "bigint")], None)
+    def test_columns_that_the_broker_sets_may_be_there_with_nulls_only(self) -> None:
+        """SQL's INSERT fills the columns that it is not given."""
+        types = {"sequenceNumber": pa.int64()}
+        rows = encoded(table(types, body=[b"", b""], sequenceNumber=[None, None]))
+        assert len(rows.payloads) == 2
+        text = refusal(table(types, body=[b"", b""], sequenceNumber=[None, 7]))
+        assert text.startswith("Row 1 of partition 2: column 'sequenceNumber' is set by the broker")
 
     @pytest.mark.parametrize(
         ("name", "kind", "wanted"),
@@ -257,6 +266,17 @@ class TestSchema:
         with pytest.raises(SchemaMismatch, match=f"Column '{name}' must be {wanted}.*; it is {kind}"):
             find_columns([("body", "binary"), (name, kind)][name == "body" :], None)
 
+    def test_null_alone_has_a_type_of_its_own_which_fits_all(self) -> None:
+        columns = find_columns(
+            [("body", "binary"), *((name, "void") for name in COLUMNS if name != "body")], None
+        )
+        batch = pa.RecordBatch.from_pydict(
+            {name: [b"x"] if name == "body" else pa.nulls(1) for name in COLUMNS}
+        )
+        batch = batch.select(sorted(columns.places, key=columns.places.__getitem__))
+        (payload,) = RowEncoder(columns, "", 0).encode(batch, NOW_MS).payloads
+        assert scan(payload).decode_properties() == Properties(message_id="0")
+
     @pytest.mark.parametrize("kind", ["string", "varchar(10)", "char(3)", "string collate UNICODE_CI"])
     def test_texts_of_all_kinds_are_texts(self, kind: str) -> None:
         assert find_columns([("body", kind), ("sessionId", kind)], None).places == {"body": 0, "sessionId": 1}
@@ -272,10 +292,6 @@ class TestSchema:
 
 class TestRefusals:
     """Rows that cannot be messages."""
-
-    def test_a_null_body(self) -> None:
-        assert refusal(table(body=[b"", None])).startswith("Row 1 of partition 2: column 'body' is null")
-        assert refusal(table(body=[None, None])).startswith("Row 0 of partition 2: column 'body' is null")
 
     def test_a_time_to_live_of_nothing(self) -> None:
         assert "'timeToLive' is 0 ms" in refusal(table(body=[b""], timeToLive=[0]))

@@ -62,9 +62,11 @@ SET_BY_THE_BROKER: Final = frozenset(
         "deadLetterSource",
     )
 )
-"""Columns of the source that nobody can send."""
+"""Columns of the source that nobody can send. They may be there with nulls: SQL's INSERT fills them so."""
 
-_ID_TYPE = ("string or whole number", rf"{_TEXT}|{_WHOLE}")
+_SET_BY_THE_BROKER: Final = {name.lower() for name in SET_BY_THE_BROKER}
+
+_ID_TYPE: Final = ("string or whole number", rf"{_TEXT}|{_WHOLE}")
 
 ID_LENGTH_MAX: Final = 128
 """Characters of a message id, session id or partition key. Source: Learn "Service Bus quotas"."""
@@ -90,6 +92,8 @@ class Columns:
     places: dict[str, int]
     message_id: int | None
     """Place of the column that gives the message ids."""
+    nulls: tuple[int, ...]
+    """Places of columns that must hold nulls only."""
 
 
 def find_columns(fields: Sequence[tuple[str, str]], message_id_column: str | None) -> Columns:
@@ -106,6 +110,7 @@ def find_columns(fields: Sequence[tuple[str, str]], message_id_column: str | Non
     id_name = None if message_id_column is None else message_id_column.lower()
     places: dict[str, int] = {}
     message_id: int | None = None
+    nulls: list[int] = []
     seen: set[str] = set()
     for place, (name, kind) in enumerate(fields):
         key = name.lower()
@@ -115,6 +120,8 @@ def find_columns(fields: Sequence[tuple[str, str]], message_id_column: str | Non
         if key == id_name:
             _check_type(name, kind, _ID_TYPE)
             message_id = place
+        elif key in _SET_BY_THE_BROKER:
+            nulls.append(place)
         elif key not in known:
             raise SchemaMismatch(_unknown_column(name))
         if key in known:
@@ -132,20 +139,16 @@ def find_columns(fields: Sequence[tuple[str, str]], message_id_column: str | Non
             "The table has neither a column 'body' (binary or string) nor 'encoded' (binary): there is "
             "nothing to send."
         )
-    return Columns(places, places.get("messageId") if message_id is None else message_id)
+    return Columns(places, places.get("messageId") if message_id is None else message_id, tuple(nulls))
 
 
 def _check_type(name: str, kind: str, wanted: tuple[str, str]) -> None:
     words, pattern = wanted
-    if re.fullmatch(pattern, kind) is None:
+    if kind != "void" and re.fullmatch(pattern, kind) is None:  # void: the type of NULL alone
         raise SchemaMismatch(f"Column '{name}' must be {words}; it is {kind}.")
 
 
 def _unknown_column(name: str) -> str:
-    if name.lower() in {made.lower() for made in SET_BY_THE_BROKER}:
-        return (
-            f"Column '{name}' is set by the broker and cannot be sent; select what shall be sent without it."
-        )
     near = difflib.get_close_matches(name.lower(), [known.lower() for known in COLUMNS], 1)
     meant = next((f" Was '{known}' meant?" for known in COLUMNS if [known.lower()] == near), "")
     return f"Column '{name}' cannot be sent.{meant} Columns that can: {', '.join(COLUMNS)}."
@@ -198,17 +201,15 @@ class RowEncoder:
         return _merged(self._encode_rows(plain, now_ms), self._encode_over(over, now_ms))
 
     def _table(self, batch: Any, rows: list[int]) -> _Table:
-        return _Table(batch, rows, self._columns, self._partition)
+        table = _Table(batch, rows, self._columns, self._partition)
+        for place in self._columns.nulls:
+            table.check_nulls(place)
+        return table
 
     def _encode_rows(self, table: _Table, now_ms: int) -> EncodedRows:
         """Encode rows that have no `encoded`."""
         rows = table.rows
-        bodies = table.values("body")
-        if bodies is None or None in bodies:
-            at = 0 if bodies is None else bodies.index(None)
-            raise table.refused(at, "column 'body' is null; for a message without content it is empty.")
-        if bodies and isinstance(bodies[0], str):
-            bodies = [body.encode() for body in bodies]
+        bodies = table.bodies()
         ttls = table.times_to_live()
         fields = table.fields(ttls, now_ms)
         keys, annotations = table.annotations(fields.get(_GROUP_ID))
@@ -226,8 +227,10 @@ class RowEncoder:
         properties = table.application_properties()
         if properties is not None:
             pieces.append([_application_properties(pairs) for pairs in properties])
-        pieces.append([_DATA_HEAD(_DATA_SECTION, len(body)) for body in bodies])
-        pieces.append(bodies)
+        pieces.append(
+            [_NULL_BODY if body is None else _DATA_HEAD(_DATA_SECTION, len(body)) for body in bodies]
+        )
+        pieces.append([body or b"" for body in bodies])
         return EncodedRows(
             rows, [b"".join(parts) for parts in zip(*pieces, strict=True)], table.entities(), keys
         )
@@ -237,7 +240,7 @@ class RowEncoder:
         rows = table.rows
         count = len(rows)
         messages = table.values("encoded") or []
-        bodies = table.values("body") or repeat(None, count)
+        bodies = table.bodies()
         ttls = table.times_to_live()
         fields = table.fields(ttls, now_ms)
         _, annotations = table.annotations(fields.get(_GROUP_ID))
@@ -259,7 +262,7 @@ class RowEncoder:
                 annotations=pairs,
                 fields={place: column[at] for place, column in fields.items() if column[at] is not NULL},
                 application_properties=dict(updates or ()),
-                body=body.encode() if isinstance(body, str) else body,
+                body=body,
                 id_if_none=made_id,
             )
             try:
@@ -287,10 +290,25 @@ class _Table:
         """Make the error that names a row."""
         return RowRefused(f"{named_row(self.rows[at], self._partition)}: {problem}")
 
+    def check_nulls(self, place: int) -> None:
+        """Refuse values in a column that the broker sets."""
+        column = self._batch.column(place)
+        if column.null_count != len(column):
+            raise self.refused(
+                column.is_valid().index(True).as_py(),
+                f"column '{self._batch.schema.names[place]}' is set by the broker and cannot be sent; select "
+                "what shall be sent without it.",
+            )
+
     def values(self, name: str) -> list[Any] | None:
         """Give a column as it is."""
         place = self._columns.places.get(name)
         return None if place is None else self._list(place)
+
+    def bodies(self) -> list[bytes | None]:
+        """Give the bodies, text as UTF-8."""
+        bodies = self.values("body") or [None] * len(self.rows)
+        return [body.encode() if isinstance(body, str) else body for body in bodies]
 
     def entities(self) -> list[str | None]:
         """Give the target of each row."""
@@ -427,6 +445,8 @@ _SCHEDULED: Final = encode(Symbol("x-opt-scheduled-enqueue-time"))
 _DATA_SECTION: Final = 0x005375B0
 _DATA_HEAD: Final = struct.Struct(">II").pack
 """Descriptor, constructor and length of a data section."""
+_NULL_BODY: Final = b"\x00\x53\x77\x40"
+"""An AMQP value that is null: what the source shows as null."""
 
 _BYTE: Final = [bytes([number]) for number in range(256)]
 _STRING8: Final = [b"\xa1" + size for size in _BYTE]
