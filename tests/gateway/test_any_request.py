@@ -51,6 +51,11 @@ KEYS = (
     "messages",
     "rule-name",
     "rule-description",
+    "cursor",
+    "claim",
+    "max-messages",
+    "max-bytes",
+    "expires-after",
 )
 
 FILTER_KEYS = (

@@ -519,6 +519,11 @@ READING = {
     "peeklock:purge-messages",
     "add-rule",
     "remove-rule",
+    "peeklock:cursor-claim",
+    "peeklock:cursor-read",
+    "peeklock:cursor-commit",
+    "peeklock:cursor-release",
+    "peeklock:cursor-list",
 }
 WRITING = {"schedule-message", "cancel-scheduled-message"}
 BODY = {
@@ -536,6 +541,10 @@ BODY = {
     "top": 1,
     "rule-name": "r",
     "rule-description": {"true-filter": {}},
+    "cursor": "lake",
+    "claim": Long(1),
+    "max-messages": 1,
+    "max-bytes": Long(1),
 }
 
 

@@ -796,6 +796,9 @@ def test_locks_are_renewed_at_once_within_a_transaction_too(desk: Desk) -> None:
         ("com.microsoft:batch-delete-messages", {"message-count": 1, "enqueued-time-utc": Timestamp(1)}),
         ("com.microsoft:set-session-state", {"session-id": "s", "session-state": b"x"}),
         ("peeklock:purge-messages", {"enqueued-time-utc": Timestamp(1)}),
+        ("peeklock:cursor-claim", {"cursor": "lake", "max-messages": 1, "max-bytes": 1}),
+        ("peeklock:cursor-commit", {"cursor": "lake", "claim": 1}),
+        ("peeklock:cursor-release", {"cursor": "lake"}),
     ],
 )
 def test_other_changes_are_refused_within_a_transaction(

@@ -20,6 +20,9 @@ from peeklock.auth.errors import (
 from peeklock.broker.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
+    ClaimCommitted,
+    ClaimNotFound,
+    CursorNotFound,
     EntityAlreadyExists,
     EntityDeleted,
     EntityDisabled,
@@ -53,7 +56,10 @@ STATUSES: dict[type[Refusal], int] = {
     ArgumentInvalid: 400,
     ArgumentOutOfRange: 400,
     AudienceNotCovered: 401,
+    ClaimCommitted: 404,
     ClaimMissing: 401,  # the service does not answer 403 here: that means quota to its clients
+    ClaimNotFound: 404,
+    CursorNotFound: 404,
     EntityAlreadyExists: 409,
     RuleNotFound: 404,
     RuleAlreadyExists: 409,

@@ -36,6 +36,7 @@ BROKER_OWNED = frozenset(
         "x-opt-message-state",
         "x-opt-partition-id",
         "x-opt-deadletter-source",
+        "x-opt-peeklock-cursor",
     }
 )
 """Message annotations of the broker: what a sender says under these names is overwritten, never trusted."""
@@ -101,9 +102,9 @@ def encode_for_receiver(
     else:
         lock = _MESSAGE_LOCK if view.locked_until_ms else _SESSION_LOCK
     own: Pairs = ()
-    if partitioned or message.dead_letter_source is not None:
+    if partitioned or message.dead_letter_source is not None or view.cursor is not None:
         partition = message.sequence_number >> 48 if partitioned else None
-        own = _own_pairs(partition, message.dead_letter_source)
+        own = _own_pairs(partition, message.dead_letter_source, view.cursor)
     overlay = message.overlay
     if overlay is None:
         prefix = payload[:offset]
@@ -181,13 +182,15 @@ _LOCK_TOKEN_KEY = _symbol(_LOCK_TOKEN) + b"\x98"  # uuid
 
 
 @lru_cache(maxsize=256)
-def _own_pairs(partition: int | None, dead_letter_source: str | None) -> Pairs:
+def _own_pairs(partition: int | None, dead_letter_source: str | None, cursor: str | None) -> Pairs:
     """Encode the annotations that few messages have."""
     pairs = []
     if partition is not None:
         pairs.append(encode(Symbol("x-opt-partition-id")) + encode(Short(partition)))
     if dead_letter_source is not None:
         pairs.append(encode(Symbol("x-opt-deadletter-source")) + encode(dead_letter_source))
+    if cursor is not None:
+        pairs.append(encode(Symbol("x-opt-peeklock-cursor")) + encode(cursor))
     return tuple(pairs)
 
 

@@ -16,6 +16,9 @@ from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkAttache
 from peeklock.auth import AuthorizationError, KeyRefused
 from peeklock.broker.commands import Command, DropConnection
 from peeklock.broker.effects import (
+    Claimed,
+    ClaimsLeft,
+    CursorsFound,
     Done,
     Effect,
     EntitiesFound,
@@ -95,6 +98,9 @@ class Gateway:
             **self._links.on_effect,
             LocksRenewed: self._answers.take,
             MessagesFound: self._answers.take,
+            Claimed: self._answers.take,
+            ClaimsLeft: self._answers.take,
+            CursorsFound: self._answers.take,
             MessagesScheduled: self._answers.take,
             MessagesDeleted: self._answers.take,
             SessionLockRenewed: self._answers.take,

@@ -55,7 +55,7 @@ from peeklock.broker.errors import (
     ServerBusy,
     ServiceBusError,
 )
-from peeklock.gateway import fields, rules
+from peeklock.gateway import cursors, fields, rules
 from peeklock.gateway.address import shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context, Payloads
@@ -366,7 +366,7 @@ def _answer_rules(effect: RulesFound, payloads: Payloads | None) -> Answer:
     return 200, None, {"rules": rules.encode_rules(effect.rules, RULES_BYTES_MAX)}
 
 
-_FINDING = frozenset((_answer_found, _answer_state, _answer_rules))
+_FINDING = frozenset((_answer_found, _answer_state, _answer_rules, cursors.answer_cursors))
 """Answers that hold what may be large."""
 
 
@@ -386,6 +386,11 @@ OPERATIONS: dict[str, Operation] = {
     "com.microsoft:remove-rule": Operation(Right.LISTEN, _read_remove_rule, _answer_done),
     "com.microsoft:enumerate-rules": Operation(Right.LISTEN, _read_rules, _answer_rules),
     "peeklock:purge-messages": Operation(Right.LISTEN, _read_purge, _answer_purged),
+    "peeklock:cursor-claim": Operation(Right.LISTEN, cursors.read_claim, cursors.answer_claimed),
+    "peeklock:cursor-read": Operation(Right.LISTEN, cursors.read_read, _answer_found),
+    "peeklock:cursor-commit": Operation(Right.LISTEN, cursors.read_commit, cursors.answer_left),
+    "peeklock:cursor-release": Operation(Right.LISTEN, cursors.read_release, cursors.answer_left),
+    "peeklock:cursor-list": Operation(Right.LISTEN, cursors.read_list, cursors.answer_cursors),
 }
 _CHANGING = frozenset(
     (
@@ -396,7 +401,10 @@ _CHANGING = frozenset(
         _read_purge,
         _read_add_rule,
         _read_remove_rule,
+        cursors.read_claim,
+        cursors.read_commit,
+        cursors.read_release,
     )
 )
-"""Requests that change messages, sessions or rules and are never part of a transaction. Others only look or
-lock: they are done at once, in a transaction too."""
+"""Requests that change messages, sessions, rules or cursors and are never part of a transaction. Others only
+look or lock: they are done at once, in a transaction too."""
