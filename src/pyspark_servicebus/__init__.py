@@ -1,0 +1,10 @@
+"""Lets Spark find the data source `servicebus` by itself.
+
+Spark looks for top-level packages whose names begin with `pyspark_`, and takes their `DefaultSource`.
+"""
+
+from __future__ import annotations
+
+from peeklock.spark.source import ServiceBusSource as DefaultSource
+
+__all__ = ["DefaultSource"]
