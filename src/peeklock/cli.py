@@ -19,6 +19,9 @@ from peeklock import __version__
 PROCESS_STARTED = time.monotonic()
 
 
+CAPTURE_BACKLOG_MIN = 65_536
+"""Some bytes always wait, even in a broker that does nothing: with less it might never take sends again."""
+
 INTERRUPTED = 130
 """Exit status after Ctrl-C before the broker could stop in order: as shells have it, 128 + SIGINT."""
 
@@ -131,6 +134,50 @@ def main() -> None:
     metavar="BYTES",
     help="Refuse sends while the volume has less free space than this.  [default: 1 GiB or 5 %, the smaller]",
 )
+@click.option(
+    "--capture",
+    type=click.Path(file_okay=False),
+    callback=_folder,
+    help="Write an event log there, the life of every message as Parquet files; needs the extra `capture`.",
+)
+@click.option(
+    "--capture-bodies",
+    multiple=True,
+    metavar="ENTITY",
+    help="Keep the messages sent to this queue or topic whole in the event log; may be repeated, * = all.",
+)
+@click.option(
+    "--capture-backlog",
+    "capture_backlog_bytes",
+    callback=_bytes,
+    metavar="BYTES",
+    help="How much may wait to be written to the event log.  [default: 1073741824]",
+)
+@click.option(
+    "--capture-policy",
+    type=click.Choice(["block", "drop-and-say"]),
+    help="When more would wait: block = refuse sends until there is room; drop-and-say = give up the oldest "
+    "events and say in the log which.  [default: block]",
+)
+@click.option(
+    "--capture-interval",
+    "capture_interval_s",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="How soon the event log can be read: a file of it ends so long after it began.  [default: 10]",
+)
+@click.option(
+    "--capture-keep-days",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="DAYS",
+    help="Remove older files of the event log.",
+)
+@click.option(
+    "--capture-keep-bytes",
+    callback=_bytes,
+    metavar="BYTES",
+    help="Remove the oldest files of the event log when all together are larger.",
+)
 def serve(
     data: Path | None,
     config: Path | None,
@@ -144,6 +191,13 @@ def serve(
     resource_lock: str | None,
     enforce_quotas: bool,
     min_free_bytes: int | None,
+    capture: Path | None,
+    capture_bodies: tuple[str, ...],
+    capture_backlog_bytes: int | None,
+    capture_policy: Literal["block", "drop-and-say"] | None,
+    capture_interval_s: float | None,
+    capture_keep_days: float | None,
+    capture_keep_bytes: int | None,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C.
 
@@ -155,10 +209,42 @@ def serve(
         raise click.UsageError("say where to keep the messages with --data DIR, or use --durability memory.")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together.")
+    of_capture = {
+        "--capture-bodies": capture_bodies or None,
+        "--capture-backlog": capture_backlog_bytes,
+        "--capture-policy": capture_policy,
+        "--capture-interval": capture_interval_s,
+        "--capture-keep-days": capture_keep_days,
+        "--capture-keep-bytes": capture_keep_bytes,
+    }
+    given = [option for option, value in of_capture.items() if value is not None]
+    if given and capture is None:
+        raise click.UsageError(
+            f"{given[0]} says how the event log is written: name its folder with --capture."
+        )
+    if capture_backlog_bytes is not None and capture_backlog_bytes < CAPTURE_BACKLOG_MIN:
+        raise click.UsageError(f"--capture-backlog: at least {CAPTURE_BACKLOG_MIN} bytes have to be allowed.")
+    if capture is not None and durability == "memory":
+        raise click.UsageError(
+            "--capture writes what is durable, and --durability memory keeps nothing: choose fsync or os."
+        )
 
     from peeklock.server.app import Settings, StartFailed
     from peeklock.server.app import serve as run
 
+    capture_settings = None
+    if capture is not None:
+        from peeklock.server.capture import CaptureSettings
+
+        capture_settings = CaptureSettings(
+            capture,
+            capture_bodies,
+            1024**3 if capture_backlog_bytes is None else capture_backlog_bytes,
+            capture_policy or "block",
+            capture_interval_s or 10.0,
+            capture_keep_days,
+            capture_keep_bytes,
+        )
     settings = Settings(
         data=data,
         config=config,
@@ -172,6 +258,7 @@ def serve(
         delete_lock=resource_lock is not None,
         enforce_quotas=enforce_quotas,
         min_free_bytes=min_free_bytes,
+        capture=capture_settings,
     )
     try:
         sys.exit(run(settings, PROCESS_STARTED))
@@ -229,15 +316,19 @@ def export(folder: Path) -> None:
 @click.option(
     "--seed", type=int, default=1, show_default=True, help="Which jobs, and which trouble they have."
 )
-def demo(jobs: int, seed: int) -> None:
+@click.option(
+    "--broker-only", is_flag=True, help="Leave out the event log, and Spark, which reads it at the end."
+)
+def demo(jobs: int, seed: int, broker_only: bool) -> None:
     """Show the main job on real input: jobs, workers, a killed broker, nothing lost.
 
     Starts a broker on a temporary folder, sends jobs through the official client, lets workers complete,
-    abandon, defer and dead-letter them, kills the broker in the middle, starts it again, and counts.
-    Exit status: 0 when every job ended exactly once where it should, else 1.
+    abandon, defer and dead-letter them, kills the broker in the middle, starts it again, and counts. Then
+    Spark reads the event log that the broker wrote meanwhile, and audits it.
+    Exit status: 0 when every job ended exactly once where it should, and the audit says so too, else 1.
     """
     from rich.console import Console
 
     from peeklock.demo.story import run
 
-    sys.exit(run(jobs, seed, Console()))
+    sys.exit(run(jobs, seed, Console(), broker_only=broker_only))

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 from tests.kill.bank_loop import BankLoop
+from tests.kill.capture_loop import CaptureLoop
 from tests.kill.loop import MessageLoop
 from tests.kill.topic_loop import TopicLoop
 
-LOOPS = {"messages": MessageLoop, "transactions": BankLoop, "topics": TopicLoop}
+LOOPS = {"messages": MessageLoop, "transactions": BankLoop, "topics": TopicLoop, "capture": CaptureLoop}
 
 
 def main(arguments: list[str]) -> int:

@@ -46,6 +46,7 @@ from peeklock.server.tasks import tell_failure
 from peeklock.store.base import Store, StoreDamaged, StoreError
 
 if TYPE_CHECKING:
+    from peeklock.server.capture import Capture, CaptureSettings
     from peeklock.server.config import Config
 
 MIN_FREE_BYTES = 1024**3
@@ -87,6 +88,8 @@ class Settings:
     min_free_bytes: int | None
     enforce_quotas: bool = False
     delete_lock: bool = False
+    capture: CaptureSettings | None = None
+    """None = no event log."""
 
 
 class _Tokens:
@@ -140,6 +143,7 @@ class Broker:
         )
         self._started_at_ms = self._clock.now_ms()
         self._namespace_name = "sbemulatorns"  # as the emulator calls it when nobody says otherwise
+        self._capture: Capture | None = None
         self.amqp_port = 0
         self.http_port = 0
 
@@ -185,6 +189,7 @@ class Broker:
             digest_key=DIGEST_KEY,
             enforce_quotas=settings.enforce_quotas,
             delete_lock=settings.delete_lock,
+            captures_body=None if settings.capture is None else settings.capture.captures_body(),
         )
         engine = Engine(namespace, BodyCache())
         try:
@@ -209,6 +214,8 @@ class Broker:
             if config is not None:
                 await self._configure(shard, config)
             self._definitions.begin(namespace.entity_views())
+            if settings.capture is not None:
+                self._begin_capture(settings.capture, shard)
             self._listener = self._listen(shard)
         except StartFailed:
             await shard.stop()
@@ -220,6 +227,8 @@ class Broker:
 
     async def stopped(self) -> int:
         """Serve until asked to stop or unable to go on, then stop; answer the exit status."""
+        if self._capture is not None:
+            self._capture.start()  # not before: it would take the start's time
         ticking = asyncio.get_running_loop().create_task(self._tick())
         ticking.add_done_callback(tell_failure)
         await self._stopping.wait()
@@ -308,6 +317,13 @@ class Broker:
                 found: Any = await shard.submit(partial(ListRules, path, 0, sys.maxsize))
                 rules[path] = found.rules
         return rules
+
+    def _begin_capture(self, capture: CaptureSettings, shard: Shard) -> None:
+        from peeklock.server.capture import Capture
+
+        assert self._settings.data is not None
+        self._capture = Capture(capture, self._settings.data, self._namespace_name, shard, self._clock.now_ms)
+        shard.watch_capture(self._capture.look)
 
     def _listen(self, shard: Shard) -> Listener:
         settings = self._settings
@@ -404,6 +420,7 @@ class Broker:
             "up_ms": self._clock.now_ms() - self._started_at_ms,
             "connections": len(self._connections),
             **self.shard.health(),
+            **({} if self._capture is None else {"capture": self._capture.health()}),
         }
 
     def _fail(self, failure: BaseException) -> None:
@@ -449,6 +466,9 @@ class Broker:
                 await asyncio.wait_for(self._deserted.wait(), STOP_S_MAX)
         for connection in list(self._connections.values()):
             connection.abort()
+        if self._capture is not None:
+            await shard.rest()
+            await self._capture.stop()
         await shard.stop()
 
     def _shown_host(self) -> str:

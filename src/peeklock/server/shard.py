@@ -38,6 +38,7 @@ from peeklock.store.base import Store, StoreError
 
 if TYPE_CHECKING:
     from peeklock.broker.message import Message
+    from peeklock.store.event_backlog import EventBacklog
 
 _BY_LINK = frozenset(
     {CoordinatorOpened, DetachLink, Deliver, Drained, LinkRefused, ReceiverOpened, SenderOpened}
@@ -129,6 +130,8 @@ class Shard:
         self._idle.set()
         self._failed = False
         self._limits = LimitSending()
+        self._capture_full: Callable[[], bool] = bool  # no event log: never
+        self._resting = False  # nothing happens by itself any more
         self._dropped_sends_told = 0
         self._failed_evaluations_told = 0
         self._ticked_at = self._loop.time()
@@ -219,7 +222,7 @@ class Shard:
     def _advance(self, now: int) -> None:
         """Let happen what is due: a slice for each commit; a purge pauses while clients are at work."""
         started_at = monotonic()
-        if started_at < self._rest_until:
+        if self._resting or started_at < self._rest_until:
             return
         self._engine.advance(now)
         if self._namespace.is_purging and now - self._asked_at_ms < CLIENTS_WAIT_MS:
@@ -369,6 +372,8 @@ class Shard:
     # Time and space
 
     def _set_timer(self, now: int) -> None:
+        if self._resting:
+            return
         due = self._engine.next_deadline_ms()
         if due == self._timer_at_ms and self._timer is not None:
             return
@@ -409,13 +414,15 @@ class Shard:
             limits = LimitSending(
                 low_space=free is not None and free < self._min_free_bytes(),
                 lagging=self.lag_ms > LAG_MS_MAX,
+                capture_full=self._capture_full(),
             )
             if limits != self._limits:
                 log.warning(
-                    "sending is limited" if limits.low_space or limits.lagging else "sending is open again",
+                    "sending is open again" if limits == LimitSending() else "sending is limited",
                     {
                         "low_space": limits.low_space,
                         "lagging": limits.lagging,
+                        "capture_full": limits.capture_full,
                         "free_bytes": free,
                         "lag_ms": self.lag_ms,
                     },
@@ -452,6 +459,8 @@ class Shard:
             status = "low space: sends are refused"
         elif self._limits.lagging:
             status = "lagging: sends are refused"
+        elif self._limits.capture_full:
+            status = "the event log lags behind by all that it may: sends are refused"
         else:
             status = "ok"
         return {
@@ -487,13 +496,38 @@ class Shard:
             if self._engine.idle:
                 break
 
-    async def stop(self) -> None:
-        """Commit what was offered, then close the store."""
+    # The event log
+
+    @property
+    def event_backlog(self) -> EventBacklog:
+        """What has happened and is still kept here for the event log."""
+        return self._store.event_backlog
+
+    def watch_capture(self, is_full: Callable[[], bool]) -> None:
+        """Ask from time to time whether sends have to be refused because the event log lags behind."""
+        self._capture_full = is_full
+
+    def forget_events(self, no: int) -> None:
+        """Drop what happened in the batches up to this one, with the commits to come."""
+        if no > self._engine.events_exported_to:
+            self._engine.events_exported_to = no
+            self.offer(())
+
+    # The end
+
+    async def rest(self) -> None:
+        """Commit what was offered and what has happened; from then on nothing happens by itself."""
         self._housekeeping.cancel()
         self._namespace.flush_events()
         await self.catch_up()
+        self._resting = True
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+
+    async def stop(self) -> None:
+        """Commit what was offered, then close the store."""
+        await self.rest()
         await self._store.close()
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+EMPTY_ROW_BYTES = 17
+"""A row of a batch in which nothing happened: the head alone, see `event_rows`."""
+
 
 class EventBacklog:
     """The event rows of a store, oldest first. Rows are added and dropped by the thread that writes; the
@@ -17,6 +20,8 @@ class EventBacklog:
         """Args: rows: (number, bytes), by number."""
         self._rows = deque(rows)
         self.size_bytes = sum(size for _, size in self._rows)
+        self.last_full_no = max((no for no, size in self._rows if size > EMPTY_ROW_BYTES), default=0)
+        """Number of the newest row that holds events, also when it is gone; 0 when there was none."""
 
     @property
     def first_no(self) -> int | None:
@@ -41,6 +46,8 @@ class EventBacklog:
         """A row was written."""
         self._rows.append((no, size_bytes))
         self.size_bytes += size_bytes
+        if size_bytes > EMPTY_ROW_BYTES:
+            self.last_full_no = no
 
     def drop_to(self, no: int) -> None:
         """The rows up to this number are gone."""

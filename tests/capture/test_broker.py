@@ -1,0 +1,284 @@
+"""A broker that writes an event log: complete after any end, and what happens when it cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+
+from peeklock.capture.folder import LOCK_NAME
+from peeklock.cli import main
+from peeklock.demo.broker import BrokerProcess
+from tests.capture.broker import capturing, counts, health, health_when, wait_for_exporter
+from tests.capture.stores import EPOCH, rows, write_store
+from tests.kill.clients import Receiver, Sender
+from tests.kill.ledger import Ledger
+from tests.kill.loop import QUEUE
+from tests.kill.test_kill import until
+
+pytestmark = pytest.mark.kill
+
+SERVER_BUSY = "com.microsoft:server-busy"
+
+Story = Callable[[BrokerProcess, "Work"], Awaitable[None]]
+
+
+class Work:
+    """Messages that are sent and received."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.ledger = Ledger()
+        self._broker = broker
+        self._names = 0
+
+    async def send(self, count: int) -> set[str | None]:
+        """Send messages; answer why some were refused."""
+        self._names += 1
+        sender = Sender(f"sender-{self._names}", self.ledger, Random(1), QUEUE, sends_max=count)
+        before = set(self.ledger.fates)
+        await sender.connect(self._broker.amqp_port)
+        # A batch counts as one send.
+        await until(lambda: sender.outcomes >= count and not sender.in_flight, sender, what="all outcomes")
+        sender.close()
+        return {self.ledger.fates[uid].rejected for uid in set(self.ledger.fates) - before}
+
+    async def receive(self) -> None:
+        """Receive and complete all that is there."""
+        self._names += 1
+        receiver = Receiver(f"receiver-{self._names}", self.ledger, Random(2), QUEUE, careless=False)
+        await receiver.connect(self._broker.amqp_port)
+        await until(
+            lambda: all(f.completed for f in self.ledger.fates.values() if f.accepted),
+            receiver,
+            what="all is completed",
+        )
+        receiver.close()
+
+    def check(self, log: Path) -> None:
+        """Hold a log without gaps against what clients were told."""
+        found = counts(log)
+        for fate in self.ledger.fates.values():
+            if fate.accepted:
+                assert found["enqueued", fate.number] == 1, fate
+                assert found["completed", fate.number] == int(fate.completed), fate
+        accepted = sum(fate.accepted for fate in self.ledger.fates.values())
+        assert sum(n for (kind, _), n in found.items() if kind == "enqueued") == accepted
+
+
+def run(folder: Path, story: Story, *options: str) -> Work:
+    """Run a story with a broker that writes a log, and is ended in any case."""
+    with capturing(folder, *options) as broker:
+        work = Work(broker)
+        asyncio.run(story(broker, work))
+    return work
+
+
+async def stop(broker: BrokerProcess) -> None:
+    assert await asyncio.to_thread(broker.stop) == 0, broker.log.read_text()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def test_after_a_clean_stop_the_log_is_complete(tmp_path: Path, log: Path) -> None:
+    """Also of what happened in the last moment. Req: X-03"""
+
+    async def story(broker: BrokerProcess, work: Work) -> None:
+        await work.send(100)
+        await work.receive()
+        await stop(broker)
+
+    run(tmp_path, story).check(log)
+    kinds = {row["event_type"] for row in rows(log)}
+    assert {"epoch_started", "entity_created", "enqueued", "delivered", "completed"} <= kinds
+
+
+def test_after_a_kill_of_the_broker_the_exporter_finishes_by_itself(tmp_path: Path, log: Path) -> None:
+    """Req: X-03"""
+
+    async def story(broker: BrokerProcess, work: Work) -> None:
+        await health_when(broker, lambda found: found["state"] == "running", "the exporter runs")
+        await work.send(200)
+        await work.receive()
+        broker.kill()
+        await asyncio.to_thread(wait_for_exporter, log)
+
+    run(tmp_path, story).check(log)
+
+
+def test_a_killed_exporter_is_started_again(tmp_path: Path, log: Path) -> None:
+    """Req: X-03"""
+
+    async def story(broker: BrokerProcess, work: Work) -> None:
+        found = await health_when(broker, lambda found: found["state"] == "running", "it runs")
+        os.kill(found["pid"], signal.SIGKILL)
+        failed = await health_when(broker, lambda found: found["state"] == "failed", "its end is told")
+        assert failed["reason"] == "it ended with status -9"
+        await work.send(10)
+        again = await health_when(
+            broker,
+            lambda found: found["state"] == "running" and found["exported_to"] and not found["lag_s"],
+            "all is exported",
+        )
+        assert again["pid"] != found["pid"]
+        assert again["reason"] is None
+        os.kill(again["pid"], signal.SIGKILL)
+        await work.send(10)
+        await work.receive()
+        await stop(broker)  # once more then, so that the log is complete
+
+    run(tmp_path, story).check(log)
+
+
+def test_what_was_exported_is_forgotten_by_the_store(tmp_path: Path) -> None:
+    async def story(broker: BrokerProcess, work: Work) -> None:
+        await work.send(500)
+        await work.receive()
+        await health_when(
+            broker, lambda found: found["exported_to"] and found["backlog_bytes"] < 1000, "it is forgotten"
+        )
+
+    run(tmp_path, story)
+
+
+def test_a_segment_that_cannot_be_written_is_told_and_written_later(tmp_path: Path, log: Path) -> None:
+    """No file of the exporter may grow beyond 2 kB: as on a full disk. Req: X-03"""
+
+    async def story(broker: BrokerProcess, work: Work) -> None:
+        found = await health_when(broker, lambda found: found["state"] == "running", "it runs")
+        resource.prlimit(found["pid"], resource.RLIMIT_FSIZE, (2000, 2000))
+        await work.send(100)
+        failed = await health_when(broker, lambda found: found["state"] == "failed", "it is told")
+        assert "cannot write the event log" in failed["reason"]
+        await work.receive()
+        await health_when(broker, lambda found: not found["lag_s"], "the next one has written it")
+        await stop(broker)
+
+    run(tmp_path, story).check(log)
+    assert not list(log.glob(".events-*"))
+    assert '"the event log cannot be written"' in (tmp_path / "broker.log").read_text()
+
+
+class TestALogThatCannotBeWritten:
+    """A folder stands where its lock file should be."""
+
+    @pytest.fixture
+    def obstacle(self, log: Path) -> Path:
+        obstacle = log / LOCK_NAME
+        obstacle.mkdir(parents=True)
+        return obstacle
+
+    async def send_until(self, work: Work, true: Callable[[set[str | None]], Awaitable[bool]]) -> None:
+        """Send, a bit at a time, until something is true of why sends were refused."""
+        for _ in range(400):
+            if await true(await work.send(300)):
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("it did not come to that")
+
+    def test_block_refuses_sends_and_takes_settlements_until_it_can_be_written(
+        self, tmp_path: Path, log: Path, obstacle: Path
+    ) -> None:
+        """Req: X-03"""
+
+        async def story(broker: BrokerProcess, work: Work) -> None:
+            async def refused(why: set[str | None]) -> bool:
+                return SERVER_BUSY in why
+
+            await self.send_until(work, refused)
+            found = await asyncio.to_thread(health, broker)
+            assert "event log" in found["status"]
+            assert str(obstacle) in found["capture"]["reason"]
+            assert found["capture"]["lag_s"] > 0
+            await work.receive()
+            await asyncio.to_thread(obstacle.rmdir)
+
+            async def taken(why: set[str | None]) -> bool:
+                return why == {None}
+
+            await self.send_until(work, taken)
+            await work.receive()
+            await stop(broker)
+
+        work = run(tmp_path, story, "--capture-backlog=65536")
+        work.check(log)
+        assert "gap" not in {row["event_type"] for row in rows(log)}
+        log_lines = (tmp_path / "broker.log").read_text()
+        assert '"sending is limited"' in log_lines
+        assert '"sending is open again"' in log_lines
+
+    def test_drop_and_say_gives_up_the_oldest_events_and_says_which(
+        self, tmp_path: Path, log: Path, obstacle: Path
+    ) -> None:
+        """Req: X-03"""
+
+        async def story(broker: BrokerProcess, work: Work) -> None:
+            async def dropped(why: set[str | None]) -> bool:
+                assert why == {None}
+                found = (await asyncio.to_thread(health, broker))["capture"]
+                return bool(found["dropped_batches"] > 20)
+
+            await self.send_until(work, dropped)
+            await work.receive()
+            await asyncio.to_thread(obstacle.rmdir)
+            await stop(broker)
+
+        run(tmp_path, story, "--capture-backlog=65536", "--capture-policy=drop-and-say")
+        first, *others = rows(log)
+        assert first["event_type"] == "gap"
+        assert first["sequence_number"] == 1
+        assert first["related_sequence_number"] > 20
+        assert first["reason"].startswith("given up")
+        assert "gap" not in {row["event_type"] for row in others}
+        numbers = sorted({row["batch_no"] for row in others})
+        assert numbers[0] > first["related_sequence_number"]
+        assert '"events were given up' in (tmp_path / "broker.log").read_text()
+
+
+class TestRefusedOptions:
+    @pytest.mark.parametrize(
+        ("options", "why"),
+        [
+            (["--durability", "memory", "--capture", "log"], "keeps nothing"),
+            (["--data", "d", "--capture-policy", "block"], "--capture-policy .*--capture"),
+            (["--data", "d", "--capture-bodies", "*"], "--capture-bodies .*--capture"),
+            (["--data", "d", "--capture", "log", "--capture-backlog", "65535"], "65536"),
+            (["--data", "d", "--capture", "log", "--capture-keep-days", "0"], "--capture-keep-days"),
+            (["--data", "d", "--capture", ""], "the name of the folder is empty"),
+        ],
+    )
+    def test_they_say_what_to_do(self, options: list[str], why: str) -> None:
+        """Req: X-03"""
+        result = CliRunner().invoke(main, ["serve", *options], terminal_width=200)
+        assert result.exit_code == 2
+        assert pytest.RaisesExc(ValueError, match=why).matches(ValueError(" ".join(result.output.split())))
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:
+    """Req: X-03"""
+    write_store(tmp_path / "data", [EPOCH])
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('no pyarrow here')")
+    exporter = subprocess.run(
+        [sys.executable, "-m", "peeklock.capture", f"--data={tmp_path / 'data'}", f"--to={tmp_path / 'log'}"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert exporter.returncode == 1
+    assert exporter.stdout.startswith("failed no pyarrow here: ")
+    assert "pip install 'peeklock[capture]'" in exporter.stdout
+    assert '"level": "error"' in exporter.stderr
