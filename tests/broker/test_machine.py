@@ -1,7 +1,8 @@
 """A state machine over the namespace, held against a model that knows nothing of indexes.
 
-Every accepted message is in exactly one place, numbers have no gaps, locks exclude each other, counts are
-right, and a namespace restored from the facts shows the same as the live one, but for its locks.
+Every accepted message is in exactly one place, numbers have no gaps, locks and claims exclude each other,
+counts are right, and a namespace restored from the facts shows the same as the live one, but for its locks:
+claims last until they are committed or released.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from peeklock.broker.commands import (
     Abandon,
     Address,
     CancelScheduled,
+    ClaimMessages,
     CloseLink,
+    CommitClaims,
     Complete,
     DeadLetter,
     Defer,
     DeleteMessages,
+    ListCursors,
+    ReadClaim,
     ReceiveDeferred,
     ReceiveMode,
     Release,
+    ReleaseCursor,
     RenewLocks,
     Schedule,
     SendBatch,
@@ -32,6 +38,9 @@ from peeklock.broker.commands import (
 )
 from peeklock.broker.effects import (
     Accepted,
+    Claimed,
+    ClaimsLeft,
+    CursorsFound,
     Deliver,
     Done,
     Effect,
@@ -65,7 +74,12 @@ class Known:
         self.count = 0
         self.token: bytes | None = None
         self.until_ms = 0
+        self.claim: tuple[str, int] | None = None  # cursor and number
         self.holder: tuple[int, ...] = ()  # the link, or (connection,) for a request; () once that is gone
+
+    @property
+    def free(self) -> bool:
+        return self.token is None and self.claim is None
 
     def expired(self, now_ms: int, default_ms: int) -> bool:
         ttl_ms = default_ms if self.ttl_ms is None else min(self.ttl_ms, default_ms)
@@ -92,6 +106,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.links: dict[tuple[int, int, int], bool] = {}  # link -> whether it deletes
         self.credit: dict[tuple[int, int, int], int] = {}
         self.lost: list[bytes] = []
+        self.cursors: dict[str, list[int]] = {}  # last claim and last committed one
 
     # The model's own steps
 
@@ -131,7 +146,7 @@ class QueueMachine(RuleBasedStateMachine):
             found = self.known.get(number)
             assert found is not None, "delivered what is not there"
             assert found.state == "active"
-            assert found.token is None, "two locks on one message"
+            assert found.free, "two holds on one message"
             assert not found.expired(self.now(), self.default_ttl_ms)
             assert found.order == min(other.order for other in self.available()), "not the first in order"
             assert effect.delivery_count == found.count
@@ -147,7 +162,7 @@ class QueueMachine(RuleBasedStateMachine):
                 found.holder = effect.link
 
     def available(self) -> list[Known]:
-        active = [found for found in self.known.values() if found.state == "active" and found.token is None]
+        active = [found for found in self.known.values() if found.state == "active" and found.free]
         return [found for found in active if not found.expired(self.now(), self.default_ttl_ms)]
 
     def locked(self) -> list[Known]:
@@ -329,7 +344,59 @@ class QueueMachine(RuleBasedStateMachine):
         for number in gone:
             found = self.known.pop(number)
             assert found.state == "active"
-            assert found.token is None
+            assert found.free
+
+    # Cursors
+
+    @rule(cursor=st.sampled_from("xy"), count=st.integers(1, 3))
+    def claim(self, cursor: str, count: int) -> None:
+        expected = sorted(self.available(), key=lambda found: found.order)[:count]
+        command = ClaimMessages(Address("orders"), cursor, count, LOTS, self.broker.reply_to())
+        found = self.broker.one(command, Claimed)
+        state = self.cursors.setdefault(cursor, [0, 0])
+        assert found.count == len(expected)
+        assert found.no == (state[0] + 1 if expected else 0)
+        if expected:
+            state[0] = found.no
+        for each in expected:
+            each.claim = (cursor, found.no)
+
+    @rule()
+    def read_claims(self) -> None:
+        for cursor, (last_no, committed_no) in self.cursors.items():
+            for no in range(committed_no + 1, last_no + 1):
+                command = ReadClaim(Address("orders"), cursor, no, 0, 99, LOTS, self.broker.reply_to())
+                views = self.broker.one(command, MessagesFound).messages
+                held = [each for each in self.known.values() if each.claim == (cursor, no)]
+                held.sort(key=lambda each: each.order)
+                numbers = [view.message.enqueued_sequence_number for view in views]
+                assert numbers == [each.first_number for each in held]
+
+    @rule(data=st.data(), cursor=st.sampled_from("xy"))
+    def commit(self, data: st.DataObject, cursor: str) -> None:
+        if cursor not in self.cursors:
+            return
+        state = self.cursors[cursor]
+        no = data.draw(st.integers(0, state[0]))
+        command = CommitClaims(Address("orders"), cursor, no, self.broker.reply_to())
+        assert self.broker.one(command, ClaimsLeft).count == 0
+        state[1] = max(state[1], no)
+        for number, found in list(self.known.items()):
+            if found.claim is not None and found.claim[0] == cursor and found.claim[1] <= no:
+                del self.known[number]
+
+    @rule(cursor=st.sampled_from("xy"))
+    def release_cursor(self, cursor: str) -> None:
+        command = ReleaseCursor(Address("orders"), cursor, self.broker.reply_to())
+        if self.cursors.pop(cursor, None) is None:
+            self.broker.refused(command)
+            return
+        effects = self.broker.do(command)
+        assert ClaimsLeft(command.reply_to, 0) in effects
+        for found in self.known.values():
+            if found.claim is not None and found.claim[0] == cursor:
+                found.claim = None
+        self.take(effects)
 
     @rule(ms=st.sampled_from([1, 300, 1_000, 4_999, 5_000, 30_000]))
     def advance(self, ms: int) -> None:
@@ -339,7 +406,7 @@ class QueueMachine(RuleBasedStateMachine):
             for found in self.known.values():
                 if found.scheduled_at_ms is not None and found.state == "scheduled":
                     due.append(found.scheduled_at_ms)
-                if found.state == "active" and found.token is None:
+                if found.state == "active" and found.free:
                     ttl_ms = (
                         self.default_ttl_ms
                         if found.ttl_ms is None
@@ -367,7 +434,7 @@ class QueueMachine(RuleBasedStateMachine):
                 found.state, found.enqueued_at_ms = "active", self.now()
                 found.order = self.next_order()
         for found in list(self.known.values()):
-            if found.token is None and found.expired(self.now(), self.default_ttl_ms):
+            if found.free and found.expired(self.now(), self.default_ttl_ms):
                 self.expire(found)
 
     @rule()
@@ -380,7 +447,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.links.clear()
         self.broker.settle_time()
         for found in list(self.known.values()):
-            if found.token is None and found.expired(self.now(), self.default_ttl_ms):
+            if found.free and found.expired(self.now(), self.default_ttl_ms):
                 self.expire(found)
 
     def unlock_quietly(self, found: Known) -> None:
@@ -396,7 +463,10 @@ class QueueMachine(RuleBasedStateMachine):
         counters = [(view.delivery_count, view.ttl_ms, view.state) for view in views]
         figures = self.broker.view()
         figures.accessed_at_ms = 0
-        return [messages, counters, figures]
+        listed = self.broker.one(ListCursors(Address("orders"), self.broker.reply_to()), CursorsFound).cursors
+        for cursor in listed:
+            cursor.used_at_ms = 0  # an empty claim is use, and not written
+        return [messages, counters, figures, [view.cursor for view in views], listed]
 
     # What always holds
 
@@ -415,11 +485,12 @@ class QueueMachine(RuleBasedStateMachine):
                 assert shown[number].state is MessageState[found.state.upper()]
                 lock = shown[number].message.lock
                 assert (lock and lock.token) == found.token
+                assert shown[number].cursor == (found.claim and found.claim[0])
 
     def pass_time_at_zero(self) -> None:
         """A message that expires on arrival goes in the same instant."""
         for found in list(self.known.values()):
-            if found.token is None and found.expired(self.now(), self.default_ttl_ms):
+            if found.free and found.expired(self.now(), self.default_ttl_ms):
                 self.expire(found)
 
     @invariant()

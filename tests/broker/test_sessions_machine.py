@@ -16,21 +16,29 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from peeklock.broker.commands import (
     Abandon,
+    Address,
+    ClaimMessages,
     CloseLink,
+    CommitClaims,
     Complete,
     DeadLetter,
     Defer,
     Link,
+    ReadClaim,
     Release,
+    ReleaseCursor,
     Send,
     SetCredit,
 )
 from peeklock.broker.effects import (
     Accepted,
+    Claimed,
+    ClaimsLeft,
     Deliver,
     DetachLink,
     Effect,
     LinkRefused,
+    MessagesFound,
     ReceiverOpened,
     Settled,
 )
@@ -48,6 +56,7 @@ class Known:
     session_id: str
     out: bytes | None = None  # lock token while somebody has it
     deferred: bool = False
+    claim: tuple[str, int] | None = None  # cursor and number
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -61,6 +70,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.waiting: list[Link] = []
         self.links: dict[Link, str | None] = {}
         self.credit_given: dict[Link, int] = {}
+        self.last_no: dict[str, int] = {}  # by cursor
 
     @initialize(partitioned=st.booleans())
     def create(self, partitioned: bool) -> None:
@@ -78,6 +88,7 @@ class SessionMachine(RuleBasedStateMachine):
             if isinstance(effect, ReceiverOpened):
                 assert effect.session_id is not None
                 assert effect.session_id not in self.holders
+                assert self.reader(effect.session_id) is None
                 self.holders[effect.session_id] = effect.link
                 self.links[effect.link] = effect.session_id
                 if effect.link in self.waiting:
@@ -105,8 +116,21 @@ class SessionMachine(RuleBasedStateMachine):
         return [
             number
             for number, message in self.known.items()
-            if message.session_id == session_id and message.out is None and not message.deferred
+            if message.session_id == session_id
+            and message.out is None
+            and not message.deferred
+            and message.claim is None
         ]
+
+    def reader(self, session_id: str) -> str | None:
+        """Name the cursor that holds a session."""
+        readers = {
+            message.claim[0]
+            for message in self.known.values()
+            if message.session_id == session_id and message.claim is not None
+        }
+        assert len(readers) <= 1
+        return readers.pop() if readers else None
 
     def gone(self, link: Link) -> None:
         session_id = self.links.pop(link, None)
@@ -136,7 +160,7 @@ class SessionMachine(RuleBasedStateMachine):
     def accept(self, session_id: str | None, connection: int, credit: int) -> None:
         wish = self.broker.wish(session_id, connection=connection, wait_ms=7_000)
         self.waiting.append(wish.link)
-        held = session_id in self.holders
+        held = session_id is not None and (session_id in self.holders or self.reader(session_id) is not None)
         effects = self.broker.do(wish)
         self.take(effects)
         if session_id is not None:
@@ -185,6 +209,75 @@ class SessionMachine(RuleBasedStateMachine):
         (view,) = self.broker.receive_deferred(number, session_id=message.session_id, connection=connection)
         message.out = token(view)
 
+    @rule(cursor=st.sampled_from("xy"), count=st.integers(1, 4))
+    def claim(self, cursor: str, count: int) -> None:
+        can = [
+            session_id
+            for session_id in SESSIONS
+            if session_id not in self.holders
+            and self.reader(session_id) in (None, cursor)
+            and self.available(session_id)
+        ]
+        before = {session_id: self.available(session_id) for session_id in can}
+        command = ClaimMessages(Address("orders"), cursor, count, LOTS, self.broker.reply_to())
+        found = self.broker.one(command, Claimed)
+        assert found.count == min(count, sum(map(len, before.values())))
+        self.last_no.setdefault(cursor, 0)
+        if not found.count:
+            assert found.no == 0
+            return
+        self.last_no[cursor] += 1
+        assert found.no == self.last_no[cursor]
+        taken: dict[str, list[int]] = {}
+        for number in self.read(cursor, found.no):
+            taken.setdefault(self.known[number].session_id, []).append(number)
+            self.known[number].claim = (cursor, found.no)
+        for session_id, numbers in taken.items():
+            assert numbers == before[session_id][: len(numbers)]
+        whole = [session_id for session_id in taken if taken[session_id] == before[session_id]]
+        assert len(whole) >= len(taken) - 1, "the limit cuts one session"
+
+    def read(self, cursor: str, no: int) -> list[int]:
+        command = ReadClaim(Address("orders"), cursor, no, 0, 99, LOTS, self.broker.reply_to())
+        return [view.message.sequence_number for view in self.broker.one(command, MessagesFound).messages]
+
+    @rule()
+    def read_claims(self) -> None:
+        claims: dict[tuple[str, int], list[int]] = {}
+        for number, message in self.known.items():
+            if message.claim is not None:
+                claims.setdefault(message.claim, []).append(number)
+        for (cursor, no), numbers in claims.items():
+            found = self.read(cursor, no)
+            assert sorted(found) == sorted(numbers)
+            for session_id in SESSIONS:
+                own = [number for number in found if self.known[number].session_id == session_id]
+                assert own == sorted(own)
+
+    @precondition(lambda self: self.last_no)
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        cursor = data.draw(st.sampled_from(sorted(self.last_no)))
+        no = data.draw(st.integers(0, self.last_no[cursor]))
+        command = CommitClaims(Address("orders"), cursor, no, self.broker.reply_to())
+        effects = self.broker.do(command)
+        assert ClaimsLeft(command.reply_to, 0) in effects
+        for number, message in list(self.known.items()):
+            if message.claim is not None and message.claim[0] == cursor and message.claim[1] <= no:
+                del self.known[number]
+        self.take(effects)
+
+    @precondition(lambda self: self.last_no)
+    @rule(data=st.data())
+    def release_cursor(self, data: st.DataObject) -> None:
+        cursor = data.draw(st.sampled_from(sorted(self.last_no)))
+        del self.last_no[cursor]
+        effects = self.broker.do(ReleaseCursor(Address("orders"), cursor, self.broker.reply_to()))
+        for message in self.known.values():
+            if message.claim is not None and message.claim[0] == cursor:
+                message.claim = None
+        self.take(effects)
+
     @precondition(lambda self: self.links or self.waiting)
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
@@ -231,13 +324,16 @@ class SessionMachine(RuleBasedStateMachine):
         for number, message in self.known.items():
             state = MessageState.DEFERRED if message.deferred else MessageState.ACTIVE
             assert shown[number].state is state
-            assert (shown[number].message.lock is not None) == (message.out is not None)
+            held = message.out is not None or message.claim is not None
+            assert (shown[number].message.lock is not None) == held
+            assert shown[number].cursor == (message.claim and message.claim[0])
 
     @invariant()
     def nobody_waits_for_a_session_that_could_be_had(self) -> None:
         if self.waiting:
             for session_id in SESSIONS:
-                assert session_id in self.holders or not self.available(session_id)
+                held = session_id in self.holders or self.reader(session_id) is not None
+                assert held or not self.available(session_id)
 
 
 TestSessionMachine = SessionMachine.TestCase
