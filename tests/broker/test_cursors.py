@@ -853,6 +853,24 @@ def test_what_does_not_fit_stays_first_in_its_session(sessions: Reader) -> None:
     assert [sessions.read(1), sessions.read(2)] == [[1], [2]]
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_what_a_longer_time_to_live_brings_back_keeps_its_place(again: bool) -> None:
+    """The first message has expired when the second is claimed, and then not any more (E-04)."""
+    broker = Reader()
+    broker.create(requires_session=True, default_ttl_ms=1_000)
+    broker.send(session_id="a")
+    broker.jump(1_000)
+    broker.send(session_id="a")
+    assert broker.claim().count == 1
+    assert broker.read(1) == [2]
+    broker.update(default_ttl_ms=DAY_MS)
+    if again:
+        assert broker.claim().count == 1
+        assert broker.read(2) == [1]
+    broker.free()
+    assert numbers(broker.credit(broker.accept("a").link)) == [1, 2]
+
+
 def test_the_state_of_a_claimed_session_is_untouched(sessions: Reader) -> None:
     opened = sessions.accept("a")
     state = SetSessionState(Address("orders"), "a", b"state", sessions.reply_to())
