@@ -93,12 +93,13 @@ class Link:
         self._attached: dict[int, bool] = {}
 
     def open(self, deadline: float) -> None:
-        """Connect, authorise and attach, as far as that is not so already.
+        """Connect, authorise and attach, as far as that is not so already; renew a token that runs out soon.
 
         Raises:
             ServiceBusError: refused; or the connection broke.
         """
         if self.is_open:
+            self.authorise(deadline)
             return
         connection = self.connection
         connection.open(deadline)
@@ -379,12 +380,11 @@ class Sender(Link):
         """Wait until no more than this is under way."""
         while (self._count > count_max or self._bytes > bytes_max) or (self._queue and not self.is_open):
             self._check()
-            if not self.is_open:
-                try:
-                    self.connection.retrying(self.open)
-                except ServiceBusError as error:
-                    self._failure = error
-                    raise
+            try:
+                self.connection.retrying(self.open)
+            except ServiceBusError as error:
+                self._failure = error
+                raise
             try:
                 pause_s = self._pause_until - time.monotonic()
                 if pause_s > 0:
@@ -448,8 +448,7 @@ class Receiver(Link):
             available.
         """
         with self.connection.lock:
-            if not self.is_open:
-                self._open()
+            self._open()
             try:
                 return self._receive(max_count, timeout_s)
             except ServiceBusError as error:
