@@ -20,7 +20,7 @@ def test_every_job_ends_once_where_it_should_although_the_broker_is_killed() -> 
     Req: R-02, L-15, T-11
     """
     done = subprocess.run(
-        [PROGRAM, "demo", "--jobs", "150", "--seed", "5"],
+        [PROGRAM, "demo", "--broker-only", "--jobs", "150", "--seed", "5"],
         capture_output=True,
         text=True,
         timeout=100,

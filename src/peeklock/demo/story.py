@@ -27,6 +27,7 @@ from peeklock.demo.client import (
 from peeklock.demo.display import Display, show_result, show_verdict
 from peeklock.demo.jobs import Job, Trouble, make_jobs, work
 from peeklock.demo.ledger import Ledger
+from peeklock.demo.proof import SparkUnusable, check_spark, prove
 
 KILL_AT = 0.4
 """The share of jobs that are over when the broker is killed."""
@@ -45,14 +46,21 @@ STORY_S_MAX = 120.0
 """When something hangs. Our choice: several times what a small machine takes."""
 
 
-def run(job_count: int, seed: int, console: Console) -> int:
-    """Tell the whole story; 0 when every job ended exactly once where it should, else 1."""
+def run(job_count: int, seed: int, console: Console, *, broker_only: bool) -> int:
+    """Tell the whole story; 0 when every job ended exactly once where it should, and Spark's audit of the
+    event log says so too, else 1.
+
+    Args:
+        broker_only: leave Spark and the event log out.
+    """
     try:
         check_client()
+        if not broker_only:
+            check_spark()
         jobs = make_jobs(job_count, seed)
         with tempfile.TemporaryDirectory(prefix="peeklock-demo-") as folder:
-            return _run(jobs, Path(folder), console)
-    except (ClientMissing, BrokerFailed, ValueError) as failure:
+            return _run(jobs, Path(folder), console, None if broker_only else Path(folder) / "events")
+    except (BrokerFailed, ClientMissing, SparkUnusable, ValueError) as failure:
         console.print(f"peeklock demo: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
     except TimeoutError:
@@ -60,10 +68,10 @@ def run(job_count: int, seed: int, console: Console) -> int:
         return 1
 
 
-def _run(jobs: list[Job], folder: Path, console: Console) -> int:
+def _run(jobs: list[Job], folder: Path, console: Console, events: Path | None) -> int:
     ledger = Ledger.of(jobs)
     started = time.monotonic()
-    with BrokerProcess(folder) as broker:
+    with BrokerProcess(folder, [] if events is None else [f"--capture={events}"]) as broker:
         certificate = _fetch_certificate(broker, folder)
         with Display(console, len(jobs)) as display:
             display.say(
@@ -81,6 +89,9 @@ def _run(jobs: list[Job], folder: Path, console: Console) -> int:
     if left:
         faults.append(f"{left} messages are left over in the queue")
     show_result(console, ledger, time.monotonic() - started)
+    if events is not None:
+        display.say(f"the broker wrote what happened to {events}; now Spark reads it (some 30 s)")
+        faults += prove(events, folder, console)
     show_verdict(console, faults)
     return int(bool(faults))
 
