@@ -81,9 +81,10 @@ class Reader(Broker):
         name: str = "orders",
         sub_queue: SubQueue = SubQueue.MAIN,
         expires_after_ms: int | None = None,
+        up_to_ms: int | None = None,
     ) -> ClaimMessages:
         address = Address(name, sub_queue)
-        return ClaimMessages(address, cursor, count, bytes_max, self.reply_to(), expires_after_ms)
+        return ClaimMessages(address, cursor, count, bytes_max, self.reply_to(), expires_after_ms, up_to_ms)
 
     def claim(
         self, count: int = 1000, bytes_max: int = LOTS, cursor: str = "lake", **more: object
@@ -146,6 +147,18 @@ def test_claims_are_numbered_on_and_go_on_behind_each_other(broker: Reader) -> N
     broker.fill(5)
     assert [broker.claim(2).no for _ in range(3)] == [1, 2, 3]
     assert [broker.read(no) for no in (1, 2, 3)] == [[1, 2], [3, 4], [5]]
+
+
+def test_a_claim_with_a_time_leaves_what_was_enqueued_later(broker: Reader) -> None:
+    """A reader that stops at what was there when it began. Req: X-06."""
+    broker.fill(3)
+    began_ms = broker.one(ListCursors(Address("orders"), broker.reply_to()), CursorsFound).now_ms
+    broker.advance(1)
+    broker.fill(2)
+    assert broker.claim(2, up_to_ms=began_ms).count == 2
+    assert broker.claim(up_to_ms=began_ms).count == 1
+    assert broker.claim(up_to_ms=began_ms).no == 0
+    assert broker.drained() == [4, 5]
 
 
 def test_with_nothing_available_no_claim_is_made_but_a_cursor_is(broker: Reader) -> None:
@@ -736,6 +749,19 @@ def sessions() -> Reader:
 def send_to(broker: Reader, *session_ids: str) -> None:
     for session_id in session_ids:
         broker.send(session_id=session_id)
+
+
+def test_a_claim_with_a_time_passes_over_sessions_that_are_newer(sessions: Reader) -> None:
+    """Req: X-06."""
+    send_to(sessions, "a", "b")
+    began_ms = sessions.now_ms
+    sessions.advance(1)
+    sessions.commit(sessions.claim(1).no)  # of "a", which stands behind "b" with what comes now
+    send_to(sessions, "c", "a", "b")
+    sessions.claim(1, up_to_ms=began_ms)
+    assert sessions.read(2) == [2]
+    assert sessions.claim(up_to_ms=began_ms).no == 0
+    assert sessions.claim().count == 3
 
 
 def test_a_claim_takes_whole_sessions_that_nobody_holds(sessions: Reader) -> None:

@@ -48,15 +48,16 @@ def typed(response: Response) -> Any:
     return decode_typed(response.raw, span[0] + 3)[0]
 
 
-@pytest.mark.parametrize("after", [None, 90_000])
+@pytest.mark.parametrize(("after", "up_to"), [(None, None), (90_000, None), (None, 1_700_000_000_000)])
 def test_claim_reads_its_limits_and_answers_what_was_claimed(
-    desk: Desk, sender: int, after: int | None
+    desk: Desk, sender: int, after: int | None, up_to: int | None
 ) -> None:
     """Req: X-06."""
     body = {"cursor": "lake", "max-messages": Int(50), "max-bytes": Long(2**40), "expires-after": after}
+    body["enqueued-time-utc"] = None if up_to is None else Timestamp(up_to)
     ask(desk, sender, CLAIM, body)
     command = desk.take(ClaimMessages)
-    assert command == ClaimMessages(Address("orders"), "lake", 50, 2**40, command.reply_to, after)
+    assert command == ClaimMessages(Address("orders"), "lake", 50, 2**40, command.reply_to, after, up_to)
     desk.effect(Claimed(command.reply_to, 7, 50, 2**33))
     response = desk.response()
     assert (response.status, response.condition) == (200, None)
@@ -111,9 +112,10 @@ def test_list_shows_cursors_with_their_claims(desk: Desk) -> None:
         CursorView("lake", 3, 1, 99, 60_000, [(2, 5, 500), (3, 1, 2**33)]),
         CursorView("new", 0, 0, 1, 2, []),
     ]
-    desk.effect(CursorsFound(command.reply_to, views))
+    desk.effect(CursorsFound(command.reply_to, views, 1234))
     response = desk.response()
     assert response.status == 200
+    assert typed(response)["now"] == Timestamp(1234)
     [lake, new] = typed(response)["cursors"]
     assert lake == {
         "cursor": "lake",
@@ -126,8 +128,8 @@ def test_list_shows_cursors_with_their_claims(desk: Desk) -> None:
     assert type(lake["last-used"]) is Timestamp
     assert new["claims"] == []
     ask(desk, sender, LIST, {})
-    desk.effect(CursorsFound(desk.take(ListCursors).reply_to, []))
-    assert desk.response().body == {"cursors": []}
+    desk.effect(CursorsFound(desk.take(ListCursors).reply_to, [], 5))
+    assert desk.response().body == {"cursors": [], "now": 5}
 
 
 WHOLE = {"cursor": "lake", "claim": 1, "skip": 0, "max-messages": 1, "max-bytes": 1}

@@ -369,6 +369,8 @@ class ClaimMessages:
     reply_to: ReplyTo
     expires_after_ms: int | None = None
     """How long after its last use the cursor is forgotten; None = as it was, or the default."""
+    enqueued_up_to_ms: int | None = None
+    """Only messages enqueued at or before this time; None = any."""
 
 
 @dataclass(slots=True)

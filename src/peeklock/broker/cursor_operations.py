@@ -73,6 +73,7 @@ class CursorOperations:
             after_ms,
             now_ms,
             changes,
+            command.enqueued_up_to_ms,
         )
         queue.accessed_at_ms = now_ms
         if claim is None:
@@ -115,7 +116,8 @@ class CursorOperations:
         self, command: ask.ListCursors, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         cursors = self._queue(command.address).cursors
-        effects.append(do.CursorsFound(command.reply_to, [] if cursors is None else cursors.views()))
+        views = [] if cursors is None else cursors.views()
+        effects.append(do.CursorsFound(command.reply_to, views, now_ms))
 
     def _queue(self, address: ask.Address) -> MessageQueue:
         entity, queue = self._entities.queue(address)

@@ -146,9 +146,10 @@ class Cursors:
         expires_after_ms: int | None,
         now_ms: int,
         changes: list[Change],
+        enqueued_up_to_ms: int | None = None,
     ) -> Claim | None:
         """Hold the next available messages for a cursor, which is made if there is none; None when nothing is
-        available.
+        available. With a time, those before the first one that was enqueued later.
 
         Raises: QuotaExceeded, ServerBusy.
         """
@@ -170,7 +171,7 @@ class Cursors:
             changed = True
         cursor.use(now_ms)
         claim = Claim(cursor, cursor.last_no + 1)
-        taking = _Taking(queue, claim, count_max, bytes_max, now_ms)
+        taking = _Taking(queue, claim, count_max, bytes_max, now_ms, enqueued_up_to_ms or FAR_MS)
         if queue.sessions is None:
             taking.take(queue.line)
         else:
@@ -432,17 +433,28 @@ class Cursors:
 class _Taking:
     """The filling of one claim, within its limits."""
 
-    __slots__ = ("_bytes_max", "_claim", "_count_max", "_now_ms", "_passed_over", "_queue")
+    __slots__ = (
+        "_bytes_max",
+        "_claim",
+        "_count_max",
+        "_is_full",
+        "_now_ms",
+        "_passed_over",
+        "_queue",
+        "_up_to_ms",
+    )
 
     def __init__(
-        self, queue: MessageQueue, claim: Claim, count_max: int, bytes_max: int, now_ms: int
+        self, queue: MessageQueue, claim: Claim, count_max: int, bytes_max: int, now_ms: int, up_to_ms: int
     ) -> None:
         self._queue = queue
         self._claim = claim
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._now_ms = now_ms
+        self._up_to_ms = up_to_ms
         self._passed_over = 0
+        self._is_full = False
 
     def take(self, line: Line) -> bool:
         """Take what is available in a line; answer whether a limit ended it, so that there may be more."""
@@ -459,14 +471,18 @@ class _Taking:
                 queue.wake(now_ms)
                 if self._passed_over < PASS_OVER_MAX:
                     continue
+                break
+            if message.enqueued_at_ms > self._up_to_ms:
+                line.give_back(message.position)
                 return True
             size_bytes = _size_of(message)
             if messages and claim.size_bytes + size_bytes > self._bytes_max:
                 line.give_back(message.position)
-                return True
+                break
             claim.size_bytes += size_bytes
             message.lock = claim
             messages.append(message)
+        self._is_full = True
         return True
 
     def take_sessions(self, sessions: MessageSessions) -> None:
@@ -488,7 +504,7 @@ class _Taking:
                 sessions.claimed(session, cursor, count)
             if more or session.cursor is None:
                 sessions.stands_again(session)
-            if more:
+            if self._is_full:
                 return
 
 

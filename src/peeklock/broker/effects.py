@@ -168,6 +168,8 @@ class CursorView:
 class CursorsFound:
     reply_to: ReplyTo
     cursors: list[CursorView]
+    now_ms: int
+    """When they were like this; a claim up to this time takes what was there."""
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ Answer = tuple[int, Symbol | None, dict[str, Any]]
 
 
 def read_claim(request: Request, context: Context, now_ms: int) -> Read:
-    """Read `{cursor, max-messages, max-bytes [, expires-after]}`."""
+    """Read `{cursor, max-messages, max-bytes [, expires-after, enqueued-time-utc]}`."""
     body = request.body
     cursor = _cursor(body)
     count = fields.positive(body, "max-messages")
@@ -38,8 +38,13 @@ def read_claim(request: Request, context: Context, now_ms: int) -> Read:
     expires_after_ms = None
     if body.get("expires-after") is not None:
         expires_after_ms = fields.positive(body, "expires-after")
+    up_to_ms = None
+    if body.get("enqueued-time-utc") is not None:
+        up_to_ms = fields.positive(body, "enqueued-time-utc")
     address = request.node.address
-    return lambda reply_to: ClaimMessages(address, cursor, count, bytes_max, reply_to, expires_after_ms)
+    return lambda reply_to: ClaimMessages(
+        address, cursor, count, bytes_max, reply_to, expires_after_ms, up_to_ms
+    )
 
 
 def read_read(request: Request, context: Context, now_ms: int) -> Read:
@@ -84,7 +89,7 @@ def answer_left(effect: ClaimsLeft, payloads: Payloads | None) -> Answer:
 
 
 def answer_cursors(effect: CursorsFound, payloads: Payloads | None) -> Answer:
-    """Answer `{cursors}`, each with its claims as lists of number, messages, bytes."""
+    """Answer `{cursors, now}`, each cursor with its claims as lists of number, messages, bytes."""
     found = [
         {
             "cursor": view.name,
@@ -96,7 +101,7 @@ def answer_cursors(effect: CursorsFound, payloads: Payloads | None) -> Answer:
         }
         for view in effect.cursors
     ]
-    return 200, None, {"cursors": found}
+    return 200, None, {"cursors": found, "now": Timestamp(effect.now_ms)}
 
 
 def _cursor(body: fields.Body) -> str:

@@ -133,7 +133,7 @@ class Cursor:
         """Ask for the next available messages, at most so many; with a time, those enqueued up to it."""
         body: dict[str, Any] = {"cursor": self.name, "max-messages": count, "max-bytes": size_bytes}
         if up_to_ms is not None:
-            body["enqueued-up-to"] = Timestamp(up_to_ms)
+            body["enqueued-time-utc"] = Timestamp(up_to_ms)
         return self._node.start("peeklock:cursor-claim", body, repeat=False)
 
     def finish_claims(self, tickets: Sequence[Ticket]) -> list[Claim]:
