@@ -22,8 +22,11 @@ from peeklock.spark.links import Link
 if TYPE_CHECKING:
     from peeklock.spark.connection import Connection
 
-ANSWERS_MAX: Final = 256
-"""Credit for answers, so also requests under way. Our choice: more than a broker takes at a time (100)."""
+UNDER_WAY_MAX: Final = 16
+"""Requests of a node under way; more wait here. Our choice: their answers, of 256 KiB each, are the 4 MiB
+that a broker has ready for a connection before it says that it is busy."""
+
+_CREDIT: Final = 4 * UNDER_WAY_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,8 @@ class Node(Link):
         ends = Source(self._node), Target(self._node)
         self._answers = self.link(engine.attach(self.channel, f"{name}-answers", Role.RECEIVER, *ends))
         self._requests = self.link(engine.attach(self.channel, f"{name}-requests", Role.SENDER, *ends))
-        self._granted = ANSWERS_MAX
-        engine.flow(self.channel, self._answers, ANSWERS_MAX)
+        self._granted = _CREDIT
+        engine.flow(self.channel, self._answers, _CREDIT)
 
     def on_event(self, event: Event) -> None:
         """Take an answer, or credit for requests."""
@@ -95,7 +98,7 @@ class Node(Link):
         engine = self.connection.engine
         while (
             self._queue
-            and len(self._waiting) < ANSWERS_MAX
+            and len(self._waiting) < UNDER_WAY_MAX
             and engine.credit(self.channel, self._requests) > 0
         ):
             ticket = self._queue.popleft()
@@ -114,9 +117,9 @@ class Node(Link):
 
     def _answered(self, event: DeliveryReceived) -> None:
         self._granted -= 1
-        if self._granted <= ANSWERS_MAX // 2:
-            self._granted = ANSWERS_MAX
-            self.connection.engine.flow(self.channel, self._answers, ANSWERS_MAX)
+        if self._granted <= UNDER_WAY_MAX:
+            self._granted = _CREDIT
+            self.connection.engine.flow(self.channel, self._answers, _CREDIT)
         try:
             sections = scan(event.payload)
             properties = sections.decode_application_properties()
