@@ -1,0 +1,438 @@
+"""The command line of the jobs: `peeklock pipeline ...`, and the same under spark-submit.
+
+Owns: options, their help, exit statuses, the order of run, summary and plot. Must not know: what a job
+computes. Spark is imported when a job runs, so that help is quick and works without it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Summary = tuple[str, "Callable[[DataFrame], DataFrame]"]
+"""A title and what makes its table of the job's rows."""
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+LOCAL_PARTITIONS = "16"
+"""Of a shuffle on one machine: Spark's 200 are for clusters, and cost more than the work of a small log."""
+WIDTH = 110
+"""Of what goes to no terminal, in characters."""
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=CONTEXT)
+def pipeline() -> None:
+    """Work on the event log and on queues with Spark: lives, metrics, audit, capture, replay.
+
+    \b
+    Every message's life:   peeklock pipeline lives --from LOG --to DIR
+    Figures per minute:     peeklock pipeline metrics --from LOG --to DIR
+    Why messages died:      peeklock pipeline deadletters --from LOG
+    Is the broker honest?   peeklock pipeline audit --from LOG
+
+    LOG is the folder that `peeklock serve --capture` writes to. It needs pip install 'peeklock[spark]';
+    docs/pipeline.md has the columns of the tables, and how to run the jobs on a cluster.
+    """
+
+
+def _settings(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE.")
+        settings[name] = value
+    return settings
+
+
+def _place(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    """Make a local path absolute; leave what names a file system of its own."""
+    if given is None or re.match(r"[a-z0-9+.-]+:", given):
+        return given
+    if not given:
+        raise click.BadParameter("the name of the folder is empty.")
+    return str(Path(given).absolute())
+
+
+def _stacked(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+ON_SPARK = _stacked(
+    click.option(
+        "--master",
+        default="local[*]",
+        show_default=True,
+        help="Where Spark runs; under spark-submit its own --master counts.",
+    ),
+    click.option(
+        "--conf",
+        "conf",
+        multiple=True,
+        callback=_settings,
+        metavar="NAME=VALUE",
+        help="A setting of Spark, such as spark.driver.memory=4g. May be repeated.",
+    ),
+)
+FROM_LOG = click.option(
+    "--from", "source", required=True, callback=_place, metavar="LOG", help="Folder of the event log."
+)
+TO_TABLE = click.option(
+    "--to", "target", required=True, callback=_place, metavar="DIR", help="Folder of the table."
+)
+SINK_FORMAT = click.option(
+    "--sink-format",
+    default="parquet",
+    show_default=True,
+    metavar="FORMAT",
+    help="Format of the table: parquet, orc, json; delta or iceberg where Spark has their packages.",
+)
+ENTITIES = click.option(
+    "--entity",
+    "entities",
+    multiple=True,
+    metavar="NAME",
+    help="Only this queue or topic, with its sub-queues and subscriptions. May be repeated.",
+)
+FOLLOWING = _stacked(
+    click.option("--stream", is_flag=True, help="Follow what is new until Ctrl-C or SIGTERM."),
+    click.option("--once", is_flag=True, help="As --stream, but end with what is there now."),
+    click.option(
+        "--checkpoint",
+        callback=_place,
+        metavar="DIR",
+        help="Where --stream and --once keep how far they are.  [default: TO/_checkpoint]",
+    ),
+)
+OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is in DIR.")
+PLOT = _stacked(
+    click.option(
+        "--plot",
+        callback=_place,
+        metavar="FILE.png",
+        help="Where the picture goes.  [default: beside the table, DIR.png]",
+    ),
+    click.option("--no-plot", is_flag=True, help="Draw nothing."),
+)
+CONNECTION = click.option(
+    "--connection-string",
+    envvar="SERVICEBUS_CONNECTION_STRING",
+    show_envvar=True,
+    metavar="TEXT",
+    help="Of the namespace. Better in the environment than on the command line, where others can see it.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRun:
+    """What is the same for the jobs over the event log."""
+
+    source: str
+    target: str
+    sink_format: str
+    entities: tuple[str, ...]
+    stream: bool
+    once: bool
+    checkpoint: str | None
+    overwrite: bool
+    plot: str | None
+    no_plot: bool
+    master: str
+    conf: dict[str, str]
+
+    def check(self) -> None:
+        if self.stream and self.once:
+            raise click.UsageError("--stream goes on, --once ends: choose one.")
+        if self.checkpoint is not None and not (self.stream or self.once):
+            raise click.UsageError("--checkpoint belongs to --stream or --once: a whole run keeps nothing.")
+        if self.overwrite and (self.stream or self.once):
+            raise click.UsageError("--overwrite is for whole runs: --stream and --once only add.")
+        if self.plot is not None and self.no_plot:
+            raise click.UsageError("--plot and --no-plot exclude each other.")
+
+    def picture(self) -> Path | None:
+        """Return where the plot goes; nowhere if the table is not on this machine and no place was given."""
+        if self.no_plot:
+            return None
+        if self.plot is not None:
+            return Path(self.plot.removeprefix("file:"))
+        if re.match("(?!file:)[a-z0-9+.-]+:", self.target):
+            return None
+        return Path(self.target.removeprefix("file:").rstrip("/") + ".png")
+
+
+def _log_options(command: Command) -> Command:
+    """Give a command the options of `LogRun`, as one argument `run`."""
+
+    @functools.wraps(command)
+    def with_run(**given: Any) -> None:
+        run = LogRun(**{name: given.pop(name) for name in LogRun.__slots__})
+        run.check()
+        command(run=run, **given)
+
+    options = _stacked(FROM_LOG, TO_TABLE, SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
+    return options(with_run)  # type: ignore[return-value]  # click takes any function
+
+
+@pipeline.command()
+@_log_options
+def lives(run: LogRun) -> None:
+    """Write one row for the life of each message: when it came, waited, was held, and how it ended.
+
+    A whole run also tells the lives that are still open. --stream and --once tell a life when it has ended.
+    Exit status: 0 written, 1 not.
+    """
+    from peeklock.pipeline import lives as job
+    from peeklock.pipeline import plots
+
+    def draw(table: DataFrame, path: Path) -> None:
+        plots.draw_queues(plots.minutes_of_lives(table), path)
+
+    _run_on_log(
+        run,
+        "lives",
+        job.advance_lives,
+        "enqueued_date",
+        [
+            ("How lives ended", job.summarise_ends),
+            ("How long they took, ms", job.summarise_times),
+        ],
+        draw,
+    )
+
+
+@pipeline.command()
+@_log_options
+def metrics(run: LogRun) -> None:
+    """Write figures for each entity and minute: rates, time in queue and under lock, depth.
+
+    Percentiles are approximate: their rank is off by a thousandth at most. --stream and --once tell a minute
+    when the log has passed it.
+    Exit status: 0 written, 1 not.
+    """
+    from peeklock.pipeline import metrics as job
+    from peeklock.pipeline import plots
+
+    _run_on_log(
+        run,
+        "metrics",
+        job.advance_metrics,
+        "minute_date",
+        [
+            ("What passed", job.summarise_flow),
+            ("Highest of any minute (times in ms)", job.summarise_peaks),
+        ],
+        plots.draw_queues,
+    )
+
+
+@pipeline.command()
+@click.option("--from", "source", callback=_place, metavar="LOG", help="Folder of the event log.")
+@CONNECTION
+@click.option("--to", "target", callback=_place, metavar="DIR", help="Folder of the table, if one is wanted.")
+@_stacked(SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
+def deadletters(source: str | None, connection_string: str | None, target: str | None, **given: Any) -> None:
+    """Group dead letters by entity and reason, from the event log or as they lie in the queues now.
+
+    With --from the log tells of all that became dead letters; else the dead-letter queues of each --entity
+    are looked through, and nothing in them is changed.
+    Exit status: 0 done, 1 not.
+    """
+    from peeklock.pipeline import deadletters as job
+    from peeklock.pipeline import plots
+
+    if source is None and not (connection_string and given["entities"]):
+        raise click.UsageError(
+            "say where to look: --from LOG, or --connection-string and at least one --entity."
+        )
+    if target is None and (given["stream"] or given["once"] or given["plot"]):
+        raise click.UsageError("--stream, --once and --plot need --to DIR.")
+    with tempfile.TemporaryDirectory(prefix="peeklock-deadletters-") as scratch:
+        run = LogRun(
+            source=source or "",
+            target=target or str(Path(scratch) / "table"),
+            **{**given, "no_plot": given["no_plot"] or target is None},
+        )
+        run.check()
+        shown = [("Dead letters", job.triage)]
+        if source is not None:
+            _run_on_log(
+                run,
+                "deadletters",
+                job.advance_deadletters,
+                "dead_lettered_date",
+                shown,
+                plots.draw_dead_letters,
+            )
+            return
+        if run.stream or run.once:
+            raise click.UsageError("--stream and --once follow the event log: give --from LOG.")
+        assert connection_string is not None
+        with _spark(run.master, run.conf) as (spark, console):
+            from peeklock.pipeline.running import Table, write_whole
+
+            table = Table(run.target, run.sink_format)
+            rows = job.read_dead_letters(spark, connection_string, run.entities)
+            write_whole(spark, rows, table, date="enqueued_date", overwrite=run.overwrite)
+            _show(spark, console, table, shown, plots.draw_dead_letters, run.picture())
+
+
+def _run_on_log(
+    run: LogRun,
+    name: str,
+    job: Any,
+    date: str,
+    summaries: Sequence[Summary],
+    draw: Callable[[DataFrame, Path], None],
+) -> None:
+    with _spark(run.master, run.conf) as (spark, console):
+        from peeklock.pipeline.display import TaskProgress
+        from peeklock.pipeline.running import Table, run_batch, run_stream
+
+        errors = Console(stderr=True)
+
+        def tell(text: str) -> None:
+            errors.print(text, highlight=False, markup=False, soft_wrap=True)
+
+        table = Table(run.target, run.sink_format)
+        with TaskProgress(spark, errors):
+            if run.stream or run.once:
+                run_stream(
+                    spark,
+                    job,
+                    name,
+                    run.source,
+                    table,
+                    date=date,
+                    checkpoint=run.checkpoint or run.target.rstrip("/") + "/_checkpoint",
+                    once=run.once,
+                    entities=run.entities,
+                    tell=tell,
+                    stop=_stopped_by_signals(),
+                )
+            else:
+                run_batch(
+                    spark,
+                    job,
+                    run.source,
+                    table,
+                    date=date,
+                    overwrite=run.overwrite,
+                    entities=run.entities,
+                    tell=tell,
+                )
+        _show(spark, console, table, summaries, draw, run.picture())
+
+
+def _show(
+    spark: SparkSession,
+    console: Console,
+    table: Any,
+    summaries: Sequence[Summary],
+    draw: Callable[[DataFrame, Path], None],
+    picture: Path | None,
+) -> None:
+    from peeklock.pipeline.display import TaskProgress, show_table
+
+    rows = table.read_if_there(spark)
+    if rows is None:
+        console.print("Nothing to tell yet: no rows were written.")
+        return
+    with TaskProgress(spark, Console(stderr=True)):
+        if picture is not None:
+            draw(rows, picture)
+    for title, summarise in summaries:
+        show_table(console, title, summarise(rows))
+    console.print(f"table: {table.path}", highlight=False, soft_wrap=True)
+    if picture is not None:
+        console.print(f"plot:  {picture}", highlight=False, soft_wrap=True)
+
+
+def _stopped_by_signals() -> threading.Event:
+    """Return an event that Ctrl-C and SIGTERM set, so that a stream ends in order."""
+    stop = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+@contextmanager
+def _spark(master: str, conf: dict[str, str]) -> Iterator[tuple[SparkSession, Console]]:
+    """Give a session and where to print; tell failures in plain words and end with status 1."""
+    try:
+        with session(master, conf) as spark:
+            out = Console()
+            yield spark, out if out.is_terminal else Console(width=WIDTH)
+    except Exception as failure:
+        text = plain(failure)
+        if text is None:
+            raise
+        click.echo(f"peeklock: {text}", err=True)
+        sys.exit(1)
+
+
+@contextmanager
+def session(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
+    """Give a Spark session for a job; one that is made here ends with it."""
+    from peeklock.spark.session import spark_session
+
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        found = None  # spark_session says what is missing
+    else:
+        found = SparkSession.getActiveSession()
+    if master.startswith("local"):
+        conf = {"spark.sql.shuffle.partitions": LOCAL_PARTITIONS, **conf}
+    spark = spark_session("peeklock pipeline", master, **conf)
+    try:
+        yield spark
+    finally:
+        if found is None:
+            spark.stop()
+
+
+def plain(failure: Exception) -> str | None:
+    """Return what to tell people of a failure of theirs or the world's; None for a bug of ours."""
+    from peeklock.spark.java import JavaMissing
+    from peeklock.spark.session import SparkMissing
+
+    if isinstance(failure, SparkMissing | JavaMissing):
+        return str(failure)
+    from pyspark.errors import PySparkException
+
+    from peeklock.pipeline.events import LogError, damage
+    from peeklock.pipeline.running import JobError
+    from peeklock.spark.errors import OptionError, ServiceBusError
+
+    if isinstance(failure, LogError | JobError | OptionError | ServiceBusError):
+        return str(failure)
+    if isinstance(failure, PySparkException):
+        return damage(failure) or _first_lines(str(failure))
+    return None
+
+
+def _first_lines(text: str) -> str:
+    """Cut the stack traces off what Spark says."""
+    return re.split(r"\n\s*(?:at |JVM stacktrace|Driver stacktrace|== SQL ==)", text)[0].strip()

@@ -1,0 +1,106 @@
+"""What people see of a job: how far it is, and what came out.
+
+Owns: the progress line, the summary tables. Must not know: how figures are computed from events.
+
+Progress is on standard error and only where that is a terminal; summaries go to standard output.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import DataFrame, SparkSession
+
+LOOK_S = 0.2
+ROWS_SHOWN = 30
+
+
+class TaskProgress:
+    """Shows the tasks of the Spark stages at work, while the context lasts."""
+
+    def __init__(self, spark: SparkSession, console: Console) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} tasks"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._shown = console.is_terminal
+
+    def __enter__(self) -> TaskProgress:
+        if self._shown:
+            self._progress.start()
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._progress.stop()
+
+    def _look(self) -> None:
+        bar = self._progress.add_task("starting", total=None)
+        while not self._over.wait(LOOK_S):
+            stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
+            there = [stage for stage in stages if stage is not None]
+            if there:
+                self._progress.update(
+                    bar,
+                    description=f"stage {max(stage.stageId for stage in there)}",
+                    completed=sum(stage.numCompletedTasks for stage in there),
+                    total=sum(stage.numTasks for stage in there),
+                )
+
+
+def show_table(console: Console, title: str, frame: DataFrame) -> None:
+    """Print the first rows of a small table, and say how many there are beyond."""
+    rows = frame.limit(ROWS_SHOWN + 1).collect()
+    table = Table(title=title, title_justify="left")
+    for name in frame.columns:
+        numeric = any(isinstance(row[name], int | float) for row in rows)
+        heading = name.replace("_", " ")
+        if numeric:
+            table.add_column(heading, justify="right", min_width=7)
+        else:
+            table.add_column(heading, overflow="fold", min_width=12)
+    for row in rows[:ROWS_SHOWN]:
+        table.add_row(*(_text(value) for value in row))
+    console.print(table)
+    if len(rows) > ROWS_SHOWN:
+        console.print(f"... and more: the table has {frame.count()} rows.", highlight=False)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_text(one) for one in value)
+    return str(value)

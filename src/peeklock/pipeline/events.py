@@ -1,0 +1,150 @@
+"""The event log as a table: read whole or followed.
+
+Owns: columns of the log in Spark's types, which files are segments, how damage is told. Must not know: jobs.
+
+`capture/schema.py` says what the columns mean. A segment is `events-<first batch>-<last batch>.parquet`;
+other files (an exporter at work has some) are not looked at. Nothing is skipped silently: a segment that
+cannot be read ends the job with its name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from peeklock.capture.schema import EVENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SEGMENT = re.compile(r"events-(\d{20})-(\d{20})\.parquet$")
+SEGMENT_PATH = re.compile(r"(?:file:)?(/*[^\s:'\"]*/?events-\d{20}-\d{20}\.parquet)")
+SMALLEST_SEGMENT = 12
+"""Magic, length of the footer, magic: Spark takes a shorter file for one without rows."""
+UNREADABLE = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "is not a Parquet file", "Parquet")
+
+
+class LogError(Exception):
+    """The event log cannot be read; the text says what of it and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of the log and the batches that it holds."""
+
+    path: str
+    first_batch: int
+    last_batch: int
+
+
+def read_events(spark: SparkSession, folder: str) -> DataFrame:
+    """Return all events of the log in `folder`, in no order."""
+    reader = spark.read.schema(_schema()).options(**_options())
+    return reader.parquet(folder)
+
+
+def stream_events(spark: SparkSession, folder: str, *, segments_per_trigger: int = 100) -> DataFrame:
+    """Follow the log in `folder`: segments in the order in which they were written."""
+    reader = spark.readStream.schema(_schema()).options(**_options())
+    return reader.option("maxFilesPerTrigger", segments_per_trigger).parquet(folder)
+
+
+def find_segments(spark: SparkSession, folder: str) -> list[Segment]:
+    """Return the segments of the log in `folder`, in order.
+
+    Raises:
+        LogError: there is no folder, no segment in it, or one that was cut short.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        files = (
+            spark.read.format("binaryFile")
+            .option("pathGlobFilter", "events-*.parquet")
+            .load(folder)
+            .select("path", "length")
+            .collect()
+        )
+    except AnalysisException as failure:
+        if failure.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise LogError(
+            f"there is no folder {folder!r}: give the one that `peeklock serve --capture` writes to."
+        ) from None
+    found = []
+    for path, length in files:
+        name = SEGMENT.search(path)
+        if name is None:
+            continue
+        if length < SMALLEST_SEGMENT:
+            raise LogError(_damaged(path, f"it has {length} bytes"))
+        found.append(Segment(_plain(path), int(name[1]), int(name[2])))
+    if not found:
+        raise LogError(
+            f"the event log in {folder!r} is empty: no events-*.parquet is there. The first segment is "
+            "written some seconds after the first message; see `capture` in the broker's health."
+        )
+    return sorted(found, key=lambda segment: segment.first_batch)
+
+
+def holes(segments: list[Segment]) -> list[tuple[int, int]]:
+    """Return the first and last of the batches that no segment holds between others."""
+    return [
+        (before.last_batch + 1, after.first_batch - 1)
+        for before, after in pairwise(segments)
+        if after.first_batch > before.last_batch + 1
+    ]
+
+
+def damage(failure: Exception) -> str | None:
+    """Return what to tell of an error of Spark's that comes from a segment; None if it does not."""
+    text = str(failure)
+    path = SEGMENT_PATH.search(text)
+    if path is None or not any(sign in text for sign in UNREADABLE):
+        return None
+    return _damaged(path[1], "it cannot be read")
+
+
+def _damaged(path: str, how: str) -> str:
+    return (
+        f"segment {_plain(path)} is damaged: {how}. Restore it from a copy; or move it away, and the audit "
+        "tells what is missing."
+    )
+
+
+def _plain(path: str) -> str:
+    return re.sub("^file:/*", "/", path)
+
+
+def _options() -> dict[str, str]:
+    return {
+        "pathGlobFilter": "events-*.parquet",
+        "ignoreCorruptFiles": "false",
+        "ignoreMissingFiles": "false",
+        "mergeSchema": "false",
+        "parquet.page.verify-checksum.enabled": "true",
+    }
+
+
+def _schema() -> str:
+    """Return the columns as Spark's DDL: those of `capture/schema.py`, then those of the folders' names."""
+    columns = [f"`{column.name}` {_type(column.type)}" for column in EVENTS]
+    return ", ".join([*columns, "event_date date", "event_hour int"])
+
+
+def _type(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        return _type(kind.value_type)
+    if pa.types.is_map(kind):
+        return f"map<{_type(kind.key_type)},{_type(kind.item_type)}>"
+    return {
+        pa.int32(): "int",
+        pa.int64(): "bigint",
+        pa.string(): "string",
+        pa.binary(): "binary",
+        pa.timestamp("us", tz="UTC"): "timestamp",
+    }[kind]

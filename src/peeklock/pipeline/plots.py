@@ -1,0 +1,143 @@
+"""Pictures of a run: time in queue and depth over time, dead letters over time.
+
+Owns: what is drawn and how. Must not know: events. Drawn without a display, into a PNG file.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation has
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ENTITIES_SHOWN = 6
+POINTS_SHOWN = 2_000
+"""Of a line: about as many as the picture has columns."""
+
+
+def minutes_of_lives(lives: DataFrame) -> DataFrame:
+    """Return per entity and minute what `draw_queues` wants, from a table of lives."""
+    begun = F.date_trunc("minute", "enqueued_at").alias("minute")
+    moves = (
+        lives.select("entity", begun, F.lit(1).alias("by"))
+        .unionByName(
+            lives.where(F.col("ended_at").isNotNull()).select(
+                "entity", F.date_trunc("minute", "ended_at").alias("minute"), F.lit(-1).alias("by")
+            )
+        )
+        .groupBy("entity", "minute")
+        .agg(F.sum("by").alias("by"), F.sum(F.when(F.col("by") > 0, 1).otherwise(0)).alias("sent"))
+    )
+    passed = Window.partitionBy("entity").orderBy("minute").rowsBetween(Window.unboundedPreceding, 0)
+    depth = moves.withColumn("depth", F.sum("by").over(passed))
+    waits = (
+        lives.where(F.col("time_in_queue_ms").isNotNull())
+        .groupBy("entity", F.date_trunc("minute", "first_delivered_at").alias("minute"))
+        .agg(F.percentile_approx("time_in_queue_ms", [0.5, 0.99], 1_000).alias("shares"))
+    )
+    return depth.join(waits, ["entity", "minute"], "left").select(
+        "entity",
+        "minute",
+        "sent",
+        "depth",
+        F.col("shares")[0].alias("time_in_queue_ms_p50"),
+        F.col("shares")[1].alias("time_in_queue_ms_p99"),
+    )
+
+
+def draw_queues(minutes: DataFrame, path: Path) -> None:
+    """Draw time in queue (median and 99 of 100) and depth of the busiest entities over time."""
+    busiest = [
+        row.entity
+        for row in minutes.where(F.col("time_in_queue_ms_p50").isNotNull())
+        .groupBy("entity")
+        .agg(F.sum("sent").alias("sent"))
+        .orderBy(F.desc("sent"), "entity")
+        .limit(ENTITIES_SHOWN)
+        .collect()
+    ]
+    lines: dict[str, list[Any]] = defaultdict(list)
+    wanted = minutes.where(F.col("entity").isin(busiest)).select(
+        "entity", "minute", "depth", "time_in_queue_ms_p50", "time_in_queue_ms_p99"
+    )
+    for row in wanted.orderBy("minute").collect():
+        lines[row.entity].append(row)
+    figure, (upper, lower) = _figure(2)
+    for place, entity in enumerate(busiest):
+        points = lines[entity][:: max(1, len(lines[entity]) // POINTS_SHOWN)]
+        at = [point.minute for point in points]
+        median = [_seconds(point.time_in_queue_ms_p50) for point in points]
+        slow = [_seconds(point.time_in_queue_ms_p99) for point in points]
+        upper.plot(at, median, color=f"C{place}", label=entity, marker=_marker(at))
+        upper.plot(at, slow, color=f"C{place}", linestyle=":", linewidth=1, marker=_marker(at))
+        lower.plot(at, [point.depth for point in points], color=f"C{place}", marker=_marker(at))
+    upper.set_yscale("log")
+    upper.yaxis.set_major_formatter("{x:g}")
+    upper.set_ylabel("time in queue, s")
+    upper.set_title("Time from arrival to first delivery: median, and 99 of 100 (dotted)", loc="left")
+    lower.set_ylabel("messages")
+    lower.set_ylim(bottom=0)
+    lower.set_title("Messages in the queue at the end of each minute", loc="left")
+    _finish(figure, [upper, lower], path)
+
+
+def draw_dead_letters(dead_letters: DataFrame, path: Path) -> None:
+    """Draw how many dead letters came in each minute, by reason."""
+    at = "dead_lettered_at" if "dead_lettered_at" in dead_letters.columns else "enqueued_at"
+    rows = (
+        dead_letters.groupBy("reason", F.date_trunc("minute", at).alias("minute"))
+        .agg(F.count("*").alias("messages"))
+        .orderBy("minute")
+        .collect()
+    )
+    lines: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        lines[row.reason].append(row)
+    most = sorted(lines, key=lambda reason: -sum(row.messages for row in lines[reason]))[:ENTITIES_SHOWN]
+    figure, (panel,) = _figure(1)
+    for reason in most:
+        minutes = [row.minute for row in lines[reason]]
+        panel.plot(minutes, [row.messages for row in lines[reason]], label=reason, marker=_marker(minutes))
+    panel.set_ylabel("messages a minute")
+    panel.set_ylim(bottom=0)
+    panel.set_title("Dead letters by reason", loc="left")
+    _finish(figure, [panel], path)
+
+
+def _figure(panels: int) -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(panels, 1, figsize=(11, 3.5 * panels), sharex=True, squeeze=False)
+    return figure, axes[:, 0]
+
+
+def _finish(figure: Any, panels: list[Any], path: Path) -> None:
+    from matplotlib import pyplot
+
+    for panel in panels:
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    if panels[0].get_legend_handles_labels()[0]:
+        panels[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    panels[-1].set_xlabel("UTC")
+    figure.autofmt_xdate()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else max(ms, 1) / 1000
+
+
+def _marker(at: list[datetime]) -> str | None:
+    return "o" if len(at) < 3 else None  # a line of one point cannot be seen
