@@ -1,5 +1,5 @@
-"""Marks tests by their folder, so that each suite is a step of `./run test`; passes over those that need Spark
-where it is not installed."""
+"""Marks tests by their folder, so that each suite is a step of `./run test`; passes over those that need
+Spark where it is not installed."""
 
 from __future__ import annotations
 
