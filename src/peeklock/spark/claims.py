@@ -26,10 +26,9 @@ CLAIM_COUNT_MAX: Final = 2000
 CLAIM_BYTES_MAX: Final = 16 << 20
 """Bytes of one claim at most. Our choice: a batch is made of whole claims, so they must not be large."""
 
-COMMIT_COUNT: Final = 2000
-"""Messages that one request commits. Source: `SLICE` of the broker's cursors."""
+CLAIMS_MAX: Final = 900
+"""Claims that may wait for their commit. Source: the broker refuses more than 1,000 a cursor."""
 
-COMMITS_UNDER_WAY_MAX: Final = 32
 READS_UNDER_WAY: Final = 4
 """Requests for a claim's messages under way in one task; an answer has up to `READ_BYTES`."""
 READ_BYTES: Final = 262_144
@@ -78,7 +77,7 @@ class Cursor:
         """What is neither committed nor released, by number, ascending."""
         self._node = connection.management(path)
         self._unanswered = 0
-        self._commits: list[Ticket] = []
+        self._commit: Ticket | None = None
         self._committing = 0
 
     # Looking
@@ -175,34 +174,30 @@ class Cursor:
     # Committing
 
     def start_commit(self, up_to: int) -> None:
-        """Ask for the removal of what claims up to a number hold, in as many requests as it will take."""
+        """Ask for the removal of what claims up to a number hold.
+
+        The first answer settles it: the broker removes by itself what it has not removed yet.
+        """
         if up_to <= max(self.committed, self._committing):
             return
         self.finish_commit()
-        count = sum(claim.count for no, claim in self.claims.items() if no <= up_to)
         self._committing = up_to
-        for _ in range(min(max(1, -(-count // COMMIT_COUNT)), COMMITS_UNDER_WAY_MAX)):
-            self._commits.append(self._commit(up_to))
+        self._commit = self._node.start("peeklock:cursor-commit", {"cursor": self.name, "claim": up_to})
 
     def finish_commit(self) -> None:
-        """Wait until what `start_commit` began is done.
+        """Wait until what `start_commit` began is settled.
 
         Raises:
             ServiceBusError: refused.
         """
-        if not self._commits:
+        if self._commit is None:
             return
-        up_to, tickets = self._committing, self._commits
-        self._commits, self._committing = [], 0
-        left = min(int(self._node.wait(ticket).body["left"]) for ticket in tickets)
-        while left:
-            left = int(self._node.wait(self._commit(up_to)).body["left"])
+        ticket, up_to = self._commit, self._committing
+        self._commit, self._committing = None, 0
+        self._node.wait(ticket)
         self.committed = max(self.committed, up_to)
         for no in [no for no in self.claims if no <= up_to]:
             del self.claims[no]
-
-    def _commit(self, up_to: int) -> Ticket:
-        return self._node.start("peeklock:cursor-commit", {"cursor": self.name, "claim": up_to})
 
 
 def fetch(

@@ -32,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from peeklock.spark.claims import (
     CLAIM_BYTES_MAX,
     CLAIM_COUNT_MAX,
+    CLAIMS_MAX,
     Claim,
     Cursor,
     Slice,
@@ -279,7 +280,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         windows = {
             path: 1
             for path in paths[self._turn :] + paths[: self._turn]
-            if ends[path] == self._cursors[path].last
+            if ends[path] == self._cursors[path].last and len(self._cursors[path].claims) < CLAIMS_MAX
         }
         while windows and not budget.is_spent:
             asked = [
@@ -295,6 +296,8 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 windows[path] = CLAIMS_UNDER_WAY
                 if got < count and got_bytes <= size_bytes // 2:
                     del windows[path]  # less than asked for, and room for more: nothing else is there now
+                elif len(self._cursors[path].claims) >= CLAIMS_MAX:
+                    del windows[path]
                 elif got and budget.size_bytes < got_bytes // got:
                     return  # not one more would fit
 

@@ -1,0 +1,97 @@
+"""What the tests of the streams share: entities, messages, and a wire that loses answers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.spark.connection import connection
+from peeklock.spark.options import Options, Use, read_options
+from peeklock.testing.served import ServedBroker
+from tests.spark.relay import Relay
+
+_numbers = count(1)
+
+
+class Namespace:
+    """A broker with the words of a test."""
+
+    def __init__(self, broker: ServedBroker, administration: Any) -> None:
+        self.broker = broker
+        self.administration = administration
+
+    def queue(self, **settings: Any) -> str:
+        """Make a queue of the test's own."""
+        name = f"queue-{next(_numbers)}"
+        self.administration.create_queue(name, **settings)
+        return name
+
+    def options(self, *entities: str, connection_string: str | None = None, **given: str) -> Options:
+        """Give the options of a stream."""
+        text = connection_string or self.broker.connection_string
+        return read_options(
+            {"connectionString": text, "entity": ",".join(entities), **given}, Use.STREAM_READ
+        )
+
+    def send(self, entity: str, bodies: Iterable[str], session: str | None = None, size: int = 0) -> None:
+        """Send messages, each filled up to `size` with spaces."""
+        sender = connection(self.options(entity).settings).sender(entity)
+        for body in bodies:
+            sender.send(
+                encode_message(properties=Properties(group_id=session), data=body.ljust(size).encode())
+            )
+        sender.flush()
+        sender.close()
+
+    def left(self, entity: str) -> int:
+        """Give how many messages a queue has, in any state."""
+        found = self.administration.get_queue_runtime_properties(entity)
+        return int(found.active_message_count + found.scheduled_message_count)
+
+    def states(self, entity: str) -> list[str]:
+        """Give body and state of each message of an entity, by its number."""
+        from peeklock.spark.claims import READ_BYTES
+        from peeklock.spark.rows import record_batch
+        from peeklock.spark.schema import row_schema
+
+        management = connection(self.options(entity).settings).management(entity)
+        found: list[str] = []
+        start = 0
+        while True:
+            body = {"from-sequence-number": start, "message-count": READ_BYTES}
+            messages = management.request("com.microsoft:peek-message", body).body.get("messages") or []
+            if not messages:
+                return found
+            rows = record_batch([one["message"] for one in messages], entity, row_schema()).to_pylist()
+            found += [f"{row['body'].decode().strip()} {row['state']}" for row in rows]
+            start = rows[-1]["sequenceNumber"] + 1
+
+
+def numbered(count: int, first: int = 0) -> list[str]:
+    """Give bodies that tell messages apart."""
+    return [str(number) for number in range(first, first + count)]
+
+
+class LossyRelay(Relay):
+    """A relay that can lose what the broker says next, and the connection with it."""
+
+    def __init__(self, port: int) -> None:
+        self.loses = threading.Event()
+        """Set: the next answer is lost; it is cleared then."""
+        super().__init__(port)
+
+    def _copy(self, source: socket.socket, target: socket.socket, log: bytearray | None) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if log is None and self.loses.is_set():
+                    self.loses.clear()
+                    break
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
