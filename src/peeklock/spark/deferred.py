@@ -164,11 +164,10 @@ class Entity:
                 size_bytes = len(delivery.payload)
                 taken.append(Taken(sequence_number(delivery.payload), size_bytes, delivery, receiver))
                 delivery.payload = b""  # tasks read it again; here it would only need memory
-            if found:
-                newest = taken[-len(found) :]
-                self._mean_bytes = max(1, sum(each.size_bytes for each in newest) // len(found))
-            if len(found) < step:
-                return
+            if not found:
+                return  # fewer than asked for says little: a broker shares its output among links
+            newest = taken[-len(found) :]
+            self._mean_bytes = max(1, sum(each.size_bytes for each in newest) // len(found))
 
     # Settling what was received
 
