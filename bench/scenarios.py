@@ -2,7 +2,7 @@
 
 Each scenario adds rows to `Results`. Systems take turns within a scenario, A B A B, so that a slow minute of
 the machine meets all of them; the report quotes medians. What other queues cost is in `queue_kinds`, what
-topics cost in `topics`.
+topics cost in `topics`, what an event log costs in `capture`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 
+from bench.capture import SCENARIOS as CAPTURE
 from bench.delay import delayed_path
 from bench.disk import fsync_us
 from bench.loadgen import LoadFailed, drive, idle_connections
@@ -238,4 +239,5 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     "backlog": backlog,
     **QUEUE_KINDS,
     **TOPICS,
+    **CAPTURE,
 }

@@ -70,6 +70,7 @@ class Peeklock:
     queues: tuple[str, ...]
     settings: Settings = field(default_factory=dict)
     topics: Topics = field(default_factory=dict)
+    options: tuple[str, ...] = ()  # further ones of `peeklock serve`
     name: str = "peeklock"
     process: subprocess.Popen[str] | None = None
     port: int = 0
@@ -104,7 +105,7 @@ class Peeklock:
         log = (self.folder / "log.txt").open("a")
         with log:
             self.process = subprocess.Popen(
-                [*map(str, command), "--amqp-port", "0", "--http-port", "0"],
+                [*map(str, command), "--amqp-port", "0", "--http-port", "0", *self.options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
