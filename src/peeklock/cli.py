@@ -1,4 +1,4 @@
-"""The command line: `peeklock serve | check | export | demo`.
+"""The command line: `peeklock serve | check | export | pipeline | demo`.
 
 Owns: options, their help, exit statuses. Must not know: what the commands do. What only one command needs is
 imported in that command, since `serve` is to be ready in 600 ms.
@@ -34,6 +34,25 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+
+
+class _Jobs(click.Group):
+    """The jobs of the pipeline, whose module is imported when one of them, or their help, is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return self._loaded().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return self._loaded().get_command(ctx, cmd_name)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self._loaded().format_help(ctx, formatter)
+
+    @staticmethod
+    def _loaded() -> click.Group:
+        from peeklock.pipeline.command import pipeline
+
+        return pipeline
 
 
 def _folder(context: click.Context, parameter: click.Parameter, given: str | None) -> Path | None:
@@ -332,3 +351,6 @@ def demo(jobs: int, seed: int, broker_only: bool) -> None:
     from peeklock.demo.story import run
 
     sys.exit(run(jobs, seed, Console(), broker_only=broker_only))
+
+
+main.add_command(_Jobs("pipeline", short_help="Jobs over the event log and over queues, with Spark."))

@@ -122,7 +122,7 @@ def write_segments(folder: Path, table: pa.Table, *, rows: int = 500_000) -> lis
         place = folder / f"event_date={at:%Y-%m-%d}" / f"event_hour={at:%H}"
         place.mkdir(parents=True, exist_ok=True)
         path = place / f"events-{batch[begin]:020}-{batch[end - 1]:020}.parquet"
-        pq.write_table(table.slice(begin, end - begin), path, compression="zstd")
+        pq.write_table(table.slice(begin, end - begin), path, compression="zstd", write_page_checksum=True)
         paths.append(path)
     return paths
 

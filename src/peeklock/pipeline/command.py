@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,6 +68,10 @@ def _place(context: click.Context, parameter: click.Parameter, given: str | None
     if not given:
         raise click.BadParameter("the name of the folder is empty.")
     return str(Path(given).absolute())
+
+
+def _places(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(place for text in given if (place := _place(context, parameter, text)) is not None)
 
 
 def _stacked(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -297,6 +302,69 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
             _show(spark, console, table, shown, plots.draw_dead_letters, run.picture())
 
 
+@pipeline.command()
+@click.option(
+    "--from",
+    "sources",
+    required=True,
+    multiple=True,
+    callback=_places,
+    metavar="LOG",
+    help="Folder of an event log. May be repeated, for logs of different namespaces.",
+)
+@click.option(
+    "--ledger", callback=_place, metavar="PATH", help="What clients say they did: Parquet or JSON lines."
+)
+@click.option(
+    "--left",
+    callback=_place,
+    metavar="PATH",
+    help="What is in the entities at the end: Parquet or JSON lines.",
+)
+@click.option("--drained", is_flag=True, help="Nothing is in the entities at the end.")
+@click.option(
+    "--horizon",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f"]),
+    metavar="TIME",
+    help="What happened later, UTC, may still be under way.  [default: the log's last event]",
+)
+@click.option("--report", callback=_place, metavar="FILE", help="Write the verdict as JSON too.")
+@ON_SPARK
+def audit(
+    sources: tuple[str, ...],
+    ledger: str | None,
+    left: str | None,
+    drained: bool,
+    horizon: datetime | None,
+    report: str | None,
+    master: str,
+    conf: dict[str, str],
+) -> None:
+    """Prove the broker's promises from its event log, or show where they were broken.
+
+    Looks for gaps, losses, double settlement, overlapping locks, wrong delivery counts, disorder in sessions,
+    and more; docs/audit.md has all checks.
+    Exit status: 0 clean, 1 violations, 2 not proven, or what was given cannot be used.
+    """
+    from peeklock.pipeline.display import StepProgress
+
+    with _spark(master, conf, bad_input=2) as (spark, console):
+        from peeklock.pipeline import audit as job
+
+        options = job.Options(
+            folders=sources,
+            ledger=ledger,
+            left=left,
+            drained=drained,
+            horizon_ms=None if horizon is None else round(horizon.replace(tzinfo=UTC).timestamp() * 1000),
+            report=report,
+        )
+        with StepProgress(Console(stderr=True)) as progress:
+            verdict = job.run(spark, options, step=progress.step)
+        job.show(verdict, console)
+    sys.exit(verdict.exit_status)
+
+
 def _run_on_log(
     run: LogRun,
     name: str,
@@ -378,8 +446,10 @@ def _stopped_by_signals() -> threading.Event:
 
 
 @contextmanager
-def _spark(master: str, conf: dict[str, str]) -> Iterator[tuple[SparkSession, Console]]:
-    """Give a session and where to print; tell failures in plain words and end with status 1."""
+def _spark(
+    master: str, conf: dict[str, str], *, bad_input: int = 1
+) -> Iterator[tuple[SparkSession, Console]]:
+    """Give a session and where to print; tell failures in plain words and end with status `bad_input`."""
     try:
         with session(master, conf) as spark:
             out = Console()
@@ -389,7 +459,7 @@ def _spark(master: str, conf: dict[str, str]) -> Iterator[tuple[SparkSession, Co
         if text is None:
             raise
         click.echo(f"peeklock: {text}", err=True)
-        sys.exit(1)
+        sys.exit(bad_input)
 
 
 @contextmanager
@@ -420,15 +490,17 @@ def plain(failure: Exception) -> str | None:
 
     if isinstance(failure, SparkMissing | JavaMissing):
         return str(failure)
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
+    from peeklock.pipeline.audit_log import AuditInput
     from peeklock.pipeline.events import LogError, damage
     from peeklock.pipeline.running import JobError
     from peeklock.spark.errors import OptionError, ServiceBusError
 
-    if isinstance(failure, LogError | JobError | OptionError | ServiceBusError):
+    if isinstance(failure, AuditInput | LogError | JobError | OptionError | ServiceBusError):
         return str(failure)
-    if isinstance(failure, PySparkException):
+    if isinstance(failure, PySparkException | Py4JJavaError):
         return damage(failure) or _first_lines(str(failure))
     return None
 

@@ -25,6 +25,30 @@ LOOK_S = 0.2
 ROWS_SHOWN = 30
 
 
+class StepProgress:
+    """Shows what is looked at now, where standard error is a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("starting") if console.is_terminal else None
+
+    def __enter__(self) -> StepProgress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def step(self, text: str) -> None:
+        """Say what is done from now on."""
+        if self._status is not None:
+            self._status.update(text)
+
+
 class TaskProgress:
     """Shows the tasks of the Spark stages at work, while the context lasts."""
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from peeklock.capture.schema import EVENTS
+from peeklock.pipeline.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SEGMENT = re.compile(r"events-(\d{20})-(\d{20})\.parquet$")
-SEGMENT_PATH = re.compile(r"(?:file:)?(/*[^\s:'\"]*/?events-\d{20}-\d{20}\.parquet)")
+SEGMENT_PATH = re.compile(r"[^\s'\"]*events-\d{20}-\d{20}\.parquet")
 SMALLEST_SEGMENT = 12
 """Magic, length of the footer, magic: Spark takes a shorter file for one without rows."""
 UNREADABLE = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "is not a Parquet file", "Parquet")
@@ -41,10 +42,13 @@ class Segment:
     last_batch: int
 
 
-def read_events(spark: SparkSession, folder: str) -> DataFrame:
-    """Return all events of the log in `folder`, in no order."""
+def read_events(spark: SparkSession, *folders: str) -> DataFrame:
+    """Return all events of the logs in `folders`, in no order; of several without the columns that come from
+    the folders' names."""
     reader = spark.read.schema(_schema()).options(**_options())
-    return reader.parquet(folder)
+    if len(folders) > 1:  # Spark would take them for one table that has files in strange places
+        reader = reader.option("recursiveFileLookup", True)
+    return reader.parquet(*folders)
 
 
 def stream_events(spark: SparkSession, folder: str, *, segments_per_trigger: int = 100) -> DataFrame:
@@ -59,24 +63,13 @@ def find_segments(spark: SparkSession, folder: str) -> list[Segment]:
     Raises:
         LogError: there is no folder, no segment in it, or one that was cut short.
     """
-    from pyspark.errors import AnalysisException
-
-    try:
-        files = (
-            spark.read.format("binaryFile")
-            .option("pathGlobFilter", "events-*.parquet")
-            .load(folder)
-            .select("path", "length")
-            .collect()
-        )
-    except AnalysisException as failure:
-        if failure.getCondition() != "PATH_NOT_FOUND":
-            raise
+    files = Files(spark, folder)
+    if not files.exists():
         raise LogError(
             f"there is no folder {folder!r}: give the one that `peeklock serve --capture` writes to."
-        ) from None
+        )
     found = []
-    for path, length in files:
+    for path, length in files.find("event_date=*/event_hour=*/events-*.parquet"):
         name = SEGMENT.search(path)
         if name is None:
             continue
@@ -106,7 +99,7 @@ def damage(failure: Exception) -> str | None:
     path = SEGMENT_PATH.search(text)
     if path is None or not any(sign in text for sign in UNREADABLE):
         return None
-    return _damaged(path[1], "it cannot be read")
+    return _damaged(path[0], "it cannot be read")
 
 
 def _damaged(path: str, how: str) -> str:

@@ -18,12 +18,13 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation has
 
 from peeklock.pipeline.events import find_segments, holes, read_events, stream_events
+from peeklock.pipeline.files import Files
 from peeklock.pipeline.lives import Advance, Marks, find_marks
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def run_stream(
 
     def each(events: DataFrame, batch: int) -> None:
         try:
+            find_segments(spark, source)  # Spark would take an empty file for one without rows
             carried = _carried(events.sparkSession, keeper, batch)
             marks = find_marks(events)
             advance = job(_of(events, entities), carried, marks, last=False)
@@ -230,45 +232,3 @@ def _carried(spark: SparkSession, keeper: Files, batch: int) -> dict[str, DataFr
     return {
         name: spark.read.parquet(keeper.join("carried", str(batch - 1), name)) for name in json.loads(names)
     }
-
-
-class Files:
-    """A folder on any file system that Spark reaches, through Hadoop's own interface."""
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self.path = path.rstrip("/")
-        jvm: Any = spark.sparkContext._jvm
-        self._path = jvm.org.apache.hadoop.fs.Path
-        hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-        self._system = self._path(self.path).getFileSystem(hadoop)
-        self._io = jvm.org.apache.commons.io.IOUtils
-
-    def join(self, *names: str) -> str:
-        return "/".join([self.path, *names])
-
-    def names(self) -> list[str]:
-        """Return what is in the folder, nothing if it is not there."""
-        place = self._path(self.path)
-        if not self._system.exists(place):
-            return []
-        return [status.getPath().getName() for status in self._system.listStatus(place)]
-
-    def read(self, name: str) -> str | None:
-        place = self._path(self.join(name))
-        if not self._system.exists(place):
-            return None
-        stream = self._system.open(place)
-        try:
-            return str(self._io.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def write(self, name: str, text: str) -> None:
-        stream = self._system.create(self._path(self.join(name)), True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-
-    def delete(self, name: str) -> None:
-        self._system.delete(self._path(self.join(name)), True)

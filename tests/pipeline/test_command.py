@@ -1,0 +1,183 @@
+"""The jobs over the event log as commands: what they print, their statuses, their words for what is wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from peeklock.cli import main
+from peeklock.pipeline.command import pipeline
+from tests.pipeline.handmade import Hand
+from tests.pipeline.synthetic import make_log, write_segments
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/pipeline.md"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["pipeline", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("events")
+    write_segments(folder, make_log(messages=1_500, seed=8), rows=2_000)
+    return folder
+
+
+def test_help_needs_no_spark() -> None:
+    code = "import sys; from click.testing import CliRunner; from peeklock.cli import main; "
+    code += "print(CliRunner().invoke(main, ['pipeline', '--help']).output); print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "lives" in done.stdout
+    assert done.stdout.rstrip().endswith("False")
+
+
+def test_serve_loads_nothing_of_the_jobs() -> None:
+    code = "import sys, peeklock.cli; print([name for name in sys.modules if 'pipeline' in name])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", sorted(pipeline.commands))
+def test_each_job_and_option_is_on_its_page(name: str) -> None:
+    sections = dict(
+        re.findall(r"^## `peeklock pipeline (\w+)`\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S)
+    )
+    common = PAGE.read_text().split("## ")[0] + sections[name]
+    for parameter in pipeline.commands[name].params:
+        if isinstance(parameter, click.Option):
+            assert f"`{parameter.opts[0]}" in PAGE.read_text(), parameter.opts
+    assert common
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["lives", "--from", "x"], "Missing option '--to'"),
+        (["lives", "--from", "x", "--to", "y", "--stream", "--once"], "choose one"),
+        (["lives", "--from", "x", "--to", "y", "--checkpoint", "z"], "belongs to --stream or --once"),
+        (["lives", "--from", "x", "--to", "y", "--once", "--overwrite"], "only add"),
+        (["lives", "--from", "x", "--to", ""], "the name of the folder is empty"),
+        (["metrics", "--from", "x", "--to", "y", "--conf", "memory"], "is not NAME=VALUE"),
+        (["metrics", "--from", "x", "--to", "y", "--plot", "a", "--no-plot"], "exclude each other"),
+        (["deadletters"], "say where to look"),
+        (["deadletters", "--from", "x", "--once"], "need --to DIR"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(arguments: list[str], told: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert told in re.sub(r"\s+", " ", result.output)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("job", ["lives", "metrics", "deadletters"])
+def test_a_job_writes_a_table_and_a_picture_and_prints_a_summary(
+    spark: Any, log: Path, tmp_path: Path, job: str
+) -> None:
+    """Req: X-04"""
+    result = run(job, "--from", log, "--to", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "orders" in result.output
+    assert "3 segments, batches 1 to" in result.output
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert spark.read.parquet(str(tmp_path / "out")).count() > 10
+    again = run(job, "--from", log, "--to", tmp_path / "out", "--no-plot")
+    assert (again.exit_code, "there is something in" in again.output) == (1, True)
+    assert run(job, "--from", log, "--to", tmp_path / "out", "--no-plot", "--overwrite").exit_code == 0
+
+
+@pytest.mark.spark
+def test_one_entity_is_told_with_its_sub_queues(spark: Any, log: Path, tmp_path: Path) -> None:
+    result = run("lives", "--from", log, "--to", tmp_path / "out", "--entity", "orders", "--no-plot")
+    assert result.exit_code == 0, result.output
+    found = {row.entity for row in spark.read.parquet(str(tmp_path / "out")).collect()}
+    assert found == {"orders", "orders/$deadletterqueue"}
+
+
+@pytest.mark.spark
+def test_triage_needs_no_table(spark: Any, log: Path) -> None:
+    result = run("deadletters", "--from", log)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"orders .*(BadAddress|NoSuchCustomer|AmountMismatch)", result.output)
+
+
+@pytest.mark.spark
+def test_once_goes_on_where_it_ended(spark: Any, log: Path, tmp_path: Path) -> None:
+    arguments = ["lives", "--from", log, "--to", tmp_path / "out", "--once", "--no-plot"]
+    first = run(*arguments)
+    assert first.exit_code == 0, first.output
+    count = spark.read.parquet(str(tmp_path / "out")).count()
+    assert count > 100
+    assert run(*arguments).exit_code == 0
+    assert spark.read.parquet(str(tmp_path / "out")).count() == count
+
+
+@pytest.mark.spark
+def test_bad_logs_are_told_by_name(spark: Any, log: Path, tmp_path: Path) -> None:
+    to = tmp_path / "out"
+    missing = run("lives", "--from", tmp_path / "none", "--to", to)
+    assert (missing.exit_code, "there is no folder" in missing.output) == (1, True)
+    (tmp_path / "empty").mkdir()
+    empty = run("lives", "--from", tmp_path / "empty", "--to", to)
+    assert (empty.exit_code, "is empty: no events-*.parquet" in empty.output) == (1, True)
+    unknown = run("lives", "--from", log, "--to", to, "--entity", "order")
+    assert (unknown.exit_code, "knows no entity 'order'; it has" in unknown.output) == (1, True)
+    inside = run("lives", "--from", log, "--to", log / "lives")
+    assert (inside.exit_code, "hold each other" in inside.output) == (1, True)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("how", ["cut", "spoilt", "zeroed", "emptied"])
+@pytest.mark.parametrize("mode", [[], ["--once"]])
+def test_a_damaged_segment_is_named_and_not_skipped(
+    spark: Any, tmp_path: Path, how: str, mode: list[str]
+) -> None:
+    paths = write_segments(tmp_path / "log", make_log(messages=1_500, seed=8), rows=2_000)
+    path, data = paths[1], paths[1].read_bytes()
+    damaged = {
+        "cut": data[: len(data) // 2],
+        "spoilt": data[:30_000] + bytes([data[30_000] ^ 1]) + data[30_001:],
+        "zeroed": bytes(len(data)),
+        "emptied": b"",
+    }
+    path.write_bytes(damaged[how])
+    result = run("lives", "--from", tmp_path / "log", "--to", tmp_path / "out", "--no-plot", *mode)
+    assert result.exit_code == 1, result.output
+    assert f"segment {path} is damaged" in result.output
+    audited = run("audit", "--from", tmp_path / "log")
+    assert (audited.exit_code, f"segment {path} is damaged" in audited.output) == (2, True)
+
+
+@pytest.mark.spark
+def test_missing_segments_are_told(spark: Any, tmp_path: Path) -> None:
+    paths = write_segments(tmp_path / "log", make_log(messages=1_500, seed=8), rows=2_000)
+    paths[1].unlink()
+    result = run("metrics", "--from", tmp_path / "log", "--to", tmp_path / "out", "--no-plot")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"batches \d+ to \d+ are missing: no segment holds them", result.output)
+
+
+@pytest.mark.spark
+def test_the_audit_is_a_command(spark: Any, log: Path, tmp_path: Path) -> None:
+    result = run("audit", "--from", log, "--report", tmp_path / "verdict.json")
+    assert result.exit_code == 0, result.output
+    assert '"exit_status": 0' in (tmp_path / "verdict.json").read_text()
+
+
+@pytest.mark.spark
+def test_a_gap_is_told(spark: Any, tmp_path: Path) -> None:
+    hand = Hand()
+    hand.add("enqueued", "jobs", 1)
+    hand.add("gap", sequence_number=3, related_sequence_number=9, reason="drop-and-say")
+    hand.write(tmp_path / "log")
+    result = run("lives", "--from", tmp_path / "log", "--to", tmp_path / "out", "--no-plot")
+    assert "batches 3 to 9 were not captured: drop-and-say" in result.output
