@@ -45,6 +45,7 @@ class SegmentWriter:
             use_dictionary=_DICTIONARIES,
             column_encoding=_DELTAS,
             write_statistics=True,
+            write_page_checksum=True,  # else most single bits that a disk turns over go unnoticed
         )
         self._fd = os.open(path, os.O_RDONLY)
 
