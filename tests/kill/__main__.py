@@ -12,9 +12,16 @@ from pathlib import Path
 from tests.kill.bank_loop import BankLoop
 from tests.kill.capture_loop import CaptureLoop
 from tests.kill.loop import MessageLoop
+from tests.kill.spark_loop import SparkLoop
 from tests.kill.topic_loop import TopicLoop
 
-LOOPS = {"messages": MessageLoop, "transactions": BankLoop, "topics": TopicLoop, "capture": CaptureLoop}
+LOOPS = {
+    "messages": MessageLoop,
+    "transactions": BankLoop,
+    "topics": TopicLoop,
+    "capture": CaptureLoop,
+    "spark": SparkLoop,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -1,0 +1,347 @@
+"""Rounds of streaming queries whose driver, workers and broker are killed; then every message is looked for.
+
+Owns: who dies when, what is fed in, what must have come out for each mode (X-02). Must not know: how the
+queries are made (`spark_driver`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.types import Int, Long
+from peeklock.spark.connection import Connection
+from peeklock.spark.settings import Settings
+from peeklock.store.check import SOUND, check
+from tests.kill.ledger import Broken
+from tests.kill.loop import PROPERTIES, broker_on
+from tests.kill.spark_driver import LANES, Plan
+
+ROOT = Path(__file__).parents[2]
+READY_S_MAX = 90.0
+FINISH_S_MAX = 240.0
+
+CHUNK = 10
+"""Messages that the feeder sends at a time, to each queue."""
+
+LOCK_S = 5.5
+"""As long as the queues' locks last (`PROPERTIES`), and some more."""
+
+FEED_PAUSE_S = 0.05
+"""Between two chunks: what three queries on two cores keep up with, so that batches end and begin often."""
+
+NEVER = ("DataLoss", "CheckpointMismatch", "CursorShared", "OptionError", "AssertionError", "KeyError")
+"""Failures that no kill excuses."""
+
+
+@dataclass
+class Feed:
+    """What was sent to each queue, and accepted."""
+
+    count: int = 0
+    stopped: bool = False
+    failure: BaseException | None = None
+
+    def run(self, settings: Settings, queues: Sequence[str]) -> None:
+        """Send until told to stop; what was under way when the broker died is sent again under its id."""
+        connected = Connection(settings)
+        try:
+            senders = [connected.sender(queue) for queue in queues]
+            while not self.stopped:
+                for number in range(self.count, self.count + CHUNK):
+                    # The session is for the queues that have sessions; the others take it as it is.
+                    message = encode_message(
+                        properties=Properties(message_id=f"uid-{number}", group_id=f"session-{number % 7}"),
+                        data=b"uid=%08d" % number,
+                    )
+                    for sender in senders:
+                        sender.send(message)
+                for sender in senders:
+                    sender.flush()
+                self.count += CHUNK
+                time.sleep(FEED_PAUSE_S)
+        except BaseException as failure:  # raised again by whoever asks for the verdict
+            self.failure = failure
+        finally:
+            connected.close()
+
+
+class Driver:
+    """A process of queries, and all that it starts."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        file = folder / "plan.json"
+        file.write_text(json.dumps(asdict(plan)))
+        self.log = folder / "driver.log"
+        self._errors = folder / "spark.log"
+        self._from = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as out, self._errors.open("ab") as errors:
+            # In a session of its own, by which all of its processes are known.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.kill.spark_driver", str(file)],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def said(self) -> list[str]:
+        """Give its lines so far."""
+        with self.log.open() as lines:
+            lines.seek(self._from)
+            return lines.read().splitlines()
+
+    def wait_until_ready(self) -> None:
+        """Wait until all queries run. Raises: Broken."""
+        deadline = time.monotonic() + READY_S_MAX
+        while "ready" not in self.said():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise Broken(f"the driver did not become ready: {self._last_words()}")
+            time.sleep(0.02)
+
+    def wait_until_done(self) -> None:
+        """Wait until it ends by itself. Raises: Broken."""
+        try:
+            status = self._process.wait(FINISH_S_MAX)
+        except subprocess.TimeoutExpired:
+            raise Broken(f"the driver did not finish: {self._last_words()}") from None
+        if status != 0 or "done" not in self.said():
+            raise Broken(f"the driver ended with status {status}: {self._last_words()}")
+
+    def workers(self) -> list[int]:
+        """Give the ids of the Python processes that Spark started: tasks, readers of streams, and parents."""
+        return [pid for pid in self._processes() if pid != self._process.pid and _is_python(pid)]
+
+    def kill(self) -> None:
+        """End driver and Java by SIGKILL; workers find out by themselves, as they would on a cluster."""
+        for pid in self._processes():
+            if pid == self._process.pid or not _is_python(pid):
+                _kill(pid)
+        self._process.wait()
+
+    def kill_all(self) -> None:
+        """Leave nothing behind."""
+        while left := self._processes():
+            for pid in left:
+                _kill(pid)
+            self._process.poll()
+            time.sleep(0.02)
+
+    def _processes(self) -> list[int]:
+        return [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and _session_of(entry) == self._process.pid
+        ]
+
+    def _last_words(self) -> str:
+        return f"{self.said()[-3:]}, {self._errors.read_text(errors='replace')[-3000:]}"
+
+
+def _session_of(entry: Path) -> int | None:
+    """Give the session of a process that lives, by its folder in /proc."""
+    with contextlib.suppress(OSError):
+        fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else int(fields[3])
+    return None
+
+
+def _is_python(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    return False
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+class SparkLoop:
+    """One run over one folder. Linux only: processes are found in /proc."""
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        options: Sequence[str] = (),
+        lanes: Sequence[str] = (),
+    ) -> None:
+        """Without `lanes`, the seed chooses three: two cores have no time for more."""
+        self._folder = folder
+        self._random = Random(seed)
+        names = [name for name in LANES if LANES[name].table != "delta" or has_delta()]
+        self._lanes = [*lanes] or self._random.sample(names, 3)
+        queues: dict[str, dict[str, Any]] = {}
+        for name in self._lanes:
+            queues[name] = PROPERTIES | {"RequiresSession": name.startswith("sessions")}
+            if (target := LANES[name].queue) is not None:
+                queues[target] = PROPERTIES | {"RequiresDuplicateDetection": LANES[name].once}
+        self._broker = broker_on(folder, *options, queues=queues)
+        self._figures: Counter[str] = Counter()
+
+    async def run(self, rounds: int) -> dict[str, int]:
+        """Kill somebody some times in each round, and the driver at its end; then judge. Raises: Broken."""
+        return await asyncio.to_thread(self._run, rounds)
+
+    def _run(self, rounds: int) -> dict[str, int]:
+        driver: Driver | None = None
+        feed = Feed()
+        feeding: threading.Thread | None = None
+        try:
+            self._broker.start()
+            settings = Settings.parse(self._broker.connection_string)
+            feeding = threading.Thread(target=feed.run, args=(settings, self._lanes))
+            feeding.start()
+            for _ in range(rounds):
+                driver = self._start(finish=False)
+                self._round(driver)
+                self._note(driver)
+            feed.stopped = True
+            feeding.join()
+            if feed.failure is not None:
+                raise feed.failure
+            if any(LANES[name].mode == "peekLock" for name in self._lanes):
+                time.sleep(LOCK_S)  # what a killed reader had locked would not be there to be taken
+            driver = self._start(finish=True)
+            driver.wait_until_done()
+            self._note(driver)
+            self._figures["messages"] = feed.count
+            with contextlib.closing(Connection(settings)) as connected:
+                self._judge(connected, feed.count)
+            if self._broker.stop() != 0:
+                raise Broken("the broker did not stop as it should")
+            report = check(self._broker.data)
+            if report.exit_status != SOUND:
+                raise Broken("the store is not sound: " + "; ".join(report.lines))
+        finally:
+            feed.stopped = True
+            if driver is not None:
+                driver.kill_all()
+            self._broker.kill()
+            if feeding is not None:
+                feeding.join()
+        return dict(self._figures)
+
+    def _start(self, *, finish: bool) -> Driver:
+        return Driver(self._folder, Plan(self._broker.connection_string, self._lanes, finish))
+
+    def _round(self, driver: Driver) -> None:
+        """Kill somebody at random instants, sometimes while Spark starts."""
+        if self._random.random() < 0.8:
+            driver.wait_until_ready()
+        else:
+            time.sleep(self._random.uniform(0.0, 10.0))
+        for _ in range(self._random.randint(1, 3)):
+            time.sleep(self._random.uniform(0.0, 2.0))
+            if self._random.random() < 0.5:
+                self._figures["broker kills"] += 1
+                self._broker.kill()
+                time.sleep(self._random.uniform(0.0, 0.5))
+                self._broker.start()
+            elif workers := driver.workers():
+                self._figures["worker kills"] += 1
+                _kill(self._random.choice(workers))
+        time.sleep(self._random.uniform(0.0, 2.0))
+        self._figures["driver kills"] += 1
+        driver.kill()
+        self._figures["batches cut short"] += sum(
+            _last(self._folder / f"checkpoint-{name}" / "offsets")
+            > _last(self._folder / f"checkpoint-{name}" / "commits")
+            for name in self._lanes
+        )
+
+    def _note(self, driver: Driver) -> None:
+        """Count the failures of queries, and refuse those that no kill excuses."""
+        for line in driver.said():
+            if line.startswith("again "):
+                self._figures["queries started again"] += 1
+                if any(name in line for name in NEVER):
+                    raise Broken(line)
+
+    # The verdict
+
+    def _judge(self, connected: Connection, count: int) -> None:
+        sent = {f"uid={number:08d}" for number in range(count)}
+        for name in self._lanes:
+            lane = LANES[name]
+            if lane.queue is not None:
+                bodies = [body for body, _ in messages_of(connected, lane.queue)]
+            else:
+                rows = json.loads((self._folder / f"rows-{name}.json").read_text())
+                bodies = [body for body, _ in rows]
+            require_once(name, sent, bodies if lane.once else set(bodies))
+            if not lane.once:
+                self._figures["that came again"] += len(bodies) - len(sent)
+            left = messages_of(connected, name)
+            if lane.mode == "browse":
+                require_once(f"{name}, the queue", sent, [body for body, _ in left])
+                touched = [shown for _, shown in left if shown != (0, 0)]
+                if touched:
+                    raise Broken(f"{name}: {len(touched)} messages were changed by looking at them")
+            elif left:
+                raise Broken(f"{name}: {len(left)} messages are left in the queue: {left[:3]}")
+            self._figures["batches"] += 1 + _last(self._folder / f"checkpoint-{name}" / "commits")
+
+
+def _last(log: Path) -> int:
+    """Give the last batch in a log of a checkpoint, -1 if there is none."""
+    return max((int(entry.name) for entry in log.glob("[0-9]*")), default=-1)
+
+
+def has_delta() -> bool:
+    """Say whether Delta's jars are among Spark's."""
+    spec = find_spec("pyspark")
+    return spec is not None and any(
+        any(Path(folder).glob("jars/delta-spark*.jar")) for folder in spec.submodule_search_locations or ()
+    )
+
+
+def require_once(name: str, sent: set[str], bodies: Collection[str]) -> None:
+    """Require each of what was sent once, and nothing else. Raises: Broken."""
+    counts = Counter(bodies)
+    missing = sent - counts.keys()
+    if missing:
+        raise Broken(f"{name}: {len(missing)} of {len(sent)} messages are missing: {sorted(missing)[:5]}")
+    strange = counts.keys() - sent
+    if strange:
+        raise Broken(f"{name}: {len(strange)} messages were never sent: {sorted(strange)[:5]}")
+    doubled = sorted(body for body, times in counts.items() if times > 1)
+    if doubled:
+        raise Broken(f"{name}: {len(doubled)} messages came more than once: {doubled[:5]}")
+
+
+def messages_of(connected: Connection, queue: str) -> list[tuple[str, tuple[int, int]]]:
+    """Look at all messages of a queue: body, and delivery count with state."""
+    found: list[tuple[str, tuple[int, int]]] = []
+    start = 0
+    management = connected.management(queue)
+    while True:
+        body = {"from-sequence-number": Long(start), "message-count": Int(1000)}
+        answer = management.request("com.microsoft:peek-message", body).body.get("messages") or []
+        if not answer:
+            return found
+        for one in answer:
+            sections = scan(one["message"])
+            annotations = sections.decode_message_annotations()
+            shown = (sections.decode_header().delivery_count, annotations.get("x-opt-message-state", 0))
+            ((_, data),) = sections.decode_body()
+            found.append((data.decode(), shown))
+            start = annotations["x-opt-sequence-number"] + 1
