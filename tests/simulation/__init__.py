@@ -16,10 +16,11 @@ Modules
     node         the broker's process: it drives the real pieces as `server.shard` does, dies and recovers
     peer         one client connection: SASL, CBS, links, requests, transactions, over a wire that may break
     actors       somebody with one connection at a time; who he is: senders, receivers, session_receivers,
-                 keepers, transactors, managing, curators (of rules), and drainers at the end
+                 keepers, transactors, managing, curators (of rules), readers (by
+                 claims), and drainers at the end
     messages     what clients send; requests: what they ask of the management nodes, and what may be answered
     records      copies of the durable facts; facts: what the committed batches add up to, and what must hold
-                 between them
+                 between them; cursors: the same of what cursors hold
     history      what clients did and saw, and what the world did
     checker      history and facts compared with what the requirements promise, with
                  reasons (why a message may be where it is, or gone), routes (where forwards lead), copies

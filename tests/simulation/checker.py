@@ -291,6 +291,7 @@ class Checker:
         if (seen.until_broker_ms is None) != (hold is not None):
             raise Violation(f"uid {uid} is locked until {seen.until_broker_ms}, under {hold}")
         lock = self._lock(seen, queue_id, token, connection, hold)
+        self.facts.cursors.check_taken(known[-1].key(), lock.taken_ms)
         self._check_lock(lock, life.removed, known[-1])
         self.history.locks[token] = lock
         self.history.locks_of.setdefault(uid, []).append(lock)
@@ -472,6 +473,8 @@ class Checker:
         for uid in there:
             if self.history.facts.life(uid).removed is not None or self.facts.where[uid][0] != purge.queue_id:
                 continue
+            if self.facts.cursors.may_hold(self.facts.where[uid], purge.asked_ms):
+                continue
             if not any(
                 lock.queue_id == purge.queue_id and (lock.until_ms >= purge.asked_ms or lock.hold is not None)
                 for lock in self.history.locks_of.get(uid, ())
@@ -511,6 +514,8 @@ class Checker:
             "transactions": self.units.committed,
             "forwarded": sum(any(record.hops for record, _ in life.records) for life in lives),
             "deleted queues": len(self.facts.gone),
+            "claims": len(self.facts.cursors.made),
+            "committed": len(self.facts.cursors.removed),
             "copies": self.reasons.copies.count,
             "buried copies": self.reasons.copies.buried,
             "rule changes": self.rulings.answered_count,

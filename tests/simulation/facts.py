@@ -12,6 +12,10 @@ from typing import Protocol
 
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
+    ClaimRemoved,
+    ClaimStored,
+    CursorRemoved,
+    CursorStored,
     EntityRemoved,
     EntityStored,
     MessageIdSeen,
@@ -30,6 +34,7 @@ from peeklock.broker.descriptions import (
 )
 from peeklock.broker.message import MessageState
 from peeklock.store.base import Definitions, Frame
+from tests.simulation.cursors import CursorFacts
 from tests.simulation.records import (
     MAIN,
     PARTITION_SHIFT,
@@ -100,6 +105,7 @@ class Facts:
         self.lives: dict[int, Life] = {}
         self.states: dict[tuple[int, str], Record] = {}
         """(entity id, session id) -> the record of the session's state."""
+        self.cursors = CursorFacts()
         self.last_no = 0
         self.has_topics = False
         """There is a topic, or was one."""
@@ -218,8 +224,11 @@ class Facts:
                 path = self.name(change.entity_id)
                 if self._judge.explain_rule(path, change, commit) is None:
                     raise Violation(f"a rule of {path} that nobody asked for: {change}")
+            elif isinstance(change, CursorStored | CursorRemoved | ClaimStored | ClaimRemoved):
+                self.cursors.take(change, self.live, commit)
             else:
                 assert isinstance(change, MessageIdSeen)
+        self.cursors.check(self.live)
         for before, after in issued:
             self._count(before, after, outcome)
         self._moves(outcome, commit)
@@ -338,6 +347,7 @@ class Facts:
         gone = self.live.pop(key, None)
         if gone is None:
             return
+        self.cursors.message_removed(key)
         outcome.removed.append(gone)
         if gone.is_state:
             assert gone.session_id is not None
@@ -348,6 +358,7 @@ class Facts:
         entity = self.entities.pop(entity_id, None)
         if entity is None or self._judge.explain_entity(entity, commit) is None:
             raise Violation(f"an entity is gone and nobody asked for it: {entity}")
+        self.cursors.entity_removed(entity_id, commit)
         for record in [record for record in self.live.values() if record.entity_id == entity_id]:
             del self.live[record.key()]
             self._of_gone.add(record.key())
@@ -488,6 +499,7 @@ class Facts:
             rules.setdefault(stored.entity_id, {})[stored.rule.name.lower()] = stored.rule
         if rules != self.rules:
             raise Violation(f"the store gives back other rules: {rules} for {self.rules}")
+        self.cursors.compare(found)
 
     def compare(self, frames: Iterable[Frame], bodies: dict[int, list[bytes]]) -> None:
         """Check that what the store gives back at a restart is what was committed. Raises: Violation."""

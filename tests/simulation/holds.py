@@ -102,6 +102,7 @@ class Holds:
             either = second.taken_ms == first.taken_ms and second.may_end_ms() <= first.taken_ms
             if second.taken_ms < first.may_end_ms() and not either:
                 raise Violation(f"two links hold a session: {first} and {second}")
+        history.facts.cursors.check_session_taken(queue_id, session_id, hold.taken_ms)
         history.holds.append(hold)
         accept.hold = hold
         self._resolve(accept)
@@ -119,6 +120,10 @@ class Holds:
             if now < accept.asked_ms + accept.wait_ms:
                 raise Violation(f"refused with {condition} before the time: {accept}")
         elif condition == "com.microsoft:session-cannot-be-locked":
+            queue_id = self._history.queue_id(accept.name, MAIN)
+            cursors = self._history.facts.cursors
+            if cursors.may_hold_session(queue_id, accept.session_id, accept.asked_ms):
+                return
             holders = [] if accept.session_id is None else self._may_hold(accept)
             if not holders:
                 raise Violation(f"refused with {condition}, though nobody holds it: {accept}")

@@ -26,12 +26,13 @@ from tests.simulation.drainers import Drainer, SessionDrainer
 from tests.simulation.keepers import Keeper
 from tests.simulation.managing import Manager
 from tests.simulation.node import Node, Pieces, Weather
+from tests.simulation.readers import Reader, Releaser
 from tests.simulation.receivers import Receiver
 from tests.simulation.records import Violation
 from tests.simulation.senders import Sender
 from tests.simulation.session_receivers import SessionReceiver
 from tests.simulation.sizes import small_sizes
-from tests.simulation.topology import IDLE_MS, choose, has_topics, topic_of
+from tests.simulation.topology import IDLE_MS, choose, has_readers, has_topics, topic_of
 from tests.simulation.transactors import Transactor
 from tests.simulation.world import Livelock, World
 
@@ -125,6 +126,7 @@ class Simulation:
             self.world.run_to(self.world.now_ms + self.random.randint(100, 4_000) * self.slowness)
             end_ms += self._fault()
         self._heal()
+        self._release_cursors()
         self._drain()
         self._wait_for_idle()
         self.checker.finish()
@@ -153,6 +155,8 @@ class Simulation:
             actors.append(Transactor(shared, "transactor", self.entities))
         if self.topology.subscriptions:
             actors.append(Curator(shared, "curator", self.topology.subscriptions))
+        if has_readers(self.world.seed):
+            actors += self._readers()
         actors.append(Manager(shared, "manager", self.queues, cbs=True))
         return actors
 
@@ -182,6 +186,18 @@ class Simulation:
         if self.slowness > 1 and not queue.requires_session:
             actors.append(Keeper(shared, f"keeper-{queue.name}", queue.name))
         return actors
+
+    def _readers(self) -> list[Actor]:
+        """Choose who reads by claims: one or two cursors, also two of one queue."""
+        random = self.random
+        addresses = [queue.name for queue in self.queues if queue.forward_to is None]
+        if random.random() < 0.3:
+            addresses = [f"{queue.name}/$DeadLetterQueue" for queue in self.queues]
+        return [
+            Reader(self.shared, f"reader-{cursor}", random.choice(addresses), cursor)
+            for cursor in random.choice((("lake",), ("lake", "mart")))
+            if addresses
+        ]
 
     def _weather(self) -> Weather:
         random = self.random
@@ -316,6 +332,28 @@ class Simulation:
         self.world.run_to(self.world.now_ms + 2 * max(queue.lock_duration_ms for queue in self.queues))
         for entity in self.entities:
             self._restore(entity.name)
+        self.world.run_to(self.world.now_ms + 1_000)
+
+    def _release_cursors(self) -> None:
+        """Give back what cursors hold, so that all can be received in order."""
+        if not has_readers(self.world.seed):
+            return
+        names = [queue.name for queue in self.queues]
+        releasers: list[Actor] = [
+            Releaser(self.shared, address) for name in names for address in (name, f"{name}/$DeadLetterQueue")
+        ]
+        for releaser in releasers:
+            releaser.connect()
+        cursors = self.checker.facts.cursors
+        released = self.world.run_until(
+            lambda: not cursors.cursors and not any(releaser.open_questions() for releaser in releasers),
+            self.world.now_ms + ANSWER_MS_MAX,
+        )
+        if not released:
+            raise Violation(f"cursors are still there {ANSWER_MS_MAX} ms later: {cursors.cursors}")
+        for releaser in releasers:
+            releaser.stop()
+            releaser.leave()
         self.world.run_to(self.world.now_ms + 1_000)
 
     def _drain(self) -> None:

@@ -402,6 +402,9 @@ class Reasons:
             return "moved"  # how and why is judged at its arrival there
         if self._history.facts.life(record.uid).copied is commit:
             return "copied"
+        if record.key() in self._history.facts.cursors.removed:
+            self._check_unlocked(record, commit)
+            return "committed by a cursor"
         if "complete" in sent.reasons:
             return "completed"
         if record.sub == MAIN and record.state is SCHEDULED:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+from peeklock.broker import cursors
 from peeklock.engine import engine as engine_module
 from peeklock.engine import reclaim
 
@@ -23,8 +24,10 @@ SMALL_SIZES: tuple[tuple[ModuleType, str, int], ...] = (
     (reclaim, "TRUNCATE_BYTES_MAX", 3_000),
     (reclaim, "DROP_ALONE_BYTES", 2_000),
     (reclaim, "LIST_ROWS_MAX", 7),
+    (cursors, "SLICE", 3),
 )
-"""Sizes at which the engine begins to reclaim space, brought down to what a simulation writes."""
+"""Sizes at which the engine begins to reclaim space, and cursors to work in slices, brought down to what a
+simulation writes."""
 
 
 @contextmanager

@@ -28,6 +28,9 @@ WINDOW_MS = 20_000
 IDLE_MS = 300_000
 """The shortest idle time after which a queue is deleted."""
 
+READERS_EVERY = 5
+"""Every so many seeds, from 0 on, somebody reads by claims: those with topics among them."""
+
 TOPICS_EVERY, TOPICS_FIRST = 4, 2
 """Which seeds have topics: few enough for the time that CI has."""
 
@@ -59,6 +62,11 @@ class Topology:
 
 def has_topics(seed: int) -> bool:
     return seed % TOPICS_EVERY == TOPICS_FIRST
+
+
+def has_readers(seed: int) -> bool:
+    """Whether somebody reads by claims."""
+    return seed % READERS_EVERY == 0
 
 
 def choose(random: Random, slowness: int, *, topics: bool) -> Topology:
