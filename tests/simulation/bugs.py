@@ -19,15 +19,21 @@ from peeklock.broker.peek_lock import Lock
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store
+from peeklock.store.event_backlog import EventBacklog
 from tests.simulation.node import Pieces
 from tests.simulation.planted import (
     CopyingForwards,
     DeafToCancelling,
     DisorderedSessions,
+    ForgottenClaims,
+    GreedyClaims,
     KeptSessions,
     LostSettlements,
+    OpenSessions,
     SharedSessions,
+    TornCommits,
     TornTransactions,
+    VolatileClaims,
 )
 from tests.simulation.planted_topics import (
     DoubledCopies,
@@ -107,6 +113,10 @@ class WrappedStore:
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
         return await self._inner.read_head(bytes_max)
+
+    @property
+    def event_backlog(self) -> EventBacklog:
+        return self._inner.event_backlog
 
     async def free_bytes(self) -> int | None:
         return await self._inner.free_bytes()
@@ -373,5 +383,35 @@ BUGS: dict[str, Bug] = {
         "not the copies that the rules choose|a number is skipped|was accepted, yet",
         lambda: Pieces(namespace=ForgivenRules),
         TOPICS_FIRST,
+    ),
+    "forgotten-claims": Bug(
+        "claims forgotten at a restart",
+        20,
+        "a cursor h(e|o)ld|was answered|is not listed|do not agree",
+        lambda: Pieces(namespace=ForgottenClaims),
+    ),
+    "volatile-claim": Bug(
+        "a claim that is not durable",
+        20,
+        "is not on stable storage|a claim is removed that was not there",
+        lambda: Pieces(namespace=VolatileClaims),
+    ),
+    "torn-commit": Bug(
+        "a commit that removes, and does not say so",
+        20,
+        "is gone that a cursor holds",
+        lambda: Pieces(namespace=TornCommits),
+    ),
+    "greedy-claim": Bug(
+        "what is claimed is delivered too",
+        30,
+        "while a cursor held it|is gone that a cursor holds|two claims hold|of another cursor",
+        lambda: Pieces(namespace=GreedyClaims),
+    ),
+    "open-session": Bug(
+        "a session that a cursor holds is given away",
+        80,
+        "was given away|while a cursor held it|two claims hold|is gone that a cursor holds",
+        lambda: Pieces(namespace=OpenSessions),
     ),
 }

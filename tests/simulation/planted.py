@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY, Change, MessageRemoved, MessageStored
+from peeklock.broker.changes import (
+    QUEUES_PER_ENTITY,
+    Change,
+    ClaimStored,
+    CursorStored,
+    MessageRemoved,
+    MessageStored,
+)
 from peeklock.broker.commands import (
     CloseLink,
     Command,
@@ -179,3 +186,56 @@ class CopyingForwards(Watched):
             return any(found[:2] == body and found[2] != entity_id for found in stored)
 
         return [change for change in changes if not passed_on(change)], effects
+
+
+class ForgottenClaims(Watched):
+    """Knows nothing of claims after a restart, though the store does."""
+
+    def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
+        super().finish_restore(now_ms, next_entity_id)
+        for queue in self._queues.values():
+            queue.cursors = None
+            queue.line.look_again()
+            for message in queue.active:
+                message.lock = None
+
+
+class VolatileClaims(Watched):
+    """Answers a claim that is not durable."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        return [change for change in changes if not isinstance(change, ClaimStored)], effects
+
+
+class TornCommits(Watched):
+    """Removes what was claimed without saying that it is committed."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        return [c for c in changes if not (isinstance(c, CursorStored) and c.committed_no)], effects
+
+
+class GreedyClaims(Watched):
+    """Lets receivers have what is claimed, too."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        for change in changes:
+            if isinstance(change, ClaimStored):
+                queue = self._queues[change.queue_id]
+                if queue.sessions is None:
+                    first = change.positions[0][0]
+                    message = queue.active.get(first)
+                    assert message is not None
+                    message.lock = None
+                    queue.return_to_line(message)
+        return changes, effects
+
+
+class OpenSessions(Watched):
+    """Gives a session of which a cursor holds messages to whoever comes."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        for _, sessions in self.queues_with_sessions():
+            for session in sessions:
+                if session.cursor is not None and session.session_id not in sessions.available:
+                    sessions.available[session.session_id] = session
+        return changes, effects

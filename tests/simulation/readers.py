@@ -153,7 +153,7 @@ class Reader(Actor):
             raise Violation(f"{self.name}: claim {no} shows {told}, and holds {expected}")
         for payload in shown:
             annotations = scan(payload).decode_message_annotations()
-            if annotations["x-opt-peeklock-cursor"] != self._cursor:
+            if annotations.get("x-opt-peeklock-cursor") != self._cursor:
                 raise Violation(f"{self.name}: claim {no} shows a message of another cursor: {annotations}")
 
     def _commit(self, no: int) -> None:
