@@ -61,6 +61,14 @@ SOAK = (
         for loop in ("messages", "transactions", "topics")
         for seed in range(10)
     ),
+    *(
+        Step(
+            f"kill loop, spark, seed {seed}",
+            (PYTHON, "-m", "tests.kill", "spark", "--rounds", "8", "--seed", str(seed)),
+            300,
+        )
+        for seed in range(6)
+    ),
 )
 
 SUITES = {"all": ALL, "lint": LINT, "soak": SOAK}
