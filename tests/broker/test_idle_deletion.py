@@ -15,15 +15,17 @@ from peeklock.broker.commands import (
     DeleteEntity,
     LookUp,
     Send,
+    SetCredit,
     SubQueue,
     UpdateEntity,
 )
 from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus, QueueDescription
 from peeklock.broker.effects import DetachLink
 from peeklock.broker.errors import EntityDeleted, InvalidOperation, NotSupported
+from peeklock.broker.events import FLUSH_MS
 from peeklock.broker.idle import LOOK_AGAIN_MS
 from peeklock.broker.quotas import BASIC
-from tests.broker.playbook import MINUTE_MS, START_MS, Broker, arriving
+from tests.broker.playbook import LOTS, MINUTE_MS, START_MS, Broker, arriving
 
 IDLE_MS = 5 * MINUTE_MS
 
@@ -317,3 +319,13 @@ def test_the_basic_tier_has_no_idle_deletion() -> None:
     changed = QueueDescription("orders", auto_delete_on_idle_ms=IDLE_MS)
     assert type(broker.refused(UpdateEntity(changed, broker.reply_to()))) is NotSupported
     assert broker.do(LookUp(Address("orders"), broker.reply_to()))
+
+
+def test_an_entity_may_be_looked_at_when_events_wait_for_their_batch(broker: Broker) -> None:
+    """Both are due at one instant, the first entity and the recorder of events."""
+    broker.send(broker.create("other"))
+    link = broker.receiver("other")
+    broker.jump(IDLE_MS - FLUSH_MS)
+    broker.namespace.apply(SetCredit(link, 1, LOTS), broker.now_ms)
+    broker.advance(FLUSH_MS)
+    assert not is_there(broker)

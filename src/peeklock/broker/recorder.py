@@ -46,7 +46,7 @@ class Recorder:
     make a tuple and nothing else: 0.5 us.
     """
 
-    timer_key = -4
+    timer_key = -2  # from -4 on they are those of idle entities
 
     def __init__(self, timers: Timers, captures_body: Callable[[str], bool]) -> None:
         """Begin with nothing.
