@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from peeklock.amqp.messaging import Properties, encode_message
-from peeklock.spark.browse import PARTITION_SHIFT, Browser, cut
+from peeklock.spark.browse import PARTITION_SHIFT, Browser, BrowseReader, cut
 from peeklock.spark.connection import Connection
 from peeklock.spark.errors import OptionError
-from peeklock.spark.links import COMPLETE, DEFER, ReceiveMode
+from peeklock.spark.links import ABANDON, COMPLETE, DEFER, ReceiveMode
 from peeklock.spark.options import Use, read_options
+from peeklock.spark.schema import row_ddl
 from peeklock.testing.served import ServedBroker
 
 pytestmark = pytest.mark.spark
@@ -125,8 +128,6 @@ def test_several_entities_dead_letters_and_subscriptions(
     assert both == {first: 3, second: 4}
     assert load(topicName="news", subscriptionName="all").count() == 5
     receiver = own.receiver(first, ReceiveMode.PEEK_LOCK)
-    from peeklock.spark.links import ABANDON
-
     receiver.settle(receiver.receive(1, 5)[0], ABANDON)
     receiver.flush()
     (dead,) = load(entity=first, subQueue="deadLetter").collect()
@@ -289,6 +290,35 @@ def test_the_ends_of_a_queue_are_found(
     assert look.last(first, 9).number == 8
     for below in (10, 100, 5000):
         assert look.last(first, below).number == min(below - 1, 7 + count)
+
+
+def test_the_memory_of_a_reader_does_not_grow_with_the_backlog(
+    broker: ServedBroker, own: Connection, make_queue: MakeQueue
+) -> None:
+    """It holds an answer or two and one batch of rows, however much there is.
+
+    Req: X-01
+    """
+    from pyspark.sql.types import _parse_datatype_string
+
+    queue = make_queue()
+    fill(own, queue, 16_000, size=4096)
+    options = read_options(
+        {"connectionString": broker.connection_string, "entity": queue, "minPartitions": "1"}, Use.BATCH_READ
+    )
+    reader = BrowseReader(options, _parse_datatype_string(row_ddl()))
+    (partition,) = reader.partitions()
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    most_rows = rows = 0
+    for batch in reader.read(partition):
+        rows += batch.num_rows
+        most_rows = max(most_rows, pa.total_allocated_bytes() - before)
+    most_objects = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows == 16_000
+    assert most_rows < 16 << 20
+    assert most_objects < 24 << 20
 
 
 def test_ranges_are_cut_into_equal_parts() -> None:

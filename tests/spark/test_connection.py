@@ -214,6 +214,26 @@ def test_a_token_is_renewed_before_it_runs_out(
     made.close()
 
 
+def test_the_pauses_between_calls_are_used(
+    relay: Relay, broker: ServedBroker, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks anything, and a new token is put all the same."""
+    queue = make_queue()
+    now_ms = wall_ms()
+    text = broker.connection_string.replace(f":{broker.port};", f":{relay.port};")
+    made = Connection(Settings.parse(text), now_ms=lambda: now_ms)
+    monkeypatch.setattr(module, "BEAT_S", 0.01)
+    peek(made, queue)
+    now_ms += 59 * 60_000
+    deadline = time.monotonic() + 10
+    while relay.asked.count(b"put-token") < 2:
+        assert time.monotonic() < deadline
+    made.close()
+    made.close()
+    assert peek(made, queue) == [], "a closed connection is made anew"
+    made.close()
+
+
 def test_a_token_that_the_broker_holds_for_expired_is_put_anew(tmp_path: Path) -> None:
     """The client's clock is an hour behind, so that it takes a token for good that has run out.
 

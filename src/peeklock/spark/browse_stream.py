@@ -37,6 +37,7 @@ from peeklock.spark.browse import (
     tasks_for,
 )
 from peeklock.spark.errors import OptionError
+from peeklock.spark.offsets import CheckpointMismatch
 from peeklock.spark.options import Options, SubQueue
 from peeklock.spark.rows import sequence_number
 from peeklock.spark.schema import chosen_schema
@@ -163,7 +164,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             number = _next(marks, partition)
             until_ms = marks[partition][1] if partition in marks else _BEGINNING
             if first.number < number and until_ms and first.enqueued_ms > until_ms:
-                raise OptionError(
+                raise CheckpointMismatch(
                     f"entity {browser.path!r} is not the one that the checkpoint is of: it has message "
                     f"{first.number}, which is newer than all below offset {number} were. It was deleted and "
                     f"created again: begin with a new checkpointLocation."
@@ -218,17 +219,17 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _marks(self, offset: Offset) -> dict[str, dict[int, Mark]]:
-        """Read an offset. Raises: OptionError (it is of something else)."""
+        """Read an offset. Raises: CheckpointMismatch."""
         options = self._options
         entities = offset.get("entities")
         if not isinstance(entities, dict) or offset.get("namespace") != options.settings.host:
-            raise OptionError(
+            raise CheckpointMismatch(
                 f"the checkpoint is of namespace {offset.get('namespace')!r}, and option connectionString "
                 f"names {options.settings.host!r}: give each query a checkpointLocation of its own."
             )
         foreign = sorted({*entities} ^ {*options.entities})
         if foreign:
-            raise OptionError(
+            raise CheckpointMismatch(
                 f"the checkpoint is of other entities ({', '.join(entities)}) than option entity names "
                 f"({', '.join(options.entities)}): {foreign[0]!r} is only in one of them. Give each query a "
                 f"checkpointLocation of its own."

@@ -100,8 +100,8 @@ class Connection:
         self._token_node = TokenNode(self)
         self._management: dict[str, Management] = {}
         self._names = 0
-        self._closed = threading.Event()
-        self._beat: threading.Thread | None = None
+        self._closed: threading.Event | None = None
+        """Ends the thread that keeps the connection alive."""
 
     # For users of the room
 
@@ -121,7 +121,9 @@ class Connection:
     def close(self) -> None:
         """Leave properly; a later call connects again."""
         with self.lock:
-            self._closed.set()
+            if self._closed is not None:
+                self._closed.set()
+                self._closed = None
             if self._engine is not None:
                 self._engine.close()
                 self.flush()
@@ -313,10 +315,10 @@ class Connection:
         )
         self._engine.open()
         self.wait(lambda: self._opened, deadline, "")
-        if self._beat is None or not self._beat.is_alive():
-            self._closed.clear()
-            self._beat = threading.Thread(target=self._keep_alive, name="peeklock-spark", daemon=True)
-            self._beat.start()
+        if self._closed is None:
+            self._closed = threading.Event()
+            arguments = (self._closed,)
+            threading.Thread(target=self._keep_alive, args=arguments, name="peeklock", daemon=True).start()
 
     def _write(self, sock: socket.socket, engine: Engine) -> None:
         while True:
@@ -369,9 +371,9 @@ class Connection:
         for endpoint in endpoints.values():
             endpoint.lost(error)
 
-    def _keep_alive(self) -> None:
+    def _keep_alive(self, closed: threading.Event) -> None:
         """Use the pauses between calls; see the module."""
-        while not self._closed.wait(BEAT_S):
+        while not closed.wait(BEAT_S):
             if not self.lock.acquire(blocking=False):
                 continue  # a call is under way, which does the same
             try:

@@ -70,7 +70,7 @@ _CURSOR: Final = "cursor"
 _WRITES: Final = "writes"
 _ALL: Final = "reads and writes"
 
-_KNOWN: Final[dict[str, str]] = {
+KNOWN: Final[dict[str, str]] = {
     "connectionString": _ALL,
     "caFile": _ALL,
     "operationTimeout": _ALL,
@@ -97,7 +97,7 @@ _KNOWN: Final[dict[str, str]] = {
 }
 """Every option, and what it is for."""
 
-_BY_LOWER: Final = {name.lower(): name for name in _KNOWN}
+_BY_LOWER: Final = {name.lower(): name for name in KNOWN}
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """What Spark hands to every source or sink of a stream."""
@@ -190,9 +190,7 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
             values[name] = value.strip() if name not in ("sessionId", "consumerName") else value
         elif key.lower() not in _OF_SPARK:
             near = difflib.get_close_matches(key.lower(), _BY_LOWER, 1)
-            hint = (
-                f"did you mean {_BY_LOWER[near[0]]}?" if near else f"known are {', '.join(sorted(_KNOWN))}."
-            )
+            hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"known are {', '.join(sorted(KNOWN))}."
             raise OptionError(f"option {key} is not known to the data source servicebus: {hint}")
     return values
 
@@ -230,7 +228,7 @@ def _refuse_misplaced(values: Mapping[str, str], use: Use, mode: Mode) -> None:
             fitting.add(_CURSOR)
     asked = use.value if use is Use.WRITE else f"{use.value} with mode={mode.value}"
     for name in values:
-        kind = _KNOWN[name]
+        kind = KNOWN[name]
         if kind not in fitting:
             where = {_BROWSE: "reads with mode=browse", _CURSOR: "streams with mode=cursor"}.get(kind, kind)
             raise OptionError(f"option {name} is for {where}, and this is {asked}: leave it out.")
