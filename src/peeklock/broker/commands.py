@@ -388,8 +388,8 @@ class ReadClaim:
 
 @dataclass(slots=True)
 class CommitClaims:
-    """Remove what a cursor's claims up to a number hold, a bounded part a call -> ClaimsLeft; ask again while
-    some are left."""
+    """Remove what a cursor's claims up to a number hold -> ClaimsLeft. It is decided with the answer; what is
+    left is removed in slices, and faster by asking again."""
 
     address: Address
     cursor: str
@@ -399,8 +399,8 @@ class CommitClaims:
 
 @dataclass(slots=True)
 class ReleaseCursor:
-    """Make all that a cursor holds available again at its place, not counted, and forget the cursor; a
-    bounded part a call -> ClaimsLeft; ask again while some are left."""
+    """Make all that a cursor holds available again at its place, not counted, and forget the cursor ->
+    ClaimsLeft with 0, when all is done."""
 
     address: Address
     cursor: str

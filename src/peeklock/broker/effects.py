@@ -145,7 +145,7 @@ class Claimed:
 
 @dataclass(slots=True)
 class ClaimsLeft:
-    """How many messages are still to be committed or released: 0 = done."""
+    """How many messages are still to be removed or given back: 0 = done."""
 
     reply_to: ReplyTo
     count: int
