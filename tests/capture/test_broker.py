@@ -19,10 +19,10 @@ from peeklock.capture.folder import LOCK_NAME
 from peeklock.cli import main
 from peeklock.demo.broker import BrokerProcess
 from tests.capture.broker import capturing, counts, health, health_when, wait_for_exporter
-from tests.capture.stores import EPOCH, rows, write_store
+from tests.capture.stores import EPOCH, rows, segments, write_store
 from tests.kill.clients import Receiver, Sender
 from tests.kill.ledger import Ledger
-from tests.kill.loop import QUEUE
+from tests.kill.loop import DOOR, QUEUE, broker_on
 from tests.kill.test_kill import until
 
 pytestmark = pytest.mark.kill
@@ -168,6 +168,61 @@ def test_a_segment_that_cannot_be_written_is_told_and_written_later(tmp_path: Pa
     run(tmp_path, story).check(log)
     assert not list(log.glob(".events-*"))
     assert '"the event log cannot be written"' in (tmp_path / "broker.log").read_text()
+
+
+def test_bodies_are_captured_of_the_entities_that_were_named(tmp_path: Path, log: Path) -> None:
+    """Req: X-03"""
+
+    async def story(broker: BrokerProcess, work: Work) -> None:
+        await work.send(5)
+        other = Sender("other", work.ledger, Random(3), DOOR, sends_max=5)
+        await other.connect(broker.amqp_port)
+        await until(lambda: other.outcomes == 5, other, what="all outcomes")
+        await stop(broker)
+
+    run(tmp_path, story, "--capture-bodies=WORK")
+    sent = [row for row in rows(log) if "message_id" in row]
+    assert {row["entity"] for row in sent} == {QUEUE, DOOR}
+    for row in sent:
+        if row["entity"] == QUEUE:
+            assert row["body"].startswith(b"uid=%08d;" % int(row["message_id"]))
+        else:
+            assert "body" not in row
+
+
+def test_time_without_capture_is_a_gap(tmp_path: Path, log: Path) -> None:
+    """Req: X-03"""
+
+    async def send(broker: BrokerProcess, work: Work) -> None:
+        await work.send(20)
+        await stop(broker)
+
+    run(tmp_path, send)
+    with broker_on(tmp_path) as uncaptured:
+        work = Work(uncaptured)
+        for _ in range(200):
+            work.ledger.sending()  # ids that the queue does not know: it detects duplicates
+        asyncio.run(send(uncaptured, work))
+    run(tmp_path, send)
+    found = rows(log)
+    [at] = [n for n, row in enumerate(found) if row["event_type"] == "gap"]
+    assert found[at]["reason"] == "capture was off"
+    assert found[at]["sequence_number"] > found[at - 1]["batch_no"]
+    assert found[at]["related_sequence_number"] == found[at + 1]["batch_no"] - 1
+    assert found[at + 1]["event_type"] == "epoch_started"
+
+
+def test_old_segments_are_removed_when_all_are_too_large(tmp_path: Path, log: Path) -> None:
+    """Req: X-03"""
+
+    async def story(broker: BrokerProcess, work: Work) -> None:
+        for _ in range(2):
+            await work.send(20)
+            await health_when(broker, lambda found: found["exported_to"] and not found["lag_s"], "a segment")
+        await stop(broker)
+
+    run(tmp_path, story, "--capture-keep-bytes=1")
+    assert len(segments(log)) == 1
 
 
 class TestALogThatCannotBeWritten:
