@@ -293,20 +293,18 @@ def test_the_ends_of_a_queue_are_found(
 
 
 def test_the_memory_of_a_reader_does_not_grow_with_the_backlog(
-    broker: ServedBroker, own: Connection, make_queue: MakeQueue
+    spark: Any, broker: ServedBroker, own: Connection, make_queue: MakeQueue
 ) -> None:
     """It holds an answer or two and one batch of rows, however much there is.
 
     Req: X-01
     """
-    from pyspark.sql.types import _parse_datatype_string
-
     queue = make_queue()
     fill(own, queue, 16_000, size=4096)
     options = read_options(
         {"connectionString": broker.connection_string, "entity": queue, "minPartitions": "1"}, Use.BATCH_READ
     )
-    reader = BrowseReader(options, _parse_datatype_string(row_ddl()))
+    reader = BrowseReader(options, spark.createDataFrame([], row_ddl()).schema)
     (partition,) = reader.partitions()
     before = pa.total_allocated_bytes()
     tracemalloc.start()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from pyspark.sql.types import _parse_datatype_string
 
 from peeklock.amqp.messaging import Properties, encode_message
 from peeklock.spark.browse_stream import BrowseStreamReader
@@ -36,14 +35,14 @@ def fill(own: Connection, path: str, count: int, *, size: int = 10, start: int =
 
 
 @pytest.fixture
-def reader(broker: ServedBroker) -> Callable[..., BrowseStreamReader]:
+def reader(broker: ServedBroker, spark: Any) -> Callable[..., BrowseStreamReader]:
     """Make readers as Spark makes them."""
 
     def make(**given: str) -> BrowseStreamReader:
         options = read_options(
             {"connectionString": broker.connection_string, "mode": "browse", **given}, Use.STREAM_READ
         )
-        return BrowseStreamReader(options, _parse_datatype_string(row_ddl()))
+        return BrowseStreamReader(options, spark.createDataFrame([], row_ddl()).schema)
 
     return make
 

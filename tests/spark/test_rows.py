@@ -223,10 +223,9 @@ def test_no_messages_are_no_rows() -> None:
 
 def test_the_schema_is_the_one_that_spark_makes_of_the_ddl(spark: Any) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import _parse_datatype_string
 
     for encoded in (False, True):
-        made = _parse_datatype_string(row_ddl(include_encoded=encoded))
+        made = spark.createDataFrame([], row_ddl(include_encoded=encoded)).schema
         assert to_arrow_schema(made, timezone="UTC").equals(row_schema(include_encoded=encoded))
 
 

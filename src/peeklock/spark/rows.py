@@ -201,8 +201,8 @@ def _read(payload: bytes) -> tuple[Any, ...]:
             elif code == SEQUENCE:
                 body = (body or b"") + payload[position:end]
             position = end
-    except (IndexError, struct.error):
-        raise DecodeError("a message is cut short") from None
+    except (IndexError, struct.error, UnicodeDecodeError):
+        raise DecodeError("a message is cut short, or its annotations are no text") from None
     return _row(deliveries, ttl_ms, body, annotations, properties, pairs)
 
 
@@ -274,6 +274,12 @@ def _annotations(payload: bytes, start: int) -> list[Any]:
         elif code == 0x83 or code == 0x81:
             values[place] = _LONG(payload, end + 1)[0]
             position = end + 9
+        elif code == 0x54 and payload[end + 1] < 128:
+            values[place] = payload[end + 1]
+            position = end + 2
+        elif code == 0xA1:
+            position = end + 2 + payload[end + 1]
+            values[place] = payload[end + 2 : position].decode()
         elif place <= _STATE or place == _SCHEDULED:
             value, position = decode(payload, end)
             values[place] = _integer(value)
@@ -330,14 +336,17 @@ def _pairs(payload: bytes, start: int) -> list[Pair] | None:
             if payload[end] == 0xA1:
                 position = end + 2 + payload[end + 1]
                 pairs.append((key, payload[end + 2 : position].decode()))
+            elif payload[end] == 0x54 and payload[end + 1] < 128:
+                position = end + 2
+                pairs.append((key, str(payload[end + 1])))
             else:
                 value, position = decode(payload, end)
                 pairs.append((key, _text(value)))
     except (DecodeError, UnicodeDecodeError, IndexError, struct.error):
         return None
-    if len({key for key, _ in pairs}) != len(pairs):
-        return [*dict(pairs).items()]  # a key that comes twice keeps its last value, as in the codec
-    return pairs
+    by_key = dict(pairs)
+    # A key that comes twice keeps its last value, as in the codec.
+    return pairs if len(by_key) == len(pairs) else [*by_key.items()]
 
 
 def _header(header: bytes) -> tuple[int, int | None]:
