@@ -1,9 +1,9 @@
 """`python -m tests.kill.spark_driver PLAN`: streaming queries in a process of their own, made to be killed.
 
 Owns: the queries and starting them again, as an operator would. Must not know: who is killed when, what must
-come out. PLAN is a file with a `Plan` as JSON. It says `ready` once all queries run, and `again LANE: TEXT`
-for each that failed and was started again. With `finish` it takes what is there now, writes the tables' rows
-to `rows-LANE.json` beside PLAN, and ends.
+come out. PLAN is a file with a `Plan` as JSON. It says `ready` once each query has done a batch, and `again
+LANE: TEXT` for each that failed and was started again. With `finish` it takes what is there now, writes the
+tables' rows to `rows-LANE.json` beside PLAN, and ends.
 """
 
 from __future__ import annotations
@@ -107,10 +107,13 @@ def run(plan: Plan, folder: Path) -> None:
     spark = spark_session("kill", "local[2,4]", **settings)
     lanes = [LANES[name] for name in plan.lanes]
     queries = {lane: start(spark, plan, folder, lane) for lane in lanes}
-    tell("ready")
+    ready = plan.finish
     deadline = time.monotonic() + FINISH_S_MAX
     starts = 0
     while queries:
+        if not ready and all(query.lastProgress is not None for query in queries.values()):
+            ready = True
+            tell("ready")
         for lane, query in [*queries.items()]:
             if query.isActive:
                 continue
