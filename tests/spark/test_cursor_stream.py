@@ -10,10 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from peeklock.spark.claims import CursorShared
-from peeklock.spark.connection import connection
+from peeklock.spark.claims import CursorShared, release_cursor
 from peeklock.spark.cursor import CursorStreamReader
-from peeklock.spark.errors import ServiceBusError
+from peeklock.spark.errors import OptionError, ServiceBusError
 from peeklock.spark.offsets import CheckpointMismatch, DataLoss
 from peeklock.spark.options import Options
 from peeklock.testing.served import ServedBroker
@@ -238,8 +237,11 @@ def test_a_released_cursor_is_data_loss_or_goes_on_without(
     options = namespace.options(queue, maxMessagesPerTrigger="4")
     checkpoint = Checkpoint()
     start(options, checkpoint).trigger()
-    management = connection(options.settings).management(queue)
-    management.request("peeklock:cursor-release", {"cursor": "spark"})
+    assert release_cursor(options.settings, queue, "spark", dry_run=True) == 4
+    assert release_cursor(options.settings, queue, "spark") == 4
+    assert namespace.states(queue) == [f"{body} active" for body in numbered(10)]
+    with pytest.raises(OptionError, match=f"'{queue}' has no cursor 'spark'.*none at all"):
+        release_cursor(options.settings, queue, "spark")
     with pytest.raises(DataLoss, match=rf"'{queue}'.*checkpoint is at claim 1.*at claim 0.*failOnDataLoss"):
         drain(options, checkpoint)
     lenient = namespace.options(queue, maxMessagesPerTrigger="4", failOnDataLoss="false")

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peeklock.amqp.types import Timestamp
-from peeklock.spark.connection import Connection
-from peeklock.spark.errors import ServiceBusError
+from peeklock.spark.connection import Connection, connection
+from peeklock.spark.errors import OptionError, ServiceBusError
 from peeklock.spark.management import Response, Ticket
+from peeklock.spark.settings import Settings
 
 CLAIM_COUNT_MAX: Final = 2000
 """Messages that one claim holds at most. Source: vocabulary of X-06."""
@@ -200,8 +201,35 @@ class Cursor:
             del self.claims[no]
 
 
+def release_cursor(settings: Settings, path: str, name: str, *, dry_run: bool = False) -> int:
+    """Make all that a cursor holds available again at its place, and forget the cursor.
+
+    For a query that does not come back; a query that does is told that its checkpoint no longer fits.
+
+    Args:
+        path: a queue, subscription or sub-queue, as on links.
+        dry_run: only count.
+
+    Returns:
+        How many messages were given back, or would be.
+
+    Raises:
+        OptionError: the entity has no such cursor; the text names those that it has.
+        ServiceBusError: refused.
+    """
+    management = connection(settings).management(path)
+    found = management.request("peeklock:cursor-list", {}).body.get("cursors", [])
+    held = {cursor["cursor"]: sum(int(count) for _, count, _ in cursor["claims"]) for cursor in found}
+    if name not in held:
+        others = ", ".join(sorted(held)) or "none at all"
+        raise OptionError(f"entity '{path}' has no cursor '{name}' (option consumerName); it has {others}.")
+    if not dry_run:
+        management.request("peeklock:cursor-release", {"cursor": name})
+    return held[name]
+
+
 def fetch(
-    connection: Connection, name: str, slices: Iterable[Slice], fetch_size: int
+    connected: Connection, name: str, slices: Iterable[Slice], fetch_size: int
 ) -> Iterator[tuple[Slice, list[bytes]]]:
     """Read slices of claims in their order, some requests under way at a time.
 
@@ -220,7 +248,7 @@ def fetch(
             "max-messages": part.count,
             "max-bytes": READ_BYTES,
         }
-        return part, connection.management(part.path).start("peeklock:cursor-read", body)
+        return part, connected.management(part.path).start("peeklock:cursor-read", body)
 
     parts = iter(part for whole in slices for part in cut(whole, fetch_size))
     under_way: deque[tuple[Slice, Ticket]] = deque()
@@ -230,7 +258,7 @@ def fetch(
         if not under_way:
             return
         part, ticket = under_way.popleft()
-        found = connection.management(part.path).wait(ticket).body.get("messages") or []
+        found = connected.management(part.path).wait(ticket).body.get("messages") or []
         payloads = [message["message"] for message in found]
         if 0 < len(payloads) < part.count:  # the answer was full: the rest comes next
             rest = Slice(
