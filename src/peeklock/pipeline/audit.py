@@ -14,7 +14,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,12 +62,8 @@ def run(spark: SparkSession, options: Options, *, step: Callable[[str], None] | 
     started = time.monotonic()
     tell = step or (lambda text: None)
     tell("survey")
-    for folder in options.folders:
-        find_segments(spark, folder)
-    events = reduce(
-        lambda one, other: one.unionByName(other), (read_events(spark, folder) for folder in options.folders)
-    )
-    log = survey(events)
+    segments = {folder: find_segments(spark, folder) for folder in options.folders}
+    log = survey(read_events(spark, *options.folders), segments)
     horizon = _horizon(log, options)
     left = _left(spark, log, options)
     more = (*(WITH_LEFT if left is not None else ()), *(WITH_LEDGER if options.ledger else ()))

@@ -36,7 +36,7 @@ class Check(IntEnum):
     NO_LOCK = 14
     LOCK_ENDED = 15
     LOCK_CUT_SHORT = 16
-    ENDED_UNDER_LOCK = 17
+    TAKEN_UNDER_LOCK = 17
     WRONG_COUNT = 18
     WRONG_STATE = 19
     DELIVERED_EXPIRED = 20
@@ -81,7 +81,7 @@ SENTENCES = {
     Check.NO_LOCK: "Who settles a message or renews its lock holds it, by that lock.",
     Check.LOCK_ENDED: "A message is settled before its lock ends, not at that instant or later.",
     Check.LOCK_CUT_SHORT: "A lock lasts until its time is up, unless its connection or its entity goes.",
-    Check.ENDED_UNDER_LOCK: "A message that somebody holds does not expire; no purge or claim takes it.",
+    Check.TAKEN_UNDER_LOCK: "A message that somebody holds does not expire; no purge or claim takes it.",
     Check.WRONG_COUNT: "The delivery count grows by 1 with an abandon or a lapsed lock, else never.",
     Check.WRONG_STATE: "Scheduled messages are activated or cancelled, and only those.",
     Check.DELIVERED_EXPIRED: "No message is delivered when its time-to-live is over.",
@@ -139,11 +139,14 @@ class Finding:
 
     check: Check
     count: int = 0
+    by_namespace: dict[str, int] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
 
     def add(self, count: int, *samples: Sample) -> None:
-        """Count offending rows, and keep a few of them."""
+        """Count offending rows of one namespace, and keep a few of them: at least one."""
+        namespace = samples[0].namespace
         self.count += count
+        self.by_namespace[namespace] = self.by_namespace.get(namespace, 0) + count
         self.samples.extend(samples[: SAMPLES_MAX - len(self.samples)])
 
 
@@ -168,7 +171,7 @@ class Verdict:
     """Sentences about what was left out rightly."""
 
     def add(self, check: Check, count: int, *samples: Sample) -> None:
-        """Count offending rows of a check."""
+        """Count offending rows of a check in one namespace, with at least one of them."""
         if count:
             self.findings.setdefault(check, Finding(check)).add(count, *samples)
 
@@ -211,6 +214,7 @@ class Verdict:
                     "check": check.name.lower(),
                     "promise": SENTENCES[check],
                     "violations": self.findings[check].count if check in self.findings else 0,
+                    "namespaces": self.findings[check].by_namespace if check in self.findings else {},
                     "samples": [asdict(sample) for sample in self.findings[check].samples]
                     if check in self.findings
                     else [],

@@ -397,7 +397,8 @@ def _code(left_is_known: bool) -> Column:
 
 def _transition(now: _Bits, was: _Bits) -> Column:
     """Judge an event by the state it finds."""
-    held = (was.after == LOCKED) & (F.col("was_epoch") == F.col("epoch"))
+    # Behind a gap the epoch is not known until the next one.
+    held = (was.after == LOCKED) & F.col("was_epoch").eqNullSafe(F.col("epoch"))
     other_lock = now.has(HAS_TOKEN) & (F.col("token") != F.col("was_token"))
     too_late = ~now.has(IN_SESSION) & (F.col("at_ms") >= F.col("was_limit_ms"))
     claimed = was.after == CLAIMED
@@ -410,7 +411,7 @@ def _transition(now: _Bits, was: _Bits) -> Column:
         .when(claimed, int(Check.CLAIM_BROKEN))
         .when(was.after == SCHEDULED, int(Check.WRONG_STATE))
         .when(now.is_a("delivered"), F.when(held, int(Check.OVERLAPPING_LOCKS)))
-        .when(now.is_any(_PASSES_OVER_LOCKED), F.when(held, int(Check.ENDED_UNDER_LOCK)))
+        .when(now.is_any(_PASSES_OVER_LOCKED), F.when(held, int(Check.TAKEN_UNDER_LOCK)))
         .when(
             now.is_any(_BY_HOLDER) | (now.is_a("dead_lettered") & held),
             F.when(~held | other_lock, int(Check.NO_LOCK))

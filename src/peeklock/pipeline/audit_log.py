@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
+
+from peeklock.pipeline.events import Segment
 
 INDEX_BITS = 24
 """16 million events in one batch, and 2^39 batches."""
@@ -31,7 +34,8 @@ SUB_QUEUE = "/$"
 """Begins the part of a path that names a sub-queue; no entity's name has a `$`."""
 SUBSCRIPTIONS = "/subscriptions/"
 
-_SEGMENT = re.compile(r"events-(\d+)-(\d+)\.parquet$")
+_DATE = "/event_date="
+FILE_MISSING = "no file has them"
 _UNLIMITED_MS = 922_337_203_685_477
 """A time-to-live without end. Source: wire contract 10.1, the largest time span."""
 
@@ -89,7 +93,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Batches that are not in the log, with the exporter's knowledge."""
+    """Batches that are not in the log: the exporter said so, or a file is not there."""
 
     namespace: str
     first: int
@@ -98,19 +102,20 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Segments:
-    """The files of one folder."""
+class Folder:
+    """One log's files."""
 
-    root: str
-    spans: list[tuple[int, int]]
-    """First and last batch of each, in order."""
+    path: str
+    namespace: str
+    segments: list[Segment]
 
-    def holes(self) -> list[tuple[int, int]]:
-        """Give `(last of one, first of the next)` wherever two files do not join."""
+    def breaks(self) -> list[tuple[int, int]]:
+        """Give `(last of one, first of the next)` wherever two files do not join: they lack batches, or have
+        some both."""
         return [
-            (before[1], after[0])
-            for before, after in zip(self.spans, self.spans[1:], strict=False)
-            if after[0] != before[1] + 1
+            (before.last_batch, after.first_batch)
+            for before, after in pairwise(self.segments)
+            if after.first_batch != before.last_batch + 1
         ]
 
 
@@ -120,7 +125,7 @@ class Log:
 
     events: DataFrame
     places: dict[int, Place]
-    segments: list[Segments]
+    folders: list[Folder]
     gaps: list[Gap]
     epochs: dict[str, list[tuple[int, int]]]
     """By namespace: (batch, UTC ms) of each start of the broker that is in the log, in order."""
@@ -132,7 +137,11 @@ class Log:
 
     def begins_late(self, namespace: str) -> bool:
         """Whether there were batches before the first one in the log."""
-        return self.first_batch.get(namespace, 1) > 1
+        return self.first_batch[namespace] > 1
+
+    def starts_with(self, gap: Gap) -> bool:
+        """Whether nothing is in the log before a gap: capture began later than the broker."""
+        return gap.first == self.first_batch[gap.namespace]
 
     def last_start(self, namespace: str) -> tuple[int, int]:
         """Give batch and UTC ms of the broker's last start; (-1, 0) if the log does not say."""
@@ -140,10 +149,9 @@ class Log:
 
     def place_of(self, key: int) -> Place:
         """Give the place of a `key` (see `marked`)."""
-        place = self.places.get(key)
-        while place is None:  # a key is the place's number and how many bounds are before
-            key = key - 1 if key > -(1 << 63) else (1 << 63) - 1
-            place = self.places.get(key)
+        bounds = 0
+        while (place := self.places.get(key ^ bounds)) is None:  # so many are before it
+            bounds += 1
         return place
 
     def settled(self) -> list[tuple[int, int, int, bool, int, int | None]]:
@@ -196,9 +204,8 @@ def milliseconds(column: str) -> Column:
     return F.unix_millis(F.col(column))
 
 
-def survey(events: DataFrame) -> Log:
-    """Look at a log once. Raises: AuditInput."""
-    segments = _segments(events.inputFiles())
+def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
+    """Look at a log once; `segments` are those of each folder. Raises: AuditInput."""
     kinds = (
         events.groupBy("namespace", "entity", "event_type", place_key())
         .agg(
@@ -212,7 +219,7 @@ def survey(events: DataFrame) -> Log:
         )
         .collect()
     )
-    log = Log(events, {}, segments, [], {}, {}, {})
+    log = Log(events, {}, [], [], {}, {}, {})
     for row in kinds:
         if row.last_index >= INDEX_MAX or row.last_batch >= BATCH_MAX:
             raise AuditInput(
@@ -235,28 +242,44 @@ def survey(events: DataFrame) -> Log:
             place.first_order = min(first, place.first_order or first)
     if not log.count:
         raise AuditInput("the log has no events: was the broker started with --capture and this folder?")
-    if len(segments) == 1 and len(log.first_batch) == 1:
-        (namespace,) = log.first_batch
-        log.first_batch[namespace] = segments[0].spans[0][0]
+    log.folders = _folders(events, segments)
+    for folder in log.folders:
+        log.first_batch[folder.namespace] = folder.segments[0].first_batch
     _read_rare(log)
+    for folder in log.folders:
+        log.gaps += [
+            Gap(folder.namespace, last + 1, first - 1, FILE_MISSING)
+            for last, first in folder.breaks()
+            if first > last + 1
+        ]
     return log
 
 
-def _segments(files: Sequence[str]) -> list[Segments]:
-    by_root: dict[str, Segments] = {}
-    for file in files:
-        found = _SEGMENT.search(file)
-        if found is None:
+def _folders(events: DataFrame, segments: Mapping[str, list[Segment]]) -> list[Folder]:
+    """Find out of which namespace each folder is. Raises: AuditInput."""
+    place = F.substring_index("_metadata.file_path", _DATE, 1)
+    found = events.groupBy(place.alias("path"), "namespace").agg(F.count("*")).collect()
+    by_path = {files[0].path.split(_DATE)[0]: files for files in segments.values()}
+    folders = [Folder(path, row.namespace, by_path[path]) for row in found for path in [_plain(row.path)]]
+    for mixed in (
+        [
+            folder.path
+            for folder in folders
+            if folder.namespace == other.namespace or folder.path == other.path
+        ]
+        for other in folders
+    ):
+        if len(mixed) > 1:
             raise AuditInput(
-                f"'{file}' is no segment of an event log: its name is not events-FIRST-LAST.parquet"
+                f"the logs in {' and '.join(sorted(set(mixed)))} are mixed: a folder is of one namespace, "
+                f"and a namespace has one folder. Audit them one after another, or copy them apart"
             )
-        root = file.split("/event_date=")[0]
-        by_root.setdefault(root, Segments(root, [])).spans.append((int(found[1]), int(found[2])))
-    if not by_root:
-        raise AuditInput("the folder has no segments: was the broker started with --capture and this folder?")
-    for segments in by_root.values():
-        segments.spans.sort()
-    return list(by_root.values())
+    return folders
+
+
+def _plain(path: str) -> str:
+    """Give a folder as Spark's listing of files has it."""
+    return re.sub("^file:/*", "/", path)
 
 
 def _read_rare(log: Log) -> None:
@@ -377,7 +400,7 @@ def marked(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
         rows.join(known, "place", "left")
         .withColumns(
             {
-                "key": F.col("place") + F.coalesce(past, F.lit(0)),
+                "key": F.col("place").bitwiseXOR(F.coalesce(past, F.lit(0)).cast("long")),
                 "current": F.coalesce(past == F.size("bounds"), F.lit(True)),
                 "excusable": F.coalesce(F.col("late") | (past > 0), F.lit(False)),
                 "changed": F.coalesce(
@@ -386,12 +409,4 @@ def marked(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
             }
         )
         .drop("bounds", "updates", "late")
-    )
-
-
-def gap_between(log: Log, namespace: str, first: int, last: int) -> Gap | None:
-    """Give a gap that overlaps the batches `first` to `last`."""
-    return next(
-        (gap for gap in log.gaps if gap.namespace == namespace and gap.first <= last and gap.last >= first),
-        None,
     )

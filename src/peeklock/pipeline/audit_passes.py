@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
 from peeklock.pipeline.audit_checks import SAMPLES_MAX, Check, Sample, Verdict
@@ -21,7 +21,6 @@ from peeklock.pipeline.audit_log import (
     SUB_QUEUE,
     Log,
     batch_of,
-    gap_between,
     marked,
     milliseconds,
     order,
@@ -36,13 +35,16 @@ _NUMBERS = 1 << 63
 
 def check_segments(log: Log, verdict: Verdict) -> None:
     """Look at the names of the files."""
-    for segments in log.segments:
-        for last, first in segments.holes():
-            if any(gap.first <= last + 1 and gap.last >= first - 1 for gap in log.gaps):
-                continue
-            what = f"after batch {last} comes {first}, in {segments.root}"
-            verdict.add(Check.SEGMENT_GAP, 1, Sample("", None, None, first, what))
+    for folder in log.folders:
+        for last, first in folder.breaks():
+            what = f"after batch {last} comes {first}, in {folder.path}"
+            verdict.add(Check.SEGMENT_GAP, 1, Sample(folder.namespace, None, None, first, what))
     for gap in log.gaps:
+        if log.starts_with(gap):
+            verdict.notes.append(
+                f"The log of '{gap.namespace}' begins after batch {gap.last}; what was before is not judged."
+            )
+            continue
         verdict.not_proven.append(
             f"Batches {gap.first} to {gap.last} of '{gap.namespace}' are not in the log "
             f"({gap.reason or 'no reason'}): nothing is proven for what happened in them, nor from before to "
@@ -97,38 +99,48 @@ def check_numbers(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
         .agg(F.count("*").alias("lives"), F.min("number").alias("low"), F.max("number").alias("high"))
         .collect()
     )
+    twice = verdict.findings.get(Check.NUMBER_TWICE)
+    suspects = []
     for row in spans:
         # Without gaps they are as many as from the lowest to the highest; one given twice would hide one.
-        if row.lives != row.high - row.low + 1 or Check.NUMBER_TWICE in verdict.findings:
-            here = (F.col("key") == row.key) & (F.col("partition") == row.partition)
-            _find_holes(log, verdict, begins.where(here), row)
+        namespace = log.place_of(row.key).namespace
+        if row.lives != row.high - row.low + 1 or (twice is not None and namespace in twice.by_namespace):
+            half = (_NUMBERS if row.partition < 0 else 1 << _PARTITION_SHIFT) // 2
+            # Numbers roll over: the highest ones may be the oldest.
+            oldest_from = row.low + half if row.high - row.low >= half else None
+            suspects.append((row.key, row.partition, half, oldest_from))
+    if suspects:
+        _find_holes(log, verdict, begins, suspects)
 
 
-def _find_holes(log: Log, verdict: Verdict, begins: DataFrame, span: Row) -> None:
-    """Name the numbers that are missing in one entity or partition."""
-    place = log.place_of(span.key)
-    size = _NUMBERS if span.partition < 0 else 1 << _PARTITION_SHIFT
-    # Numbers roll over: the lowest ones may be the latest.
-    rolled = span.high - span.low > size // 2
-    number = F.col("number").cast("decimal(20,0)")
-    if rolled:
-        number = F.when(F.col("number") - span.low < size // 2, number + size).otherwise(number)
-    numbers = begins.select(number.alias("number"), "order")
-    ordered = numbers.groupBy("number").agg(F.min("order").alias("order"))
-    window = Window.partitionBy(F.lit(0)).orderBy("number")
-    holes = (
-        ordered.withColumn("next", F.lead("number").over(window))
-        .withColumn("next_order", F.lead("order").over(window))
-        .where(F.col("next") > F.col("number") + 1)
-        .orderBy("order")
+def _find_holes(
+    log: Log, verdict: Verdict, begins: DataFrame, suspects: list[tuple[int, int, int, int | None]]
+) -> None:
+    """Name the numbers that are missing in some entities or partitions."""
+    kinds = "key long, partition int, half long, oldest_from long"
+    known = F.broadcast(log.events.sparkSession.createDataFrame(suspects, kinds))
+    number = F.when(
+        F.col("number") >= F.col("oldest_from"), F.col("number") - F.col("half") - F.col("half")
+    ).otherwise(F.col("number"))
+    window = Window.partitionBy("key", "partition").orderBy("place_in_order")
+    missing = F.lead("place_in_order").over(window) - F.col("place_in_order") - 1
+    found = (
+        begins.join(known, ["key", "partition"])
+        .withColumn("place_in_order", number)
+        .select("key", "number", missing.alias("missing"), F.lead("order").over(window).alias("order"))
+        .where(F.col("missing") > 0)
+        .groupBy("key")
+        .agg(F.sum("missing").alias("missing"), F.min(F.struct("order", "number", "missing")).alias("sample"))
+        .collect()
     )
-    for hole in holes.limit(10_000).toLocalIterator():
-        first, last = sorted((batch_of(hole.order), batch_of(hole.next_order)))
-        if gap_between(log, place.namespace, first, last) is None:
-            count = int(hole.next - hole.number) - 1
-            what = f"{count} missing after {int(hole.number) % size}"
-            missing = int(hole.number + 1) % size
-            verdict.add(Check.NUMBER_GAP, count, Sample(place.namespace, place.entity, missing, last, what))
+    for row in found:
+        place, sample = log.place_of(row.key), row.sample
+        what = f"{sample.missing} missing after {sample.number}"
+        verdict.add(
+            Check.NUMBER_GAP,
+            row.missing,
+            Sample(place.namespace, place.entity, sample.number + 1, batch_of(sample.order), what),
+        )
 
 
 def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
@@ -177,7 +189,7 @@ def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
         }
     )
     since = F.greatest("since", "changed", F.shiftleft(F.col("epoch"), INDEX_BITS))
-    held = F.col("lock.held") & (F.col("lock.epoch") == F.col("epoch"))
+    held = F.col("lock.held") & F.col("lock.epoch").eqNullSafe(F.col("epoch"))
     # Who held it before the log, or a part of it, begins is not known.
     stranger = F.coalesce(~held, ~F.col("excusable")) | (
         held & F.col("by_link") & (F.col("lock.holder") != F.col("holder"))

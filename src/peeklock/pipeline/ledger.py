@@ -7,7 +7,7 @@ A ledger is a table (Parquet, or JSON lines) with a row for each thing a client 
     namespace        may be missing where the audit is about one
     client           who; only shown
     action           `sent`, `send_refused`, `send_unknown` (no answer came), `received`, `completed`; a
-                     `completed` is one whose acknowledgement arrived. Others are not compared.
+                     `completed` is one whose acknowledgement arrived. `OTHERS` are not compared.
     entity           path of the queue, sub-queue, topic or subscription
     message_id       of the three about sending
     sequence_number  of all others
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError  # Spark's own errors while reading files come as that
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
@@ -33,13 +34,22 @@ LEDGER_SCHEMA = (
     "at timestamp"
 )
 
+_BROKEN = "_broken"
+"""Column for lines that are no JSON, or have values of other types."""
+
 SENDS = ("sent", "send_refused", "send_unknown")
 RECEIPTS = ("received", "completed")
+OTHERS = ("abandoned", "deferred", "dead_lettered", "released", "renewed")
 
 
 def read_ledger(spark: SparkSession, path: str) -> DataFrame:
     """Read a ledger. Raises: AuditInput."""
-    return read_table(spark, path, LEDGER_SCHEMA, required=("action", "entity"))
+    table = read_table(spark, path, LEDGER_SCHEMA, required=("action", "entity"))
+    strange = table.where(~F.col("action").isin(*SENDS, *RECEIPTS, *OTHERS)).select("action").first()
+    if strange is not None:
+        known = ", ".join((*SENDS, *RECEIPTS, *OTHERS))
+        raise AuditInput(f"'{path}' has an action '{strange.action}'; there are {known}")
+    return table
 
 
 def read_table(spark: SparkSession, path: str, schema: str, *, required: tuple[str, ...]) -> DataFrame:
@@ -64,15 +74,24 @@ def read_table(spark: SparkSession, path: str, schema: str, *, required: tuple[s
                 )
             )
         else:
-            table = spark.read.schema(wanted).option("mode", "FAILFAST").json(path)
-        lacking = table.agg(*(F.count_if(F.col(name).isNull()).alias(name) for name in required)).first()
-    except PySparkException as failure:
+            table = (
+                spark.read.schema(f"{schema}, {_BROKEN} string")
+                .option("columnNameOfCorruptRecord", _BROKEN)
+                .json(path)
+            )
+        lacking = table.agg(
+            *(F.count_if(F.col(name).isNull()).alias(name) for name in required),
+            *(F.count(name).alias(name) for name in table.columns if name == _BROKEN),
+        ).first()
+    except (PySparkException, Py4JJavaError) as failure:
         raise AuditInput(f"'{path}' cannot be read as {schema}: {_first_line(failure)}") from failure
     assert lacking is not None
+    if lacking.asDict().get(_BROKEN):
+        raise AuditInput(f"{lacking[_BROKEN]} lines of '{path}' cannot be read as JSON with {schema}")
     for name in required:
         if lacking[name]:
             raise AuditInput(f"{lacking[name]} rows of '{path}' have no {name}")
-    return table
+    return table.drop(_BROKEN)
 
 
 def _first_line(failure: Exception) -> str:
