@@ -1,5 +1,6 @@
-"""The Spark session of the tests of the jobs."""
+"""The Spark session and the broker of the tests of the jobs."""
 
+from tests.spark.conftest import administration, broker, client, make_queue, own, settings
 from tests.spark_session import spark
 
-__all__ = ["spark"]
+__all__ = ["administration", "broker", "client", "make_queue", "own", "settings", "spark"]

@@ -1,38 +1,48 @@
 """The command line of the jobs: `peeklock pipeline ...`, and the same under spark-submit.
 
-Owns: options, their help, exit statuses, the order of run, summary and plot. Must not know: what a job
-computes. Spark is imported when a job runs, so that help is quick and works without it.
+Owns: the group of all jobs; for those over the event log their help, and the order of run, summary and plot.
+Must not know: what a job computes. Spark is imported when a job runs.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import signal
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+
+from peeklock.pipeline import queue_commands
+from peeklock.pipeline.options import (
+    CONNECTION,
+    ENTITIES,
+    FOLLOWING,
+    FROM_LOG,
+    ON_SPARK,
+    OVERWRITE,
+    PLOT,
+    SINK_FORMAT,
+    TO_TABLE,
+    Command,
+    on_spark,
+    place,
+    places,
+    stacked,
+    stopped_by_signals,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Summary = tuple[str, "Callable[[DataFrame], DataFrame]"]
 """A title and what makes its table of the job's rows."""
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-LOCAL_PARTITIONS = "16"
-"""Of a shuffle on one machine: Spark's 200 are for clusters, and cost more than the work of a small log."""
-WIDTH = 110
-"""Of what goes to no terminal, in characters."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -51,101 +61,8 @@ def pipeline() -> None:
     """
 
 
-def _settings(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    settings = {}
-    for text in given:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE.")
-        settings[name] = value
-    return settings
-
-
-def _place(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """Make a local path absolute; leave what names a file system of its own."""
-    if given is None or re.match(r"[a-z0-9+.-]+:", given):
-        return given
-    if not given:
-        raise click.BadParameter("the name of the folder is empty.")
-    return str(Path(given).absolute())
-
-
-def _places(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(place for text in given if (place := _place(context, parameter, text)) is not None)
-
-
-def _stacked(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-ON_SPARK = _stacked(
-    click.option(
-        "--master",
-        default="local[*]",
-        show_default=True,
-        help="Where Spark runs; under spark-submit its own --master counts.",
-    ),
-    click.option(
-        "--conf",
-        "conf",
-        multiple=True,
-        callback=_settings,
-        metavar="NAME=VALUE",
-        help="A setting of Spark, such as spark.driver.memory=4g. May be repeated.",
-    ),
-)
-FROM_LOG = click.option(
-    "--from", "source", required=True, callback=_place, metavar="LOG", help="Folder of the event log."
-)
-TO_TABLE = click.option(
-    "--to", "target", required=True, callback=_place, metavar="DIR", help="Folder of the table."
-)
-SINK_FORMAT = click.option(
-    "--sink-format",
-    default="parquet",
-    show_default=True,
-    metavar="FORMAT",
-    help="Format of the table: parquet, orc, json; delta or iceberg where Spark has their packages.",
-)
-ENTITIES = click.option(
-    "--entity",
-    "entities",
-    multiple=True,
-    metavar="NAME",
-    help="Only this queue or topic, with its sub-queues and subscriptions. May be repeated.",
-)
-FOLLOWING = _stacked(
-    click.option("--stream", is_flag=True, help="Follow what is new until Ctrl-C or SIGTERM."),
-    click.option("--once", is_flag=True, help="As --stream, but end with what is there now."),
-    click.option(
-        "--checkpoint",
-        callback=_place,
-        metavar="DIR",
-        help="Where --stream and --once keep how far they are.  [default: TO/_checkpoint]",
-    ),
-)
-OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is in DIR.")
-PLOT = _stacked(
-    click.option(
-        "--plot",
-        callback=_place,
-        metavar="FILE.png",
-        help="Where the picture goes.  [default: beside the table, DIR.png]",
-    ),
-    click.option("--no-plot", is_flag=True, help="Draw nothing."),
-)
-CONNECTION = click.option(
-    "--connection-string",
-    envvar="SERVICEBUS_CONNECTION_STRING",
-    show_envvar=True,
-    metavar="TEXT",
-    help="Of the namespace. Better in the environment than on the command line, where others can see it.",
-)
+for queue_command in queue_commands.ALL:
+    pipeline.add_command(queue_command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +112,7 @@ def _log_options(command: Command) -> Command:
         run.check()
         command(run=run, **given)
 
-    options = _stacked(FROM_LOG, TO_TABLE, SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
+    options = stacked(FROM_LOG, TO_TABLE, SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
     return options(with_run)  # type: ignore[return-value]  # click takes any function
 
 
@@ -252,10 +169,10 @@ def metrics(run: LogRun) -> None:
 
 
 @pipeline.command()
-@click.option("--from", "source", callback=_place, metavar="LOG", help="Folder of the event log.")
+@click.option("--from", "source", callback=place, metavar="LOG", help="Folder of the event log.")
 @CONNECTION
-@click.option("--to", "target", callback=_place, metavar="DIR", help="Folder of the table, if one is wanted.")
-@_stacked(SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
+@click.option("--to", "target", callback=place, metavar="DIR", help="Folder of the table, if one is wanted.")
+@stacked(SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
 def deadletters(source: str | None, connection_string: str | None, target: str | None, **given: Any) -> None:
     """Group dead letters by entity and reason, from the event log or as they lie in the queues now.
 
@@ -293,11 +210,11 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
         if run.stream or run.once:
             raise click.UsageError("--stream and --once follow the event log: give --from LOG.")
         assert connection_string is not None
-        with _spark(run.master, run.conf) as (spark, console):
+        with on_spark(run.master, run.conf) as (spark, console):
             from peeklock.pipeline.running import Table, write_whole
 
             table = Table(run.target, run.sink_format)
-            rows = job.read_dead_letters(spark, connection_string, run.entities)
+            rows = job.as_dead_letters(job.browse_dead_letters(spark, connection_string, run.entities))
             write_whole(spark, rows, table, date="enqueued_date", overwrite=run.overwrite)
             _show(spark, console, table, shown, plots.draw_dead_letters, run.picture())
 
@@ -308,16 +225,16 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
     "sources",
     required=True,
     multiple=True,
-    callback=_places,
+    callback=places,
     metavar="LOG",
     help="Folder of an event log. May be repeated, for logs of different namespaces.",
 )
 @click.option(
-    "--ledger", callback=_place, metavar="PATH", help="What clients say they did: Parquet or JSON lines."
+    "--ledger", callback=place, metavar="PATH", help="What clients say they did: Parquet or JSON lines."
 )
 @click.option(
     "--left",
-    callback=_place,
+    callback=place,
     metavar="PATH",
     help="What is in the entities at the end: Parquet or JSON lines.",
 )
@@ -328,7 +245,7 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
     metavar="TIME",
     help="What happened later, UTC, may still be under way.  [default: the log's last event]",
 )
-@click.option("--report", callback=_place, metavar="FILE", help="Write the verdict as JSON too.")
+@click.option("--report", callback=place, metavar="FILE", help="Write the verdict as JSON too.")
 @ON_SPARK
 def audit(
     sources: tuple[str, ...],
@@ -348,7 +265,7 @@ def audit(
     """
     from peeklock.pipeline.display import StepProgress
 
-    with _spark(master, conf, bad_input=2) as (spark, console):
+    with on_spark(master, conf, bad_input=2) as (spark, console):
         from peeklock.pipeline import audit as job
 
         options = job.Options(
@@ -373,7 +290,7 @@ def _run_on_log(
     summaries: Sequence[Summary],
     draw: Callable[[DataFrame, Path], None],
 ) -> None:
-    with _spark(run.master, run.conf) as (spark, console):
+    with on_spark(run.master, run.conf) as (spark, console):
         from peeklock.pipeline.display import TaskProgress
         from peeklock.pipeline.running import Table, run_batch, run_stream
 
@@ -396,7 +313,7 @@ def _run_on_log(
                     once=run.once,
                     entities=run.entities,
                     tell=tell,
-                    stop=_stopped_by_signals(),
+                    stop=stopped_by_signals(),
                 )
             else:
                 run_batch(
@@ -434,77 +351,3 @@ def _show(
     console.print(f"table: {table.path}", highlight=False, soft_wrap=True)
     if picture is not None:
         console.print(f"plot:  {picture}", highlight=False, soft_wrap=True)
-
-
-def _stopped_by_signals() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set, so that a stream ends in order."""
-    stop = threading.Event()
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-    return stop
-
-
-@contextmanager
-def _spark(
-    master: str, conf: dict[str, str], *, bad_input: int = 1
-) -> Iterator[tuple[SparkSession, Console]]:
-    """Give a session and where to print; tell failures in plain words and end with status `bad_input`."""
-    try:
-        with session(master, conf) as spark:
-            out = Console()
-            yield spark, out if out.is_terminal else Console(width=WIDTH)
-    except Exception as failure:
-        text = plain(failure)
-        if text is None:
-            raise
-        click.echo(f"peeklock: {text}", err=True)
-        sys.exit(bad_input)
-
-
-@contextmanager
-def session(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
-    """Give a Spark session for a job; one that is made here ends with it."""
-    from peeklock.spark.session import spark_session
-
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        found = None  # spark_session says what is missing
-    else:
-        found = SparkSession.getActiveSession()
-    if master.startswith("local"):
-        conf = {"spark.sql.shuffle.partitions": LOCAL_PARTITIONS, **conf}
-    spark = spark_session("peeklock pipeline", master, **conf)
-    try:
-        yield spark
-    finally:
-        if found is None:
-            spark.stop()
-
-
-def plain(failure: Exception) -> str | None:
-    """Return what to tell people of a failure of theirs or the world's; None for a bug of ours."""
-    from peeklock.spark.java import JavaMissing
-    from peeklock.spark.session import SparkMissing
-
-    if isinstance(failure, SparkMissing | JavaMissing):
-        return str(failure)
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    from peeklock.pipeline.audit_log import AuditInput
-    from peeklock.pipeline.events import LogError, damage
-    from peeklock.pipeline.running import JobError
-    from peeklock.spark.errors import OptionError, ServiceBusError
-
-    if isinstance(failure, AuditInput | LogError | JobError | OptionError | ServiceBusError):
-        return str(failure)
-    if isinstance(failure, PySparkException | Py4JJavaError):
-        return damage(failure) or _first_lines(str(failure))
-    return None
-
-
-def _first_lines(text: str) -> str:
-    """Cut the stack traces off what Spark says."""
-    return re.split(r"\n\s*(?:at |JVM stacktrace|Driver stacktrace|== SQL ==)", text)[0].strip()

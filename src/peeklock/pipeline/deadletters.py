@@ -47,18 +47,22 @@ def advance_deadletters(
     return Advance(rows, lives.carry, lives.held)
 
 
-def read_dead_letters(spark: SparkSession, connection_string: str, entities: tuple[str, ...]) -> DataFrame:
-    """Return what the dead-letter queues of `entities` hold now; nothing in them is changed.
-
-    When a message came there is not told by Service Bus: `enqueued_at` is when it was first enqueued.
-    """
-    rows = (
+def browse_dead_letters(spark: SparkSession, connection_string: str, entities: tuple[str, ...]) -> DataFrame:
+    """Return what the dead-letter queues of `entities` hold now; nothing in them is changed."""
+    return (
         spark.read.format("servicebus")
         .option("connectionString", connection_string)
         .option("entity", json.dumps(entities))
         .option("subQueue", "deadLetter")
         .load()
     )
+
+
+def as_dead_letters(rows: DataFrame) -> DataFrame:
+    """Return messages of dead-letter queues in the columns of this job.
+
+    When a message came there is not told by Service Bus: `enqueued_at` is when it was first enqueued.
+    """
     return rows.select(
         F.col("entity"),
         F.col("sequenceNumber").alias("sequence_number"),

@@ -49,6 +49,35 @@ class StepProgress:
             self._status.update(text)
 
 
+class CountProgress:
+    """Shows how many messages are done, where standard error is a terminal."""
+
+    def __init__(self, console: Console, total: int | None) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} messages"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar = self._progress.add_task("", total=total)
+
+    def __enter__(self) -> CountProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def reached(self, count: int) -> None:
+        """Say how many are done."""
+        self._progress.update(self._bar, completed=count)
+
+
 class TaskProgress:
     """Shows the tasks of the Spark stages at work, while the context lasts."""
 

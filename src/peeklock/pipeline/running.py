@@ -29,6 +29,7 @@ from peeklock.pipeline.lives import Advance, Marks, find_marks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 KEPT_BATCHES = 2
 """Of what was carried: that of the last batch, and of the one before, which a repeated batch wants."""
@@ -121,7 +122,7 @@ def run_stream(
     _refuse_nested(source, table.path)
     _check_entities(read_events(spark, source), entities)
     keeper = Files(spark, checkpoint)
-    _claim(keeper, Files(spark, table.path), job_name, source, table.path, entities)
+    claim_checkpoint(keeper, Files(spark, table.path), job_name, source, table.path, entities)
 
     caught: list[Exception] = []
 
@@ -145,10 +146,16 @@ def run_stream(
     writer = writer.option("checkpointLocation", checkpoint)
     query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start()
     try:
-        while not query.awaitTermination(1) and not (stop is not None and stop.is_set()):
-            pass
+        await_end(query, stop)
     except StreamingQueryException as failure:
         raise (caught[0] if caught else failure) from None
+
+
+def await_end(query: StreamingQuery, stop: threading.Event | None) -> None:
+    """Wait until a query ends, or end it when `stop` is set."""
+    try:
+        while not query.awaitTermination(1) and not (stop is not None and stop.is_set()):
+            pass
     finally:
         query.stop()
 
@@ -197,7 +204,7 @@ def _refuse_nested(source: str, target: str) -> None:
         raise JobError(f"--to {target!r} and the event log {source!r} hold each other: give another --to.")
 
 
-def _claim(
+def claim_checkpoint(
     keeper: Files, table: Files, job_name: str, source: str, target: str, entities: tuple[str, ...]
 ) -> None:
     """Note whose checkpoint it is, or refuse that of another run."""

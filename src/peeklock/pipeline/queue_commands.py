@@ -1,0 +1,265 @@
+"""The commands of the jobs over queues: capture, replay, resubmit, release.
+
+Owns: their options, help, exit statuses, what they print. Must not know: how they do it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+
+from peeklock.pipeline.options import (
+    CONNECTION,
+    ON_SPARK,
+    SINK_FORMAT,
+    TO_TABLE,
+    guarded,
+    on_spark,
+    place,
+    stacked,
+    stopped_by_signals,
+)
+
+NEEDED = "say whom to talk to: --connection-string TEXT, or SERVICEBUS_CONNECTION_STRING in the environment."
+
+ENTITY = click.option("--entity", required=True, metavar="NAME", help="Queue, or TOPIC/Subscriptions/NAME.")
+LIMIT = click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N only.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+
+
+def _needed(connection_string: str | None) -> str:
+    if not connection_string:
+        raise click.UsageError(NEEDED)
+    return connection_string
+
+
+def _tell(text: str) -> None:
+    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@click.command()
+@CONNECTION
+@click.option(
+    "--entity",
+    "entities",
+    required=True,
+    multiple=True,
+    metavar="NAME",
+    help="Queue, or TOPIC/Subscriptions/NAME. May be repeated.",
+)
+@click.option(
+    "--sub-queue",
+    type=click.Choice(["deadLetter", "transferDeadLetter"]),
+    help="Capture this sub-queue of each entity instead.",
+)
+@TO_TABLE
+@SINK_FORMAT
+@click.option("--stream", is_flag=True, help="Go on until Ctrl-C or SIGTERM; else what is there now.")
+@click.option(
+    "--mode",
+    type=click.Choice(["cursor", "peekLock", "browse"]),
+    default="cursor",
+    show_default=True,
+    help="cursor: each message once, and gone from the queue (peeklock only); peekLock: the same with any "
+    "Service Bus, at least once for sessions; browse: copies, the queue keeps all.",
+)
+@click.option("--consumer", default="lake", show_default=True, metavar="NAME", help="Name of the cursor.")
+@click.option("--encoded", is_flag=True, help="Keep each whole message too, for a replay that loses nothing.")
+@click.option(
+    "--max-messages",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="In one micro-batch.",
+)
+@click.option(
+    "--checkpoint",
+    callback=place,
+    metavar="DIR",
+    help="Where the job keeps how far it is.  [default: TO/_checkpoint]",
+)
+@ON_SPARK
+def capture(connection_string: str | None, target: str, sink_format: str, **given: Any) -> None:
+    """Move the messages of queues into a lake table, each exactly once, partitioned by date.
+
+    A message leaves its queue when its row is in the table. The same command again goes on from there.
+    Exit status: 0 done, 1 not.
+    """
+    text = _needed(connection_string)
+    with on_spark(given["master"], given["conf"]) as (spark, console):
+        from peeklock.pipeline.capture import Capture, run_capture, summarise_capture
+        from peeklock.pipeline.display import TaskProgress, show_table
+        from peeklock.pipeline.running import Table
+
+        table = Table(target, sink_format)
+        wanted = Capture(
+            connection_string=text,
+            entities=given["entities"],
+            sub_queue=given["sub_queue"],
+            mode=given["mode"],
+            consumer=given["consumer"],
+            encoded=given["encoded"],
+            messages_max=given["max_messages"],
+        )
+        with TaskProgress(spark, Console(stderr=True)):
+            run_capture(
+                spark,
+                wanted,
+                table,
+                checkpoint=given["checkpoint"] or target.rstrip("/") + "/_checkpoint",
+                once=not given["stream"],
+                tell=_tell,
+                stop=stopped_by_signals(),
+            )
+        rows = table.read_if_there(spark)
+        if rows is None:
+            console.print("Nothing was captured: the table has no rows yet.")
+            return
+        show_table(console, "In the table", summarise_capture(rows))
+        console.print(f"table: {target}", highlight=False, soft_wrap=True)
+
+
+@click.command()
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    callback=place,
+    metavar="DIR",
+    help="A table that capture wrote, or an event log with bodies.",
+)
+@click.option(
+    "--source-format", default="parquet", show_default=True, metavar="FORMAT", help="Format of the table."
+)
+@CONNECTION
+@click.option("--entity", required=True, metavar="NAME", help="Queue or topic to send to.")
+@click.option("--where", metavar="SQL", help="Only rows for which this holds, over the columns of DIR.")
+@stacked(LIMIT, DRY_RUN, ON_SPARK)
+def replay(
+    source: str,
+    source_format: str,
+    connection_string: str | None,
+    entity: str,
+    where: str | None,
+    limit: int | None,
+    dry_run: bool,
+    master: str,
+    conf: dict[str, str],
+) -> None:
+    """Send the rows of a table, or the bodies of an event log, as messages again.
+
+    Message ids stay: with duplicate detection a second replay adds nothing within its window, and what the
+    target has seen within it is not added either. Without, every replay adds all.
+    Exit status: 0 sent, 1 not, or not all of it.
+    """
+    text = _needed(connection_string)
+    with on_spark(master, conf) as (spark, console):
+        from peeklock.pipeline.display import TaskProgress
+        from peeklock.pipeline.replay import rows_to_send, send_rows
+
+        with TaskProgress(spark, Console(stderr=True)):
+            rows = rows_to_send(spark, source, source_format, where, limit)
+            count = rows.count() if dry_run else send_rows(spark, rows, text, entity)
+        said = "would be sent" if dry_run else "sent"
+        console.print(f"{count:,} messages {said} to {entity}", highlight=False)
+
+
+@click.command()
+@CONNECTION
+@ENTITY
+@click.option(
+    "--to-entity", "target", metavar="NAME", help="Queue or topic to send to.  [default: the original]"
+)
+@click.option(
+    "--reason", "reasons", multiple=True, metavar="TEXT", help="Only with this reason. May be repeated."
+)
+@click.option("--where", metavar="SQL", help="Only messages for which this holds, over the source's columns.")
+@click.option(
+    "--keep-ids",
+    is_flag=True,
+    help="Keep message ids. Not where the target detects duplicates: it would drop those it still knows, and "
+    "they would be lost.",
+)
+@stacked(LIMIT, DRY_RUN, ON_SPARK)
+def resubmit(
+    connection_string: str | None,
+    entity: str,
+    target: str | None,
+    reasons: tuple[str, ...],
+    where: str | None,
+    keep_ids: bool,
+    limit: int | None,
+    dry_run: bool,
+    master: str,
+    conf: dict[str, str],
+) -> None:
+    """Send dead letters again, and take each from the dead-letter queue when it has been accepted.
+
+    At least once: after a crash in between a message is in both places, and the next run sends it again,
+    under the same id: <old id>+resubmitted-<number>. With duplicate detection it arrives once.
+    Exit status: 0 all done, 1 not.
+    """
+    text = _needed(connection_string)
+    with on_spark(master, conf) as (spark, console):
+        from peeklock.pipeline.deadletters import as_dead_letters, browse_dead_letters, triage
+        from peeklock.pipeline.display import CountProgress, TaskProgress, show_table
+        from peeklock.pipeline.resubmit import choose, default_target
+        from peeklock.pipeline.resubmit import resubmit as run
+        from peeklock.spark.connection import Connection
+        from peeklock.spark.settings import Settings
+
+        to = target or default_target(entity)
+        with TaskProgress(spark, Console(stderr=True)):
+            chosen = choose(browse_dead_letters(spark, text, (entity,)), reasons, where, limit).persist()
+            numbers = {row.sequenceNumber for row in chosen.select("sequenceNumber").collect()}
+        show_table(console, "Chosen", triage(as_dead_letters(chosen)))
+        chosen.unpersist()
+        if dry_run or not numbers:
+            console.print(f"{len(numbers):,} messages would be sent to {to}", highlight=False)
+            return
+        connection = Connection(Settings.parse(text))
+        try:
+            with CountProgress(Console(stderr=True), len(numbers)) as progress:
+                outcome = run(connection, entity, to, numbers, keep_ids=keep_ids, tell=progress.reached)
+        finally:
+            connection.close()
+        console.print(f"{outcome.sent:,} messages sent to {to}", highlight=False)
+        if outcome.unsettled:
+            _tell(
+                f"peeklock: {outcome.unsettled:,} of them are still dead letters of {entity!r}: their locks "
+                "were lost before they could be taken away. The next run sends them again, with the same ids."
+            )
+        if outcome.missing:
+            _tell(
+                f"peeklock: {outcome.missing:,} of the chosen were not received: others hold them or have "
+                "taken them. Run the command again later."
+            )
+    if outcome.unsettled or outcome.missing:
+        sys.exit(1)
+
+
+@click.command()
+@stacked(CONNECTION, ENTITY, DRY_RUN)
+def release(connection_string: str | None, entity: str, dry_run: bool) -> None:
+    """Bring back messages that a stream in mode peekLock deferred and left behind.
+
+    Stop the stream first. The messages go to the dead-letter queue, from where `resubmit` sends them again.
+    Exit status: 0 done, 1 not.
+    """
+    text = _needed(connection_string)
+    with guarded():
+        from peeklock.pipeline.display import CountProgress
+        from peeklock.spark.deferred import release_deferred
+        from peeklock.spark.settings import Settings
+
+        with CountProgress(Console(stderr=True), None) as progress:
+            count = release_deferred(Settings.parse(text), entity, dry_run=dry_run, progress=progress.reached)
+        said = "would go" if dry_run else "went"
+        click.echo(f"{count:,} deferred messages of {entity} {said} to its dead-letter queue")
+
+
+ALL = (capture, replay, resubmit, release)

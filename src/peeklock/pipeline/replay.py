@@ -1,0 +1,116 @@
+"""Replay: rows of a lake table, or of an event log with bodies, as messages again.
+
+Owns: which columns of either become which of the sink's. Must not know: the command line.
+
+A row with the whole message (`encoded`) is sent as that; of others all that its columns tell is sent. Message
+ids stay as they were: a replay that is repeated arrives again, unless the target detects duplicates; and one
+that does drops what it has seen within its window.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation has
+
+from peeklock.pipeline.events import find_segments, read_events
+from peeklock.pipeline.files import Files
+from peeklock.pipeline.running import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FROM_TABLE = (
+    "body",
+    "messageId",
+    "sessionId",
+    "partitionKey",
+    "correlationId",
+    "subject",
+    "contentType",
+    "to",
+    "replyTo",
+    "applicationProperties",
+)
+"""Columns of a lake table that can be sent. What the broker sets is left out."""
+FROM_EVENTS = {
+    "body": "body",
+    "message_id": "messageId",
+    "session_id": "sessionId",
+    "correlation_id": "correlationId",
+    "subject": "subject",
+    "content_type": "contentType",
+    "application_properties": "applicationProperties",
+}
+
+
+def rows_to_send(
+    spark: SparkSession, source: str, file_format: str, where: str | None, limit: int | None
+) -> DataFrame:
+    """Return the rows of `source` in the columns of the sink.
+
+    Args:
+        where: a condition over the columns that `source` has.
+        limit: the first so many by the time at which they were enqueued.
+
+    Raises:
+        JobError: there is nothing that could be sent.
+        LogError: it is an event log that cannot be read.
+    """
+    if Files(spark, source).find("event_date=*"):
+        return _from_events(spark, source, where, limit)
+    if not Files(spark, source).exists():
+        raise JobError(f"there is no table in {source!r}: give the --to of `peeklock pipeline capture`.")
+    rows = spark.read.format(file_format).load(source)
+    if "encoded" not in rows.columns and "body" not in rows.columns:
+        raise JobError(
+            f"the table in {source!r} has neither a column body nor encoded, so there is nothing to send; it "
+            f"has {', '.join(rows.columns)}."
+        )
+    rows = _chosen(rows, where, limit, "enqueuedTime")
+    if "encoded" in rows.columns:
+        return rows.select("encoded")
+    return rows.select(*(name for name in FROM_TABLE if name in rows.columns))
+
+
+def _from_events(spark: SparkSession, source: str, where: str | None, limit: int | None) -> DataFrame:
+    find_segments(spark, source)
+    events = read_events(spark, source)
+    # What was just sent, once: a message that was moved on has its body told there too.
+    sent = events.where(F.col("event_type").isin("enqueued", "scheduled") & F.col("body").isNotNull())
+    first = sent.where(
+        (F.col("sequence_number") == F.col("enqueued_sequence_number"))
+        & ~F.col("entity").contains("/Subscriptions/")
+        & ~F.lower("entity").endswith("$deadletterqueue")
+    )
+    if first.isEmpty():
+        raise JobError(
+            f"the event log in {source!r} holds no bodies: let the broker run with --capture-bodies for the "
+            "entities in question."
+        )
+    rows = _chosen(first, where, limit, "event_time")
+    return rows.select(*(F.col(name).alias(new) for name, new in FROM_EVENTS.items()))
+
+
+def _chosen(rows: DataFrame, where: str | None, limit: int | None, time: str) -> DataFrame:
+    if where is not None:
+        rows = rows.where(where)
+    if limit is not None:
+        rows = rows.orderBy(time).limit(limit)
+    return rows
+
+
+def send_rows(spark: SparkSession, rows: DataFrame, connection_string: str, entity: str) -> int:
+    """Send the rows and return how many were accepted."""
+    from pyspark.sql import Observation
+
+    count = Observation()
+    (
+        rows.observe(count, F.count(F.lit(1)).alias("rows"))
+        .write.format("servicebus")
+        .option("connectionString", connection_string)
+        .option("entity", entity)
+        .mode("append")
+        .save()
+    )
+    return int(count.get["rows"])

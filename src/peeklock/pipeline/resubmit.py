@@ -1,0 +1,166 @@
+"""Resubmission: dead letters sent again, and taken from the dead-letter queue when they were accepted.
+
+Owns: which dead letters are meant, the order of sending and settling, the ids. Must not know: the command
+line. Spark chooses; sending and settling is done here, on one connection.
+
+The dead-letter queue is received once through. What is meant is sent as it is, without what made it a dead
+letter; when the broker has accepted a slice of it, the slice is completed. A crash in between leaves messages
+that are in both places: the next run sends them again, under the same new ids, so that a target with
+duplicate detection drops them. What is not meant is held and released at the end.
+
+The new id is made of the old one and of the dead letter's number. The old id would do where nobody looks for
+duplicates; but a target that does still knows it, would drop the message, and it would be lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from peeklock.amqp.encoding import encode
+from peeklock.amqp.messaging import scan
+from peeklock.spark.connection import Connection
+from peeklock.spark.errors import MESSAGE_LOCK_LOST, ServiceBusError
+from peeklock.spark.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver
+from peeklock.spark.overrides import Overrides, override
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from peeklock.amqp.performatives import DeliveryState
+
+DEAD_LETTER_QUEUE = "/$DeadLetterQueue"
+MADE_IT_DEAD = ("DeadLetterReason", "DeadLetterErrorDescription")
+SLICE = 250
+"""Messages that are sent before their outcomes are waited for and they are completed. Our choice: a slice
+takes milliseconds, and locks last five seconds at least."""
+WAIT_S = 2.0
+"""A dead-letter queue that gives nothing for so long is empty, or others hold what is in it."""
+ROUNDS_MAX = 3
+"""How often messages that were held may come back, their locks having lapsed, before the rest is given up."""
+ID_LENGTH_MAX = 128
+"""Characters of a message id. Source: Learn "Service Bus quotas"."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the dead letters that were meant."""
+
+    sent: int = 0
+    unsettled: int = 0
+    """Sent, but their locks were lost: they are still dead letters, too."""
+    missing: int = 0
+    """Not received: others hold them or have taken them."""
+
+
+def resubmit(
+    connection: Connection,
+    entity: str,
+    target: str,
+    wanted: set[int],
+    *,
+    keep_ids: bool,
+    tell: Callable[[int], None],
+) -> Outcome:
+    """Send the dead letters with the sequence numbers `wanted` again.
+
+    Args:
+        entity: whose dead-letter queue.
+        target: a queue or topic.
+        tell: called with the number of messages sent so far.
+
+    Raises:
+        ServiceBusError: refused, or the connection broke; what was not completed is still a dead letter.
+    """
+    left = set(wanted)
+    outcome = Outcome()
+    held: dict[int, Delivery] = {}
+    rounds = 0
+    sender = connection.sender(target)
+    receiver = connection.receiver(entity + DEAD_LETTER_QUEUE, ReceiveMode.PEEK_LOCK)
+    try:
+        while left and rounds < ROUNDS_MAX:
+            arrived = {_number(delivery): delivery for delivery in receiver.receive(SLICE, WAIT_S)}
+            if not arrived:
+                break
+            meant = {number: delivery for number, delivery in arrived.items() if number in left}
+            others = {number: delivery for number, delivery in arrived.items() if number not in left}
+            rounds += bool(held.keys() & others.keys()) and not meant
+            held |= others
+            for number, delivery in meant.items():
+                sender.send(alive(delivery.payload, number, keep_ids=keep_ids), number)
+            sender.flush()
+            left -= meant.keys()
+            outcome.sent += len(meant)
+            outcome.unsettled += _settle(receiver, [*meant.values()], COMPLETE)
+            tell(outcome.sent)
+        _settle(receiver, [*held.values()], RELEASE)
+    finally:
+        sender.close()
+        receiver.close()
+    outcome.missing = len(left)
+    return outcome
+
+
+def default_target(entity: str) -> str:
+    """Return where messages of an entity come from: itself, or the topic of a subscription."""
+    return re.split("/subscriptions/", entity, flags=re.IGNORECASE)[0]
+
+
+def choose(
+    dead_letters: DataFrame, reasons: tuple[str, ...], where: str | None, limit: int | None
+) -> DataFrame:
+    """Return those of the messages in a dead-letter queue that are meant."""
+    chosen = dead_letters
+    if reasons:
+        chosen = chosen.where(chosen.deadLetterReason.isin(*reasons))
+    if where is not None:
+        chosen = chosen.where(where)
+    return chosen if limit is None else chosen.orderBy("sequenceNumber").limit(limit)
+
+
+def alive(payload: bytes, number: int, *, keep_ids: bool) -> bytes:
+    """Return a dead letter as a message that can be sent."""
+    fields = {}
+    if not keep_ids:
+        fields[0] = encode(new_id(scan(payload).decode_properties().message_id, number))
+    without = dict.fromkeys(MADE_IT_DEAD)
+    return override(payload, Overrides(fields=fields, application_properties=without))[0]
+
+
+def new_id(old: object, number: int) -> str:
+    """Make the message id of a resubmission: always the same for the same dead letter."""
+    made = f"{'' if old is None else old}+resubmitted-{number}"
+    if len(made) <= ID_LENGTH_MAX:
+        return made
+    return f"resubmitted-{number}-{hashlib.blake2b(made.encode(), digest_size=16).hexdigest()}"
+
+
+def _number(delivery: Delivery) -> int:
+    annotations = scan(delivery.payload).decode_message_annotations()
+    return int(annotations["x-opt-sequence-number"])
+
+
+def _settle(receiver: Receiver, deliveries: list[Delivery], outcome: DeliveryState) -> int:
+    """Settle in slices and return how many were not, because their locks were lost."""
+    lost = 0
+    for start in range(0, len(deliveries), SLICE):
+        for delivery in deliveries[start : start + SLICE]:
+            try:
+                receiver.settle(delivery, outcome)
+            except ServiceBusError as error:
+                if error.condition != MESSAGE_LOCK_LOST:
+                    raise
+                lost += 1
+        while True:  # each call tells of one that failed
+            try:
+                receiver.flush()
+                break
+            except ServiceBusError as error:
+                if error.condition != MESSAGE_LOCK_LOST:
+                    raise
+                lost += 1
+    return lost
