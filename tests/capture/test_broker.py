@@ -170,6 +170,28 @@ def test_a_segment_that_cannot_be_written_is_told_and_written_later(tmp_path: Pa
     assert '"the event log cannot be written"' in (tmp_path / "broker.log").read_text()
 
 
+def test_a_stop_waits_for_the_exporter_only_so_long_and_says_so(tmp_path: Path, log: Path) -> None:
+    """One that stands still has all of the log to write; it does that when it goes on. Req: X-03"""
+    pids = []
+
+    async def story(broker: BrokerProcess, work: Work) -> None:
+        found = await health_when(broker, lambda found: found["state"] == "running", "it runs")
+        pids.append(found["pid"])
+        await work.send(20)
+        await work.receive()
+        os.kill(found["pid"], signal.SIGSTOP)
+        await stop(broker)
+
+    try:
+        work = run(tmp_path, story)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    wait_for_exporter(log)
+    work.check(log)
+    assert '"the event log is not complete yet' in (tmp_path / "broker.log").read_text()
+
+
 def test_bodies_are_captured_of_the_entities_that_were_named(tmp_path: Path, log: Path) -> None:
     """Req: X-03"""
 
