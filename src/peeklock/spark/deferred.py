@@ -245,15 +245,18 @@ class Entity:
 
     # By number
 
-    def peek(self, ranges: Ranges) -> Iterator[list[tuple[int, bytes]]]:
+    def peek(self, ranges: Ranges, fetch_size: int = LOOK) -> Iterator[list[tuple[int, bytes]]]:
         """Give the messages with these numbers that are there, in any state, answer by answer.
+
+        `fetch_size`: messages that one request asks for.
 
         Raises: ServiceBusError.
         """
         wanted = set(numbers_of(ranges))
         for start, end in _spans(ranges):
             while start < end:
-                body = {"from-sequence-number": Long(start), "message-count": Int(end - start)}
+                count = Int(min(end - start, fetch_size))
+                body = {"from-sequence-number": Long(start), "message-count": count}
                 found = self._management.request(PEEK, body).body.get("messages") or []
                 payloads = [(sequence_number(one["message"]), one["message"]) for one in found]
                 if not payloads:

@@ -66,6 +66,9 @@ IDLE_S: Final = 1.0
 PAUSE_S: Final = 0.05
 """As in cursor mode."""
 
+LATE_S: Final = 1.0
+"""What was sent over a connection that broke may still reach the broker; so long it is waited for."""
+
 PARTITION_ROWS: Final = 1000
 """A task for fewer messages costs more than it saves. Our choice; option minPartitions goes before."""
 
@@ -196,7 +199,7 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, PeekLockPartition)
         options = self._options
         entity = Entity(connection(options.settings), partition.path)
-        for found in entity.peek([*partition.ranges]):
+        for found in entity.peek([*partition.ranges], options.fetch_size):
             payloads = [payload for _, payload in found]
             yield record_batch(payloads, partition.path, self._schema, include_body=options.include_body)
 
@@ -258,6 +261,8 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held[batch].pop(path)
             return ranges
         else:
+            if held is not None:
+                time.sleep(LATE_S)
             kept = entity.still_deferred(ranges)
         lost = len(numbers_of(ranges)) - len(numbers_of(kept))
         if lost:
