@@ -38,8 +38,9 @@ from peeklock.amqp.events import (
 from peeklock.amqp.types import Symbol
 from peeklock.auth.sas import generate
 from peeklock.spark.errors import CONNECTION_LOST, ServiceBusError, refused
-from peeklock.spark.links import ReceiveMode, Receiver, Sender, SessionChoice
+from peeklock.spark.links import ReceiveMode, Receiver, SessionChoice
 from peeklock.spark.management import Management, TokenNode
+from peeklock.spark.sender import Sender
 from peeklock.spark.settings import Settings
 
 TOKEN_MS: Final = 3_600_000

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 LINK_TIMEOUT: Final = Symbol("com.microsoft:timeout")
+
 _TICKS_OF_1970: Final = 621_355_968_000_000_000
 """100 ns units from the year 1 to 1970. Source: wire contract 2.6."""
 

@@ -28,9 +28,9 @@ from pyspark.sql.datasource import (
 
 from peeklock.spark.connection import Connection, connection, wall_ms
 from peeklock.spark.errors import OptionError
-from peeklock.spark.links import Sender
 from peeklock.spark.options import Options
 from peeklock.spark.outgoing import Columns, EncodedRows, RowEncoder, RowRefused, find_columns, named_row
+from peeklock.spark.sender import Sender
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
