@@ -213,7 +213,7 @@ class Sender(Link):
         if isinstance(state, Rejected) and state.error is not None:
             condition = str(state.error.condition)
             if condition == SERVER_BUSY and self._may_wait():
-                self._put_back(sent)
+                self._again.append(sent)
                 return
             self._fail(sent, condition, state.error.description)
         elif state != ACCEPTED:
@@ -223,13 +223,6 @@ class Sender(Link):
         self._settled += 1
         self._count -= sent.count
         self._bytes -= len(sent.payload)
-
-    def _put_back(self, sent: _Sent) -> None:
-        """Let it be sent again before all that was given later: the messages of a session have an order."""
-        place = 0
-        while place < len(self._queue) and self._queue[place].index < sent.index:
-            place += 1
-        self._queue.insert(place, sent)
 
     def _may_wait(self) -> bool:
         """Pause because the broker is busy; say no once it has been so for too long."""
