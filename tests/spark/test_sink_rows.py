@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -69,6 +71,11 @@ def encoded(batch: Any, message_id_column: str | None = None) -> EncodedRows:
     return RowEncoder(columns_of(batch, message_id_column), "job/2/", 2).encode(batch, NOW_MS)
 
 
+def id_of(payload: bytes) -> Any:
+    """Give the message id of an encoded message."""
+    return scan(payload).decode_properties().message_id
+
+
 def refusal(batch: Any) -> str:
     """Give the text with which a batch is refused."""
     with pytest.raises(RowRefused) as refused:
@@ -81,10 +88,10 @@ def test_a_body_alone_becomes_a_message_with_a_made_id() -> None:
     first, second = map(scan, rows.payloads)
     assert first.decode_body() == [("data", b"one")]
     assert second.decode_body() == [("data", b"")]
-    assert [part.decode_properties() for part in (first, second)] == [
-        Properties(message_id="job/2/0"),
-        Properties(message_id="job/2/1"),
-    ]
+    for row, part in enumerate((first, second)):
+        properties = part.decode_properties()
+        assert re.fullmatch(rf"job/2/{row}-[0-9a-f]{{16}}", properties.message_id)
+        assert replace(properties, message_id=None) == Properties()
     assert first.header is None
     assert first.message_annotations is None
     assert first.application_properties is None
@@ -99,7 +106,7 @@ def test_rows_are_numbered_over_all_batches_of_a_task() -> None:
     assert encoder.encode(batch.slice(0, 0), NOW_MS).rows == []
     rows = encoder.encode(batch, NOW_MS)
     assert rows.rows == [3, 4, 5]
-    assert scan(rows.payloads[2]).decode_properties().message_id == "job/2/5"
+    assert id_of(rows.payloads[2]).startswith("job/2/5-")
 
 
 def test_a_text_body_is_sent_as_utf_8() -> None:
@@ -149,7 +156,7 @@ def test_each_column_stands_in_its_place_and_null_is_not_sent() -> None:
     }
     assert full.decode_application_properties() == {"a": "1", "z": "ü" * 300}
     assert full.property_raw(6) == encode(Symbol("text/plain"))
-    assert bare.decode_properties() == Properties(message_id="job/2/1")
+    assert bare.decode_properties() == Properties(message_id=id_of(rows.payloads[1]))
     assert (bare.header, bare.message_annotations, bare.application_properties) == (None, None, None)
     assert rows.entities == ["orders", None]
 
@@ -205,12 +212,37 @@ def test_keys_tell_sessions_and_partitions_apart() -> None:
 
 
 class TestIds:
-    """Which column gives the message id."""
+    """Which column gives the message id, and the ids that are made."""
+
+    def test_a_row_that_comes_again_has_the_same_id(self) -> None:
+        batch = table(body=[b"a", b"a"], subject=["s", None], timeToLive=[1 << 33, None])
+        first, again = (
+            RowEncoder(columns_of(batch), "job/2/", 2).encode(batch, NOW_MS + late) for late in (0, 60_000)
+        )
+        ids = [id_of(payload) for payload in first.payloads]
+        assert ids == [id_of(payload) for payload in again.payloads]
+        assert ids[0] != ids[1]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"body": [b"b"]},
+            {"subject": ["t"]},
+            {"sessionId": ["s"]},
+            {"timeToLive": [5000]},
+            {"applicationProperties": [[("a", "2")]]},
+        ],
+    )
+    def test_another_message_in_the_same_place_has_another_id(self, other: dict[str, Any]) -> None:
+        """Else duplicate detection would drop it, where a repeated task sees other rows. Req: X-02"""
+        row = {"body": [b"a"], "subject": ["s"], "applicationProperties": [[("a", "1")]]}
+        assert id_of(encoded(table(**row)).payloads[0]) != id_of(encoded(table(**row | other)).payloads[0])
 
     def test_the_named_column_gives_it_and_a_number_is_its_text(self) -> None:
         batch = table({"key": pa.int64()}, body=[b"", b""], key=[7, None], messageId=["not", "these"])
         rows = encoded(batch, "KEY")
-        assert [scan(payload).decode_properties().message_id for payload in rows.payloads] == ["7", "job/2/1"]
+        assert id_of(rows.payloads[0]) == "7"
+        assert id_of(rows.payloads[1]).startswith("job/2/1-")
 
     def test_a_name_that_is_not_there_is_refused_with_those_that_are(self) -> None:
         with pytest.raises(SchemaMismatch, match=r"messageIdColumn names 'key'.* it has body"):
@@ -275,7 +307,7 @@ class TestSchema:
         )
         batch = batch.select(sorted(columns.places, key=columns.places.__getitem__))
         (payload,) = RowEncoder(columns, "", 0).encode(batch, NOW_MS).payloads
-        assert scan(payload).decode_properties() == Properties(message_id="0")
+        assert scan(payload).decode_properties() == Properties(message_id=id_of(payload))
 
     @pytest.mark.parametrize("kind", ["string", "varchar(10)", "char(3)", "string collate UNICODE_CI"])
     def test_texts_of_all_kinds_are_texts(self, kind: str) -> None:
@@ -380,7 +412,10 @@ class TestEncoded:
     def test_an_id_is_made_only_where_there_is_none(self) -> None:
         bare = encode_message(data=b"x")
         rows = encoded(table(encoded=[bare, self.SENT]))
-        assert scan(rows.payloads[0]).decode_properties().message_id == "job/2/0"
+        assert id_of(rows.payloads[0]).startswith("job/2/0-")
+        assert rows.payloads == encoded(table(encoded=[bare, self.SENT])).payloads
+        other = encoded(table(encoded=[encode_message(data=b"y")])).payloads[0]
+        assert id_of(rows.payloads[0]) != id_of(other)
         assert scan(rows.payloads[1]).decode_properties().message_id == uuid.UUID(int=5)
 
     def test_rows_with_and_without_it_keep_their_order(self) -> None:
@@ -398,4 +433,4 @@ class TestEncoded:
             [("data", b"2")],
             [("value", {"a": [1, 2.5, None]})],
         ]
-        assert scan(rows.payloads[2]).decode_properties().message_id == "job/2/2"
+        assert id_of(rows.payloads[2]).startswith("job/2/2-")

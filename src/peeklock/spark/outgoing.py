@@ -26,7 +26,15 @@ from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import APPLICATION_PROPERTIES, HEADER, MESSAGE_ANNOTATIONS
 from peeklock.amqp.types import Described, Symbol, UInt
-from peeklock.spark.overrides import NULL, TTL_MS_MAX, Overrides, map_section, override
+from peeklock.spark.overrides import (
+    NULL,
+    TTL_MS_MAX,
+    Overrides,
+    made_id,
+    map_section,
+    override,
+    text_field,
+)
 
 _TEXT = r"(string|varchar|char)\b.*"
 _WHOLE = r"tinyint|smallint|int|bigint"
@@ -171,7 +179,8 @@ class RowEncoder:
     """Encodes the rows of one task; counts them."""
 
     def __init__(self, columns: Columns, id_prefix: str, partition: int) -> None:
-        """`id_prefix` (ASCII) begins the ids of messages that have none; the number of the row follows."""
+        """`id_prefix` (ASCII) begins the ids of messages that have none; the row's number and a digest of the
+        message follow (`made_id`)."""
         self._columns = columns
         self._id_prefix = id_prefix.encode("ascii")
         self._partition = partition
@@ -213,27 +222,30 @@ class RowEncoder:
         ttls = table.times_to_live()
         fields = table.fields(ttls, now_ms)
         keys, annotations = table.annotations(fields.get(_GROUP_ID))
-        ids = fields.get(_MESSAGE_ID)
-        made = self._made_ids(rows)
-        fields[_MESSAGE_ID] = (
-            made if ids is None else [own if id_ is NULL else id_ for id_, own in zip(ids, made, strict=True)]
-        )
-        pieces: list[Sequence[bytes]] = []
+        before: list[Sequence[bytes]] = []
         if ttls is not None:
-            pieces.append([_header(ttl_ms) for ttl_ms in ttls])
+            before.append([_header(ttl_ms) for ttl_ms in ttls])
         if annotations is not None:
-            pieces.append([map_section(MESSAGE_ANNOTATIONS, pairs) for pairs in annotations])
-        pieces.append(_property_sections(fields))
+            before.append([map_section(MESSAGE_ANNOTATIONS, pairs) for pairs in annotations])
+        behind: list[Sequence[bytes]] = []
         properties = table.application_properties()
         if properties is not None:
-            pieces.append([_application_properties(pairs) for pairs in properties])
-        pieces.append(
+            behind.append([_application_properties(pairs) for pairs in properties])
+        behind.append(
             [_NULL_BODY if body is None else _DATA_HEAD(_DATA_SECTION, len(body)) for body in bodies]
         )
-        pieces.append([body or b"" for body in bodies])
-        return EncodedRows(
-            rows, [b"".join(parts) for parts in zip(*pieces, strict=True)], table.entities(), keys
-        )
+        behind.append([body or b"" for body in bodies])
+        ids = fields.get(_MESSAGE_ID) or [NULL] * len(rows)
+        if NULL in ids:
+            # Without the two times, which are those of this attempt; the header says what they say.
+            lasting = [column for place, column in fields.items() if place not in (_EXPIRES, _CREATED)]
+            contents = zip(*before, *lasting, *behind, strict=True)
+            fields[_MESSAGE_ID] = [
+                made_id(self._place(row), b"".join(content)) if id_ is NULL else id_
+                for row, id_, content in zip(rows, ids, contents, strict=True)
+            ]
+        columns = zip(*before, _property_sections(fields), *behind, strict=True)
+        return EncodedRows(rows, [b"".join(parts) for parts in columns], table.entities(), keys)
 
     def _encode_over(self, table: _Table, now_ms: int) -> EncodedRows:
         """Encode rows that have `encoded`, under what their other columns say."""
@@ -253,17 +265,16 @@ class RowEncoder:
             annotations or repeat((), count),
             properties,
             bodies,
-            self._made_ids(rows),
             strict=True,
         )
-        for at, (message, ttl_ms, pairs, updates, body, made_id) in enumerate(columns):
+        for at, (message, ttl_ms, pairs, updates, body) in enumerate(columns):
             overrides = Overrides(
                 ttl_ms=ttl_ms,
                 annotations=pairs,
                 fields={place: column[at] for place, column in fields.items() if column[at] is not NULL},
                 application_properties=dict(updates or ()),
                 body=body,
-                id_if_none=made_id,
+                place=self._place(rows[at]),
             )
             try:
                 payload, key = override(message, overrides)
@@ -273,8 +284,8 @@ class RowEncoder:
             keys.append(key)
         return EncodedRows(rows, payloads, table.entities(), keys)
 
-    def _made_ids(self, rows: list[int]) -> list[bytes]:
-        return [_field(self._id_prefix + b"%d" % row) for row in rows]
+    def _place(self, row: int) -> bytes:
+        return self._id_prefix + b"%d" % row
 
 
 class _Table:
@@ -323,7 +334,7 @@ class _Table:
             if any(isinstance(id_, int) for id_ in ids):
                 ids = [None if id_ is None else str(id_) for id_ in ids]
             self._check_length(self._batch.schema.names[place], ids)
-            found[_MESSAGE_ID] = [NULL if id_ is None else _field(id_.encode()) for id_ in ids]
+            found[_MESSAGE_ID] = [NULL if id_ is None else text_field(id_.encode()) for id_ in ids]
         sessions = self.values("sessionId")
         if sessions is not None:
             self._check_length("sessionId", sessions)
@@ -449,21 +460,14 @@ _NULL_BODY: Final = b"\x00\x53\x77\x40"
 """An AMQP value that is null: what the source shows as null."""
 
 _BYTE: Final = [bytes([number]) for number in range(256)]
-_STRING8: Final = [b"\xa1" + size for size in _BYTE]
 _U32: Final = struct.Struct(">I").pack
 _TIME: Final = struct.Struct(">Bq").pack
-
-
-def _field(data: bytes) -> bytes:
-    """Encode a string that is UTF-8 already."""
-    size = len(data)
-    return (_STRING8[size] if size < 256 else b"\xb1" + _U32(size)) + data
 
 
 @lru_cache(maxsize=4096)
 def _text(text: str | None) -> bytes:
     # Most texts come again and again: sessions, subjects, names of properties.
-    return NULL if text is None else _field(text.encode())
+    return NULL if text is None else text_field(text.encode())
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 from peeklock.amqp.codec import decode, iter_map_raw, read_list_header, skip
@@ -51,6 +52,8 @@ SET_BY_THE_BROKER: Final = frozenset(
 )
 """Annotations of the broker."""
 
+_STRING8: Final = [bytes((0xA1, size)) for size in range(256)]
+
 _PARTITION_KEY: Final = "x-opt-partition-key"
 _MESSAGE_ID: Final = 0
 _GROUP_ID: Final = 10
@@ -69,8 +72,8 @@ class Overrides:
     """Put over those of the message; None takes one away."""
     body: bytes | None = None
     """Takes the place of a body of any kind."""
-    id_if_none: bytes = NULL
-    """Encoded message id of a message without one."""
+    place: bytes = b""
+    """Begins the id of a message without one; see `made_id`."""
 
 
 def override(payload: bytes, overrides: Overrides) -> tuple[bytes, bytes]:
@@ -81,21 +84,39 @@ def override(payload: bytes, overrides: Overrides) -> tuple[bytes, bytes]:
     """
     sections = scan(payload)
     annotations, partition_key = _annotations(sections, overrides)
-    properties, session = _properties(sections, overrides)
-    return (
-        b"".join(
-            (
-                _header(_cut(payload, sections.header), overrides.ttl_ms),
-                _delivery_annotations(sections),
-                annotations,
-                properties,
-                _application_properties(sections, overrides.application_properties),
-                _cut(payload, sections.body) if overrides.body is None else _data(overrides.body),
-                _cut(payload, sections.footer),
-            )
-        ),
-        partition_key if session == NULL else session,
+    fields = _fields(sections, overrides)
+    before = (
+        _header(_cut(payload, sections.header), overrides.ttl_ms),
+        _delivery_annotations(sections),
+        annotations,
     )
+    behind = (
+        _application_properties(sections, overrides.application_properties),
+        _cut(payload, sections.body) if overrides.body is None else _data(overrides.body),
+        _cut(payload, sections.footer),
+    )
+    if fields[_MESSAGE_ID] == NULL:
+        fields[_MESSAGE_ID] = made_id(overrides.place, b"".join((*before, *fields, *behind)))
+    properties = bytearray((0x00, 0x53, PROPERTIES))
+    compound8_or_32(properties, 0xC0, 0xD0, len(fields), b"".join(fields))
+    session = fields[_GROUP_ID] if len(fields) > _GROUP_ID else NULL
+    return b"".join((*before, properties, *behind)), partition_key if session == NULL else session
+
+
+def made_id(place: bytes, content: bytes) -> bytes:
+    """Make an id of where a message's row stands and of what the message holds, encoded.
+
+    The place alone would do if a repeated task always saw the same rows in the same order. Where it does not
+    (the plan is not deterministic, or a source could not repeat a batch), another message in the same place
+    must not pass for the one that was sent: duplicate detection would drop it.
+    """
+    return text_field(place + b"-" + blake2b(content, digest_size=8).hexdigest().encode())
+
+
+def text_field(data: bytes) -> bytes:
+    """Encode a string that is UTF-8 already."""
+    size = len(data)
+    return (_STRING8[size] if size < 256 else b"\xb1" + size.to_bytes(4, "big")) + data
 
 
 def map_section(code: int, pairs: Sequence[bytes]) -> bytes:
@@ -158,8 +179,8 @@ def _kept_pairs(sections: Sections, span: Span | None, replaced: set[str] | None
     ]
 
 
-def _properties(sections: Sections, overrides: Overrides) -> tuple[bytes, bytes]:
-    """Encode the properties; give the session id too."""
+def _fields(sections: Sections, overrides: Overrides) -> list[bytes]:
+    """Give the encoded fields of the properties, the message id at least."""
     fields: list[bytes] = []
     payload = sections.payload
     if sections.properties is not None:
@@ -172,11 +193,7 @@ def _properties(sections: Sections, overrides: Overrides) -> tuple[bytes, bytes]
     fields += [NULL] * (last + 1 - len(fields))
     for place, value in overrides.fields.items():
         fields[place] = value
-    if fields[_MESSAGE_ID] == NULL:
-        fields[_MESSAGE_ID] = overrides.id_if_none
-    out = bytearray((0x00, 0x53, PROPERTIES))
-    compound8_or_32(out, 0xC0, 0xD0, len(fields), b"".join(fields))
-    return bytes(out), fields[_GROUP_ID] if len(fields) > _GROUP_ID else NULL
+    return fields
 
 
 def _application_properties(sections: Sections, updates: Mapping[str, str | None]) -> bytes:
