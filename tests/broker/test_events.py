@@ -264,3 +264,12 @@ def test_what_nothing_durable_follows_asks_for_a_batch_within_a_second(broker: B
     assert namespace.events_due
     assert [event[0] for event in namespace.take_events() or []] == [EventType.RENEWED]
     assert not namespace.events_due
+
+
+def test_what_only_passes_a_queue_says_so(broker: Broker) -> None:
+    """Else it would look as if the queue had taken an id twice. Req: X-03"""
+    broker.create("target")
+    broker.events.clear()
+    broker.do(Send(4, Message(9), b"", broker.reply_to(), Address("target")))
+    begun = [event for event in broker.events if event.type == EventType.ENQUEUED]
+    assert {event.queue_name: event.reason for event in begun} == {"orders": "sent via", "target": None}

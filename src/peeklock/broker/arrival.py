@@ -103,7 +103,7 @@ def store(
         assert to is not None
         message.enqueued_at_ms = _stamp(queue, now_ms)
         if events is not None:
-            events.arrived(queue, message, payload)
+            events.arrived(queue, message, payload, reason="sent via" if forward_to else None)
         queue.shared.forwarding.pass_on(queue, to, message, payload, now_ms, changes, effects)
         return number
     else:

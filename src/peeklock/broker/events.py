@@ -29,7 +29,8 @@ class EventType(IntEnum):
     """
 
     ENQUEUED = 1
-    """It is stored and active. Of a topic: it has arrived and been numbered."""
+    """It is stored and active. Of a topic: it has arrived and been numbered. `reason` is `sent via` where it
+    was sent to another entity via this one, so that it only passes."""
     SCHEDULED = 2
     """It is stored and waits for `scheduled_at_ms`."""
     ACTIVATED = 3

@@ -122,6 +122,8 @@ class Recorder:
         message: Message,
         payload: bytes | None,
         kind: EventType = EventType.ENQUEUED,
+        *,
+        reason: str | None = None,
     ) -> None:
         """A message has been numbered and stands in a queue, or goes on from there.
 
@@ -156,7 +158,7 @@ class Recorder:
                 self._asker[0],
                 None,
                 message.session_id,
-                None,
+                reason,
                 None,
                 self._transaction_id,
                 None,

@@ -231,7 +231,10 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
     if settled is None:
         return
     partitioned = F.col("partition_id").isNotNull()
-    rows = log.events.where(F.col("event_type").isin(*_BEGINS) & F.col("message_id").isNotNull()).select(
+    # What is sent via a queue only passes: the ids that it has seen there are no concern of it.
+    rows = log.events.where(
+        F.col("event_type").isin(*_BEGINS) & F.col("message_id").isNotNull() & F.col("reason").isNull()
+    ).select(
         place_key(),
         "message_id",
         F.col("sequence_number").alias("number"),
