@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing import Pool
+from pathlib import Path
 
 from tests.simulation.bugs import BUGS
 from tests.simulation.plan import Result, run_seed
@@ -36,6 +37,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes (as many as there are processors)"
     )
+    parser.add_argument(
+        "--events", type=Path, metavar="DIR", help="write each seed's event log to a folder in this one"
+    )
     options = parser.parse_args(arguments)
     first, last = 0, None
     if options.seeds:
@@ -48,10 +52,10 @@ def main(arguments: list[str]) -> int:
     deadline = None if options.seconds is None else time.monotonic() + options.seconds
     if one is not None:
         results: Iterator[Result] = iter(
-            [run_seed(one, bug=options.bug, trace=print if options.trace else None)]
+            [run_seed(one, bug=options.bug, trace=print if options.trace else None, events=options.events)]
         )
     else:
-        results = run_seeds(first, last, deadline, options.bug, options.jobs)
+        results = run_seeds(first, last, deadline, options.bug, options.jobs, options.events)
     started = time.monotonic()
     totals: dict[str, int] = {}
     done = 0
@@ -75,7 +79,12 @@ def main(arguments: list[str]) -> int:
 
 
 def run_seeds(
-    first: int, last: int | None, deadline: float | None, bug: str | None, jobs: int
+    first: int,
+    last: int | None,
+    deadline: float | None,
+    bug: str | None,
+    jobs: int,
+    events: Path | None = None,
 ) -> Iterator[Result]:
     """Run seeds in order, in several processes, until the last one or until a time has come."""
     seeds = iter(itertools.count(first) if last is None else range(first, last))
@@ -84,7 +93,7 @@ def run_seeds(
             some = list(itertools.islice(seeds, ROUND * jobs))
             if not some:
                 return
-            yield from pool.imap(partial(run_seed, bug=bug), some)
+            yield from pool.imap(partial(run_seed, bug=bug, events=events), some)
 
 
 def report(result: Result) -> None:

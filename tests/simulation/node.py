@@ -122,8 +122,16 @@ class Node:
         pieces: Pieces,
         entities: list[Description],
         first_rules: dict[str, RuleDescription] | None = None,
+        *,
+        records_events: bool = False,
     ) -> None:
-        """`first_rules`: with which subscriptions are created, by path, where that is not the usual one."""
+        """Describe a broker that has not started.
+
+        Args:
+            first_rules: with which subscriptions are created, by path, where that is not the usual one.
+            records_events: what happens is kept in the store, as with `--capture`.
+        """
+        self.captures_body = no_body if records_events else None
         self._world = world
         self._random = world.random
         self.checker = checker
@@ -309,7 +317,10 @@ class Process:
         self.wishes: dict[tuple[int, int, int, int], Wish] = {}
         """What the administration wants of rules, until it is answered."""
         self.namespace = pieces.namespace(
-            limits=TIERS["standard"], tokens=self._token, digest_key=b"simulation"
+            limits=TIERS["standard"],
+            tokens=self._token,
+            digest_key=b"simulation",
+            captures_body=node.captures_body,
         )
         self.engine = pieces.engine(self.namespace, BodyCache(BODIES_BYTES_MAX))
         self.namespaces = OneNamespace(Authority.development())
@@ -588,6 +599,11 @@ class Process:
         return f"track-{self._tracking}"
 
 
+def no_body(name: str) -> bool:
+    """Whether events hold whole messages: never."""
+    return False
+
+
 def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that never waits to its end."""
     try:
@@ -619,6 +635,8 @@ def _frozen(batch: Batch) -> Batch:
         {row: list(payloads) for row, payloads in batch.body_rows.items()},
         list(batch.dropped_rows),
         batch.truncate_before,
+        batch.events,
+        batch.events_exported_to,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from peeklock.broker.commands import LimitSending
 from peeklock.broker.descriptions import (
@@ -62,15 +63,26 @@ class Result:
     deaths: int
 
 
-def run_seed(seed: int, *, bug: str | None = None, trace: Callable[[str], None] | None = None) -> Result:
-    """Run one seed to its end or to its first violation."""
+def run_seed(
+    seed: int,
+    *,
+    bug: str | None = None,
+    trace: Callable[[str], None] | None = None,
+    events: Path | None = None,
+) -> Result:
+    """Run one seed to its end or to its first violation.
+
+    Args:
+        events: the broker records what happens, and its event log is written to a folder in this one.
+    """
     with small_sizes():
-        return _run_seed(seed, bug, trace)
+        return _run_seed(seed, bug, trace, events)
 
 
-def _run_seed(seed: int, bug: str | None, trace: Callable[[str], None] | None) -> Result:
+def _run_seed(seed: int, bug: str | None, trace: Callable[[str], None] | None, events: Path | None) -> Result:
     world = World(seed, trace=trace)
-    simulation = Simulation(world, Pieces() if bug is None else BUGS[bug].pieces())
+    pieces = Pieces() if bug is None else BUGS[bug].pieces()
+    simulation = Simulation(world, pieces, records_events=events is not None)
     failure: str | None = None
     try:
         simulation.run()
@@ -84,6 +96,10 @@ def _run_seed(seed: int, bug: str | None, trace: Callable[[str], None] | None) -
         world.note(f"{type(error).__name__}: {error}")
     if failure is not None:
         failure += "\n\nThe last events:\n" + "\n".join(world.tail)
+    if events is not None:
+        from tests.simulation.event_log import write_events  # pyarrow, which nothing else here needs
+
+        write_events(simulation.node.facts_store, events / f"seed-{seed}", f"seed-{seed}")
     return Result(
         seed, world.digest(), world.events, failure, simulation.checker.figures(), simulation.node.deaths
     )
@@ -92,7 +108,7 @@ def _run_seed(seed: int, bug: str | None, trace: Callable[[str], None] | None) -
 class Simulation:
     """One world with one broker and its clients."""
 
-    def __init__(self, world: World, pieces: Pieces) -> None:
+    def __init__(self, world: World, pieces: Pieces, *, records_events: bool = False) -> None:
         self.world = world
         self.random = world.random
         self.checker = Checker(lambda: world.now_ms)
@@ -106,7 +122,9 @@ class Simulation:
             path: rulebook.describe(ruling, name)
             for path, (name, ruling) in self.topology.first_rules.items()
         }
-        self.node = Node(world, self.checker, pieces, list(self.entities), first_rules)
+        self.node = Node(
+            world, self.checker, pieces, list(self.entities), first_rules, records_events=records_events
+        )
         self.shared = Shared(world, self.node, self.checker, ruled=topics, slowness=self.slowness)
         self.actors = self._actors()
         self._healed = False
