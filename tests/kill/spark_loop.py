@@ -222,7 +222,8 @@ class SparkLoop:
                 time.sleep(LOCK_S)  # what a killed reader had locked would not be there to be taken
             driver = self._start(finish=True)
             driver.wait_until_done()
-            self._note(driver)
+            if failed := [line for line in driver.said() if line.startswith("again ")]:
+                raise Broken(f"a query failed although nobody was killed: {failed[0]}")
             self._figures["messages"] = feed.count
             with contextlib.closing(Connection(settings)) as connected:
                 self._judge(connected, feed.count)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +16,10 @@ from peeklock.testing.served import ServedBroker
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[ServedBroker]:
-    with ServedBroker() as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def client(broker: ServedBroker) -> Iterator[Any]:
-    from azure.servicebus import ServiceBusClient
-
-    with ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def administration(broker: ServedBroker) -> Iterator[Any]:
-    from azure.servicebus.management import ServiceBusAdministrationClient
-
-    with ServiceBusAdministrationClient.from_connection_string(
-        broker.connection_string, connection_verify=False
-    ) as made:
-        yield made
-
-
-_numbers = count(1)
-
-
 @pytest.fixture
-def queue(administration: Any, request: pytest.FixtureRequest) -> str:
+def queue(make_queue: Callable[..., str], request: pytest.FixtureRequest) -> str:
     """Make a queue of the test's own; `request.param` are its settings."""
-    name = f"queue-{next(_numbers)}"
-    administration.create_queue(name, **getattr(request, "param", {}))
-    return name
+    return make_queue(**getattr(request, "param", {}))
 
 
 def writer(broker: ServedBroker, rows: Any, queue: str | None, **options: str) -> Any:
@@ -188,6 +159,49 @@ def test_sql_inserts(spark: Any, broker: ServedBroker, client: Any, queue: str) 
     finally:
         spark.catalog.dropTempView("outbox")
     assert (message.message_id, str(message)) == ("a", "one")
+
+
+def test_a_dead_letter_is_sent_again_as_it_was_sent(
+    spark: Any, broker: ServedBroker, client: Any, queue: str
+) -> None:
+    """Body, types and annotations are the sender's; the reason of dead-lettering goes, the id is a new one.
+
+    Req: X-04
+    """
+    from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
+
+    sent = AmqpAnnotatedMessage(
+        value_body={"n": 1, "list": [True, None, 2.5]},
+        header=AmqpMessageHeader(priority=7, durable=True),
+        properties=AmqpMessageProperties(message_id="old", subject="sub", user_id=b"me"),
+        application_properties={"count": 5, "when": uuid.UUID(int=3)},
+        annotations={"x-own": "a"},
+    )
+    with client.get_queue_sender(queue) as sender:
+        sender.send_messages(sent)
+    with client.get_queue_receiver(queue) as receiver:
+        (message,) = receiver.receive_messages(max_wait_time=10)
+        receiver.dead_letter_message(message, reason="Odd", error_description="is odd")
+    dead = (
+        spark.read.format("servicebus")
+        .options(connectionString=broker.connection_string, entity=queue)
+        .options(mode="browse", subQueue="deadLetter", includeEncoded="true")
+        .load()
+    )
+    rows = dead.selectExpr(
+        "encoded",
+        "concat(messageId, '-again') AS messageId",
+        "map('DeadLetterReason', NULL, 'DeadLetterErrorDescription', NULL) AS applicationProperties",
+    )
+    writer(broker, rows, queue).save()
+    (again,) = arrived(client, queue, 1)
+    raw = again.raw_amqp_message
+    assert raw.body == {b"n": 1, b"list": [True, None, 2.5]}
+    assert (raw.header.priority, raw.header.durable, raw.header.delivery_count) == (7, True, 0)
+    assert (again.message_id, again.subject, raw.properties.user_id) == ("old-again", "sub", b"me")
+    assert again.application_properties == {b"count": 5, b"when": uuid.UUID(int=3)}
+    assert raw.annotations[b"x-own"] == b"a"
+    assert again.dead_letter_reason is None
 
 
 class TestStream:

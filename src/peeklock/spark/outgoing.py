@@ -52,7 +52,7 @@ COLUMNS: Final[dict[str, tuple[str, str]]] = {
     "replyTo": ("string", _TEXT),
     "timeToLive": ("bigint (ms) or interval day to second", rf"{_WHOLE}|interval (day|hour|minute|second).*"),
     "scheduledEnqueueTime": ("timestamp", "timestamp"),
-    "applicationProperties": ("map<string,string>", r"map<string.*,string.*>"),
+    "applicationProperties": ("map<string,string>", r"map<(string.*|void),(string.*|void)>"),
     "encoded": ("binary", "binary"),
 }
 """What can be written: each column's types in words, and as a pattern of Spark's names of types."""
