@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -110,9 +110,7 @@ def test_requests_for_a_slice_are_as_large_as_an_answer(count: int, mean: int, f
     whole = Slice("orders", 1, 17, count, mean)
     parts = [*cut(whole, fetch_size)]
     assert sum(part.count for part in parts) == count
-    assert [part.skip for part in parts] == [
-        17 + sum(p.count for p in parts[:at]) for at in range(len(parts))
-    ]
+    assert [part.skip for part in parts] == [*accumulate((part.count for part in parts[:-1]), initial=17)]
     assert all(part.count <= fetch_size for part in parts)
     assert all(part.count == 1 or part.count * mean <= READ_BYTES for part in parts)
 
