@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from peeklock.spark.java import use_java
@@ -15,8 +16,9 @@ from peeklock.spark.java import use_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_HERE: Final = Path(__file__).parent
+
 _DEFAULTS: Final = {
-    "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",  # as the broker's times
     "spark.ui.enabled": "false",  # it would listen on every address of the machine
@@ -52,8 +54,10 @@ def spark_session(app_name: str, master: str = "local[*]", **conf: str) -> Spark
         # Workers would else be the first `python3` on PATH, which may lack our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master)
+        _start_quietly()
         if master.startswith("local"):
             # The driver's name would else be looked up, and may lead to an address that is not there.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             builder = builder.config("spark.driver.host", "127.0.0.1")
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
         for name, value in _DEFAULTS.items():
@@ -61,3 +65,11 @@ def spark_session(app_name: str, master: str = "local[*]", **conf: str) -> Spark
     for name, value in conf.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _start_quietly() -> None:
+    """Have Java say nothing but errors from its first line on: a session can set its level only later."""
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if "log4j2.configurationFile" not in given:
+        quiet = f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}"
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{given} {quiet}".strip()
