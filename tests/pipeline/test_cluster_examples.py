@@ -1,0 +1,84 @@
+"""The programs of examples/pipeline, as their pages say to start them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipeline.folds import fold_lives, fold_minutes
+from tests.pipeline.synthetic import make_log, write_segments
+
+pytestmark = pytest.mark.spark
+
+EXAMPLES = Path(__file__).parents[2] / "examples/pipeline"
+PROGRAMS = Path(sys.executable).parent
+SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def start(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    from peeklock.spark.java import use_java
+
+    use_java()
+    return subprocess.run(
+        [*map(str, command)],
+        cwd=folder,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=140,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def log() -> pa.Table:
+    return make_log(messages=1_000, seed=9)
+
+
+def test_a_job_runs_under_spark_submit(log: pa.Table, tmp_path: Path) -> None:
+    """Req: X-05"""
+    write_segments(tmp_path / "events", log)
+    done = start(
+        PROGRAMS / "spark-submit",
+        *("--master", "local[2]", "--driver-memory", "1g", "--driver-java-options", SMALL),
+        *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false"),
+        EXAMPLES / "metrics_job.py",
+        *("--from", tmp_path / "events", "--to", tmp_path / "metrics"),
+        folder=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "What passed" in done.stdout
+    assert (tmp_path / "metrics.png").exists()
+    assert pq.ParquetDataset(tmp_path / "metrics").read().num_rows == len(fold_minutes(log))
+
+
+@pytest.mark.timeout(300)  # two starts of a Spark with a catalog, 20 s each on an idle machine
+def test_the_declared_pipeline_adds_what_is_new(log: pa.Table, tmp_path: Path) -> None:
+    """Req: X-04"""
+    pytest.importorskip("grpc", reason="needs pip install 'pyspark[pipelines]'")
+    segments = write_segments(tmp_path / "events", log, rows=2_000)
+    late = segments[-1].read_bytes()
+    segments[-1].unlink()
+    project = shutil.copytree(EXAMPLES, tmp_path / "project")
+    spec = (project / "spark-pipeline.yml").read_text()
+    spec = spec.replace("/tmp/events", str(tmp_path / "events"))
+    spec = spec.replace("/tmp/peeklock-pipeline-storage", str(tmp_path / "storage"))
+    (project / "spark-pipeline.yml").write_text(spec)
+    for _ in range(2):
+        lasting = ("--conf", "spark.sql.catalogImplementation=hive")
+        done = start(PROGRAMS / "spark-pipelines", "run", *lasting, folder=project)
+        assert done.returncode == 0, done.stdout + done.stderr
+        segments[-1].write_bytes(late)
+    warehouse = project / "spark-warehouse"
+    assert pq.ParquetDataset(warehouse / "events").read().num_rows == len(log)
+    assert pq.ParquetDataset(warehouse / "lives").read().num_rows == len(fold_lives(log))
+    reasons = pq.ParquetDataset(warehouse / "dead_letter_reasons").read()
+    dead = sum(life.end == "dead_lettered" for life in fold_lives(log).values())
+    assert sum(reasons["messages"].to_pylist()) == dead
