@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from peeklock.pipeline.metrics import advance_metrics
-from peeklock.pipeline.plots import draw_queues
+from peeklock.pipeline.plots import draw_minutes
 from peeklock.pipeline.running import Table, run_batch, run_stream
 from tests.pipeline.folds import fold_lives, fold_minutes
 from tests.pipeline.handmade import Hand
@@ -85,7 +85,7 @@ def test_each_minute_counts_what_happened_in_it(spark: Any, log: pa.Table, tmp_p
             assert found == (told[(len(told) - 1) // 2], told[-(-len(told) * 99 // 100) - 1])
         else:
             assert found == (None, None)
-    draw_queues(table, tmp_path / "picture.png")
+    draw_minutes(table, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -48,8 +48,8 @@ def prove(events: Path, folder: Path, console: Console) -> list[str]:
 
     plot = Path(tempfile.mkdtemp(prefix="peeklock-plot-")) / "queues.png"
     arguments = {
-        "lives": ["--to", str(folder / "lives"), "--no-plot"],
-        "metrics": ["--to", str(folder / "metrics"), "--plot", str(plot)],
+        "lives": ["--to", str(folder / "lives"), "--plot", str(plot)],
+        "metrics": ["--to", str(folder / "metrics"), "--no-plot"],
         "audit": [],
     }
     faults = []

@@ -41,6 +41,8 @@ from peeklock.pipeline.options import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SCRATCH = "peeklock-scratch-"
+"""Begins the name of the folder of a table that nobody asked for."""
 Summary = tuple[str, "Callable[[DataFrame], DataFrame]"]
 """A title and what makes its table of the job's rows."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -128,7 +130,7 @@ def lives(run: LogRun) -> None:
     from peeklock.pipeline import plots
 
     def draw(table: DataFrame, path: Path) -> None:
-        plots.draw_queues(plots.minutes_of_lives(table), path)
+        plots.draw_queues(plots.steps_of_lives(table), path)
 
     _run_on_log(
         run,
@@ -164,7 +166,7 @@ def metrics(run: LogRun) -> None:
             ("What passed", job.summarise_flow),
             ("Highest of any minute (times in ms)", job.summarise_peaks),
         ],
-        plots.draw_queues,
+        plots.draw_minutes,
     )
 
 
@@ -189,7 +191,7 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
         )
     if target is None and (given["stream"] or given["once"] or given["plot"]):
         raise click.UsageError("--stream, --once and --plot need --to DIR.")
-    with tempfile.TemporaryDirectory(prefix="peeklock-deadletters-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
         run = LogRun(
             source=source or "",
             target=target or str(Path(scratch) / "table"),
@@ -348,6 +350,7 @@ def _show(
             draw(rows, picture)
     for title, summarise in summaries:
         show_table(console, title, summarise(rows))
-    console.print(f"table: {table.path}", highlight=False, soft_wrap=True)
+    if SCRATCH not in table.path:
+        console.print(f"table: {table.path}", highlight=False, soft_wrap=True)
     if picture is not None:
         console.print(f"plot:  {picture}", highlight=False, soft_wrap=True)

@@ -14,36 +14,49 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation has
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 ENTITIES_SHOWN = 6
+STEPS = 120
+"""Of a short time, into so many: with minutes alone a run of one minute would be a dot."""
 POINTS_SHOWN = 2_000
 """Of a line: about as many as the picture has columns."""
 
 
-def minutes_of_lives(lives: DataFrame) -> DataFrame:
-    """Return per entity and minute what `draw_queues` wants, from a table of lives."""
-    begun = F.date_trunc("minute", "enqueued_at").alias("minute")
+def steps_of_lives(lives: DataFrame) -> DataFrame:
+    """Return per entity and step of time what `draw_queues` wants, from a table of lives.
+
+    A step is a minute, or less where all of it took less than two hours.
+    """
+    first, last = lives.agg(
+        F.min(F.unix_seconds("enqueued_at")),
+        F.max(F.unix_seconds(F.coalesce("ended_at", "first_delivered_at", "enqueued_at"))),
+    ).collect()[0]
+    step_s = min(60, max(1, ((last or 0) - (first or 0)) // STEPS))
+
+    def step(name: str) -> Column:
+        return F.timestamp_seconds(F.floor(F.unix_seconds(name) / step_s) * step_s).alias("at")
+
     moves = (
-        lives.select("entity", begun, F.lit(1).alias("by"))
+        lives.select("entity", step("enqueued_at"), F.lit(1).alias("by"))
         .unionByName(
             lives.where(F.col("ended_at").isNotNull()).select(
-                "entity", F.date_trunc("minute", "ended_at").alias("minute"), F.lit(-1).alias("by")
+                "entity", step("ended_at"), F.lit(-1).alias("by")
             )
         )
-        .groupBy("entity", "minute")
+        .groupBy("entity", "at")
         .agg(F.sum("by").alias("by"), F.sum(F.when(F.col("by") > 0, 1).otherwise(0)).alias("sent"))
     )
-    passed = Window.partitionBy("entity").orderBy("minute").rowsBetween(Window.unboundedPreceding, 0)
+    passed = Window.partitionBy("entity").orderBy("at").rowsBetween(Window.unboundedPreceding, 0)
     depth = moves.withColumn("depth", F.sum("by").over(passed))
     waits = (
         lives.where(F.col("time_in_queue_ms").isNotNull())
-        .groupBy("entity", F.date_trunc("minute", "first_delivered_at").alias("minute"))
+        .groupBy("entity", step("first_delivered_at"))
         .agg(F.percentile_approx("time_in_queue_ms", [0.5, 0.99], 1_000).alias("shares"))
     )
-    return depth.join(waits, ["entity", "minute"], "left").select(
+    return depth.join(waits, ["entity", "at"], "left").select(
         "entity",
-        "minute",
+        "at",
         "sent",
         "depth",
         F.col("shares")[0].alias("time_in_queue_ms_p50"),
@@ -51,11 +64,16 @@ def minutes_of_lives(lives: DataFrame) -> DataFrame:
     )
 
 
-def draw_queues(minutes: DataFrame, path: Path) -> None:
+def draw_minutes(minutes: DataFrame, path: Path) -> None:
+    """Draw a table of figures per minute."""
+    draw_queues(minutes.withColumnRenamed("minute", "at"), path)
+
+
+def draw_queues(steps: DataFrame, path: Path) -> None:
     """Draw time in queue (median and 99 of 100) and depth of the busiest entities over time."""
     busiest = [
         row.entity
-        for row in minutes.where(F.col("time_in_queue_ms_p50").isNotNull())
+        for row in steps.where(F.col("time_in_queue_ms_p50").isNotNull())
         .groupBy("entity")
         .agg(F.sum("sent").alias("sent"))
         .orderBy(F.desc("sent"), "entity")
@@ -63,27 +81,29 @@ def draw_queues(minutes: DataFrame, path: Path) -> None:
         .collect()
     ]
     lines: dict[str, list[Any]] = defaultdict(list)
-    wanted = minutes.where(F.col("entity").isin(busiest)).select(
-        "entity", "minute", "depth", "time_in_queue_ms_p50", "time_in_queue_ms_p99"
+    wanted = steps.where(F.col("entity").isin(busiest)).select(
+        "entity", "at", "depth", "time_in_queue_ms_p50", "time_in_queue_ms_p99"
     )
-    for row in wanted.orderBy("minute").collect():
+    for row in wanted.orderBy("at").collect():
         lines[row.entity].append(row)
     figure, (upper, lower) = _figure(2)
     for place, entity in enumerate(busiest):
         points = lines[entity][:: max(1, len(lines[entity]) // POINTS_SHOWN)]
-        at = [point.minute for point in points]
+        at = [point.at for point in points]
         median = [_seconds(point.time_in_queue_ms_p50) for point in points]
         slow = [_seconds(point.time_in_queue_ms_p99) for point in points]
         upper.plot(at, median, color=f"C{place}", label=entity, marker=_marker(at))
         upper.plot(at, slow, color=f"C{place}", linestyle=":", linewidth=1, marker=_marker(at))
         lower.plot(at, [point.depth for point in points], color=f"C{place}", marker=_marker(at))
-    upper.set_yscale("log")
+    upper.set_yscale("log", subs=[])
+    upper.yaxis.set_major_locator(_decades())
     upper.yaxis.set_major_formatter("{x:g}")
+    upper.yaxis.set_minor_formatter("")
     upper.set_ylabel("time in queue, s")
     upper.set_title("Time from arrival to first delivery: median, and 99 of 100 (dotted)", loc="left")
     lower.set_ylabel("messages")
     lower.set_ylim(bottom=0)
-    lower.set_title("Messages in the queue at the end of each minute", loc="left")
+    lower.set_title("Messages in the queue", loc="left")
     _finish(figure, [upper, lower], path)
 
 
@@ -118,6 +138,13 @@ def _figure(panels: int) -> tuple[Any, Any]:
 
     figure, axes = pyplot.subplots(panels, 1, figsize=(11, 3.5 * panels), sharex=True, squeeze=False)
     return figure, axes[:, 0]
+
+
+def _decades() -> Any:
+    """Return marks at 1, 2 and 5 of each power of ten."""
+    from matplotlib.ticker import LogLocator
+
+    return LogLocator(subs=(1, 2, 5))
 
 
 def _finish(figure: Any, panels: list[Any], path: Path) -> None:
