@@ -289,8 +289,7 @@ class SparkLoop:
                 rows = json.loads((self._folder / f"rows-{name}.json").read_text())
                 bodies = [body for body, _ in rows]
             require_once(name, sent, bodies if lane.once else set(bodies))
-            if not lane.once:
-                self._figures["that came again"] += len(bodies) - len(sent)
+            self._figures[f"from {name}"] = len(bodies)
             left = messages_of(connected, name)
             if lane.mode == "browse":
                 require_once(f"{name}, the queue", sent, [body for body, _ in left])
