@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,20 @@ class Step:
     budget_s: int
 
 
+LOGS = "{logs}"
+"""Stands in commands for a folder that the steps of a run have in common, and that goes with it."""
+
+AUDITED = ("messages", "transactions", "topics")
+"""Kill loops that write event logs."""
+
+
+def killed(loop: str, *, rounds: int, seed: int, budget_s: int) -> Step:
+    """Kill the broker under one loop again and again, while it writes its event log."""
+    named = ("--rounds", str(rounds), "--seed", str(seed))
+    command = (PYTHON, "-m", "tests.kill", loop, *named, "--capture", f"{LOGS}/kill")
+    return Step(f"kill loop, {loop}, seed {seed}", command, budget_s)
+
+
 LINT = (
     Step("ruff check", (PYTHON, "-m", "ruff", "check", "."), 10),
     Step("ruff format", (PYTHON, "-m", "ruff", "format", "--check", "."), 10),
@@ -42,8 +57,18 @@ ALL = (
     *LINT,
     Step("core tests", (*PYTEST, "-n", "2", "-m", CORE), 180),
     Step("simulation tests", (*PYTEST, "-n", "2", "-m", "simulation"), 60),
-    Step("simulation, seeds 0 to 199", (PYTHON, "-m", "tests.simulation", "--seeds", "0:200"), 120),
+    Step(
+        "simulation, seeds 0 to 199",
+        (PYTHON, "-m", "tests.simulation", "--seeds", "0:200", "--events", f"{LOGS}/simulation"),
+        130,
+    ),
     Step("kill loops", (*PYTEST, "-m", "kill and not spark"), 60),
+    *(killed(loop, rounds=4, seed=1, budget_s=20) for loop in AUDITED),
+    Step(
+        "audit of simulated and killed brokers",
+        (PYTHON, "-m", "tests.audit", f"{LOGS}/kill", "--drained", f"{LOGS}/simulation"),
+        60,
+    ),
     # Clients mostly wait, so that more processes than cores pay.
     Step("official client", (*PYTEST, "-n", "8", "--dist", "worksteal", "-m", "interop"), 120),
     # One process: they share one Spark session, which uses both cores.
@@ -52,15 +77,8 @@ ALL = (
 
 SOAK = (
     Step("simulation, seeds 1000 to 5999", (PYTHON, "-m", "tests.simulation", "--seeds", "1000:6000"), 3000),
-    *(
-        Step(
-            f"kill loop, {loop}, seed {seed}",
-            (PYTHON, "-m", "tests.kill", loop, "--rounds", "30", "--seed", str(seed)),
-            300,
-        )
-        for loop in ("messages", "transactions", "topics")
-        for seed in range(10)
-    ),
+    *(killed(loop, rounds=30, seed=seed, budget_s=300) for loop in AUDITED for seed in range(10)),
+    Step("audit of killed brokers", (PYTHON, "-m", "tests.audit", f"{LOGS}/kill"), 300),
     *(
         Step(
             f"kill loop, spark, seed {seed}",
@@ -84,13 +102,21 @@ class Result:
     seconds: float
 
 
-def run_step(step: Step) -> Result:
-    """Run one step with its output passed through, and count what it says."""
+def run_step(step: Step, logs: str) -> Result:
+    """Run one step with its output passed through, and count what it says.
+
+    Args:
+        logs: what stands for `LOGS`.
+    """
     print(f"== {step.name}", flush=True)
     started = time.monotonic()
     lines: list[str] = []
     with subprocess.Popen(
-        step.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        [part.replace(LOGS, logs) for part in step.command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as process:
         killer = _end_after(process, 3 * step.budget_s)
         assert process.stdout is not None
@@ -134,7 +160,8 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in SUITES:
         print(f"usage: python -m tests {'|'.join(SUITES)}", file=sys.stderr)
         return 2
-    results = [run_step(step) for step in SUITES[arguments[0]]]
+    with tempfile.TemporaryDirectory(prefix="peeklock-logs-") as logs:
+        results = [run_step(step, logs) for step in SUITES[arguments[0]]]
     for result in results:
         print(f"{result.seconds:8.1f} s  {'ok' if result.failed == 0 else 'FAILED':6}  {result.step.name}")
     failed = sum(result.failed for result in results)

@@ -1,7 +1,7 @@
-"""`python -m tests.audit DIR`: audit all event logs in a folder at once; exit status as `peeklock pipeline audit`.
+"""`python -m tests.audit [--drained DIR] [DIR ...]`: audit all event logs below each folder, in one go.
 
 Owns: which folders are logs, and the Spark session for it. Must not know: what is checked. The simulation and
-the kill loops write a folder each below DIR, with a ledger of what clients saw where they keep one.
+the kill loops write a log each below DIR, the latter with what clients saw in DIR/ledgers.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-LEDGER = "ledger.jsonl"
-"""Name of the file in a log's folder that says what clients saw."""
+LEDGERS = "ledgers"
+"""Folder of what clients say, as JSON lines."""
 
 
 def find_logs(folder: Path) -> list[Path]:
@@ -21,18 +22,36 @@ def find_logs(folder: Path) -> list[Path]:
     return sorted({dated.parent for dated in folder.rglob("event_date=*") if dated.is_dir()})
 
 
-def main(arguments: list[str]) -> int:
-    """Audit and print."""
-    parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--drained", action="store_true", help="nothing is left in any entity")
-    parser.add_argument("--report", help="write the verdict as JSON too")
-    options = parser.parse_args(arguments)
-    logs = find_logs(options.folder)
-    if not logs:
-        print(f"no event log below {options.folder}")
-        return 2
+def audit(spark: Any, folder: Path, *, drained: bool) -> int:
+    """Audit all logs below a folder and print the verdict; answer the exit status."""
     from peeklock.pipeline.audit import Options, run, show
+
+    logs = find_logs(folder)
+    if not logs:
+        print(f"no event log below {folder}")
+        return 2
+    ledgers = folder / LEDGERS
+    ledger = str(ledgers) if ledgers.is_dir() else None
+    verdict = run(spark, Options(tuple(map(str, logs)), drained=drained, ledger=ledger))
+    show(verdict, Console(width=160))
+    for check, finding in sorted(verdict.findings.items()):
+        print(f"{check.title} in {', '.join(sorted(finding.by_namespace))}")
+    print(f"{len(logs)} logs in {folder}: {verdict.outcome}\n", flush=True)
+    return verdict.exit_status
+
+
+def main(arguments: list[str]) -> int:
+    """Audit each folder in turn; the exit status is the highest one."""
+    parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="*")
+    parser.add_argument(
+        "--drained",
+        type=Path,
+        action="append",
+        default=[],
+        help="a folder of logs at whose end nothing is left",
+    )
+    options = parser.parse_args(arguments)
     from peeklock.spark.session import spark_session
 
     spark = spark_session(
@@ -46,14 +65,13 @@ def main(arguments: list[str]) -> int:
         },
     )
     try:
-        verdict = run(spark, Options(tuple(map(str, logs)), drained=options.drained, report=options.report))
+        return max(
+            *(audit(spark, folder, drained=False) for folder in options.folders),
+            *(audit(spark, folder, drained=True) for folder in options.drained),
+            0,
+        )
     finally:
         spark.stop()
-    show(verdict, Console(width=160))
-    for check, finding in sorted(verdict.findings.items()):
-        print(f"{check.title} in {', '.join(sorted(finding.by_namespace))}")
-    print(f"{len(logs)} logs: {verdict.outcome}")
-    return verdict.exit_status
 
 
 if __name__ == "__main__":

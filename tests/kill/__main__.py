@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from tests.audit import LEDGERS
 from tests.kill.bank_loop import BankLoop
 from tests.kill.capture_loop import CaptureLoop
 from tests.kill.loop import MessageLoop
@@ -22,6 +24,8 @@ LOOPS = {
     "capture": CaptureLoop,
     "spark": SparkLoop,
 }
+AUDITED = ("messages", "transactions", "topics")
+"""Loops whose brokers can write an event log beside."""
 
 
 def main(arguments: list[str]) -> int:
@@ -31,19 +35,44 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--durability", choices=("fsync", "os"), default="fsync")
+    parser.add_argument(
+        "--capture",
+        type=Path,
+        metavar="DIR",
+        help="the broker writes an event log to a folder in this one, for `python -m tests.audit DIR`",
+    )
     options = parser.parse_args(arguments)
+    if options.capture is not None and options.loop not in AUDITED:
+        parser.error(f"--capture is for the loops {', '.join(AUDITED)}")
     named = f"{options.loop}, seed {options.seed}, {options.rounds} rounds"
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="peeklock-kill-") as folder:
-        loop = LOOPS[options.loop](Path(folder), options.seed, options=("--durability", options.durability))
+        durability = ("--durability", options.durability)
+        if options.capture is None:
+            loop = LOOPS[options.loop](Path(folder), options.seed, options=durability)
+        else:
+            name = f"{options.loop}-{options.seed}"
+            capture = (f"--capture={options.capture.absolute() / name}", "--capture-interval=1")
+            # A log each, and a namespace each: they are audited together.
+            loop = LOOPS[options.loop](
+                Path(folder), options.seed, options=(*durability, *capture), namespace=name
+            )
         try:
             figures = asyncio.run(loop.run(options.rounds))
+            if options.capture is not None:
+                _write_told(options.capture / LEDGERS / f"{name}.jsonl", loop.told(), name)
         except AssertionError as broken:
             print(f"{named}: FAILED after {time.monotonic() - started:.1f} s: {broken}")
             return 1
     shown = ", ".join(f"{count} {name}" for name, count in figures.items())
     print(f"{named}: {time.monotonic() - started:.1f} s: {shown}")
     return 0
+
+
+def _write_told(path: Path, told: list[dict[str, object]], namespace: str) -> None:
+    """Write what clients were told as JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"namespace": namespace, **row}) + "\n" for row in told))
 
 
 if __name__ == "__main__":

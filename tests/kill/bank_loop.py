@@ -14,7 +14,7 @@ from typing import Any
 from peeklock.auth import generate
 from tests.kill.bank import Bank, States
 from tests.kill.ledger import Broken
-from tests.kill.loop import DELIVERIES_MAX, Loop
+from tests.kill.loop import DELIVERIES_MAX, NAMESPACE, Loop
 from tests.kill.tellers import (
     ACCOUNTS,
     AUDIT,
@@ -56,8 +56,10 @@ MARKERS = 20
 class BankLoop(Loop):
     """Transactions over several queues, states of sessions, message ids, across kills."""
 
-    def __init__(self, folder: Path, seed: int, *, options: Sequence[str] = ()) -> None:
-        super().__init__(folder, seed, QUEUES, options)
+    def __init__(
+        self, folder: Path, seed: int, *, options: Sequence[str] = (), namespace: str = NAMESPACE
+    ) -> None:
+        super().__init__(folder, seed, QUEUES, options, namespace)
         self.bank = Bank()
         self._states = {name: States() for name in KEEPERS}
         self._figures: dict[str, int] = {}

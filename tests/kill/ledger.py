@@ -96,6 +96,18 @@ class Ledger:
             raise Broken(f"two completions were acknowledged: {fate}")
         fate.completed = True
 
+    def told(self, queue: str) -> list[dict[str, object]]:
+        """Give all of it as rows for the audit. What was sent again was dropped as a duplicate, so that each
+        message counts once; where it was sent it may have been forwarded to `queue`."""
+        rows: list[dict[str, object]] = []
+        for fate in self.fates.values():
+            sent = "sent" if fate.accepted else "send_refused" if fate.rejected else "send_unknown"
+            rows.append({"action": sent, "entity": queue, "message_id": str(fate.uid)})
+            if fate.seen:
+                done = "completed" if fate.completed else "received"
+                rows.append({"action": done, "entity": queue, "sequence_number": fate.number})
+        return rows
+
     def is_drained(self) -> bool:
         """Whether nothing more has to come: all that was accepted, and the rest of each batch that was
         stored though its outcome was never heard."""

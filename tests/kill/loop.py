@@ -33,14 +33,18 @@ PROPERTIES = {
 }
 QUEUES: dict[str, dict[str, Any]] = {QUEUE: PROPERTIES, DOOR: {"ForwardTo": QUEUE}}
 
+NAMESPACE = "sbemulatorns"
+
 FORCED = "amqp:connection:forced"
 DRAIN_S_MAX = 60.0
 
 
-def broker_on(folder: Path, *options: str, queues: dict[str, dict[str, Any]] = QUEUES) -> BrokerProcess:
+def broker_on(
+    folder: Path, *options: str, queues: dict[str, dict[str, Any]] = QUEUES, namespace: str = NAMESPACE
+) -> BrokerProcess:
     """Describe a broker on a folder that has the queues; `options` are further ones of `serve`."""
     described = [{"Name": name, "Properties": properties} for name, properties in queues.items()]
-    config = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": described}]}}
+    config = {"UserConfig": {"Namespaces": [{"Name": namespace, "Queues": described}]}}
     file = folder / "Config.json"
     file.write_text(json.dumps(config))
     return BrokerProcess(folder, (f"--config={file}", *options))
@@ -49,9 +53,16 @@ def broker_on(folder: Path, *options: str, queues: dict[str, dict[str, Any]] = Q
 class Loop(ABC):
     """One run over one folder."""
 
-    def __init__(self, folder: Path, seed: int, queues: dict[str, dict[str, Any]], options: Sequence[str]):
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        queues: dict[str, dict[str, Any]],
+        options: Sequence[str],
+        namespace: str = NAMESPACE,
+    ) -> None:
         self.random = Random(seed)
-        self.broker = broker_on(folder, *options, queues=queues)
+        self.broker = broker_on(folder, *options, queues=queues, namespace=namespace)
         self._names = 0
 
     async def run(self, rounds: int) -> dict[str, int]:
@@ -79,6 +90,10 @@ class Loop(ABC):
     @abstractmethod
     def verdict(self) -> dict[str, int]:
         """Judge what was found; answers figures. Raises: Broken."""
+
+    def told(self) -> list[dict[str, object]]:
+        """Give what clients were told, as rows for the audit of an event log; nothing if that is not kept."""
+        return []
 
     def name(self, kind: str) -> str:
         """Give a connection a name of its own."""
@@ -124,8 +139,10 @@ class Loop(ABC):
 class MessageLoop(Loop):
     """Messages of one queue, sent to it or to one that forwards there, some of them twice."""
 
-    def __init__(self, folder: Path, seed: int, *, options: Sequence[str] = ()) -> None:
-        super().__init__(folder, seed, QUEUES, options)
+    def __init__(
+        self, folder: Path, seed: int, *, options: Sequence[str] = (), namespace: str = NAMESPACE
+    ) -> None:
+        super().__init__(folder, seed, QUEUES, options, namespace)
         self.ledger = Ledger()
 
     async def round(self, *, polite: bool) -> None:
@@ -186,3 +203,7 @@ class MessageLoop(Loop):
     def verdict(self) -> dict[str, int]:
         """Ask the ledger."""
         return self.ledger.finish()
+
+    def told(self) -> list[dict[str, object]]:
+        """Ask the ledger."""
+        return self.ledger.told(QUEUE)

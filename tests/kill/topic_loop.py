@@ -32,7 +32,7 @@ from tests.kill.copies import (
     properties_of,
 )
 from tests.kill.ledger import Broken, Ledger
-from tests.kill.loop import DELIVERIES_MAX, DRAIN_S_MAX, Loop
+from tests.kill.loop import DELIVERIES_MAX, DRAIN_S_MAX, NAMESPACE, Loop
 from tests.simulation.facts import uid_of
 
 CHANGING = "all"
@@ -51,8 +51,11 @@ LEFT_EMPTY = [
 class TopicLoop(Loop):
     """Messages of one topic, some of them sent twice, and rules that come and go."""
 
-    def __init__(self, folder: Path, seed: int, *, options: Sequence[str] = ()) -> None:
-        super().__init__(folder, seed, {SINK: {"MaxDeliveryCount": DELIVERIES_MAX}}, options)
+    def __init__(
+        self, folder: Path, seed: int, *, options: Sequence[str] = (), namespace: str = NAMESPACE
+    ) -> None:
+        queues = {SINK: {"MaxDeliveryCount": DELIVERIES_MAX}}
+        super().__init__(folder, seed, queues, options, namespace)
         self.sends = Ledger()
         self.copies = Copies(self.sends)
         self.rules = RuleBook()

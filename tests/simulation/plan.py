@@ -7,6 +7,7 @@ slow core.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from peeklock.broker.events import FLUSH_MS
 from tests.simulation.actors import ANSWER_MS_MAX, Actor, Shared
 from tests.simulation.bugs import BUGS
 from tests.simulation.checker import Checker
@@ -97,6 +99,9 @@ def _run_seed(seed: int, bug: str | None, trace: Callable[[str], None] | None, e
     if failure is not None:
         failure += "\n\nThe last events:\n" + "\n".join(world.tail)
     if events is not None:
+        if failure is not None:
+            with suppress(Exception):  # what has just happened gets into the log with the next batch
+                world.run_to(world.now_ms + 2 * FLUSH_MS)
         from tests.simulation.event_log import write_events  # pyarrow, which nothing else here needs
 
         write_events(simulation.node.facts_store, events / f"seed-{seed}", f"seed-{seed}")

@@ -56,6 +56,7 @@ class Settings:
     window_ms: int
     ttl_ms: int | None
     """Default time-to-live; None = unlimited."""
+    has_partitions: bool
 
 
 @dataclass(slots=True)
@@ -342,6 +343,7 @@ def _read_settings(order: int, text: str | None) -> Settings | None:
         bool(told.get("requires_duplicate_detection")),
         told.get("duplicate_window_ms", 0),
         None if ttl_ms >= _UNLIMITED_MS else ttl_ms,
+        bool(told.get("enable_partitioning")),
     )
 
 

@@ -246,6 +246,12 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
     # In a partitioned entity an id counts together with the partition key, which the log does not have;
     # where there is a session, that is the key.
     rows = rows.where(~F.col("partitioned") | F.col("session").isNotNull())
+    for place in log.places.values():
+        if any(entry.detects_duplicates and entry.has_partitions for entry in place.settings):
+            verdict.notes.append(
+                f"'{place.entity}' of '{place.namespace}' has partitions: of its message ids only those of "
+                f"sessions are compared, since others count together with a partition key that is not logged."
+            )
     rows = marked(log, rows, horizon).join(F.broadcast(settled), "place")
     rows = rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
     key = F.when(F.col("partitioned"), F.col("session"))
