@@ -52,7 +52,7 @@ def run_once(spark: Any, log: Path, to: Path, **given: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def log() -> pa.Table:
-    return make_log(messages=2_500, seed=5)
+    return make_log(messages=2_500, seed=30)
 
 
 def test_each_life_is_one_row_with_its_figures(spark: Any, log: pa.Table, tmp_path: Path) -> None:
