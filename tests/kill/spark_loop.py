@@ -195,6 +195,7 @@ class SparkLoop:
             if (target := LANES[name].queue) is not None:
                 queues[target] = PROPERTIES | {"RequiresDuplicateDetection": LANES[name].once}
         self._broker = broker_on(folder, *options, queues=queues)
+        self._drivers: list[Driver] = []
         self._figures: Counter[str] = Counter()
 
     async def run(self, rounds: int) -> dict[str, int]:
@@ -202,7 +203,6 @@ class SparkLoop:
         return await asyncio.to_thread(self._run, rounds)
 
     def _run(self, rounds: int) -> dict[str, int]:
-        driver: Driver | None = None
         feed = Feed()
         feeding: threading.Thread | None = None
         try:
@@ -234,15 +234,17 @@ class SparkLoop:
                 raise Broken("the store is not sound: " + "; ".join(report.lines))
         finally:
             feed.stopped = True
-            if driver is not None:
-                driver.kill_all()
+            for each in self._drivers:
+                each.kill_all()
             self._broker.kill()
             if feeding is not None:
                 feeding.join()
         return dict(self._figures)
 
     def _start(self, *, finish: bool) -> Driver:
-        return Driver(self._folder, Plan(self._broker.connection_string, self._lanes, finish))
+        driver = Driver(self._folder, Plan(self._broker.connection_string, self._lanes, finish))
+        self._drivers.append(driver)
+        return driver
 
     def _round(self, driver: Driver) -> None:
         """Kill somebody at random instants, sometimes while Spark starts."""
