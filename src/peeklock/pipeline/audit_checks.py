@@ -112,6 +112,12 @@ WITH_LEDGER = tuple(check for check in Check if check >= Check.SENT_LOST)
 """With what clients say."""
 
 
+SENDS = ("sent", "send_refused", "send_unknown")
+RECEIPTS = ("received", "completed")
+OTHERS = ("abandoned", "deferred", "dead_lettered", "released", "renewed")
+"""Actions of a ledger (see `ledger`); the others are not compared."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One offending row. What does not apply is None."""

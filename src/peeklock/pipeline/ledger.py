@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 from pyspark.sql.types import StructType
 
-from peeklock.pipeline.audit_checks import SAMPLES_MAX, Check, Sample, Verdict
+from peeklock.pipeline.audit_checks import OTHERS, RECEIPTS, SAMPLES_MAX, SENDS, Check, Sample, Verdict
 from peeklock.pipeline.audit_log import AuditInput, Log, milliseconds
 
 LEDGER_SCHEMA = (
@@ -36,10 +36,6 @@ LEDGER_SCHEMA = (
 
 _BROKEN = "_broken"
 """Column for lines that are no JSON, or have values of other types."""
-
-SENDS = ("sent", "send_refused", "send_unknown")
-RECEIPTS = ("received", "completed")
-OTHERS = ("abandoned", "deferred", "dead_lettered", "released", "renewed")
 
 
 def read_ledger(spark: SparkSession, path: str) -> DataFrame:
