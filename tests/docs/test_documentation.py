@@ -129,6 +129,7 @@ def test_no_two_pages_make_entities_of_one_name() -> None:
     configured = {
         entity["Name"].lower()
         for example in examples
+        if "UserConfig" in example
         for kind in ("Queues", "Topics")
         for entity in json.loads(example)["UserConfig"]["Namespaces"][0][kind]
     }
