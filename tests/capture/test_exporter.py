@@ -11,7 +11,7 @@ import pytest
 
 from peeklock.amqp.messaging import Properties, encode_message
 from peeklock.broker.events import Event, EventType
-from peeklock.capture.folder import MARK_NAME, STORE_MARK_NAME, LogRefused
+from peeklock.capture.folder import MARK_NAME, STORE_MARK_NAME, LogFolder, LogRefused
 from peeklock.store.base import StoreFailed
 from tests.capture.stores import (
     AT_MS,
@@ -182,6 +182,15 @@ def test_partitions_are_shown_of_entities_that_have_some(data: Path, log: Path) 
     assert [row.get("partition_id") for row in rows(log)] == [None] * 3 + [5, 5, None] + [None] * 4
 
 
+def test_times_that_no_calendar_has_do_not_stop_the_log(data: Path, log: Path) -> None:
+    """Req: X-03"""
+    write_store(data, [EPOCH], [enqueued(1, scheduled_at_ms=-(1 << 63)), enqueued(2, expires_at_ms=1 << 62)])
+    export(data, log)
+    _, first, second = rows(log)
+    assert first["scheduled_time"] == datetime(1, 1, 1, tzinfo=UTC)
+    assert second["expires_at"] == datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+
+
 def test_texts_of_many_batches_do_not_mix(data: Path, log: Path) -> None:
     write_store(
         data,
@@ -346,7 +355,9 @@ class TestRetention:
         write_store(data, [enqueued(6, at_ms=AT_MS + 6 * HOUR_MS)])
         export(data, log, keep_bytes=sum(sizes[-3:]) + 100)
         assert batches(log) == [4, 5, 6]
+        assert batches(log) == [4, 5, 6]
         export(data, log, keep_bytes=1)
+        assert batches(log) == [6]  # also while nothing happens
         write_store(data, [enqueued(7, at_ms=AT_MS + 7 * HOUR_MS)])
         export(data, log, keep_bytes=1)
         assert batches(log) == [7]
@@ -363,6 +374,18 @@ class TestRefusals:
             export(other, log)
         assert batches(log) == [1]
 
+    def test_the_folder_of_another_store_that_is_in_use(self, tmp_path: Path, data: Path, log: Path) -> None:
+        """There is nothing to wait for."""
+        write_store(data, [EPOCH])
+        export(data, log)
+        other = tmp_path / "other"
+        write_store(other, [EPOCH])
+        holder = LogFolder(log)
+        holder.take(data, lambda: None)
+        with pytest.raises(LogRefused, match=r"another store.*--capture"):
+            export(other, log)
+        holder.release()
+
     def test_a_second_log_of_the_same_store_is_none_of_another(self, tmp_path: Path, data: Path) -> None:
         write_store(data, [EPOCH])
         for name in ("one", "two"):
@@ -378,6 +401,28 @@ class TestRefusals:
         db.close()
         with pytest.raises(LogRefused, match=r"up to 3, .* only up to 1.*--capture"):
             export(data, log)
+
+    def test_a_store_that_was_set_back_and_has_gone_on_since(self, data: Path, log: Path) -> None:
+        """Req: X-03"""
+        write_store(data, [EPOCH], [enqueued(1)], [enqueued(2)])
+        export(data, log)
+        with sqlite3.connect(data / "peeklock.db") as db:
+            for table in ("event", "journal"):
+                db.execute(f"DELETE FROM {table} WHERE no > 1")
+        db.close()
+        write_store(data, [EPOCH], [enqueued(3)], [enqueued(4)], [enqueued(5)])
+        with pytest.raises(LogRefused, match=r"batch 2 .* started.*set back.*--capture"):
+            export(data, log)
+        assert batches(log) == [1, 2, 3]
+
+    def test_rows_that_the_broker_has_not_forgotten_yet_are_those_of_the_log(
+        self, data: Path, log: Path
+    ) -> None:
+        write_store(data, [EPOCH], [enqueued(1)], [EPOCH], [enqueued(2)])
+        export(data, log)
+        write_store(data, [EPOCH], [enqueued(3)])
+        export(data, log)
+        assert batches(log) == [1, 2, 3, 4, 5, 6]
 
     def test_segments_without_the_mark(self, data: Path, log: Path) -> None:
         write_store(data, [EPOCH])

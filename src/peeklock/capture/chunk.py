@@ -30,8 +30,9 @@ from peeklock.store import event_rows
 from peeklock.store.base import StoreDamaged
 from peeklock.store.event_rows import BINARIES, INTEGERS, TEXTS, Columns
 
-TIME_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999: what lies behind it, as the longest time-to-lives do, few programs can show."""
+TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999: what lies beyond, as the ends of the longest time-to-lives do and the wishes of some
+senders, few programs can show."""
 
 PARTITION_SHIFT = 48
 """The partition's id stands above these bits of a sequence number. Source: semantics S-02."""
@@ -290,6 +291,7 @@ def _nulls_for_zero(values: pa.Array) -> pa.Array:
 def _times(ms: pa.Array) -> pa.Array:
     """Make times of UTC ms, null for 0."""
     capped = pc.min_element_wise(ms, pa.scalar(TIME_MS_MAX, pa.int64()))
+    capped = pc.max_element_wise(capped, pa.scalar(TIME_MS_MIN, pa.int64()))
     return _nulls_for_zero(capped).view(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 

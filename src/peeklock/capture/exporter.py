@@ -39,6 +39,9 @@ CHUNK_BYTES = 16 * 1024 * 1024
 READ_BYTES = 1024 * 1024
 """So much is read from the store in one transaction; packed, so it is some 30,000 events."""
 
+RETAIN_S = 60.0
+"""How often to look for segments that are too old, while none is written."""
+
 POLL_S = 0.5
 """How often to look for new rows. What is found at once is cheaper to write than in pieces."""
 
@@ -88,6 +91,7 @@ class Exporter:
         self._events = 0  # in it
         self._hour = 0  # of its first event
         self._ends_at = 0.0  # monotonic
+        self._retain_at = 0.0  # monotonic
 
     def run(self, ending: Flag) -> None:
         """Export until `ending` is set, and then what is there at that moment.
@@ -101,10 +105,12 @@ class Exporter:
                 if not self._read(reader):
                     ending.wait(min(POLL_S, self._options.interval_s / 2))
                 self._end_segment_when_old()
+                self._retain_when_time()
             last_no = reader.last_no()  # more may come from a broker that started meanwhile
             while self._read_to < last_no and self._read(reader):
                 pass
             self._end_segment()
+            self._retain_when_time()
         finally:
             if self._writer is not None:
                 self._writer.abandon()
@@ -130,6 +136,8 @@ class Exporter:
                 f"{self._to} holds batches up to {last_no}, the store {self._options.data} only up to "
                 f"{last_batch_no}: the store was set back. Name an empty folder with --capture"
             )
+        epoch = self._last_epoch()
+        self._compare_epochs(reader, epoch)
         self._read_to = last_no
         self._first_no = last_no + 1
         partitioned = [
@@ -138,9 +146,27 @@ class Exporter:
             if isinstance(entity.description, (QueueDescription, TopicDescription))
             and entity.description.enable_partitioning
         ]
-        self._chunk = Chunk(self._options.namespace, self._last_epoch(), partitioned)
+        self._chunk = Chunk(self._options.namespace, epoch, partitioned)
         self._listener.exported(last_no)
         return reader
+
+    def _compare_epochs(self, reader: EventReader, epoch: int | None) -> None:
+        """Find out whether what the store still has of the log's batches is what the log has: a store that
+        was set back may have gone on since, under the same numbers. Raises: LogRefused."""
+        last_no = self._folder.last_no
+        found = None
+        after = 0
+        while after < last_no and (rows := reader.read(after, READ_BYTES)):
+            for no, data in rows:
+                if no <= last_no and _begins_epoch(no, data):
+                    found = no
+            after = rows[-1][0]
+        if epoch is not None and found is not None and found != epoch:
+            raise LogRefused(
+                f"{self._to} holds batches up to {last_no}, and batch {found} of the store "
+                f"{self._options.data}, with which its broker started, is another one there: the store was "
+                "set back. Name an empty folder with --capture"
+            )
 
     def _last_epoch(self) -> int | None:
         if not self._folder.segments:
@@ -250,7 +276,12 @@ class Exporter:
         self._listener.exported(self._read_to)
         self._retain()
 
+    def _retain_when_time(self) -> None:
+        if time.monotonic() >= self._retain_at:
+            self._retain()
+
     def _retain(self) -> None:
+        self._retain_at = time.monotonic() + RETAIN_S
         removed = self._folder.retain(self._options.keep_days, self._options.keep_bytes)
         if removed:
             self._note_removed(removed)
@@ -263,6 +294,13 @@ class Exporter:
             size_bytes=sum(segment.size_bytes for segment in removed),
             first_kept=self._folder.segments[0].first_no,
         )
+
+
+def _begins_epoch(no: int, data: bytes) -> bool:
+    try:
+        return EventType.EPOCH_STARTED in bytes(read_columns(no, data).integers["type"])
+    except StoreDamaged:
+        return False
 
 
 def _now_ms() -> int:

@@ -87,6 +87,8 @@ class LogFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if (self.path / MARK_NAME).exists():  # else both marks are just being written
+                self._compare_marks(store)  # the end of another store's would be no help
             tell_wait()
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._compare_marks(store)
