@@ -13,6 +13,7 @@ from peeklock.broker.commands import Address, CancelScheduled, Complete, RenewLo
 from peeklock.broker.effects import Deliver, Done
 from peeklock.broker.events import FLUSH_MS, Event, EventType
 from peeklock.broker.message import Message, MessageState
+from peeklock.broker.recorder import BODIES_BYTES_MAX, BODY_LEFT_OUT
 from peeklock.rules.filters import FalseFilter
 from tests.broker.playbook import MINUTE_MS, START_MS, Broker
 
@@ -225,6 +226,24 @@ def test_the_properties_section_goes_along_and_the_whole_message_where_asked() -
         else:
             assert payload.startswith(head)
             assert codec.decode(head)[0].value[0] == "m-1"
+
+
+def test_only_so_much_of_bodies_goes_along_with_one_batch() -> None:
+    """Each copy of a message would have its own in the row, and a row has an end.
+
+    Req: X-03
+    """
+    broker = Broker(captures_body=lambda name: True)
+    topic_id = broker.create_topic()
+    for name in "abc":
+        broker.subscribe(name)
+    properties = b"\x00\x53\x73\xc0\x06\x01\xa1\x03m-1"
+    payload = encode_message(properties=Properties(message_id="m-1"), data=bytes(BODIES_BYTES_MAX // 2))
+    for _ in range(2):  # the next batch begins anew
+        broker.events.clear()
+        broker.do(Send(topic_id, Message(1000), payload, broker.reply_to()))
+        begun = [(event.head, event.reason) for event in broker.events if event.type == EventType.ENQUEUED]
+        assert begun == [(payload, None)] * 2 + [(properties, BODY_LEFT_OUT)] * 2
 
 
 def test_a_start_is_told_of_with_all_entities(broker: Broker) -> None:

@@ -30,7 +30,7 @@ class EventType(IntEnum):
 
     ENQUEUED = 1
     """It is stored and active. Of a topic: it has arrived and been numbered. `reason` is `sent via` where it
-    was sent to another entity via this one, so that it only passes."""
+    was sent to another entity via this one, so that it only passes, or says that its body is not here."""
     SCHEDULED = 2
     """It is stored and waits for `scheduled_at_ms`."""
     ACTIVATED = 3

@@ -34,6 +34,12 @@ _HEAD_BYTES_MAX = 4096
 """A properties section beyond this size is left out of the log: the message id stands in its first bytes, but
 a section that is cut off cannot be decoded."""
 
+BODIES_BYTES_MAX = 128 * 1024 * 1024
+"""When whole messages of so many bytes wait for a batch, of further ones only the properties are recorded,
+which `reason` says. Our choice: all connections together have half of it on the way, but one message to a
+topic may become 2,000 with a body each, all in one row of the store, and a row ends at 1 GB."""
+
+BODY_LEFT_OUT = "body left out: too many bytes at once"
 
 _NOBODY = (0,)
 """Who asks where time alone does."""
@@ -60,6 +66,7 @@ class Recorder:
         self._captures_body = captures_body
         self._with_body: dict[int, bool] = {}  # what that said, by queue id
         self._events: list[EventTuple] = []
+        self._bodies_bytes = 0  # in them
         self._now_ms = 0
         self._asker: tuple[int, ...] = _NOBODY
         self._transaction_id: bytes | None = None
@@ -92,6 +99,7 @@ class Recorder:
         """Give the events since the last call, in order."""
         taken = self._events
         self._events = []
+        self._bodies_bytes = 0
         self.due = False
         self.timer_ms = FAR_MS
         return taken
@@ -136,7 +144,13 @@ class Recorder:
             with_body = self._with_body.get(queue_id)
             if with_body is None:
                 with_body = self._with_body[queue_id] = self._captures_body(queue.name)
-            head = payload if with_body else _properties_section(payload, message.bare_offset)
+            if with_body and self._bodies_bytes < BODIES_BYTES_MAX:
+                head = payload
+                self._bodies_bytes += len(payload)
+            else:
+                head = _properties_section(payload, message.bare_offset)
+                if with_body and reason is None:
+                    reason = BODY_LEFT_OUT
         if not self._events:
             self._first()
         self._events.append(

@@ -233,7 +233,9 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
     partitioned = F.col("partition_id").isNotNull()
     # What is sent via a queue only passes: the ids that it has seen there are no concern of it.
     rows = log.events.where(
-        F.col("event_type").isin(*_BEGINS) & F.col("message_id").isNotNull() & F.col("reason").isNull()
+        F.col("event_type").isin(*_BEGINS)
+        & F.col("message_id").isNotNull()
+        & ~F.col("reason").eqNullSafe("sent via")
     ).select(
         place_key(),
         "message_id",
