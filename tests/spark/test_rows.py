@@ -183,6 +183,33 @@ def test_what_a_sender_wrote_wrongly_is_null_and_the_row_is_there() -> None:
     assert found["sequenceNumber"] == 5
 
 
+@pytest.mark.parametrize("cut", [b"\xc0\x00", b"\xd0\0\0\0\0", b"\xd0\0\0\0\2ab"])
+def test_a_properties_section_without_a_count_is_null_and_the_row_is_there(cut: bytes) -> None:
+    good = encode_message(message_annotations=NUMBER)[:-4]
+    for behind in (b"", b"\x00\x53\x75\xa0\x01x"):
+        found = row(good + b"\x00\x53\x73" + cut + behind)
+        assert (found["messageId"], found["sequenceNumber"]) == (None, 5)
+
+
+@pytest.mark.parametrize("at_ms", [-(1 << 63), -(1 << 47), 1 << 62])
+def test_times_that_no_calendar_has_are_null(at_ms: int) -> None:
+    annotations = {
+        **NUMBER,
+        "x-opt-enqueued-time": Timestamp(1),
+        "x-opt-scheduled-enqueue-time": Timestamp(at_ms),
+    }
+    found = row(
+        encode_message(
+            header=Header(ttl=0xFFFFFFFF),
+            message_annotations=annotations,
+            properties=Properties(message_id="m", absolute_expiry_time=Timestamp(at_ms)),
+            data=b"x",
+        )
+    )
+    assert (found["scheduledEnqueueTime"], found["expiresAt"]) == (None, None)
+    assert found["messageId"] == "m"
+
+
 def test_a_key_that_comes_twice_keeps_its_last_value() -> None:
     twice = b"\x00\x53\x74\xc1\x0d\x04\xa1\x01k\xa1\x01a\xa1\x01k\xa1\x01b"
     found = row(encode_message(message_annotations=NUMBER)[:-4] + twice + b"\x00\x53\x75\xa0\x00")

@@ -43,8 +43,9 @@ CLAIMED: Final = "claimed"
 _TTL_MS_MAX: Final = 0xFFFFFFFF
 """What header.ttl says when absolute-expiry-time says more (wire contract 3.2)."""
 
+_TIME_MS_MIN: Final = -62_135_596_800_000
 _TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999: what is beyond it has no end that a table can show."""
+"""The years 1 to 9999: what is beyond them a table cannot show."""
 
 _ENQUEUED, _NUMBER, _FIRST_NUMBER, _STATE, _KEY, _SCHEDULED, _SOURCE, _CURSOR = range(8)
 _ANNOTATIONS: Final = {
@@ -220,8 +221,7 @@ def _row(
         expires_ms = enqueued_ms + ttl_ms
         if ttl_ms == _TTL_MS_MAX:
             expires_ms = _integer(properties[8]) or expires_ms
-        if expires_ms > _TIME_MS_MAX:
-            expires_ms = None
+        expires_ms = _instant(expires_ms)
     reason = description = None
     if pairs:
         for name, value in pairs:
@@ -244,7 +244,7 @@ def _row(
         properties[4],
         deliveries,
         expires_ms,
-        scheduled_ms,
+        _instant(scheduled_ms),
         CLAIMED if cursor is not None else _STATES.get(state or 0, str(state)),
         reason,
         description,
@@ -292,14 +292,14 @@ def _annotations(payload: bytes, start: int) -> list[Any]:
 def _properties(payload: bytes, start: int) -> Sequence[Any]:
     """Read the fields of `_PLACES`; all null if the section cannot be read."""
     constructor = payload[start]
-    if constructor == 0xC0:
-        count, position = payload[start + 2], start + 3
-    elif constructor == 0xD0:
-        count, position = _UINT(payload, start + 5)[0], start + 9
-    else:
-        return _NO_PROPERTIES
     values: list[Any] = [None] * 11
     try:
+        if constructor == 0xC0:
+            count, position = payload[start + 2], start + 3
+        elif constructor == 0xD0:
+            count, position = _UINT(payload, start + 5)[0], start + 9
+        else:
+            return _NO_PROPERTIES
         for place in range(min(count, 11)):
             code = payload[position]
             if code == 0x40:
@@ -313,7 +313,7 @@ def _properties(payload: bytes, start: int) -> Sequence[Any]:
             else:
                 value, position = decode(payload, position)
                 values[place] = value if place == 8 else _text(value)
-    except (DecodeError, UnicodeDecodeError, IndexError):
+    except (DecodeError, UnicodeDecodeError, IndexError, struct.error):
         return _NO_PROPERTIES
     return values
 
@@ -401,6 +401,11 @@ def _read_unusual(payload: bytes) -> tuple[Any, ...]:
 
 
 _BODIES: Final = {"amqp:data:binary": DATA, "amqp:amqp-sequence:list": SEQUENCE, "amqp:amqp-value:*": VALUE}
+
+
+def _instant(ms: int | None) -> int | None:
+    """Give a time, null for what is in no year from 1 to 9999: senders write what they like."""
+    return ms if ms is not None and _TIME_MS_MIN <= ms <= _TIME_MS_MAX else None
 
 
 def _integer(value: Any) -> int | None:
