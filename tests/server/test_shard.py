@@ -119,6 +119,23 @@ def test_a_delivery_for_a_connection_that_was_closed_meanwhile_is_available_agai
     asyncio.run(test())
 
 
+def test_event_rows_that_are_not_there_take_no_commits_to_forget() -> None:
+    """Capture may have been off for millions of batches between two that are exported. Req: X-03"""
+
+    async def test() -> None:
+        shard, _ = await started()
+        for no in (1, 2, 900_000):
+            shard.event_backlog.add(no, 100)
+        shard.forget_events(899_999)
+        await shard.catch_up()
+        frames = [frame async for frame in shard._store.load()]
+        assert len(frames) < 5
+        assert shard.event_backlog.first_no == 900_000
+        await shard.stop()
+
+    asyncio.run(test())
+
+
 def test_connections_that_wait_for_no_body_are_not_asked_when_one_arrives() -> None:
     """Req: T-08. Work for each body that is read, not for each connection that is open."""
 

@@ -218,6 +218,13 @@ class Engine:
             self._closed_rows[self._row_no] = self._row_payloads
             self._row = None
 
+    def skip_events(self, first_no: int | None) -> None:
+        """Take note that event rows before this one are not there, None = none at all; no batch is in flight.
+        Whoever turned capture off for long has millions of batches without one."""
+        exported_to = self.events_exported_to
+        gone_to = exported_to if first_no is None else min(first_no - 1, exported_to)
+        self._events_dropped_to = max(self._events_dropped_to, gone_to)
+
     # Batches out, effects back
 
     def take_batch(self, now_ms: int) -> Batch | None:

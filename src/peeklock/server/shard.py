@@ -207,6 +207,7 @@ class Shard:
             return  # its end comes here again
         now = self.now_ms()
         self._advance(now)
+        engine.skip_events(self._store.event_backlog.first_no)
         batch = engine.take_batch(now)
         if batch is None:
             self._rest()
