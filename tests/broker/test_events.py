@@ -97,8 +97,10 @@ def test_a_broken_connection_is_told_of(broker: Broker) -> None:
 def test_a_dead_letter_goes_on_under_its_number(broker: Broker) -> None:
     """Req: X-03"""
     broker.send()
-    broker.dead_letter(delivered(broker), reason="no such customer")
+    delivery = delivered(broker)
+    broker.dead_letter(delivery, reason="no such customer")
     left = last(broker, EventType.DEAD_LETTERED)
+    assert left.lock_token == delivery.lock_token
     assert (left.reason, left.related_entity, left.related_number) == ("no such customer", DEAD, 1)
     broker.complete(broker.receive_dead()[0], queue_id=5)
     assert told(broker)[2:] == [
@@ -112,8 +114,10 @@ def test_a_dead_letter_goes_on_under_its_number(broker: Broker) -> None:
 def test_deferral_and_what_is_deleted_as_it_is_received(broker: Broker) -> None:
     """Req: X-03"""
     broker.send()
-    broker.defer(delivered(broker))
+    delivery = delivered(broker)
+    broker.defer(delivery)
     assert last(broker, EventType.DEFERRED).state == MessageState.ACTIVE
+    assert last(broker, EventType.DEFERRED).lock_token == delivery.lock_token
     broker.receive_deferred(1, deletes=True)
     given = last(broker, EventType.DELIVERED)
     assert (given.state, given.lock_token) == (MessageState.DEFERRED, None)

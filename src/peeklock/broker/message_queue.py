@@ -242,12 +242,18 @@ class MessageQueue:
         changes: list[Change],
         effects: list[Effect],
         why: EventType = EventType.DEAD_LETTERED,
+        token: bytes | None = None,
     ) -> None:
-        """Move a stored message that is not locked to the dead-letter queue, or to where that forwards."""
+        """Move a stored message that is not locked to the dead-letter queue, or to where that forwards.
+
+        Args:
+            why: what is recorded of it.
+            token: of the lock that was given up for it, when a receiver asked.
+        """
         dead_letters = self.dead_letters
         assert dead_letters is not None
         if self.shared.events is not None:
-            self.shared.events.dead_lettered(why, self, message, overlay, dead_letters.name)
+            self.shared.events.dead_lettered(why, self, message, overlay, dead_letters.name, token)
         self.remove(message, changes)
         moved = message.moved()
         moved.overlay = overlay
@@ -380,10 +386,10 @@ class MessageQueue:
             self.forward_stored_from(message.position)  # a dead letter that somebody had
         self.note_expiry(message)
 
-    def set_deferred(self, message: Message, changes: list[Change]) -> None:
-        """Set a message aside until it is asked for by number (L-10)."""
+    def set_deferred(self, message: Message, changes: list[Change], token: bytes) -> None:
+        """Set a message aside until it is asked for by number (L-10); it was locked with this token."""
         if self.shared.events is not None:
-            self.shared.events.message(EventType.DEFERRED, self, message)
+            self.shared.events.message(EventType.DEFERRED, self, message, token=token)
         if message.state is ACTIVE:
             self.active.remove(message.position)
             message.state = DEFERRED

@@ -225,11 +225,17 @@ class Recorder:
         )
 
     def dead_lettered(
-        self, kind: EventType, queue: MessageQueue, message: Message, overlay: bytes | None, to: str | None
+        self,
+        kind: EventType,
+        queue: MessageQueue,
+        message: Message,
+        overlay: bytes | None,
+        to: str | None,
+        token: bytes | None = None,
     ) -> None:
         """A message leaves its queue as a dead letter; its properties say why."""
         reason = None if overlay is None else dead_letter_reason(overlay)
-        self.message(kind, queue, message, reason, to, message.sequence_number if to else 0)
+        self.message(kind, queue, message, reason, to, message.sequence_number if to else 0, token)
 
     def delivered(
         self,

@@ -52,7 +52,7 @@ def defer(
     lock.queue.end(lock)
     if overlay is not None:
         lock.message.overlay = overlay
-    lock.queue.set_deferred(lock.message, changes)
+    lock.queue.set_deferred(lock.message, changes, lock.token)
 
 
 def dead_letter(
@@ -75,7 +75,7 @@ def dead_letter(
         _dead_letter_too_large(lock, now_ms, changes, effects)
         return
     lock.queue.end(lock)
-    lock.queue.dead_letter(lock.message, overlay, now_ms, changes, effects)
+    lock.queue.dead_letter(lock.message, overlay, now_ms, changes, effects, token=lock.token)
 
 
 def require_dead_lettering(lock: Lock) -> None:
@@ -114,4 +114,4 @@ def _dead_letter_too_large(lock: Lock, now_ms: int, changes: list[Change], effec
     overlay = overlays.with_reason(
         lock.message.overlay, "HeaderSizeExceeded", "The size quota for this stream has been exceeded."
     )
-    lock.queue.dead_letter(lock.message, overlay, now_ms, changes, effects)
+    lock.queue.dead_letter(lock.message, overlay, now_ms, changes, effects, token=lock.token)
