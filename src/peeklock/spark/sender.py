@@ -17,7 +17,7 @@ from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, Source, Target
 from peeklock.amqp.serial import ids_in_range
 from peeklock.amqp.types import Role
-from peeklock.spark.errors import MESSAGE_SIZE_EXCEEDED, SERVER_BUSY, ServiceBusError, refused
+from peeklock.spark.errors import MESSAGE_SIZE_EXCEEDED, SERVER_BUSY, UNAUTHORIZED, ServiceBusError, refused
 from peeklock.spark.links import PROGRESS_S, Link
 
 if TYPE_CHECKING:
@@ -147,6 +147,9 @@ class Sender(Link):
 
     def on_lost(self, error: ServiceBusError) -> None:
         """See `Link`."""
+        if self._under_way and not error.retryable and error.condition != UNAUTHORIZED:
+            # It would be so again, and what came behind it would arrive each time. A token can be made anew.
+            self._failure = self._failure or error
         self._again += self._under_way.values()
         self._under_way.clear()
         self._requeue()
