@@ -87,6 +87,7 @@ def test_a_connection_string_is_read_as_official_clients_do() -> None:
         ("Endpoint=sb://h", "needs either"),
         ("Endpoint=sb://h;SharedAccessKeyName=n;Key=verysecret", "has 'Key'"),
         ("Endpoint=sb://h;SharedAccessKeyName=n;verysecret", "a part without '='"),
+        ("Endpoint=sb://h;SharedAccessKeyName=n;verysecret+0/1=", "a part with an unknown name"),
         (
             "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=verysecret;UseDevelopmentEmulator=1",
             "neither",

@@ -6,6 +6,7 @@ Source: wire contract 1.2.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +23,7 @@ _KEYS: Final = (
     "EntityPath",
     "UseDevelopmentEmulator",
 )
+_NAME: Final = re.compile("[A-Za-z]{1,32}")
 _BY_LOWER: Final = {key.lower(): key for key in _KEYS}
 
 
@@ -59,8 +61,10 @@ class Settings:
             name, separator, value = part.partition("=")  # a key in base64 has `=` at its end
             known = _BY_LOWER.get(name.strip().lower())
             if not separator or known is None:
-                shown = name.strip()[:40] if separator else "a part without '='"
-                raise _wrong(f"has {shown!r}; it may hold {', '.join(_KEYS)}")
+                shown = "a part without '='" if not separator else "a part with an unknown name"
+                if separator and _NAME.fullmatch(name.strip()):
+                    shown = repr(name.strip())  # else it may be a secret whose name is missing
+                raise _wrong(f"has {shown}; it may hold {', '.join(_KEYS)}")
             values[known] = value.strip()
         host, port = _endpoint(values.get("Endpoint", ""))
         plain = values.get("UseDevelopmentEmulator", "false").lower()
