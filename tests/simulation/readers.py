@@ -132,7 +132,8 @@ class Reader(Actor):
             if answer in (CLAIM_NOT_FOUND, CURSOR_NOT_FOUND) and asked.releases:
                 known.clear()
                 return True
-            if answer[1] is not None or self._facts.gone.get((queue_id, cursor), 0) != gone:
+            made_anew = self._facts.made.get((queue_id, cursor, no)) is not claim
+            if answer[1] is not None or made_anew or self._facts.gone.get((queue_id, cursor), 0) != gone:
                 return answer[1] is None
             assert claim is not None
             shown = found["messages"] if answer[0] == 200 else []

@@ -6,6 +6,8 @@ of the lowest room that shows the bug, and leaves here only the seeds that still
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.plan import run_seed
@@ -19,9 +21,21 @@ FOUND = {
     31386: "the checker: a subscription went and another came under its name in one batch",
 }
 
+FOUND_RECORDING = {
+    515: "the checker: a reader asks for a claim of a cursor that is gone, and another has its name and number",
+}
+"""While the broker records events, which has batches of their own."""
+
 
 @pytest.mark.parametrize("seed", sorted(FOUND), ids=lambda seed: f"seed-{seed}")
 def test_a_seed_that_failed_once_passes(seed: int) -> None:
     """Req: R-02, L-16, G-01, A-03"""
     result = run_seed(seed)
+    assert result.failure is None, result.failure
+
+
+@pytest.mark.parametrize("seed", sorted(FOUND_RECORDING), ids=lambda seed: f"seed-{seed}")
+def test_a_seed_that_failed_once_while_recording_passes(seed: int, tmp_path: Path) -> None:
+    """Req: R-02, X-06"""
+    result = run_seed(seed, events=tmp_path)
     assert result.failure is None, result.failure
