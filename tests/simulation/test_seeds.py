@@ -22,7 +22,7 @@ FOUND = {
 }
 
 FOUND_RECORDING = {
-    515: "the checker: a reader asks for a claim of a cursor that is gone, and another has its name and number",
+    515: "the checker: a reader asks for a claim of a cursor that went, and another has its name and number",
 }
 """While the broker records events, which has batches of their own."""
 
