@@ -68,4 +68,9 @@ def prove(events: Path, folder: Path, console: Console) -> list[str]:
                     faults.append(f"peeklock pipeline {job} ended with status {end.code}")
     finally:
         spark.stop()
+    console.print(
+        f"the log and the tables go with the demo's folder; the plot stays: {plot}",
+        highlight=False,
+        soft_wrap=True,
+    )
     return faults

@@ -90,7 +90,7 @@ def _run(jobs: list[Job], folder: Path, console: Console, events: Path | None) -
         faults.append(f"{left} messages are left over in the queue")
     show_result(console, ledger, time.monotonic() - started)
     if events is not None:
-        display.say(f"the broker wrote what happened to {events}; now Spark reads it (some 30 s)")
+        display.say(f"the broker wrote what happened to {events}; now Spark reads it (half a minute)")
         faults += prove(events, folder, console)
     show_verdict(console, faults)
     return int(bool(faults))
