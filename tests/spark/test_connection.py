@@ -268,6 +268,50 @@ def test_nobody_there_is_told_within_the_time_given() -> None:
     assert raised.value.retryable
 
 
+def test_the_pause_between_attempts_is_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that is tried again keeps no other thread from the connection: it may have locks to renew."""
+    text = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
+    made = Connection(Settings.parse(text, timeout_s=0.3))
+    pausing, go_on = threading.Event(), threading.Event()
+
+    def pause(_: float) -> None:
+        pausing.set()
+        go_on.wait(10)
+
+    def ask() -> None:
+        with pytest.raises(ServiceBusError, match="It was tried for"):
+            peek(made, "q")
+
+    monkeypatch.setattr(time, "sleep", pause)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert pausing.wait(10)
+    free = made.lock.acquire(timeout=1)
+    go_on.set()
+    if free:
+        made.lock.release()
+    asking.join()
+    assert free
+
+
+def test_waiting_for_another_thread_costs_no_time_of_a_request(
+    own: Connection, make_queue: MakeQueue
+) -> None:
+    """Else the connection would count as dead, as its peer did not answer in time."""
+    node = own.management(make_queue())
+    body = {"from-sequence-number": Long(0), "message-count": Int(1)}
+    statuses: list[int] = []
+    asking = threading.Thread(target=lambda: statuses.append(node.request(PEEK, body, timeout_s=0.2).status))
+    node.request(PEEK, body)
+    with own.lock:
+        engine = own.engine
+        asking.start()
+        time.sleep(0.4)
+    asking.join()
+    assert statuses == [204]
+    assert own.engine is engine
+
+
 def test_over_tls_only_trusted_certificates_are_taken(tmp_path: Path) -> None:
     from datetime import UTC, datetime
 

@@ -261,7 +261,8 @@ class Connection:
         """Call `attempt(deadline)` until it gives a result, or an error that trying again does not help.
 
         The deadline (`time.monotonic`) of each attempt is `ANSWER_S` away, that of all `timeout_s` (as the
-        settings say if None).
+        settings say if None). The lock is held for each attempt; the pauses between them are others', unless
+        the caller holds it too.
 
         Raises:
             ServiceBusError: the last one.
@@ -270,8 +271,11 @@ class Connection:
         started = time.monotonic()
         pause_s = PAUSES_S[0]
         while True:
+            asked = time.monotonic()
             try:
-                return attempt(min(started + limit_s, time.monotonic() + ANSWER_S))
+                with self.lock:
+                    started += time.monotonic() - asked  # to wait for others is not to try
+                    return attempt(min(started + limit_s, time.monotonic() + ANSWER_S))
             except ServiceBusError as error:
                 if not error.retryable:
                     raise

@@ -208,12 +208,11 @@ class Management(Node):
             self._again(ticket)
             raise error
 
-        with self.connection.lock:
-            try:
-                answer = self.connection.retrying(attempt, timeout_s)
-            except ServiceBusError as error:
-                ticket.error = error  # so that it is not asked any more behind the caller's back
-                raise
+        try:
+            answer = self.connection.retrying(attempt, timeout_s)
+        except ServiceBusError as error:
+            ticket.error = error  # so that it is not asked any more behind the caller's back
+            raise
         if isinstance(answer, ServiceBusError):
             raise answer
         return answer
