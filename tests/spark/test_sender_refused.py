@@ -1,4 +1,4 @@
-"""A broker that answers a transfer with the end of its link: the error is told, and nothing is sent twice."""
+"""Brokers that take no messages: they end the link of a sender, or say nothing. The error is told in time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from peeklock.amqp.connection import Connection as Engine
+from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.events import ConnectionOpened, DeliveryReceived, Event, LinkAttached, SaslInit
 from peeklock.amqp.messaging import Properties, encode_message, scan
-from peeklock.amqp.performatives import AmqpError
+from peeklock.amqp.performatives import Target
 from peeklock.amqp.types import Int, Role, Symbol
+from peeklock.spark import sender as sender_module
 from peeklock.spark.connection import Connection
 from peeklock.spark.errors import MESSAGE_SIZE_EXCEEDED, ServiceBusError
 from peeklock.spark.settings import Settings
@@ -23,9 +25,12 @@ pytestmark = pytest.mark.spark
 
 
 class Peer:
-    """A broker for one connection, which ends a link with each message that comes over it."""
+    """A broker, which ends a link with each message that comes over it, or says nothing to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, credit: int = 100, ends: bool = True) -> None:
+        self._credit = credit
+        self._ends = ends
+        self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.messages = 0
@@ -33,7 +38,12 @@ class Peer:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
-        sock = self._listener.accept()[0]
+        with contextlib.suppress(OSError):
+            while True:
+                self._serve_one(self._listener.accept()[0])
+
+    def _serve_one(self, sock: socket.socket) -> None:
+        self.connections += 1
         engine = Engine("server", container_id="peer", now_ms=0, sasl_mechanisms=("ANONYMOUS",))
         with contextlib.suppress(OSError):
             while data := sock.recv(65536):
@@ -50,7 +60,8 @@ class Peer:
         elif isinstance(event, LinkAttached):
             engine.accept_link(event.channel, event.handle)
             if event.role is Role.SENDER:
-                engine.flow(event.channel, event.handle, 100)
+                about_tokens = isinstance(event.target, Target) and event.target.address == "$cbs"
+                engine.flow(event.channel, event.handle, 100 if about_tokens else self._credit)
             else:
                 self._answers = event.handle
         elif isinstance(event, DeliveryReceived):
@@ -64,11 +75,19 @@ class Peer:
                 engine.send(event.channel, self._answers, b"1", accepted, settled=True)
             else:
                 self.messages += 1
-                error = AmqpError(Symbol(MESSAGE_SIZE_EXCEEDED), "too large for this peer")
-                engine.detach(event.channel, event.handle, error)
+                if self._ends:
+                    error = AmqpError(Symbol(MESSAGE_SIZE_EXCEEDED), "too large for this peer")
+                    engine.detach(event.channel, event.handle, error)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+
+def connected(peer: Peer, timeout_s: float) -> Connection:
+    key = "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
+    return Connection(Settings.parse(key.replace("0.0.1;", f"0.0.1:{peer.port};"), timeout_s=timeout_s))
 
 
 @pytest.fixture
@@ -79,9 +98,7 @@ def peer() -> Iterator[Peer]:
 
 
 def test_a_message_that_ends_its_link_is_sent_once(peer: Peer) -> None:
-    key = "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
-    settings = Settings.parse(key.replace("0.0.1;", f"0.0.1:{peer.port};"), timeout_s=2)
-    connection = Connection(settings)
+    connection = connected(peer, 2)
     sender = connection.sender("orders")
     assert sender.message_bytes_max == 0  # the link is open
     sender.send(encode_message(data=b"x"))
@@ -90,3 +107,29 @@ def test_a_message_that_ends_its_link_is_sent_once(peer: Peer) -> None:
     assert refused.value.condition == MESSAGE_SIZE_EXCEEDED
     assert peer.messages == 1
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("credit", "waited_for"), [(0, "credit from the broker, so none was sent"), (100, "its outcome")]
+)
+def test_a_broker_that_never_says_a_word_is_given_up(
+    credit: int, waited_for: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens each link that is asked for: the limit is that of all attempts."""
+    monkeypatch.setattr(sender_module, "PROGRESS_S", 0.3)
+    peer = Peer(credit=credit, ends=False)
+    connection = connected(peer, 1)
+    sender = connection.sender("orders")
+    before = time.monotonic()
+    with pytest.raises(ServiceBusError) as late:
+        sender.send(encode_message(data=b"x"))
+    assert 0.9 < time.monotonic() - before < 5
+    text = str(late.value)
+    assert f"127.0.0.1:{peer.port}/orders: of 1 messages none was taken within 1 s" in text
+    assert f"waited for {waited_for}" in text
+    assert peer.connections > 1
+    assert bool(peer.messages) == bool(credit)
+    with pytest.raises(ServiceBusError, match="none was taken"):
+        sender.send(encode_message(data=b"y"))
+    connection.close()
+    peer.close()

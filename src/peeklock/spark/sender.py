@@ -17,7 +17,14 @@ from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, Source, Target
 from peeklock.amqp.serial import ids_in_range
 from peeklock.amqp.types import Role
-from peeklock.spark.errors import MESSAGE_SIZE_EXCEEDED, SERVER_BUSY, UNAUTHORIZED, ServiceBusError, refused
+from peeklock.spark.errors import (
+    MESSAGE_SIZE_EXCEEDED,
+    SERVER_BUSY,
+    TIMEOUT,
+    UNAUTHORIZED,
+    ServiceBusError,
+    refused,
+)
 from peeklock.spark.links import PROGRESS_S, Link
 
 if TYPE_CHECKING:
@@ -250,11 +257,21 @@ class Sender(Link):
             raise self._failure
 
     def _wait_for(self, count_max: int, bytes_max: int) -> None:
-        """Wait until no more than this is under way."""
+        """Wait until no more than this is under way; give up when nothing is heard of any of it for as long
+        as an operation may take, however often it was sent meanwhile."""
+        limit_s = self.connection.settings.timeout_s
+        heard, heard_at, waited_for = self._heard, time.monotonic(), "the link to open"
         while (self._count > count_max or self._bytes > bytes_max) or (self._queue and not self.is_open):
             self._check()
+            now = time.monotonic()
+            if self._heard != heard:
+                heard, heard_at = self._heard, now
+            left_s = heard_at + limit_s - now
+            if left_s <= 0:
+                self._failure = self._overdue(waited_for, now - heard_at)
+                raise self._failure
             try:
-                self.connection.retrying(self.open)
+                self.connection.retrying(self.open, left_s)
             except ServiceBusError as error:
                 self._failure = error
                 raise
@@ -264,16 +281,30 @@ class Sender(Link):
                     self.connection.exchange(pause_s)
                     continue
                 self._pump()
-                before = self._settled, self._pause_until
+                waited_for = "its outcome" if self._under_way else "credit from the broker, so none was sent"
                 self.connection.wait(
-                    partial(self._moved_on, before), time.monotonic() + PROGRESS_S, self.entity
+                    partial(self._moved_on, self._heard),
+                    min(heard_at + limit_s, time.monotonic() + PROGRESS_S),
+                    self.entity,
                 )
             except ServiceBusError as error:
                 if not error.retryable:
                     raise
 
+    def _overdue(self, waited_for: str, spent_s: float) -> ServiceBusError:
+        text = (
+            f"of {self._count} messages none was taken within {spent_s:.0f} s (option operationTimeout); "
+            f"waited for {waited_for}. What was sent may be there all the same; see the broker's log"
+        )
+        return refused(TIMEOUT, text, host=self.connection.host, entity=self.entity)
+
+    @property
+    def _heard(self) -> tuple[int, float]:
+        """Changes with each outcome."""
+        return self._settled, self._pause_until
+
     def _moved_on(self, before: tuple[int, float]) -> bool:
-        return (self._settled, self._pause_until) != before or not self.is_open
+        return self._heard != before or not self.is_open
 
 
 def encode_batch(payloads: list[bytes]) -> bytes:
