@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -44,6 +45,44 @@ def test_serve_loads_nothing_of_the_jobs() -> None:
     code = "import sys, peeklock.cli; print([name for name in sys.modules if 'pipeline' in name])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["lives", "--from", "x", "--to", "y"], 1),
+        (["metrics", "--from", "x", "--to", "y"], 1),
+        (["deadletters", "--from", "x"], 1),
+        (["audit", "--from", "x"], 2),
+        (["capture", "--entity", "q", "--to", "y"], 1),
+        (["replay", "--from", "x", "--entity", "q"], 1),
+        (["resubmit", "--entity", "q"], 1),
+    ],
+)
+def test_a_job_without_spark_says_how_to_get_it(arguments: list[str], status: int) -> None:
+    done = without_spark(*arguments)
+    assert done.returncode == status, done.stderr
+    assert re.fullmatch(
+        r"peeklock: Spark is not installed .*: run pip install 'peeklock\[spark\]'\n", done.stderr
+    )
+
+
+def test_release_does_without_spark() -> None:
+    done = without_spark("release", "--entity", "q", "--connection-string", "nonsense")
+    assert done.returncode == 1
+    assert re.fullmatch(r"peeklock: .*connectionString.*\n", done.stderr)
+
+
+def without_spark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None; "
+    code += "from peeklock.cli import main; main(['pipeline', *sys.argv[1:]])"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SERVICEBUS_CONNECTION_STRING": "not looked at"},
+    )
 
 
 @pytest.mark.parametrize("name", sorted(pipeline.commands))

@@ -126,23 +126,26 @@ def lives(run: LogRun) -> None:
     A whole run also tells the lives that are still open. --stream and --once tell a life when it has ended.
     Exit status: 0 written, 1 not.
     """
-    from peeklock.pipeline import lives as job
-    from peeklock.pipeline import plots
+    with on_spark(run.master, run.conf) as (spark, console):
+        from peeklock.pipeline import lives as job
+        from peeklock.pipeline import plots
 
-    def draw(table: DataFrame, path: Path) -> None:
-        plots.draw_queues(plots.steps_of_lives(table), path)
+        def draw(table: DataFrame, path: Path) -> None:
+            plots.draw_queues(plots.steps_of_lives(table), path)
 
-    _run_on_log(
-        run,
-        "lives",
-        job.advance_lives,
-        "enqueued_date",
-        [
-            ("How lives ended", job.summarise_ends),
-            ("How long they took, ms", job.summarise_times),
-        ],
-        draw,
-    )
+        _run_on_log(
+            spark,
+            console,
+            run,
+            "lives",
+            job.advance_lives,
+            "enqueued_date",
+            [
+                ("How lives ended", job.summarise_ends),
+                ("How long they took, ms", job.summarise_times),
+            ],
+            draw,
+        )
 
 
 @pipeline.command()
@@ -154,20 +157,23 @@ def metrics(run: LogRun) -> None:
     when the log has passed it.
     Exit status: 0 written, 1 not.
     """
-    from peeklock.pipeline import metrics as job
-    from peeklock.pipeline import plots
+    with on_spark(run.master, run.conf) as (spark, console):
+        from peeklock.pipeline import metrics as job
+        from peeklock.pipeline import plots
 
-    _run_on_log(
-        run,
-        "metrics",
-        job.advance_metrics,
-        "minute_date",
-        [
-            ("What passed", job.summarise_flow),
-            ("Highest of any minute (times in ms)", job.summarise_peaks),
-        ],
-        plots.draw_minutes,
-    )
+        _run_on_log(
+            spark,
+            console,
+            run,
+            "metrics",
+            job.advance_metrics,
+            "minute_date",
+            [
+                ("What passed", job.summarise_flow),
+                ("Highest of any minute (times in ms)", job.summarise_peaks),
+            ],
+            plots.draw_minutes,
+        )
 
 
 @pipeline.command()
@@ -182,15 +188,14 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
     are looked through, and nothing in them is changed.
     Exit status: 0 done, 1 not.
     """
-    from peeklock.pipeline import deadletters as job
-    from peeklock.pipeline import plots
-
     if source is None and not (connection_string and given["entities"]):
         raise click.UsageError(
             "say where to look: --from LOG, or --connection-string and at least one --entity."
         )
     if target is None and (given["stream"] or given["once"] or given["plot"]):
         raise click.UsageError("--stream, --once and --plot need --to DIR.")
+    if source is None and (given["stream"] or given["once"]):
+        raise click.UsageError("--stream and --once follow the event log: give --from LOG.")
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
         run = LogRun(
             source=source or "",
@@ -198,23 +203,25 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
             **{**given, "no_plot": given["no_plot"] or target is None},
         )
         run.check()
-        shown = [("Dead letters", job.triage)]
-        if source is not None:
-            _run_on_log(
-                run,
-                "deadletters",
-                job.advance_deadletters,
-                "dead_lettered_date",
-                shown,
-                plots.draw_dead_letters,
-            )
-            return
-        if run.stream or run.once:
-            raise click.UsageError("--stream and --once follow the event log: give --from LOG.")
-        assert connection_string is not None
         with on_spark(run.master, run.conf) as (spark, console):
+            from peeklock.pipeline import deadletters as job
+            from peeklock.pipeline import plots
             from peeklock.pipeline.running import Table, write_whole
 
+            shown = [("Dead letters", job.triage)]
+            if source is not None:
+                _run_on_log(
+                    spark,
+                    console,
+                    run,
+                    "deadletters",
+                    job.advance_deadletters,
+                    "dead_lettered_date",
+                    shown,
+                    plots.draw_dead_letters,
+                )
+                return
+            assert connection_string is not None
             table = Table(run.target, run.sink_format)
             rows = job.as_dead_letters(job.browse_dead_letters(spark, connection_string, run.entities))
             write_whole(spark, rows, table, date="enqueued_date", overwrite=run.overwrite)
@@ -285,6 +292,8 @@ def audit(
 
 
 def _run_on_log(
+    spark: SparkSession,
+    console: Console,
     run: LogRun,
     name: str,
     job: Any,
@@ -292,43 +301,42 @@ def _run_on_log(
     summaries: Sequence[Summary],
     draw: Callable[[DataFrame, Path], None],
 ) -> None:
-    with on_spark(run.master, run.conf) as (spark, console):
-        from peeklock.pipeline.display import TaskProgress
-        from peeklock.pipeline.running import Table, run_batch, run_stream
+    from peeklock.pipeline.display import TaskProgress
+    from peeklock.pipeline.running import Table, run_batch, run_stream
 
-        errors = Console(stderr=True)
+    errors = Console(stderr=True)
 
-        def tell(text: str) -> None:
-            errors.print(text, highlight=False, markup=False, soft_wrap=True)
+    def tell(text: str) -> None:
+        errors.print(text, highlight=False, markup=False, soft_wrap=True)
 
-        table = Table(run.target, run.sink_format)
-        with TaskProgress(spark, errors):
-            if run.stream or run.once:
-                run_stream(
-                    spark,
-                    job,
-                    name,
-                    run.source,
-                    table,
-                    date=date,
-                    checkpoint=run.checkpoint or run.target.rstrip("/") + "/_checkpoint",
-                    once=run.once,
-                    entities=run.entities,
-                    tell=tell,
-                    stop=stopped_by_signals(),
-                )
-            else:
-                run_batch(
-                    spark,
-                    job,
-                    run.source,
-                    table,
-                    date=date,
-                    overwrite=run.overwrite,
-                    entities=run.entities,
-                    tell=tell,
-                )
-        _show(spark, console, table, summaries, draw, run.picture())
+    table = Table(run.target, run.sink_format)
+    with TaskProgress(spark, errors):
+        if run.stream or run.once:
+            run_stream(
+                spark,
+                job,
+                name,
+                run.source,
+                table,
+                date=date,
+                checkpoint=run.checkpoint or run.target.rstrip("/") + "/_checkpoint",
+                once=run.once,
+                entities=run.entities,
+                tell=tell,
+                stop=stopped_by_signals(),
+            )
+        else:
+            run_batch(
+                spark,
+                job,
+                run.source,
+                table,
+                date=date,
+                overwrite=run.overwrite,
+                entities=run.entities,
+                tell=tell,
+            )
+    _show(spark, console, table, summaries, draw, run.picture())
 
 
 def _show(

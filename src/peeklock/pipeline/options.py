@@ -183,20 +183,22 @@ def session(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
 
 def plain(failure: Exception) -> str | None:
     """Return what to tell people of a failure of theirs or the world's; None for a bug of ours."""
+    from peeklock.spark.errors import OptionError, ServiceBusError
     from peeklock.spark.java import JavaMissing
     from peeklock.spark.session import SparkMissing
 
-    if isinstance(failure, SparkMissing | JavaMissing):
+    if isinstance(failure, SparkMissing | JavaMissing | OptionError | ServiceBusError):
         return str(failure)
+    if sys.modules.get("pyspark") is None:  # `release` does without, and then nothing of Spark's can fail
+        return None
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     from peeklock.pipeline.audit_log import AuditInput
     from peeklock.pipeline.events import LogError, damage
     from peeklock.pipeline.running import JobError
-    from peeklock.spark.errors import OptionError, ServiceBusError
 
-    if isinstance(failure, AuditInput | LogError | JobError | OptionError | ServiceBusError):
+    if isinstance(failure, AuditInput | LogError | JobError):
         return str(failure)
     if isinstance(failure, PySparkException | Py4JJavaError):
         return damage(failure) or _said_by_us(str(failure)) or _first_lines(str(failure))
