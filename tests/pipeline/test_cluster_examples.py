@@ -59,6 +59,7 @@ def test_a_job_runs_under_spark_submit(log: pa.Table, tmp_path: Path) -> None:
     assert pq.ParquetDataset(tmp_path / "metrics").read().num_rows == len(fold_minutes(log))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)  # two starts of a Spark with a catalog, 20 s each on an idle machine
 def test_the_declared_pipeline_adds_what_is_new(log: pa.Table, tmp_path: Path) -> None:
     """Req: X-04"""
