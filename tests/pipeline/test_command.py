@@ -194,6 +194,55 @@ def test_a_damaged_segment_is_named_and_not_skipped(
 
 
 @pytest.mark.spark
+def test_standard_error_holds_our_lines_alone(tmp_path: Path) -> None:
+    """In a process of its own, whose Java and Python workers would write there too."""
+    paths = write_segments(tmp_path / "log", make_log(messages=1_500, seed=8), rows=2_000)
+    data = bytearray(paths[1].read_bytes())
+    data[30_000] ^= 1
+    paths[1].write_bytes(data)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "peeklock.pipeline", "lives", "--from", tmp_path / "log"),
+            *("--to", tmp_path / "out", "--no-plot"),
+            *("--master", "local[1]", "--conf", "spark.driver.memory=1g"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    progress, told = done.stderr.splitlines()
+    assert progress.startswith("3 segments, batches 1 to")
+    assert told.startswith(f"peeklock: segment {paths[1]} is damaged")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("nonsense = 3", "name `nonsense` cannot be resolved"),
+        ("entity = = 3", "Syntax error at or near '='"),
+        ("entity", "Filter expression"),
+    ],
+)
+def test_a_condition_that_spark_refuses_is_told_in_a_line(
+    spark: Any, tmp_path: Path, where: str, told: str
+) -> None:
+    log = make_log(messages=60, seed=2, bodies=True, topics=(), session_entities=())
+    write_segments(tmp_path / "log", log)
+    result = run(
+        *("replay", "--from", tmp_path / "log", "--entity", "q", "--where", where),
+        *("--dry-run", "--connection-string", "not looked at"),
+    )
+    assert result.exit_code == 1
+    ours = [line for line in result.output.splitlines() if line.startswith("peeklock: ")]
+    assert len(ours) == 1
+    assert ours[0].startswith(f"peeklock: --where {where!r}: ")
+    assert told in ours[0]
+    assert "SQLSTATE" not in ours[0]
+
+
+@pytest.mark.spark
 def test_missing_segments_are_told(spark: Any, tmp_path: Path) -> None:
     paths = write_segments(tmp_path / "log", make_log(messages=1_500, seed=8), rows=2_000)
     paths[1].unlink()

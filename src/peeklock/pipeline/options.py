@@ -6,9 +6,12 @@ imported when a job runs, so that help is quick and works without it.
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +30,8 @@ LOCAL_PARTITIONS = "16"
 """Of a shuffle on one machine: Spark's 200 are for clusters, and cost more than the work of a small log."""
 WIDTH = 110
 """Of what goes to no terminal, in characters."""
+SPARK_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Of pyspark, in this process: they write each error that it raises as JSON too."""
 
 
 def _conf_settings(
@@ -173,12 +178,44 @@ def session(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
         found = SparkSession.getActiveSession()
     if master.startswith("local"):
         conf = {"spark.sql.shuffle.partitions": LOCAL_PARTITIONS, **conf}
-    spark = spark_session("peeklock pipeline", master, **conf)
+    if found is not None:
+        yield found
+        return
+    with _hushed():
+        spark = spark_session("peeklock pipeline", master, **conf)
     try:
         yield spark
     finally:
-        if found is None:
-            spark.stop()
+        spark.stop()
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Keep standard error for our own lines, while a Java is started within.
+
+    Java, and what it starts, inherits a file that is dropped: Spark tells in traces over pages, of each task
+    that failed, what it also raises here. Who has a logging configuration for Spark gets what it says, and so
+    does who runs spark-submit, which has started its Java. If nothing comes up, what was said is passed on.
+    """
+    configured = "log4j2.configurationFile" in os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if configured or "PYSPARK_GATEWAY_PORT" in os.environ:
+        yield
+        return
+    for name in SPARK_LOGGERS:
+        logging.getLogger(name).disabled = True
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        errors = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(errors, said.read())
+            raise
+        finally:
+            os.dup2(errors, 2)
+            os.close(errors)
 
 
 def plain(failure: Exception) -> str | None:
@@ -212,5 +249,6 @@ def _said_by_us(text: str) -> str | None:
 
 
 def _first_lines(text: str) -> str:
-    """Cut the stack traces off what Spark says."""
-    return re.split(r"\n\s*(?:at |JVM stacktrace|Driver stacktrace|== SQL ==)", text)[0].strip()
+    """Cut the stack traces off what Spark says, and make one line of the rest."""
+    said = re.split(r"\n\s*(?:at |JVM stacktrace|Driver stacktrace|== SQL ==)", text)[0]
+    return " ".join(said.split())

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spa
 
 from peeklock.pipeline.events import find_segments, read_events
 from peeklock.pipeline.files import Files
-from peeklock.pipeline.running import JobError
+from peeklock.pipeline.running import JobError, rows_where
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,8 +93,7 @@ def _from_events(spark: SparkSession, source: str, where: str | None, limit: int
 
 
 def _chosen(rows: DataFrame, where: str | None, limit: int | None, time: str) -> DataFrame:
-    if where is not None:
-        rows = rows.where(where)
+    rows = rows_where(rows, where)
     if limit is not None:
         rows = rows.orderBy(time).limit(limit)
     return rows

@@ -114,11 +114,12 @@ def choose(
     dead_letters: DataFrame, reasons: tuple[str, ...], where: str | None, limit: int | None
 ) -> DataFrame:
     """Return those of the messages in a dead-letter queue that are meant."""
+    from peeklock.pipeline.running import rows_where
+
     chosen = dead_letters
     if reasons:
         chosen = chosen.where(chosen.deadLetterReason.isin(*reasons))
-    if where is not None:
-        chosen = chosen.where(where)
+    chosen = rows_where(chosen, where)
     return chosen if limit is None else chosen.orderBy("sequenceNumber").limit(limit)
 
 

@@ -15,12 +15,13 @@ earlier attempt left there, and reads what the batch before it carried:
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation has
 
 from peeklock.pipeline.events import find_segments, holes, read_events, stream_events
@@ -37,6 +38,22 @@ KEPT_BATCHES = 2
 
 class JobError(Exception):
     """A job cannot run as asked; the text says why and what to do."""
+
+
+def rows_where(rows: DataFrame, where: str | None) -> DataFrame:
+    """Return the rows for which the option --where holds; without it all.
+
+    Raises:
+        JobError: Spark does not take the condition.
+    """
+    if where is None:
+        return rows
+    try:
+        return rows.where(where)
+    except AnalysisException as failure:  # of which a wrong syntax is one
+        said = re.split(r"\s*SQLSTATE|\n", str(failure).strip())[0]
+        said = re.sub(r"^\[[A-Z0-9_.]+\] ", "", said)
+        raise JobError(f"--where {where!r}: {said}") from None
 
 
 class LogJob(Protocol):
