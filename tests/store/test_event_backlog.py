@@ -41,6 +41,17 @@ def test_what_a_store_has_at_its_start_counts() -> None:
     assert backlog.size_bytes == 100 + 2 * EMPTY_ROW_BYTES
 
 
+def test_when_all_events_are_exported_the_size_is_exact() -> None:
+    """Req: X-03. What is left has nothing in it, whatever stood before it."""
+    backlog = EventBacklog([(1, 9_000), (2, 500), *((no, EMPTY_ROW_BYTES) for no in range(3, 13))])
+    backlog.drop_to(1)
+    assert 0 < backlog.size_bytes < 9_670
+    backlog.drop_to(2)
+    assert (len(backlog), backlog.size_bytes) == (10, 10 * EMPTY_ROW_BYTES)
+    backlog.drop_to(5)
+    assert (len(backlog), backlog.size_bytes) == (7, 7 * EMPTY_ROW_BYTES)
+
+
 def test_a_long_backlog_takes_little_memory() -> None:
     """Req: X-03. A hundred thousand commits of a message each: 128 bytes a row would be 13 MB."""
     tracemalloc.start()

@@ -26,6 +26,8 @@ class _Group:
     first_no: int
     last_no: int
     size_bytes: int
+    last_full_no: int
+    """Number of the newest that holds events, 0 when none does."""
 
 
 class EventBacklog:
@@ -37,7 +39,8 @@ class EventBacklog:
         self._groups: deque[_Group] = deque()
         self._count = 0
         self.size_bytes = 0
-        """Of the rows together. When a part of a group was dropped, its rows count as equally large."""
+        """Of the rows together. When a part of a group was dropped, its rows count as equally large, but for
+        the empty ones at its end: once all events are exported it is exact."""
         self.last_full_no = 0
         """Number of the newest row that holds events, also when it is gone; 0 when there was none."""
         for no, size_bytes in rows:
@@ -64,6 +67,7 @@ class EventBacklog:
 
     def add(self, no: int, size_bytes: int) -> None:
         """A row was written."""
+        full_no = no if size_bytes > EMPTY_ROW_BYTES else 0
         newest = self._groups[-1] if self._groups else None
         if (
             newest is not None
@@ -72,12 +76,12 @@ class EventBacklog:
         ):
             newest.last_no = no
             newest.size_bytes += size_bytes
+            newest.last_full_no = full_no or newest.last_full_no
         else:
-            self._groups.append(_Group(no, no, size_bytes))
+            self._groups.append(_Group(no, no, size_bytes, full_no))
         self._count += 1
         self.size_bytes += size_bytes
-        if size_bytes > EMPTY_ROW_BYTES:
-            self.last_full_no = no
+        self.last_full_no = full_no or self.last_full_no
 
     def drop_to(self, no: int) -> None:
         """The rows up to this number are gone."""
@@ -88,9 +92,12 @@ class EventBacklog:
             self.size_bytes -= gone.size_bytes
         if groups and groups[0].first_no <= no:
             oldest = groups[0]
-            count = no - oldest.first_no + 1
-            size_bytes = oldest.size_bytes * count // (oldest.last_no - oldest.first_no + 1)
+            gone_count, left_count = no - oldest.first_no + 1, oldest.last_no - no
+            if no >= oldest.last_full_no:
+                left_bytes = left_count * EMPTY_ROW_BYTES
+            else:
+                left_bytes = oldest.size_bytes * left_count // (gone_count + left_count)
+            self._count -= gone_count
+            self.size_bytes -= oldest.size_bytes - left_bytes
             oldest.first_no = no + 1
-            oldest.size_bytes -= size_bytes
-            self._count -= count
-            self.size_bytes -= size_bytes
+            oldest.size_bytes = left_bytes
