@@ -280,10 +280,32 @@ def serve(
         capture=capture_settings,
     )
     try:
+        if capture is not None and data is not None:
+            _check_capture(capture, data)
         sys.exit(run(settings, PROCESS_STARTED))
     except StartFailed as failure:
         click.echo(f"peeklock: {failure}", err=True)
         sys.exit(1)
+
+
+def _check_capture(folder: Path, data: Path) -> None:
+    """Tell now what else the exporter would say again and again. Raises: StartFailed."""
+    from importlib.util import find_spec
+
+    from peeklock.capture.folder import LogFolder, LogRefused
+    from peeklock.server.app import StartFailed
+
+    if find_spec("pyarrow") is None:
+        raise StartFailed("--capture needs pyarrow, which is not installed: pip install 'peeklock[capture]'")
+    try:
+        LogFolder(folder).check(data)
+    except LogRefused as failure:
+        raise StartFailed(str(failure)) from failure
+    except OSError as failure:
+        raise StartFailed(
+            f"cannot write the event log at {folder}: {failure.strerror or failure} "
+            f"({failure.filename or folder}); name another folder with --capture, or mend this one"
+        ) from failure
 
 
 @main.command()

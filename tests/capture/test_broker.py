@@ -15,7 +15,7 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from peeklock.capture.folder import LOCK_NAME
+from peeklock.capture.folder import LOCK_NAME, LogFolder
 from peeklock.cli import main
 from peeklock.demo.broker import BrokerProcess
 from tests.capture.broker import capturing, counts, health, health_when, wait_for_exporter
@@ -340,6 +340,66 @@ class TestRefusedOptions:
         result = CliRunner().invoke(main, ["serve", *options], terminal_width=200)
         assert result.exit_code == 2
         assert pytest.RaisesExc(ValueError, match=why).matches(ValueError(" ".join(result.output.split())))
+
+
+class TestRefusedAtStart:
+    """What the exporter could only say again and again is told before anything listens. Req: X-03"""
+
+    def start(self, data: Path, log: Path) -> str:
+        """Start a broker, which must be refused; answer the one line that it says."""
+        ports = ["--amqp-port=0", "--http-port=0"]
+        result = CliRunner().invoke(main, ["serve", f"--data={data}", f"--capture={log}", *ports])
+        assert (result.exit_code, result.stdout) == (1, "")
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("peeklock: ")
+        assert not data.exists()
+        return line
+
+    def test_a_folder_that_cannot_be_made_or_written(self, tmp_path: Path, log: Path) -> None:
+        log.write_text("no folder")
+        for folder in (log / "below", Path("/proc/nowrite")):
+            line = self.start(tmp_path / "data", folder)
+            assert f"cannot write the event log at {folder}: " in line
+
+    @pytest.mark.parametrize(
+        ("data", "to", "how"),
+        [
+            ("data", "data", "are the same folder"),
+            ("data", "other/../data", "are the same folder"),
+            ("data", "data/log", "lie one in the other"),
+            ("log/data", "log", "lie one in the other"),
+        ],
+    )
+    def test_log_and_data_that_are_not_apart(self, tmp_path: Path, data: str, to: str, how: str) -> None:
+        line = self.start(tmp_path / data, tmp_path / to)
+        assert f"the event log {tmp_path / to} and the data {tmp_path / data} {how}" in line
+
+    def test_the_log_of_another_store(self, tmp_path: Path, log: Path) -> None:
+        """Also while that one's exporter writes there, which is not disturbed."""
+        (tmp_path / "first").mkdir()
+        folder = LogFolder(log)
+        folder.take(tmp_path / "first", lambda: None)
+        before = sorted(log.iterdir())
+        line = self.start(tmp_path / "second", log)
+        assert f"{log} is the event log of another store than {tmp_path / 'second'}: " in line
+        assert sorted(log.iterdir()) == before
+        LogFolder(log).check(tmp_path / "first")
+        folder.release()
+
+    def test_segments_that_say_not_whose_they_are(self, tmp_path: Path, log: Path) -> None:
+        hour = log / "event_date=2026-11-22" / "event_hour=03"
+        hour.mkdir(parents=True)
+        (hour / f"events-{1:020}-{1:020}.parquet").touch()
+        assert "that says whose" in self.start(tmp_path / "second", log)
+
+    def test_no_pyarrow(self, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        assert "pip install 'peeklock[capture]'" in self.start(tmp_path / "data", log)
+        assert not log.exists()
+
+    def test_what_is_checked_needs_no_pyarrow_in_the_broker(self) -> None:
+        code = "import sys, peeklock.capture.folder; sys.exit('pyarrow' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:

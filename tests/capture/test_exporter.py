@@ -439,8 +439,9 @@ class TestRefusals:
             export(data, log)
 
     def test_no_store(self, tmp_path: Path, log: Path) -> None:
+        (tmp_path / "empty").mkdir()
         with pytest.raises(StoreFailed, match="there is no store"):
-            export(tmp_path, log)
+            export(tmp_path / "empty", log)
 
     def test_a_store_from_before_there_were_events(self, data: Path, log: Path) -> None:
         write_store(data, [EPOCH])

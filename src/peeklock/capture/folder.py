@@ -21,7 +21,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -73,6 +73,21 @@ class LogFolder:
         """The last batch in the log, 0 when it is empty."""
         return self.segments[-1].last_no if self.segments else 0
 
+    def check(self, store: Path) -> None:
+        """Find out whether `take` would refuse, and make the folder; whoever writes there is not disturbed.
+
+        Args:
+            store: the folder of the store whose events are to be written here; it need not be there.
+
+        Raises: LogRefused, OSError.
+        """
+        self._keep_apart(store)
+        self._read_marks(store)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = self.path / f".start-{os.getpid()}.tmp"
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
+        probe.unlink()
+
     def take(self, store: Path, tell_wait: Callable[[], None]) -> None:
         """Wait until no other process writes here, then make ready to.
 
@@ -82,16 +97,17 @@ class LogFolder:
 
         Raises: LogRefused, OSError.
         """
+        self._keep_apart(store)
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if (self.path / MARK_NAME).exists():  # else both marks are just being written
-                self._compare_marks(store)  # the end of another store's would be no help
+                self._read_marks(store)  # the end of another store's would be no help
             tell_wait()
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._compare_marks(store)
+        self._join_marks(store)
         for name in os.listdir(self.path):
             if _LEFTOVER.fullmatch(name):
                 (self.path / name).unlink()
@@ -103,10 +119,19 @@ class LogFolder:
             os.close(self._lock)
             self._lock = None
 
-    def _compare_marks(self, store: Path) -> None:
-        ours, theirs = self.path / MARK_NAME, store / STORE_MARK_NAME
-        log_id, store_id = _read_mark(ours), _read_mark(theirs)
-        if log_id is None and self._find_segments():
+    def _keep_apart(self, store: Path) -> None:
+        log, data = self.path.resolve(), store.resolve()
+        if log == data or data in log.parents or log in data.parents:
+            how = "are the same folder" if log == data else "lie one in the other"
+            raise LogRefused(
+                f"the event log {self.path} and the data {store} {how}: name a folder beside the data with "
+                "--capture"
+            )
+
+    def _read_marks(self, store: Path) -> tuple[str | None, str | None]:
+        """Give the ids of log and store, None = none yet. Raises: LogRefused when they do not go together."""
+        log_id, store_id = _read_mark(self.path / MARK_NAME), _read_mark(store / STORE_MARK_NAME)
+        if log_id is None and next(self._segment_names(), None) is not None:
             raise LogRefused(
                 f"{self.path} has segments of an event log, but no {MARK_NAME} that says whose: "
                 "put it back, or name an empty folder with --capture"
@@ -116,18 +141,26 @@ class LogFolder:
                 f"{self.path} is the event log of another store than {store}: "
                 "name the folder that belongs to it, or an empty one, with --capture"
             )
+        return log_id, store_id
+
+    def _join_marks(self, store: Path) -> None:
+        log_id, store_id = self._read_marks(store)
         if store_id is None:
             store_id = str(uuid.uuid4())
-            _write_mark(theirs, store_id)
+            _write_mark(store / STORE_MARK_NAME, store_id)
         if log_id is None:
-            _write_mark(ours, store_id)
+            _write_mark(self.path / MARK_NAME, store_id)
 
-    def _find_segments(self) -> list[Segment]:
-        segments = []
+    def _segment_names(self) -> Iterator[tuple[Path, int, int]]:
         for path in self.path.glob("event_date=*/event_hour=*/events-*.parquet"):
             if found := _SEGMENT.fullmatch(path.name):
-                segments.append(Segment(int(found[1]), int(found[2]), path, path.stat().st_size))
-        return sorted(segments)
+                yield path, int(found[1]), int(found[2])
+
+    def _find_segments(self) -> list[Segment]:
+        return sorted(
+            Segment(first_no, last_no, path, path.stat().st_size)
+            for path, first_no, last_no in self._segment_names()
+        )
 
     def draft(self, first_no: int) -> Path:
         """Give the name of a segment that is being written."""
