@@ -209,6 +209,8 @@ def test_standard_error_holds_our_lines_alone(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
+        # A session of this process has noted its own logging configuration there.
+        env={name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"},
     )
     assert done.returncode == 1
     progress, told = done.stderr.splitlines()
