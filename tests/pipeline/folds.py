@@ -71,6 +71,7 @@ def fold_minutes(log: pa.Table) -> dict[tuple[str, datetime], dict[str, Any]]:
     """Count for every entity and minute, and keep its depth at the end."""
     minutes: dict[tuple[str, datetime], dict[str, Any]] = {}
     depth: dict[str, int] = defaultdict(int)
+    delivered: set[Key] = set()
     for row in log.to_pylist():
         entity, kind = row["entity"], row["event_type"]
         if entity is None:
@@ -83,5 +84,7 @@ def fold_minutes(log: pa.Table) -> dict[tuple[str, datetime], dict[str, Any]]:
         figures["depth"] = depth[entity]
         figures["sent"] += begins - (kind == "activated")
         figures["bytes_sent"] += row["size_bytes"] * (begins - (kind == "activated"))
-        figures["redelivered"] += kind == "delivered" and row["delivery_count"] > 0
+        if kind == "delivered":
+            figures["redelivered"] += (entity, row["sequence_number"]) in delivered
+            delivered.add((entity, row["sequence_number"]))
     return minutes

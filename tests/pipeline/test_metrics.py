@@ -116,6 +116,51 @@ def test_a_stream_tells_the_minutes_that_are_over(spark: Any, log: pa.Table, tmp
     assert of_minutes(streamed, columns) == of_minutes([row for row in whole if row.minute < last], columns)
 
 
+def test_a_redelivery_is_one_of_the_same_queue(spark: Any, tmp_path: Path) -> None:
+    """A message takes its delivery count along into the dead-letter queue, and is delivered there anew."""
+    hand = Hand()
+    hand.add("enqueued", "jobs", 1)
+    hand.add("delivered", "jobs", 1, lock_token="a")
+    hand.add("abandoned", "jobs", 1, lock_token="a", delivery_count=1)
+    hand.add("delivered", "jobs", 1, lock_token="b", delivery_count=1)
+    hand.add("dead_lettered", "jobs", 1, lock_token="b", delivery_count=2)
+    hand.add("enqueued", "jobs/$deadletterqueue", 1, delivery_count=2)
+    hand.batch += 60
+    hand.add("delivered", "jobs/$deadletterqueue", 1, lock_token="c", delivery_count=2)
+    hand.write(tmp_path / "log")
+    rows = run_whole(spark, tmp_path / "log", tmp_path / "metrics").collect()
+    told = {row.entity: (row.delivered, row.redelivered) for row in rows if row.delivered}
+    assert told == {"jobs": (2, 1), "jobs/$deadletterqueue": (1, 0)}
+
+
+def test_a_stream_knows_first_deliveries_of_what_was_deleted(spark: Any, tmp_path: Path) -> None:
+    hand = Hand()
+    hand.add("enqueued", "jobs", 1)
+    hand.add("delivered", "jobs", 1, lock_token="a")
+    hand.add("entity_deleted", "jobs")
+    hand.add("enqueued", "jobs", 1)
+    hand.add("delivered", "jobs", 1, lock_token="b")
+    for _ in range(2):  # the second time with what ends the minute
+        hand.write(tmp_path / "log")
+        run_stream(
+            spark,
+            advance_metrics,
+            "metrics",
+            str(tmp_path / "log"),
+            Table(str(tmp_path / "stream")),
+            date="minute_date",
+            checkpoint=str(tmp_path / "checkpoint"),
+            once=True,
+            entities=(),
+            tell=lambda _: None,
+        )
+        hand.rows.clear()
+        hand.batch += 60
+        hand.add("enqueued", "jobs", 2)
+    rows = Table(str(tmp_path / "stream")).read_if_there(spark).collect()
+    assert [(row.delivered, row.redelivered) for row in rows] == [(2, 0)]
+
+
 def test_a_deleted_entity_is_empty(spark: Any, tmp_path: Path) -> None:
     hand = Hand()
     for number in range(1, 4):

@@ -5,8 +5,10 @@ know: files, the command line.
 
 Counts belong to the minute of their event. A message's time in queue (from its beginning to the first
 delivery) belongs to the minute of that delivery, its time under lock (of all its deliveries) to the minute in
-which it ended. Both need the life of a message, but only numbers of it: `_spans` groups times by life with
-fixed-width figures, which Spark keeps in a hash map, without the sort that texts would need.
+which it ended. A redelivery is a delivery that is not the first of its life: the count that an event has
+would not do, since a message takes it along into a dead-letter queue. All this needs the life of a message,
+but only numbers of it: `_spans` groups times by life with fixed-width figures, which Spark keeps in a hash
+map, without the sort that texts would need.
 
 A stream tells a minute once, when the log has passed it. What is not told yet (counts, and the spans of lives
 that are open) is carried, and so is the depth.
@@ -72,20 +74,21 @@ def advance_metrics(
     first, ended = F.col("first_ms"), F.col("ended_ms")
     untold = ended.isNull() | (ended >= until_ms) | (first >= until_ms)
     marked = counts.withColumn("newest", newest)
+    place = [*ENTITY, "generation"]
+    living = marked.where("newest").select(*place).distinct()
+    # Spans of an entity that is gone are left out: its name may begin anew, from the same numbers.
+    gone = spans.join(living, place, "left_anti").where(first >= until_ms)
     carry = {
         "counts": marked.where(minute_ms >= until_ms)
         # What came before a deletion counts for its minute, and no more for the depth.
         .withColumn("begun", F.when(F.col("newest"), F.col("begun")).otherwise(0))
         .withColumn("ended", F.when(F.col("newest"), F.col("ended")).otherwise(0))
-        .withColumn("generation", F.lit(0))
         .drop("newest")
+        .join(_firsts(gone, "generation"), [*place, "minute"], "left")
+        .withColumn("redelivered", F.col("redelivered") - F.coalesce("firsts", F.lit(0)))
+        .withColumn("generation", F.lit(0))
         .transform(_summed),
-        # Those of an entity that is gone are left out: its name may begin anew, from the same numbers.
-        "spans": spans.join(
-            marked.where("newest").select(*ENTITY, "generation").distinct(), [*ENTITY, "generation"]
-        )
-        .where(untold)
-        .withColumn("generation", F.lit(0)),
+        "spans": spans.join(living, place).where(untold).withColumn("generation", F.lit(0)),
         "depths": _depths(deep, depths, marked),
         "told": events.sparkSession.createDataFrame([(until_ms,)], "until_ms bigint"),
     }
@@ -134,7 +137,7 @@ def _counts(events: DataFrame) -> DataFrame:
         "forwarded": kind == "forwarded",
         "abandoned": kind == "abandoned",
         "deferred": kind == "deferred",
-        "redelivered": (kind == "delivered") & (F.col("delivery_count") > 0),
+        "redelivered": kind == "delivered",  # less the first of each life, see `_rows`
         "locks_lost": kind == "lock_lapsed",
         "duplicates_dropped": kind == "duplicate_dropped",
         "begun": begins,
@@ -227,14 +230,24 @@ def _rows(deep: DataFrame, spans: DataFrame, told_ms: int, until_ms: int) -> Dat
         F.max_by(F.col("sum") - F.col("lowest"), "generation").alias("depth"),
     )
     first, ended = F.col("first_ms"), F.col("ended_ms")
-    waits = spans.where((first >= told_ms) & (first < until_ms) & F.col("begun_ms").isNotNull())
+    waits = spans.where((first >= told_ms) & (first < until_ms))
     known = (F.col("locks") > 0) & (F.col("locks") == F.col("frees"))
     holds = spans.where((ended >= told_ms) & (ended < until_ms) & known)
+    again = F.col("redelivered") - F.coalesce("firsts", F.lit(0))
     return (
         minutes.join(_shares(waits, first, first - F.col("begun_ms"), "time_in_queue_ms"), on, "left")
+        .join(_firsts(waits), on, "left")
         .join(_shares(holds, ended, F.col("held_ms"), "time_under_lock_ms"), on, "left")
+        .withColumn("redelivered", again)
+        .drop("firsts")
         .withColumn("minute_date", F.to_date("minute"))
     )
+
+
+def _firsts(spans: DataFrame, *more: str) -> DataFrame:
+    """Count the lives whose first delivery was in each minute: those deliveries are none again."""
+    minute = F.date_trunc("minute", F.timestamp_millis("first_ms")).alias("minute")
+    return spans.groupBy(*ENTITY, *more, minute).agg(F.count("*").alias("firsts"))
 
 
 def _shares(spans: DataFrame, at_ms: Column, value: Column, name: str) -> DataFrame:
