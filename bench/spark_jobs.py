@@ -1,0 +1,94 @@
+"""`python -m bench.spark_jobs`: audit and metrics over a long event log, and the sink beside a broker.
+
+Owns: a made-up log of some millions of events, rows of 1 KiB for the sink, a local Spark of two workers. Each
+job is run in a session that has run nothing before: as a user starts it, but without Spark's own start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from bench.spark_browse import QUEUE
+from peeklock.demo.broker import BrokerProcess
+from peeklock.pipeline.audit import Options, run
+from peeklock.pipeline.command import pipeline
+from peeklock.spark.session import spark_session
+from tests.pipeline.synthetic import write_log
+
+AUDIT_S_AIM = 60
+"""For ten million events. Source: figures of the pipeline."""
+
+METRICS_AIM = 200_000
+"""Events a second. Source: figures of the pipeline."""
+
+SINK_AIM = 10_000
+"""Messages a second, acknowledged. Source: figures of the pipeline."""
+
+
+def audit(log: Path, events: int) -> None:
+    """Audit the log; it is clean."""
+    spark = spark_session("audit", "local[2]", **{"spark.driver.memory": "2g"})
+    started = time.perf_counter()
+    verdict = run(spark, Options((str(log),)))
+    seconds = time.perf_counter() - started
+    spark.stop()
+    assert not verdict.findings, verdict
+    print(f"audit of {events} events: {seconds:.1f} s, {seconds / events * 1e7:.1f} s for 10 M "
+          f"(aim {AUDIT_S_AIM})", flush=True)  # fmt: skip
+
+
+def metrics(log: Path, events: int, folder: Path) -> None:
+    """Write the table of figures per minute, without a plot."""
+    spark = spark_session("metrics", "local[2]", **{"spark.driver.memory": "2g"})
+    started = time.perf_counter()
+    arguments = ["metrics", "--from", str(log), "--to", str(folder / "metrics"), "--no-plot"]
+    pipeline.main(arguments, standalone_mode=False)
+    rate = events / (time.perf_counter() - started)
+    spark.stop()
+    print(f"metrics: {rate:,.0f} events/s (aim {METRICS_AIM:,})", flush=True)
+
+
+def sink(folder: Path, messages: int, rounds: int) -> None:
+    """Write a table of bodies of 1 KiB into a queue."""
+    configuration = folder / "broker.json"
+    configuration.write_text(
+        json.dumps({"UserConfig": {"Namespaces": [{"Name": "bench", "Queues": [{"Name": QUEUE}]}]}})
+    )
+    with BrokerProcess(folder, (f"--config={configuration}",)) as broker:
+        spark = spark_session("sink", "local[2]", **{"spark.driver.memory": "1g"})
+        rows = spark.range(messages).selectExpr(
+            "CAST(repeat('x', 1024) AS BINARY) AS body", "CAST(id AS STRING) AS messageId"
+        )
+        for number in range(rounds):
+            started = time.perf_counter()
+            writer = rows.write.format("servicebus").mode("append")
+            writer.options(connectionString=broker.connection_string, entity=QUEUE).save()
+            rate = messages / (time.perf_counter() - started)
+            print(
+                f"sink, round {number + 1}: {rate:,.0f} messages/s acknowledged (aim {SINK_AIM:,})",
+                flush=True,
+            )
+        spark.stop()
+
+
+def main() -> None:
+    """Measure, and print what came out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--log-messages", type=int, default=2_600_000, help="four events each, about")
+    parser.add_argument("--messages", type=int, default=200_000, help="for the sink")
+    parser.add_argument("--rounds", type=int, default=3, help="of the sink")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        events = len(write_log(folder / "log", messages=arguments.log_messages))
+        audit(folder / "log", events)
+        metrics(folder / "log", events, folder)
+        sink(folder, arguments.messages, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
