@@ -380,8 +380,8 @@ class _Log:
         token = self.deliver(lives, at, until=at + LOCK_MS, count=before)
         back = at + self.work(len(lives))
         self.add(event_type, lives, back, token=token, count=count)
-        pause: Array = 1 + self.rng.integers(0, 200, len(lives))
-        return back + pause
+        again: Array = back + 1 + self.rng.integers(0, 200, len(lives))
+        return again
 
     def move(
         self,
