@@ -6,7 +6,7 @@ Owns: what is drawn and how. Must not know: events. Drawn without a display, int
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,9 +92,10 @@ def draw_queues(steps: DataFrame, path: Path) -> None:
         at = [point.at for point in points]
         median = [_seconds(point.time_in_queue_ms_p50) for point in points]
         slow = [_seconds(point.time_in_queue_ms_p99) for point in points]
-        upper.plot(at, median, color=f"C{place}", label=entity, marker=_marker(at))
-        upper.plot(at, slow, color=f"C{place}", linestyle=":", linewidth=1, marker=_marker(at))
-        lower.plot(at, [point.depth for point in points], color=f"C{place}", marker=_marker(at))
+        depth = [point.depth for point in points]
+        upper.plot(at, median, color=f"C{place}", label=entity, **_dots(median))
+        upper.plot(at, slow, color=f"C{place}", linestyle=":", linewidth=1, **_dots(slow))
+        lower.plot(at, depth, color=f"C{place}", **_dots(depth))
     upper.set_yscale("log", subs=[])
     upper.yaxis.set_major_locator(_decades())
     upper.yaxis.set_major_formatter("{x:g}")
@@ -123,7 +124,8 @@ def draw_dead_letters(dead_letters: DataFrame, path: Path) -> None:
     figure, (panel,) = _figure(1)
     for reason in most:
         minutes = [row.minute for row in lines[reason]]
-        panel.plot(minutes, [row.messages for row in lines[reason]], label=reason, marker=_marker(minutes))
+        messages = [row.messages for row in lines[reason]]
+        panel.plot(minutes, messages, label=reason, **_dots(messages))
     panel.set_ylabel("messages a minute")
     panel.set_ylim(bottom=0)
     panel.set_title("Dead letters by reason", loc="left")
@@ -166,5 +168,8 @@ def _seconds(ms: int | None) -> float | None:
     return None if ms is None else max(ms, 1) / 1000
 
 
-def _marker(at: list[datetime]) -> str | None:
-    return "o" if len(at) < 3 else None  # a line of one point cannot be seen
+def _dots(values: Sequence[float | None]) -> dict[str, Any]:
+    """Return how to mark the points that have no neighbour: a line of one point cannot be seen."""
+    there = [False, *(value is not None for value in values), False]
+    alone = [place - 1 for place in range(1, len(there) - 1) if there[place - 1 : place + 2] == [0, 1, 0]]
+    return {"marker": "o", "markersize": 4, "markevery": alone} if alone else {}
