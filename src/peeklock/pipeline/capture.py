@@ -76,9 +76,17 @@ def run_capture(
     rows = reader.load().withColumn(DATE, F.to_date("enqueuedTime"))
     writer = rows.writeStream.format(table.file_format).partitionBy(DATE)
     writer = writer.option("path", table.path).option("checkpointLocation", checkpoint)
+    commits = Files(spark, checkpoint + "/commits")
+    before = _last_number(commits)
     query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start()
     await_end(query, stop)
-    tell(f"captured up to batch {query.lastProgress['batchId']}" if query.lastProgress else "nothing new")
+    last = _last_number(commits)
+    tell("nothing new" if last == before else f"captured up to batch {last}")
+
+
+def _last_number(commits: Files) -> int | None:
+    """Return the last micro-batch whose end Spark noted."""
+    return max((int(name) for name in commits.names() if name.isdecimal()), default=None)
 
 
 def summarise_capture(rows: DataFrame) -> DataFrame:
