@@ -84,6 +84,10 @@ def test_a_queue_goes_into_a_table_and_back_bit_for_bit(
     send(own, source, 50, kind="b")
     second = run(*arguments)
     assert second.exit_code == 0, second.output
+    assert "captured up to batch" in second.output
+    third = run(*arguments)
+    assert (third.exit_code, "nothing new" in third.output) == (0, True)
+    assert "captured up to batch" not in third.output
     table = spark.read.parquet(str(tmp_path / "lake"))
     assert (table.count(), table.select("messageId").distinct().count()) == (350, 350)
     assert list((tmp_path / "lake").glob("enqueued_date=*"))
@@ -91,9 +95,11 @@ def test_a_queue_goes_into_a_table_and_back_bit_for_bit(
         "replay", "--from", tmp_path / "lake", "--entity", target, "--where", "subject = 'b'", "--dry-run"
     )
     assert "50 messages would be sent" in dry.output
+    assert "an entity with duplicate detection drops" in dry.output
     sent = run("replay", "--from", tmp_path / "lake", "--entity", target)
     assert sent.exit_code == 0, sent.output
     assert f"350 messages sent to {target}" in sent.output
+    assert "an entity with duplicate detection drops" in sent.output
     replayed = receive(own, target)
     assert ids(replayed) == sorted([f"a-{n}" for n in range(300)] + [f"b-{n}" for n in range(50)])
     told = [scan(delivery.payload).decode_application_properties() for delivery in replayed]

@@ -25,6 +25,11 @@ from peeklock.pipeline.options import (
 
 NEEDED = "say whom to talk to: --connection-string TEXT, or SERVICEBUS_CONNECTION_STRING in the environment."
 
+KEPT_IDS = (
+    "Message ids stay as they were: an entity with duplicate detection drops those that it has seen within "
+    "its window, without an error. No option of replay makes new ids."
+)
+
 ENTITY = click.option("--entity", required=True, metavar="NAME", help="Queue, or TOPIC/Subscriptions/NAME.")
 LIMIT = click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N only.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
@@ -158,14 +163,16 @@ def replay(
     """
     text = _needed(connection_string)
     with on_spark(master, conf) as (spark, console):
-        from peeklock.pipeline.display import TaskProgress
+        from peeklock.pipeline.display import TaskProgress, counted
         from peeklock.pipeline.replay import rows_to_send, send_rows
 
         with TaskProgress(spark, Console(stderr=True)):
             rows = rows_to_send(spark, source, source_format, where, limit)
             count = rows.count() if dry_run else send_rows(spark, rows, text, entity)
         said = "would be sent" if dry_run else "sent"
-        console.print(f"{count:,} messages {said} to {entity}", highlight=False)
+        console.print(f"{counted(count, 'message')} {said} to {entity}", highlight=False)
+        if count:
+            console.print(KEPT_IDS, highlight=False, soft_wrap=True)
 
 
 @click.command()
@@ -206,7 +213,7 @@ def resubmit(
     text = _needed(connection_string)
     with on_spark(master, conf) as (spark, console):
         from peeklock.pipeline.deadletters import as_dead_letters, browse_dead_letters, triage
-        from peeklock.pipeline.display import CountProgress, TaskProgress, show_table
+        from peeklock.pipeline.display import CountProgress, TaskProgress, counted, show_table
         from peeklock.pipeline.resubmit import choose, default_target
         from peeklock.pipeline.resubmit import resubmit as run
         from peeklock.spark.connection import Connection
@@ -219,7 +226,7 @@ def resubmit(
         show_table(console, "Chosen", triage(as_dead_letters(chosen)))
         chosen.unpersist()
         if dry_run or not numbers:
-            console.print(f"{len(numbers):,} messages would be sent to {to}", highlight=False)
+            console.print(f"{counted(len(numbers), 'message')} would be sent to {to}", highlight=False)
             return
         connection = Connection(Settings.parse(text))
         try:
@@ -227,7 +234,7 @@ def resubmit(
                 outcome = run(connection, entity, to, numbers, keep_ids=keep_ids, tell=progress.reached)
         finally:
             connection.close()
-        console.print(f"{outcome.sent:,} messages sent to {to}", highlight=False)
+        console.print(f"{counted(outcome.sent, 'message')} sent to {to}", highlight=False)
         if outcome.unsettled:
             _tell(
                 f"peeklock: {outcome.unsettled:,} of them are still dead letters of {entity!r}: their locks "
@@ -252,14 +259,14 @@ def release(connection_string: str | None, entity: str, dry_run: bool) -> None:
     """
     text = _needed(connection_string)
     with guarded():
-        from peeklock.pipeline.display import CountProgress
+        from peeklock.pipeline.display import CountProgress, counted
         from peeklock.spark.deferred import release_deferred
         from peeklock.spark.settings import Settings
 
         with CountProgress(Console(stderr=True), None) as progress:
             count = release_deferred(Settings.parse(text), entity, dry_run=dry_run, progress=progress.reached)
         said = "would go" if dry_run else "went"
-        click.echo(f"{count:,} deferred messages of {entity} {said} to its dead-letter queue")
+        click.echo(f"{counted(count, 'deferred message')} of {entity} {said} to its dead-letter queue")
 
 
 ALL = (capture, replay, resubmit, release)

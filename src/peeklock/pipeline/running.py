@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation has
 
+from peeklock.pipeline.display import counted
 from peeklock.pipeline.events import find_segments, holes, read_events, stream_events
 from peeklock.pipeline.files import Files
 from peeklock.pipeline.lives import Advance, Marks, find_marks
@@ -96,7 +97,9 @@ def run_batch(
     _refuse_filled(spark, table, overwrite)
     events = read_events(spark, source)
     _check_entities(events, entities)
-    tell(f"{len(segments)} segments, batches {segments[0].first_batch} to {segments[-1].last_batch}")
+    tell(
+        f"{counted(len(segments), 'segment')}, batches {segments[0].first_batch} to {segments[-1].last_batch}"
+    )
     for first, last in holes(segments):
         tell(f"batches {first} to {last} are missing: no segment holds them; see the audit.")
     marks = find_marks(events)
