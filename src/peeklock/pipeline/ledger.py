@@ -54,6 +54,7 @@ def read_table(spark: SparkSession, path: str, schema: str, *, required: tuple[s
     Raises: AuditInput: it is not there, cannot be read, or lacks what is required.
     """
     wanted = StructType.fromDDL(schema)
+    assert isinstance(wanted, StructType)
     local = Path(path)
     is_parquet = path.rstrip("/").endswith(".parquet") or (
         local.is_dir() and next(local.rglob("*.parquet"), None) is not None

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-LOCAL_PARTITIONS = "16"
-"""Of a shuffle on one machine: Spark's 200 are for clusters, and cost more than the work of a small log."""
 WIDTH = 110
 """Of what goes to no terminal, in characters."""
 SPARK_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -176,8 +174,6 @@ def session(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
         found = None  # spark_session says what is missing
     else:
         found = SparkSession.getActiveSession()
-    if master.startswith("local"):
-        conf = {"spark.sql.shuffle.partitions": LOCAL_PARTITIONS, **conf}
     if found is not None:
         yield found
         return
