@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -86,10 +87,8 @@ class Reader(Broker):
         address = Address(name, sub_queue)
         return ClaimMessages(address, cursor, count, bytes_max, self.reply_to(), expires_after_ms, up_to_ms)
 
-    def claim(
-        self, count: int = 1000, bytes_max: int = LOTS, cursor: str = "lake", **more: object
-    ) -> Claimed:
-        return self.one(self.asks_claim(count, bytes_max, cursor, **more), Claimed)  # type: ignore[arg-type]
+    def claim(self, count: int = 1000, bytes_max: int = LOTS, cursor: str = "lake", **more: Any) -> Claimed:
+        return self.one(self.asks_claim(count, bytes_max, cursor, **more), Claimed)
 
     def asks_read(
         self, no: int, skip: int = 0, count: int = 10_000, bytes_max: int = LOTS, cursor: str = "lake"
@@ -115,8 +114,8 @@ class Reader(Broker):
     def cursors(self) -> list[CursorView]:
         return self.one(ListCursors(Address("orders"), self.reply_to()), CursorsFound).cursors
 
-    def fill(self, count: int = 5, **fields: object) -> list[int]:
-        return [self.send(**fields).sequence_number for _ in range(count)]  # type: ignore[arg-type]
+    def fill(self, count: int = 5, **fields: Any) -> list[int]:
+        return [self.send(**fields).sequence_number for _ in range(count)]
 
     def drained(self) -> list[int]:
         """Receive and delete all that a receiver can have."""
