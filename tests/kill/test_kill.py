@@ -46,7 +46,7 @@ def ended(broker: BrokerProcess) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("durability", "rounds"), [("fsync", 4), ("os", 3)])
+@pytest.mark.parametrize(("durability", "rounds"), [("fsync", 6), ("os", 4)])
 def test_nothing_acknowledged_is_lost_or_returns_however_often_it_is_killed(
     tmp_path: Path, durability: str, rounds: int
 ) -> None:
