@@ -324,11 +324,8 @@ class Recorder:
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event:
         """Make the event of a message that is about to be passed on, and is changed by that; to be handed to
         `went` when its new number is known."""
-        taken, self._events = self._events, []
         self.message(EventType.FORWARDED, queue, message, None, to)
-        event = Event._make(self._events[0])
-        self._events = taken
-        return event
+        return Event._make(self._events.pop())
 
     def went(self, forwarded: Event, number: int) -> None:
         """A message was passed on: to whom it was said before, under this number there."""
