@@ -8,7 +8,7 @@ Source: wire contract 7.3 to 7.6, 10.1; Learn "Service Bus quotas".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, TypeAlias
 
@@ -23,6 +23,24 @@ class EntityStatus(Enum):
     DISABLED = "Disabled"
     SEND_DISABLED = "SendDisabled"
     RECEIVE_DISABLED = "ReceiveDisabled"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationRule:
+    """A shared access rule of one entity: a name with two keys, and what may be done with either."""
+
+    name: str
+    rights: tuple[str, ...]
+    """Some of `RIGHTS`, in the order in which they were given."""
+    primary_key: str = field(repr=False)
+    secondary_key: str = field(repr=False)
+    created_at_ms: int = 0
+    """UTC; given by the broker, and so is the next."""
+    modified_at_ms: int = 0
+
+
+RIGHTS = ("Manage", "Send", "Listen")
+"""What a rule may allow; who may manage may do the other two as well. Source: wire contract 7.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +66,7 @@ class QueueDescription:
     enable_express: bool = False
     max_message_size_kb: int | None = None
     """None = the tier's default; settable in the premium tier only."""
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +87,7 @@ class TopicDescription:
     support_ordering: bool = True
     max_message_size_kb: int | None = None
     """None = the tier's default; settable in the premium tier only."""
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
 
     lock_duration_ms: ClassVar[int] = 60_000
     requires_session: ClassVar[bool] = False
@@ -102,6 +122,7 @@ class SubscriptionDescription:
     max_size_mb: ClassVar[int] = 1024
     max_message_size_kb: ClassVar[int | None] = None
     enable_partitioning: ClassVar[bool] = False
+    authorization_rules: ClassVar[tuple[AuthorizationRule, ...]] = ()
 
     @property
     def name(self) -> str:

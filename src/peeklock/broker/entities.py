@@ -41,6 +41,7 @@ from peeklock.broker.validation import (
     checked_part_name,
     checked_update,
     forwards_of,
+    stamped,
 )
 
 
@@ -143,7 +144,7 @@ class Entities:
         if isinstance(description, SubscriptionDescription):
             topic = self.topic(description.topic_name)
             description = replace(description, topic_name=topic.name)  # as it was first spelt
-        description = checked(description, self.limits)
+        description = stamped(None, checked(description, self.limits), now_ms)
         if description.name.lower() in self._by_path:
             raise EntityAlreadyExists(f"The messaging entity '{description.name}' already exists.")
         check_forwarding(description, self._forwards)
@@ -212,11 +213,11 @@ class Entities:
             targets += forwards_of(subscription.description)
         return targets
 
-    def checked_update(self, description: Description) -> tuple[Entity, Description]:
+    def checked_update(self, description: Description, now_ms: int) -> tuple[Entity, Description]:
         """Raises: EntityNotFound, ArgumentInvalid, ArgumentOutOfRange, NotSupported."""
         entity = self.find(description.name)
         before = entity.description
-        description = checked_update(before, description, self.limits)
+        description = stamped(before, checked_update(before, description, self.limits), now_ms)
         # A target may be gone by now; that must not keep anything else from being changed.
         if (description.forward_to, description.forward_dead_lettered_to) != (
             before.forward_to,

@@ -301,7 +301,7 @@ class Namespace:
     def _update_entity(
         self, command: ask.UpdateEntity, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        entity, description = self._entities.checked_update(command.description)
+        entity, description = self._entities.checked_update(command.description, now_ms)
         subscriptions = entity.subscriptions()
         if description != entity.description:
             if drops_locks(entity.description, description):

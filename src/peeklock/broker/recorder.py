@@ -340,9 +340,12 @@ class Recorder:
 
 
 def _settings(description: Description) -> str:
-    """Write an entity's settings as JSON: those of `broker.descriptions`, and its kind."""
+    """Write an entity's settings as JSON: those of `broker.descriptions` without keys, and its kind."""
     settings: dict[str, object] = {"kind": KINDS[type(description)].value, **asdict(description)}
     settings["status"] = description.status.value
+    settings["authorization_rules"] = [
+        {"name": rule.name, "rights": rule.rights} for rule in description.authorization_rules
+    ]
     return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
 
 

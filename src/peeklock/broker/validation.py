@@ -15,7 +15,9 @@ from typing import TypeVar
 
 from peeklock.broker.descriptions import (
     KINDS,
+    RIGHTS,
     UNLIMITED_MS,
+    AuthorizationRule,
     Description,
     EntityKind,
     RuleDescription,
@@ -45,6 +47,15 @@ here."""
 RULE_BYTES_MAX = 64 * 1024
 """Names, expressions, parameters and properties of one rule. Our choice: as much as the properties of a
 message."""
+
+AUTHORIZATION_RULES_MAX = 12
+"""Of one entity. Source: Learn "Service Bus access control with Shared Access Signatures"."""
+
+RULE_NAME_LENGTH_MAX = 256
+"""Of the name of an authorization rule, and so is the next of each of its keys. Source: Learn, REST API,
+"Authorization rules": keyName and keys have up to 256 characters."""
+
+KEY_LENGTH_MAX = 256
 
 PART_NAME_LENGTH_MAX = 50
 """Of the names of subscriptions and rules. Source: wire contract 7.8, 10.1."""
@@ -174,6 +185,7 @@ def checked(description: D, limits: TierLimits) -> D:
             forward_to=description.forward_to or None,  # the empty text is what clients send for "not set"
             forward_dead_lettered_to=description.forward_dead_lettered_to or None,
         )
+    _check_authorization_rules(description)
     _check_message_size(description, limits)
     _check_features(description, limits)
     default_ttl_ms = description.default_ttl_ms
@@ -214,8 +226,32 @@ def checked_update(old: Description, new: Description, limits: TierLimits) -> De
 
 
 def drops_locks(old: Description, new: Description) -> bool:
-    """Whether a change of properties drops the locks held: any but the user's own note (L-12)."""
-    return replace(old, user_metadata=None) != replace(new, user_metadata=None)
+    """Whether a change of properties drops the locks held: any but that of authorization rules and of the
+    user's own note (L-12)."""
+    return _about_messages(old) != _about_messages(new)
+
+
+def _about_messages(description: Description) -> Description:
+    description = replace(description, user_metadata=None)
+    if isinstance(description, SubscriptionDescription):
+        return description
+    return replace(description, authorization_rules=())
+
+
+def stamped(old: Description | None, new: D, now_ms: int) -> D:
+    """Say of each authorization rule when it was made and changed; `old` = None: it is all new."""
+    if isinstance(new, SubscriptionDescription):
+        return new
+    before = {rule.name.lower(): rule for rule in (() if old is None else old.authorization_rules)}
+    rules = tuple(_stamped(before.get(rule.name.lower()), rule, now_ms) for rule in new.authorization_rules)
+    return replace(new, authorization_rules=rules)
+
+
+def _stamped(old: AuthorizationRule | None, new: AuthorizationRule, now_ms: int) -> AuthorizationRule:
+    if old is None:
+        return replace(new, created_at_ms=now_ms, modified_at_ms=now_ms)
+    new = replace(new, created_at_ms=old.created_at_ms, modified_at_ms=old.modified_at_ms)
+    return new if new == old else replace(new, modified_at_ms=now_ms)
 
 
 def _check_range(name: str, setting: str, value: int, least: int, most: int) -> None:
@@ -257,6 +293,48 @@ def _check_message_size(description: Description, limits: TierLimits) -> None:
         MESSAGE_SIZE_KB_MIN,
         limits.message_size_kb_max,
     )
+
+
+def _check_authorization_rules(description: Description) -> None:
+    """Raises: ArgumentInvalid; it shows no key."""
+    rules = description.authorization_rules
+    if len(rules) > AUTHORIZATION_RULES_MAX:
+        raise ArgumentInvalid(
+            f"'{description.name}' has {len(rules)} authorization rules, at most {AUTHORIZATION_RULES_MAX} "
+            f"are allowed"
+        )
+    names: set[str] = set()
+    for rule in rules:
+        if not 1 <= len(rule.name) <= RULE_NAME_LENGTH_MAX:
+            raise ArgumentInvalid(
+                f"the name of an authorization rule of '{description.name}' has {len(rule.name)} characters, "
+                f"allowed are 1 to {RULE_NAME_LENGTH_MAX}"
+            )
+        check_texts(description.name, rule.name)
+        where = f"the authorization rule '{rule.name}' of '{description.name}'"
+        if rule.name.lower() in names:
+            raise ArgumentInvalid(f"{where} is there twice: names are told apart without regard to case")
+        names.add(rule.name.lower())
+        _check_rights(where, rule.rights)
+        for kind, key in (("primary", rule.primary_key), ("secondary", rule.secondary_key)):
+            if not 1 <= len(key) <= KEY_LENGTH_MAX:
+                raise ArgumentInvalid(
+                    f"the {kind} key of {where} has {len(key)} characters, allowed are 1 to {KEY_LENGTH_MAX}"
+                )
+
+
+def _check_rights(where: str, rights: tuple[str, ...]) -> None:
+    known = ", ".join(RIGHTS)
+    if not rights:
+        raise ArgumentInvalid(f"{where} allows nothing: give it some of {known}")
+    for right in rights:
+        if right not in RIGHTS:
+            raise ArgumentInvalid(f"{where} has the right {right[:80]!r}: known are {known}")
+    if len(set(rights)) < len(rights):
+        raise ArgumentInvalid(f"{where} has a right twice: {', '.join(rights)}")
+    if "Manage" in rights and len(rights) < len(RIGHTS):
+        # [T] the service refuses a rule that may manage but not send and listen (wire contract 7.3)
+        raise ArgumentInvalid(f"{where} has Manage: give it Send and Listen as well")
 
 
 def check_rule_size(rule: RuleDescription) -> None:

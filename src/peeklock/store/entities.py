@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
+from typing import Any
 
 from peeklock.broker.changes import EntityStored
-from peeklock.broker.descriptions import KINDS, EntityStatus
+from peeklock.broker.descriptions import KINDS, AuthorizationRule, EntityStatus
 from peeklock.store.base import StoreDamaged
 
 KEY_PREFIX = "entity/"
 
 _CLASSES = {kind.value: description for description, kind in KINDS.items()}
+
+
+RULES = "authorization_rules"
 
 
 def key_of(entity_id: int) -> str:
@@ -28,6 +33,8 @@ def encode(entity: EntityStored) -> str:
     """Write a definition down."""
     settings = dataclasses.asdict(entity.description)
     settings["status"] = entity.description.status.value
+    if not settings.get(RULES):
+        settings.pop(RULES, None)  # few entities have any
     return json.dumps(
         {
             "entity_id": entity.entity_id,
@@ -53,6 +60,8 @@ def decode(key: str, text: str) -> EntityStored:
         settings = dict(settings)
         if "status" in settings:
             settings["status"] = EntityStatus(settings["status"])
+        if RULES in settings:
+            settings[RULES] = tuple(_rule(**rule) for rule in settings[RULES])
         entity = EntityStored(entity_id, _CLASSES[kind](**settings), created_at_ms, updated_at_ms)
     except KeyError as error:
         raise StoreDamaged(f"the definition {key} cannot be read: it has no {error}") from error
@@ -61,3 +70,7 @@ def decode(key: str, text: str) -> EntityStored:
     if key != key_of(entity_id):
         raise StoreDamaged(f"the definition {key} says that it is {key_of(entity_id)}")
     return entity
+
+
+def _rule(rights: Iterable[str], **settings: Any) -> AuthorizationRule:
+    return AuthorizationRule(rights=tuple(rights), **settings)
