@@ -1,4 +1,4 @@
-"""The command line: `peeklock serve | check | export | pipeline | demo`.
+"""The command line: `peeklock serve | check | export | keys | pipeline | demo`.
 
 Owns: options, their help, exit statuses. Must not know: what the commands do. What only one command needs is
 imported in that command, since `serve` is to be ready in 600 ms.
@@ -9,12 +9,19 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from peeklock import __version__
+
+if TYPE_CHECKING:
+    from peeklock.auth import SasRule
+    from peeklock.server.keys import KeyFile
+
+T = TypeVar("T")
 
 PROCESS_STARTED = time.monotonic()
 
@@ -77,6 +84,7 @@ def main() -> None:
     \b
     Try it:          peeklock demo
     Run it:          peeklock serve --data ./data
+    Protect it:      peeklock serve --data ./data --auth sas, then peeklock keys list ./data
     Verify a store:  peeklock check ./data
     Save its set-up: peeklock export ./data > Config.json
     """
@@ -373,6 +381,91 @@ def demo(jobs: int, seed: int, broker_only: bool) -> None:
     from peeklock.demo.story import run
 
     sys.exit(run(jobs, seed, Console(), broker_only=broker_only))
+
+
+_RULE_FOLDER = click.argument(
+    "folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+_RULE_NAME = click.argument("name", metavar="NAME")
+
+
+@main.group()
+def keys() -> None:
+    """Look at and change the namespace's shared access keys.
+
+    They are in DIR/keys.json, DIR being the broker's data folder, for `peeklock serve --auth sas`. A running
+    broker follows a change within a second or two: what was signed with a key that is gone is refused, and
+    whoever was let in by it is detached. Rules of a single queue or topic are made by the administration API.
+    """
+
+
+@keys.command("list")
+@_RULE_FOLDER
+def list_keys(folder: Path) -> None:
+    """Show each rule with its rights and its keys, as a connection string has them."""
+    for rule in _with_keys(folder, lambda file: file.load()):
+        _show_rule(rule)
+
+
+@keys.command("add")
+@_RULE_FOLDER
+@_RULE_NAME
+@click.option(
+    "--rights",
+    required=True,
+    metavar="RIGHT[,RIGHT]",
+    help="What it may do: Send, Listen, or Manage, which includes both.",
+)
+def add_key(folder: Path, name: str, rights: str) -> None:
+    """Add a rule with fresh keys, and show it."""
+    from peeklock.auth.rights import Right, implied
+
+    known = {right.value.lower(): right for right in Right}
+    asked = [known.get(right.strip().lower()) for right in rights.split(",")]
+    if None in asked:
+        raise click.BadParameter(
+            f"{rights!r} is not a list of rights: Send, Listen, Manage.", param_hint="--rights"
+        )
+    wanted = implied(right for right in asked if right is not None)
+    _show_rule(_with_keys(folder, lambda file: file.add(name, wanted)))
+
+
+@keys.command("rotate")
+@_RULE_FOLDER
+@_RULE_NAME
+@click.option("--revoke", is_flag=True, help="Make the secondary key anew too: no old key is good any more.")
+def rotate_key(folder: Path, name: str, revoke: bool) -> None:
+    """Give a rule a fresh primary key, and show it.
+
+    The old primary key becomes the secondary one: clients that have it go on, until the next rotation.
+    """
+    _show_rule(_with_keys(folder, lambda file: file.rotate(name, revoke=revoke)))
+
+
+@keys.command("remove")
+@_RULE_FOLDER
+@_RULE_NAME
+def remove_key(folder: Path, name: str) -> None:
+    """Remove a rule; clients that came by it are detached."""
+    _with_keys(folder, lambda file: file.remove(name))
+
+
+def _with_keys(folder: Path, do: Callable[[KeyFile], T]) -> T:
+    from peeklock.server.keys import KeyFile, KeysRefused
+
+    try:
+        return do(KeyFile(folder))
+    except KeysRefused as failure:
+        click.echo(f"peeklock: {failure}", err=True)
+        sys.exit(1)
+
+
+def _show_rule(rule: SasRule) -> None:
+    from peeklock.auth.rights import Right
+
+    click.echo(f"{rule.name} ({', '.join(right.value for right in Right if right in rule.rights)})")
+    for which, key in zip(("primary", "secondary"), rule.keys, strict=False):
+        click.echo(f"  {which:9}  SharedAccessKeyName={rule.name};SharedAccessKey={key}")
 
 
 main.add_command(_Jobs("pipeline", short_help="Jobs over the event log and over queues, with Spark."))

@@ -7,18 +7,21 @@ in the text of an error.
 
 from __future__ import annotations
 
-from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority, SasRule
+from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority, OpenAuthority
 from peeklock.auth.errors import (
     AudienceNotCovered,
     AuthorizationError,
     ClaimMissing,
+    IssuerRefused,
     KeyRefused,
+    KeysUnavailable,
     SignatureInvalid,
     TokenExpired,
     TokenMalformed,
+    TokenNotYetValid,
     TokenTypeUnsupported,
 )
-from peeklock.auth.rights import ALL_RIGHTS, Grant, Right
+from peeklock.auth.rights import ALL_RIGHTS, Grant, Proof, Right, SasRule
 from peeklock.auth.sas import SasToken, generate
 
 __all__ = [
@@ -30,13 +33,18 @@ __all__ = [
     "AuthorizationError",
     "ClaimMissing",
     "Grant",
+    "IssuerRefused",
     "KeyRefused",
+    "KeysUnavailable",
+    "OpenAuthority",
+    "Proof",
     "Right",
     "SasRule",
     "SasToken",
     "SignatureInvalid",
     "TokenExpired",
     "TokenMalformed",
+    "TokenNotYetValid",
     "TokenTypeUnsupported",
     "generate",
 ]

@@ -1,17 +1,20 @@
 """The configured rules of a namespace, and the one place that says yes or no.
 
-Owns: `SasRule` and the look-up of a rule by key name and path. Must not know: where rules are configured, or
-how a token reached us.
+Owns: which rules there are now, the look-up of a rule by key name and path, which kinds of token are taken.
+Must not know: where rules are kept, how a token reached us.
+
+Rules change while clients are connected. What was granted by a rule or a key that is no longer there is not
+upheld: whoever holds grants asks again when `version` has changed.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
-from peeklock.auth.errors import KeyRefused, SignatureInvalid, TokenTypeUnsupported
-from peeklock.auth.rights import ALL_RIGHTS, Grant, Right, implied, within
+from peeklock.auth.errors import KeyRefused, TokenTypeUnsupported
+from peeklock.auth.rights import ALL_RIGHTS, Grant, Proof, SasRule, implied, normal_path
 from peeklock.auth.sas import SasToken, check, is_sas, split_resource
 
 DEVELOPMENT_KEY_NAME = "RootManageSharedAccessKey"
@@ -22,39 +25,71 @@ SAS_TOKEN_TYPE = "servicebus.windows.net:sastoken"
 JWT_TOKEN_TYPE = "jwt"
 
 
-@dataclass(frozen=True, slots=True)
-class SasRule:
-    """A shared access rule of the namespace or of one entity."""
+class WebTokens(Protocol):
+    """Who verifies JSON web tokens (`jwt.JwtVerifier`)."""
 
-    name: str
-    primary_key: str = field(repr=False)
-    secondary_key: str = field(default="", repr=False)
-    rights: frozenset[Right] = ALL_RIGHTS
-    path: str = ""
-    """The entity it belongs to, in any case; empty = the namespace."""
+    def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
+        """Verify a token for an audience, a URI or a bare path. Raises: AuthorizationError."""
 
 
 class Authority:
-    """All rules of one namespace."""
+    """Says who may do what in one namespace."""
 
-    def __init__(self, rules: Iterable[SasRule], *, hosts: Iterable[str] | None = None) -> None:
-        """Take the rules.
+    def __init__(
+        self,
+        rules: Iterable[SasRule] = (),
+        *,
+        hosts: Iterable[str] | None = None,
+        signatures: bool = True,
+        web_tokens: WebTokens | None = None,
+    ) -> None:
+        """Take what it goes by.
 
         Args:
             rules: of the namespace and its entities; names may repeat on different paths.
             hosts: names this namespace answers to; None = do not check the host (emulator mode).
+            signatures: whether shared access signatures and keys are taken.
+            web_tokens: verifies JSON web tokens; None = they are not taken.
         """
-        self._rules: dict[str, list[SasRule]] = {}
-        for rule in rules:
-            self._rules.setdefault(rule.name.lower(), []).append(rule)
-        for same_name in self._rules.values():  # the entity's own rule before the namespace's
-            same_name.sort(key=lambda rule: len(rule.path), reverse=True)
+        self._rules: dict[str, dict[str, SasRule]] = {}  # by name, then by path, both in lower case
+        self._names: dict[str, list[str]] = {}  # of the rules of each path
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self._signatures = signatures
+        self._web_tokens = web_tokens
+        self.version = 0
+        """Counts the changes of rules after which something granted may be upheld no more."""
+        by_path: dict[str, list[SasRule]] = {}
+        for rule in rules:
+            by_path.setdefault(rule.path, []).append(rule)
+        for path, own in by_path.items():
+            self.set_rules(path, own)
 
     @classmethod
     def development(cls) -> Authority:
         """Make the authority of a development broker: the emulator's one rule, any host name."""
         return cls([SasRule(DEVELOPMENT_KEY_NAME, DEVELOPMENT_KEY)])
+
+    @property
+    def anybody(self) -> Grant | None:
+        """What somebody may do who has shown nothing; None = nothing."""
+        return None
+
+    def set_rules(self, path: str, rules: Iterable[SasRule]) -> None:
+        """Have these rules and no others on one path, from now on.
+
+        `path`: of an entity, in any case; empty = the namespace.
+        """
+        path = normal_path(path)
+        before = {name: self._rules[name].pop(path) for name in self._names.pop(path, ())}
+        for rule in rules:
+            self._rules.setdefault(rule.name.lower(), {})[path] = rule
+            self._names.setdefault(path, []).append(rule.name.lower())
+        for name, old in before.items():
+            now = self._rules[name].get(path)
+            if now is None or (now.keys, now.rights) != (old.keys, old.rights):
+                self.version += 1
+            if not self._rules[name]:
+                del self._rules[name]
 
     def authorize(self, token: str, audience: str, now_ms: int, token_type: str = SAS_TOKEN_TYPE) -> Grant:
         """Verify a token for an audience, a URI or a bare path.
@@ -64,38 +99,67 @@ class Authority:
         """
         # The text decides, not the type: the Python client sends shared access signatures as `jwt`.
         if not is_sas(token):
-            if token_type == JWT_TOKEN_TYPE:
-                raise TokenTypeUnsupported("InvalidToken: JSON web tokens are not accepted here.")
-            if token_type != SAS_TOKEN_TYPE:
+            if token_type not in (SAS_TOKEN_TYPE, JWT_TOKEN_TYPE):
                 raise TokenTypeUnsupported("InvalidToken: The token type is not known.")
+            if self._web_tokens is None:
+                if token_type == JWT_TOKEN_TYPE:
+                    raise TokenTypeUnsupported("InvalidToken: JSON web tokens are not accepted here.")
+                SasToken.parse(token)  # says what is wrong with it
+            else:
+                return self._web_tokens.authorize(token, audience, now_ms)
+        if not self._signatures:
+            raise TokenTypeUnsupported("InvalidToken: Shared access signatures are not accepted here.")
         parsed = SasToken.parse(token)
         path = split_resource(audience)[1]
-        rule = self._find(parsed.key_names, path)
-        if rule is None:
-            raise SignatureInvalid("InvalidSignature: The token has an invalid signature.")
-        return check(
-            parsed, (rule.primary_key, rule.secondary_key), rule.rights, audience, now_ms, self._hosts
-        )
+        # In the order of the names: the Python client's, encoded twice, may stand there in three forms.
+        rules = [rule for name in parsed.key_names for rule in self._find(name, path)]
+        return check(parsed, rules, audience, now_ms, self._hosts)
 
     def authorize_key(self, name: str, key: str) -> Grant:
         """Grant a rule's rights to whoever shows one of its keys (SASL PLAIN).
 
         Raises:
-            KeyRefused: no such rule, or not its key.
+            KeyRefused: no such rule, not its key, or keys are not taken.
         """
-        for rule in self._rules.get(name.lower(), ()):
-            fits = [
-                hmac.compare_digest(own.encode(), key.encode())
-                for own in (rule.primary_key, rule.secondary_key)
-                if own
-            ]
-            if any(fits):
-                return Grant(implied(rule.rights), rule.path.strip("/").lower(), None)
+        if not self._signatures:
+            raise KeyRefused("Keys are not accepted here.")
+        given = key.encode()
+        for path, rule in self._rules.get(name.lower(), {}).items():
+            if sum(hmac.compare_digest(own.encode(), given) for own in rule.keys):  # all: see `check`
+                return Grant(implied(rule.rights), path, None, Proof(path, name.lower(), key))
         raise KeyRefused("Key name and key do not belong together.")
 
-    def _find(self, names: Iterable[str], path: str) -> SasRule | None:
-        for name in names:
-            for rule in self._rules.get(name.lower(), ()):
-                if within(path, rule.path.strip("/").lower()):
-                    return rule
-        return None
+    def upholds(self, grant: Grant) -> bool:
+        """Tell whether the rule and the key behind a grant are still there, and carry what it grants."""
+        proof = grant.proof
+        if proof is None:
+            return True
+        rule = self._rules.get(proof.name, {}).get(proof.path)
+        return rule is not None and proof.key in rule.keys and grant.rights <= implied(rule.rights)
+
+    def _find(self, name: str, path: str) -> Iterator[SasRule]:
+        """Give the rules of a name that hold on a path, those of the nearest entity first."""
+        by_path = self._rules.get(name.lower())
+        while by_path:
+            if path in by_path:
+                yield by_path[path]
+            if not path:
+                return
+            path = path.rpartition("/")[0]
+
+
+class OpenAuthority(Authority):
+    """Lets everybody do everything, and looks at no token or key."""
+
+    @property
+    def anybody(self) -> Grant:
+        """Everything, for ever."""
+        return Grant(ALL_RIGHTS, "", None)
+
+    def authorize(self, token: str, audience: str, now_ms: int, token_type: str = SAS_TOKEN_TYPE) -> Grant:
+        """Grant everything on the audience's path, whatever the token is."""
+        return Grant(ALL_RIGHTS, split_resource(audience)[1], None)
+
+    def authorize_key(self, name: str, key: str) -> Grant:
+        """Grant everything, whatever the key is."""
+        return Grant(ALL_RIGHTS, "", None)

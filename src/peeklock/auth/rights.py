@@ -1,12 +1,13 @@
-"""Rights, and what a token or key grants.
+"""Rights, the rules that carry them, and what a token or key grants.
 
-Owns: the three rights of the service and their implication; the reach of a grant. Must not know: tokens.
+Owns: the three rights of the service and their implication; `SasRule`; the reach of a grant. Must not know:
+tokens, where rules are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -28,6 +29,33 @@ def implied(rights: Iterable[Right]) -> frozenset[Right]:
 
 
 @dataclass(frozen=True, slots=True)
+class SasRule:
+    """A shared access rule of the namespace or of one entity."""
+
+    name: str
+    primary_key: str = field(repr=False)
+    secondary_key: str = field(default="", repr=False)
+    rights: frozenset[Right] = ALL_RIGHTS
+    path: str = ""
+    """The entity it belongs to, in any case; empty = the namespace."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Give the keys there are, the primary one first; an empty one is none."""
+        return tuple(key for key in (self.primary_key, self.secondary_key) if key)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The rule and the key by which a grant was given, so that it can be taken back with them."""
+
+    path: str
+    name: str
+    """Both in lower case, as `Authority` looks rules up."""
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """Rights for a path and everything below it, until a time."""
 
@@ -36,6 +64,8 @@ class Grant:
     """Lower case, no slash at either end; empty = the whole namespace."""
     expires_at_ms: int | None
     """UTC ms; from then on it is void. None = as long as the connection lasts."""
+    proof: Proof | None = None
+    """None = it hangs on no key of ours."""
 
     def covers(self, path: str) -> bool:
         """Tell whether a path (lower case, no outer slashes) is this grant's or lies below it."""
@@ -52,3 +82,8 @@ def within(path: str, scope: str) -> bool:
     Source: wire contract 1.8, step 7.
     """
     return not scope or path == scope or path.startswith(scope + "/")
+
+
+def normal_path(path: str) -> str:
+    """Write an entity's path as grants have it: lower case, no slash at either end."""
+    return path.strip("/").lower()

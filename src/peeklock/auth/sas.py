@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import hmac
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from urllib.parse import quote_plus, unquote, unquote_plus
 
 from peeklock.auth.errors import AudienceNotCovered, SignatureInvalid, TokenExpired, TokenMalformed
-from peeklock.auth.rights import Grant, Right, implied, within
+from peeklock.auth.rights import Grant, Proof, SasRule, implied, normal_path, within
 
 TOKEN_LENGTH_MAX = 8192
 """Characters. Our choice: the longest legal resource (260 + host), encoded twice, stays under 4096."""
@@ -96,19 +97,13 @@ def generate(resource: str, key_name: str, key: str, expires_at_ms: int) -> str:
 
 
 def check(
-    token: SasToken,
-    keys: tuple[str, ...],
-    rights: frozenset[Right],
-    audience: str,
-    now_ms: int,
-    hosts: frozenset[str] | None,
+    token: SasToken, rules: Iterable[SasRule], audience: str, now_ms: int, hosts: frozenset[str] | None
 ) -> Grant:
-    """Verify a token against the keys of its rule, and grant the rule's rights on the audience's path.
+    """Verify a token against the rules of its key name, and grant a rule's rights on the audience's path.
 
     Args:
         token: the parsed token.
-        keys: primary key first.
-        rights: what the rule carries.
+        rules: those that may vouch for it, the entity's own before the namespace's.
         audience: the resource that the caller names, a URI or a bare path.
         now_ms: UTC ms; a token that expires exactly now has expired.
         hosts: lower-case names of this namespace; None = any host will do (emulator mode).
@@ -118,7 +113,9 @@ def check(
         TokenExpired: genuine, but over.
         AudienceNotCovered: signed for another host or path.
     """
-    if not sum(token.signed_with(key) for key in keys if key):  # a sum: time does not show which key fits
+    # All keys are tried, so that time does not show which one fits.
+    fitting = [(rule, key) for rule in rules for key in rule.keys if token.signed_with(key)]
+    if not fitting:
         raise SignatureInvalid("InvalidSignature: The token has an invalid signature.")
     if token.expires_at_ms <= now_ms:
         raise TokenExpired("ExpiredToken: The token is expired.")
@@ -129,7 +126,9 @@ def check(
             raise AudienceNotCovered(f"InvalidAudience: '{host}' is not a name of this namespace.")
     if not within(path, scope):
         raise AudienceNotCovered(f"InvalidAudience: The token for '{scope}' does not cover '{path}'.")
-    return Grant(implied(rights), path, token.expires_at_ms)
+    rule, key = fitting[0]
+    proof = Proof(normal_path(rule.path), rule.name.lower(), key)
+    return Grant(implied(rule.rights), path, token.expires_at_ms, proof)
 
 
 def split_resource(text: str, *, host_first: bool = False) -> tuple[str | None, str]:

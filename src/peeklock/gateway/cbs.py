@@ -5,6 +5,8 @@ Owns: the put-token operation. Must not know: how a token is verified. Source: w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from peeklock.auth import Authority, AuthorizationError, Grant, TokenMalformed
 from peeklock.broker.commands import LookUp
 from peeklock.broker.effects import Effect, EntityFound, Failed
@@ -21,9 +23,13 @@ AUDIENCE_LENGTH_MAX = 1024
 class TokenNode:
     """Serves put-token on one connection."""
 
-    def __init__(self, context: Context, authority: Authority) -> None:
+    def __init__(
+        self, context: Context, authority: Authority, refused: Callable[[AuthorizationError, int], None]
+    ) -> None:
+        """`refused` (why, now_ms) is told of each token that is no good, once the client has its answer."""
         self._context = context
         self._authority = authority
+        self._refused = refused
 
     def serve(self, request: Request, now_ms: int) -> None:
         """Verify the token, then ask whether the entity is there: a missing one fails here already."""
@@ -31,6 +37,8 @@ class TokenNode:
             grant, audience = self._verified(request, now_ms)
         except (AuthorizationError, NotSupported) as error:
             self._refuse(request, "$cbs", error, now_ms)
+            if isinstance(error, AuthorizationError):
+                self._refused(error, now_ms)
             return
         node = parse_node(audience)
         if not node.address.path:  # the whole namespace

@@ -5,6 +5,8 @@ Owns: the grants of one connection, by audience. Must not know: tokens, links. S
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from peeklock.auth import ClaimMissing, Grant, Right
 from peeklock.gateway.errors import TooManyGrants
 
@@ -62,7 +64,14 @@ class Claims:
 
     def expire(self, now_ms: int) -> bool:
         """Drop the grants that have run out; tell whether there were any."""
-        over = [path for path, grant in self._grants.items() if not grant.valid_at(now_ms)]
-        for path in over:
+        return self._keep(lambda grant: grant.valid_at(now_ms))
+
+    def revoke(self, upheld: Callable[[Grant], bool]) -> bool:
+        """Drop the grants that are not upheld any more; tell whether there were any."""
+        return self._keep(upheld)
+
+    def _keep(self, good: Callable[[Grant], bool]) -> bool:
+        bad = [path for path, grant in self._grants.items() if not good(grant)]
+        for path in bad:
             del self._grants[path]
-        return bool(over)
+        return bool(bad)

@@ -13,7 +13,7 @@ from typing import Any
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.errors import CONNECTION_FORCED, NOT_FOUND, AmqpError
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkAttached, SaslInit
-from peeklock.auth import AuthorizationError, KeyRefused
+from peeklock.auth import Authority, AuthorizationError, KeyRefused, SignatureInvalid, TokenExpired
 from peeklock.broker.commands import Command, DropConnection
 from peeklock.broker.effects import (
     Claimed,
@@ -35,7 +35,7 @@ from peeklock.broker.effects import (
 from peeklock.gateway.answers import Answers
 from peeklock.gateway.cbs import TokenNode
 from peeklock.gateway.context import Context, GatewayLimits, Payloads
-from peeklock.gateway.errors import ClaimOverdue, Log, Reporter
+from peeklock.gateway.errors import ClaimOverdue, Log, Reporter, TooManyRefusals
 from peeklock.gateway.links import Handlers, Links
 from peeklock.gateway.namespaces import Namespaces
 
@@ -58,6 +58,7 @@ class Gateway:
         now_ms: int,
         container_id: str = "peeklock",
         limits: GatewayLimits | None = None,
+        bears_refusal: Callable[[], bool] = lambda: True,
     ) -> None:
         """Make the server's end of a connection.
 
@@ -69,6 +70,7 @@ class Gateway:
             now_ms: UTC ms.
             container_id: told to the client in `open`.
             limits: bounds of this connection.
+            bears_refusal: told of each token or key that is refused; whether its peer may go on.
         """
         limits = limits if limits is not None else GatewayLimits()
         self._connection = Connection(
@@ -82,6 +84,10 @@ class Gateway:
             connection_id, self._connection, Reporter(connection_id, tracking, log), limits
         )
         self._namespaces = namespaces
+        self._bears_refusal = bears_refusal
+        self._refusals_left = limits.refusals_max
+        self._authority: Authority | None = None
+        self._authority_version = 0
         self._claim_overdue_ms = now_ms + limits.claim_wait_ms
         self._answers = Answers(self._context)
         self._links = Links(self._context, self._answers)
@@ -134,14 +140,22 @@ class Gateway:
     def tick(self, now_ms: int) -> list[Command]:
         """Let time pass: idle time-out, empty frames, tokens that run out or never came."""
         self._context.reporter.tick(now_ms)
-        if self._context.claims.expire(now_ms):
-            self._links.detach_unauthorized(now_ms)
+        claims, authority = self._context.claims, self._authority
+        if claims.expire(now_ms):
+            self._links.detach_unauthorized(TokenExpired("ExpiredToken: The token is expired."), now_ms)
+        if authority is not None and authority.version != self._authority_version:
+            self._authority_version = authority.version
+            if claims.revoke(authority.upholds):
+                revoked = SignatureInvalid("InvalidSignature: The rule or its key is no longer valid.")
+                self._links.detach_unauthorized(revoked, now_ms)
         if self._awaits_claim and now_ms >= self._claim_overdue_ms:
             self._end_unclaimed(now_ms)
         return self._handle_events(self._connection.tick(now_ms), now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Give when `tick` has to be called next, UTC ms."""
+        if self._authority is not None and self._authority.version != self._authority_version:
+            return 0  # at once
         context = self._context
         deadlines = (
             self._connection.next_deadline_ms(),
@@ -229,6 +243,7 @@ class Gateway:
             self._context.reporter.report(error, "$sasl", now_ms)
             self._connection.sasl_outcome(False)
             self._over = True
+            self._bears_refusal()
         else:
             self._connection.sasl_outcome(True)
 
@@ -243,7 +258,23 @@ class Gateway:
             name, key = fields[1].decode(), fields[2].decode()
         except UnicodeDecodeError:
             raise KeyRefused("The PLAIN response is not valid UTF-8.") from None
+        self._hold_to(entry.authority)
         self._context.claims.add(entry.authority.authorize_key(name, key))
+
+    def _hold_to(self, authority: Authority) -> None:
+        """Take back from now on what this authority upholds no more."""
+        if self._authority is not authority:
+            self._authority = authority
+            self._authority_version = authority.version
+
+    def _on_token_refused(self, error: AuthorizationError, now_ms: int) -> None:
+        """End the connection of a peer that goes on with bad tokens: each costs as much as a send."""
+        self._refusals_left -= 1
+        if self._bears_refusal() and self._refusals_left:
+            return
+        text = f"Too many tokens were refused, the last one because of: {error} Wait before you try again."
+        self._stopping = True
+        self._connection.close(self._context.reporter.report(TooManyRefusals(text), "$cbs", now_ms))
 
     @property
     def _awaits_claim(self) -> bool:
@@ -267,7 +298,11 @@ class Gateway:
             return
         if event.hostname:
             self._context.reporter.host_name = event.hostname.lower()
-        self._links.nodes.tokens = TokenNode(self._context, entry.authority)
+        authority = entry.authority
+        self._hold_to(authority)
+        if authority.anybody is not None:
+            self._context.claims.add(authority.anybody)
+        self._links.nodes.tokens = TokenNode(self._context, authority, self._on_token_refused)
 
     def _on_closed(self, event: ConnectionClosed, now_ms: int) -> None:
         self._context.reporter.finish()

@@ -37,6 +37,9 @@ class GatewayLimits:
     claim_wait_ms: int = 60_000
     """How long a peer may be connected before its first valid claim, whatever it sends meanwhile. Generous:
     clients show it at once, and the service itself waits for 20 s (wire contract 1.6)."""
+    refusals_max: int = 20
+    """Tokens of one connection that are refused before it is closed. A client that opens many entities with
+    one bad key stays below; it opens a new connection after that."""
     link_credit: int = 1000
     """Deliveries a sender link may have under way. Source: wire contract 2.7 (the service's figure)."""
     request_credit: int = 100

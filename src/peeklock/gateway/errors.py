@@ -68,6 +68,10 @@ class ClaimOverdue(GatewayError):
     """Nobody knows who the peer is, and it has had time enough to say."""
 
 
+class TooManyRefusals(GatewayError):
+    """The peer goes on with tokens or keys that are refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """How a refusal is told to a client."""
@@ -106,6 +110,9 @@ TABLE: dict[type[Exception], Answer] = {
     auth.TokenTypeUnsupported: Answer(UNAUTHORIZED_ACCESS, 401),
     auth.SignatureInvalid: Answer(UNAUTHORIZED_ACCESS, 401),
     auth.TokenExpired: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.TokenNotYetValid: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.IssuerRefused: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.KeysUnavailable: Answer(Symbol("com.microsoft:server-busy"), 503),  # a retry helps
     auth.AudienceNotCovered: Answer(UNAUTHORIZED_ACCESS, 401),
     auth.ClaimMissing: Answer(UNAUTHORIZED_ACCESS, 401),
     auth.KeyRefused: Answer(UNAUTHORIZED_ACCESS, 401),
@@ -115,6 +122,7 @@ TABLE: dict[type[Exception], Answer] = {
     FrameSettingInvalid: Answer(NOT_ALLOWED, 400),
     TooManyGrants: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
     ClaimOverdue: Answer(CONNECTION_FORCED, 401),  # a client that comes again with a token is welcome
+    TooManyRefusals: Answer(UNAUTHORIZED_ACCESS, 401),
 }
 
 

@@ -24,7 +24,7 @@ from peeklock.amqp.events import (
     SessionEnded,
 )
 from peeklock.amqp.types import Role, Symbol, ULong
-from peeklock.auth import AuthorizationError, Right, TokenExpired
+from peeklock.auth import AuthorizationError, Right
 from peeklock.broker.commands import CloseLink, OpenCoordinator, OpenReceiver, OpenSender
 from peeklock.broker.effects import (
     Accepted,
@@ -242,15 +242,14 @@ class Links:
                 del self._closed_receivers[next(iter(self._closed_receivers))]
             self._closed_receivers[link.number] = link
 
-    def detach_unauthorized(self, now_ms: int) -> None:
+    def detach_unauthorized(self, reason: AuthorizationError, now_ms: int) -> None:
         """Detach the links that no grant covers any more; the connection lives on (wire contract 1.7)."""
         for (channel, handle), link in list(self._links.items()):
             right = _RIGHT_OF_LINK[type(link)]
             if all(self._context.claims.allow(path, right, now_ms) for path in _claimed_paths(link)):
                 continue
             del self._links[channel, handle]
-            expired = TokenExpired("ExpiredToken: The token is expired.")
-            refusal = self._context.reporter.report(expired, shown(link.node.address), now_ms)
+            refusal = self._context.reporter.report(reason, shown(link.node.address), now_ms)
             self._connection.detach(channel, handle, refusal)
             self._close(link)
 

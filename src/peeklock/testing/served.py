@@ -19,8 +19,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
 
-from peeklock.auth import Authority, Grant
-from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, SAS_TOKEN_TYPE, SasRule
+from peeklock.auth import Authority, Grant, SasRule
+from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, SAS_TOKEN_TYPE
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server.app import Broker, Settings
 from peeklock.server.clock import SlewedClock
