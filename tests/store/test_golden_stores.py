@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+import stat
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from tests.golden.stores.make import (
     ORDERS,
     PARTITIONS,
     PAYLOADS,
+    RULED,
     RULES,
     SESSIONS,
     STATE,
@@ -58,7 +60,11 @@ DEFINITIONS = {
     ),
 }
 DEFINITIONS[4] = replace(DEFINITIONS[3], cursors=[UNUSED, LAKE], claims=CLAIMS)
+DEFINITIONS[5] = replace(DEFINITIONS[4], entities=[*DEFINITIONS[4].entities, RULED], next_entity_id=11)
 """By format."""
+
+MADE_AT_MS = {1: 1_700_000_000_000, 2: 1_700_000_000_000, 3: 1_700_000_000_000, 4: 1_700_000_000_000}
+"""By format: where it is not written down, when the oldest entity was."""
 
 _Messages = dict[tuple[int, int], Message]
 
@@ -97,7 +103,7 @@ def test_a_store_of_each_format_gives_all_its_facts(folder: Path, number: int) -
     asyncio.run(reads_all(folder, number))
 
 
-def test_a_store_of_an_older_format_is_this_formats_once_it_was_opened(folder: Path) -> None:
+def test_a_store_of_an_older_format_is_this_formats_once_it_was_opened(folder: Path, number: int) -> None:
     """It is in the file's own header from the start, so that an older release refuses it also after a kill.
     Req: R-07."""
 
@@ -105,6 +111,13 @@ def test_a_store_of_an_older_format_is_this_formats_once_it_was_opened(folder: P
         store = SqliteStore(folder)
         await store.open()
         assert format_of(folder / "peeklock.db") == FORMAT
+        created_at_ms = store.created_at_ms
+        assert created_at_ms == MADE_AT_MS.get(number, created_at_ms) > 0
+        await store.close()
+        await store.open()
+        assert store.created_at_ms == created_at_ms
+        if number < 5:  # it had no keys before
+            assert stat.S_IMODE((folder / "peeklock.db").stat().st_mode) == 0o600
         await store.close()
 
     asyncio.run(test())
@@ -172,7 +185,7 @@ def has_facts_of_format_1(live: LiveFacts, messages: _Messages) -> None:
 
 
 def has_facts_of_format_2(live: LiveFacts, messages: _Messages) -> None:
-    assert len(live.frame_sizes) in (7, 11, 14)
+    assert len(live.frame_sizes) in (7, 11, 14, 15)
     texts = {key: (m.session_id, m.dead_letter_source, m.hops) for key, m in messages.items() if key[0] < 20}
     assert texts == {
         (4, 1): (None, None, 0),

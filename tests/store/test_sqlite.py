@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -197,6 +198,20 @@ def test_a_clean_close_leaves_one_database_file(tmp_path: Path) -> None:
     path = made(tmp_path / "data", batch(1), batch(2))
     assert sorted(file.name for file in path.parent.iterdir()) == ["peeklock.db", "peeklock.lock"]
     assert (path.parent / "peeklock.lock").read_bytes() == b""
+
+
+def test_nobody_else_may_read_the_keys_in_a_new_store(tmp_path: Path) -> None:
+    """Req: R-05"""
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path / "data")
+        await store.open()
+        await store.commit(batch(1))
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "data").glob("*.db*")}
+        assert modes == dict.fromkeys(("peeklock.db", "peeklock.db-wal", "peeklock.db-shm"), 0o600)
+        await store.close()
+
+    asyncio.run(test())
 
 
 # Damage

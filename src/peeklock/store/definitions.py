@@ -29,6 +29,8 @@ from peeklock.store import cursors, entities, rules
 from peeklock.store.base import Definitions, StoreDamaged
 
 NEXT_ENTITY_ID_KEY = "next_entity_id"
+CREATED_AT_KEY = "created_at_ms"
+"""When the namespace was made, UTC ms; written with the tables."""
 
 KINDS = frozenset(
     (
@@ -123,6 +125,8 @@ class Reader:
             self._claims.append((key, cursors.decode_claim(key, text)))
         elif key == NEXT_ENTITY_ID_KEY and text.isdecimal():
             self._next_entity_id = int(text)
+        elif key == CREATED_AT_KEY and text.isdecimal():
+            pass  # whoever opens the store reads it
         else:
             raise StoreDamaged(
                 f"the entry {key} is of no kind that this release knows: it says {text[:80]!r}"
@@ -170,6 +174,12 @@ class Reader:
             elif claim.no > last_no:
                 found.append(f"{key} is claim {claim.no} of a cursor whose last one is {last_no}")
         return found
+
+
+def created_at(created_at_ms: int) -> Entry:
+    """Give the entry that says when the namespace was made."""
+    text = str(created_at_ms)
+    return CREATED_AT_KEY, text, _checksum(CREATED_AT_KEY, text)
 
 
 def read_all(entries: Iterable[Entry]) -> Definitions:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from peeklock.store.base import StoreDamaged, StoreFailed, StoreTooNew
 
-FORMAT = 4
+FORMAT = 5
 """Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this.
 
 Format 2 has kinds of runs that format 1 has not, format 3 kinds of definitions that format 2 has not, format
-4 cursors and claims among the definitions and the table of events; what does without them is the same in all.
-So an older store is taken over by adding the table and writing the new number; a release that does not know
+4 cursors and claims among the definitions and the table of events, format 5 authorization rules in the
+definitions of entities and when the namespace was made; what does without them is the same in all. So an
+older store is taken over by adding what is missing and writing the new number; a release that does not know
 it refuses the store from then on.
 """
 

@@ -131,6 +131,8 @@ class SqliteStore:
         self._checkpointer: Checkpointer | None = None
         self._write_db: sqlite3.Connection | None = None
         self._read_db: sqlite3.Connection | None = None
+        self.created_at_ms = 0
+        """When the namespace was made, UTC ms; known once the store is open."""
         self._last_no = 0
         self._next_entity_id = 1
         self._shrink_at = 0.0  # monotonic
@@ -185,18 +187,38 @@ class SqliteStore:
                 db.execute("BEGIN IMMEDIATE")
                 for statement in _SCHEMA:
                     db.execute(statement)
+                self._write_created_at(db)
                 db.execute("COMMIT")
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                 self._sync_folders()
-            elif read_format(db, self._path) < FORMAT:
+            elif (number := read_format(db, self._path)) < FORMAT:
                 db.execute("BEGIN IMMEDIATE")
-                db.execute(_EVENT_TABLE)
+                if number < 4:
+                    db.execute(_EVENT_TABLE)
+                self._write_created_at(db)
                 db.execute(f"PRAGMA user_version = {FORMAT}")
                 db.execute("COMMIT")
                 # Into the header of the file itself, where whoever opens it looks first.
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self.created_at_ms = _read_created_at(db)
             self._last_no = db.execute("SELECT coalesce(max(no), 0) FROM journal").fetchall()[0][0]
             self._events = EventBacklog(db.execute("SELECT no, length(data) FROM event ORDER BY no"))
+
+    def _write_created_at(self, db: sqlite3.Connection) -> None:
+        """Note when the namespace was made: now, or with the oldest of its entities."""
+        self._keep_from_others()
+        now_ms = time.time_ns() // 1_000_000
+        [[first_ms]] = db.execute(
+            "SELECT min(json_extract(v, '$.created_at_ms')) FROM kv WHERE k GLOB 'entity/*' AND json_valid(v)"
+        ).fetchall()
+        entry = definitions.created_at(first_ms if isinstance(first_ms, int) and first_ms > 0 else now_ms)
+        db.execute("REPLACE INTO kv VALUES (?, ?, ?)", entry)
+
+    def _keep_from_others(self) -> None:
+        """Let nobody else on this machine read the keys in the file. The WAL has the mode of the file that it
+        belongs to. Source: sqlite.org/wal.html."""
+        for path in self._folder.glob(f"{DATABASE_NAME}*"):
+            path.chmod(0o600)
 
     def _set_durability(self, db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'fsync' else 'NORMAL'}")
@@ -522,3 +544,8 @@ def _ranges(rows: list[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((row, row))
     return ranges
+
+
+def _read_created_at(db: sqlite3.Connection) -> int:
+    rows = db.execute("SELECT v FROM kv WHERE k = ?", (definitions.CREATED_AT_KEY,)).fetchall()
+    return int(rows[0][0]) if rows and rows[0][0].isdecimal() else 0  # `load_definitions` says what is wrong

@@ -28,6 +28,7 @@ from peeklock.broker.changes import (
 )
 from peeklock.broker.descriptions import (
     DEFAULT_RULE_NAME,
+    AuthorizationRule,
     EntityStatus,
     QueueDescription,
     RuleDescription,
@@ -277,10 +278,29 @@ def format_4() -> list[Batch]:
     ]
 
 
+RULED = EntityStored(
+    10,
+    QueueDescription(
+        "ruled",
+        authorization_rules=(
+            AuthorizationRule("sender", ("Send",), "first ☃", "second", 1_700_000_000_023, 1_700_000_000_024),
+            AuthorizationRule("Owner", ("Send", "Listen", "Manage"), "k" * 256, "=", 1, 1_700_000_000_025),
+        ),
+    ),
+    1_700_000_000_023,
+    1_700_000_000_025,
+)
+
+
+def format_5() -> list[Batch]:
+    """Give the batch that follows in format 5: authorization rules."""
+    return [Batch(56, [RULED])]
+
+
 async def make(folder: Path) -> None:
     store = SqliteStore(folder)
     await store.open()
-    for batch in [*format_1(), *format_2(), *format_3(), *format_4()]:
+    for batch in [*format_1(), *format_2(), *format_3(), *format_4(), *format_5()]:
         await store.commit(batch)
     await store.close()
     (folder / "peeklock.lock").unlink()
