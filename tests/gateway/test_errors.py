@@ -49,7 +49,7 @@ def test_the_table_holds_every_leaf_and_nothing_else() -> None:
         (broker_errors.TransactionUnknown, "amqp:transaction:unknown-id", 404),
         (broker_errors.TransactionTimedOut, "amqp:transaction:timeout", 408),
         (broker_errors.TransactionRolledBack, "amqp:transaction:rollback", 409),
-        (broker_errors.RuleNotFound, "com.microsoft:entity-not-found", 404),
+        (broker_errors.RuleNotFound, "amqp:not-found", 404),
         (broker_errors.RuleAlreadyExists, "com.microsoft:entity-already-exists", 409),
         (broker_errors.MessageNotFound, "com.microsoft:message-not-found", 404),
         (broker_errors.MessageSizeExceeded, "amqp:link:message-size-exceeded", 403),

@@ -284,7 +284,7 @@ def test_a_rule_is_removed(desk: Desk, sender: int) -> None:
     assert (response.status, response.body) == (200, {})
     ask(desk, sender, "remove-rule", {"rule-name": "$Default"})
     desk.effect(Failed(desk.take(RemoveRule).reply_to, RuleNotFound("gone")))
-    refused(desk, 404, "com.microsoft:entity-not-found")
+    refused(desk, 404, "amqp:not-found")
     for body in ({}, {"rule-name": 1}):
         ask(desk, sender, "remove-rule", body)
         refused(desk, 400, "com.microsoft:argument-error")

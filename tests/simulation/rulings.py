@@ -16,7 +16,7 @@ from tests.simulation.records import Commit, Violation
 from tests.simulation.rulebook import Rulebook, same
 
 EXISTS = "com.microsoft:entity-already-exists"
-MISSING = "com.microsoft:entity-not-found"
+MISSING = "amqp:not-found"
 
 
 @dataclass(slots=True, eq=False)

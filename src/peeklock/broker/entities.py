@@ -275,7 +275,7 @@ class Entities:
         """Raises: RuleNotFound."""
         rule = subscription.rules.get(name.lower())
         if rule is None:
-            raise RuleNotFound(f"'{subscription.name}' has no rule '{name}'")
+            raise RuleNotFound(f"The messaging entity '{subscription.name}/Rules/{name}' could not be found.")
         return rule
 
     def put_rule(self, rule: Rule) -> None:
