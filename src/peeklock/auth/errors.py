@@ -23,6 +23,18 @@ class TokenExpired(AuthorizationError):
     """The token is genuine but its time is over."""
 
 
+class TokenNotYetValid(AuthorizationError):
+    """The token is genuine but its time has not come."""
+
+
+class IssuerRefused(AuthorizationError):
+    """The token is genuine but was issued by another than the one that is trusted."""
+
+
+class KeysUnavailable(AuthorizationError):
+    """The keys that the token is to be verified with are being fetched: it may be good in a moment."""
+
+
 class AudienceNotCovered(AuthorizationError):
     """The token is genuine but was signed for another host or path."""
 

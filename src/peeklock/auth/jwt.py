@@ -1,0 +1,253 @@
+"""JSON web tokens: who issued one, for whom, until when, and what its roles are good for here.
+
+Owns: the checks of a token, the mapping of roles to rights. Must not know: where keys come from, files.
+Source: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices).
+
+A token is nothing before its signature has been verified: the header is read strictly, the key is one of the
+configured issuer's, never one that the token names or holds (`jku`, `x5u`, `jwk`, `x5c` are not looked at),
+and the algorithm is one that this key is for. Only then is the payload read, the very bytes that were
+verified. PyJWT verifies the signature; times are compared here, with the `now_ms` of the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jwt import PyJWS, PyJWTError
+
+from peeklock.auth.errors import (
+    AudienceNotCovered,
+    ClaimMissing,
+    IssuerRefused,
+    SignatureInvalid,
+    TokenExpired,
+    TokenMalformed,
+    TokenNotYetValid,
+    TokenTypeUnsupported,
+)
+from peeklock.auth.jwk import ALGORITHMS, KEY_ID_LENGTH_MAX, Key, read_object
+from peeklock.auth.rights import ALL_RIGHTS, Grant, Right, implied, within
+from peeklock.auth.sas import split_resource
+
+TOKEN_LENGTH_MAX = 16 * 1024
+"""Characters. Our choice: with 200 group ids, the most that Entra puts in, a token has 10,000."""
+
+SKEW_MS_MAX = 60_000
+"""How far the issuer's clock may be ahead of ours, for `nbf` and `iat` alone. Our choice: a token is over
+when it says so."""
+
+DEFAULT_AUDIENCES = frozenset({"https://servicebus.azure.net", "https://servicebus.azure.net/"})
+"""What the official clients ask for; issuers write it either way. Source: wire contract 1.8."""
+
+DEFAULT_ROLES_CLAIM = "roles"
+
+TYPES = frozenset({"jwt", "at+jwt"})
+"""The `typ` of access tokens (RFC 9068 2.1); others were made for something else (RFC 8725 3.11)."""
+
+_SECONDS_MAX = 1 << 40
+_KeysFor = Callable[[str | None], Sequence[Key]]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRight:
+    """A right that a role is good for."""
+
+    right: Right
+    path: str = ""
+    """There and below: lower case, no slash at either end; empty = in the whole namespace."""
+
+
+DEFAULT_ROLES: Mapping[str, tuple[RoleRight, ...]] = {
+    "Azure Service Bus Data Owner": tuple(
+        RoleRight(right) for right in sorted(ALL_RIGHTS, key=lambda right: right.value)
+    ),
+    "Azure Service Bus Data Sender": (RoleRight(Right.SEND),),
+    "Azure Service Bus Data Receiver": (RoleRight(Right.LISTEN),),
+}
+"""Source: Learn "Azure built-in roles", as the service's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class JwtSettings:
+    """Whose tokens are taken, and what their roles are good for."""
+
+    issuer: str
+    """Has to be `iss`, exactly."""
+    audiences: frozenset[str] = DEFAULT_AUDIENCES
+    """One of them has to be (in) `aud`, exactly."""
+    roles_claim: str = DEFAULT_ROLES_CLAIM
+    """The name of a claim, or names with dots between for one within another."""
+    roles: Mapping[str, tuple[RoleRight, ...]] = field(default_factory=lambda: DEFAULT_ROLES)
+    keys: tuple[Key, ...] | None = None
+    """None = those that the issuer publishes."""
+
+
+class JwtVerifier:
+    """Verifies tokens of one issuer."""
+
+    def __init__(self, settings: JwtSettings, keys: _KeysFor) -> None:
+        """Take the settings and the source of keys.
+
+        `keys`: gives all keys of the issuer when asked for the one of a name (None = the token names none),
+        or raises KeysUnavailable.
+        """
+        self._settings = settings
+        self._keys = keys
+        self._signatures = PyJWS(algorithms=list(ALGORITHMS))
+
+    def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
+        """Verify a token for an audience, a URI or a bare path, and grant what its roles are good for there.
+
+        `now_ms`: UTC; a token that expires exactly now has expired.
+
+        Raises:
+            TokenMalformed, TokenTypeUnsupported: it is no signed token, or one for something else.
+            SignatureInvalid: not by a known key in an accepted way.
+            KeysUnavailable: the keys are still being fetched.
+            IssuerRefused, AudienceNotCovered, TokenExpired, TokenNotYetValid: genuine, not for here and now.
+            ClaimMissing: none of its roles is good for anything there.
+        """
+        payload = self._verified(token)
+        try:
+            claims = read_object(payload)
+        except ValueError as failure:
+            raise TokenMalformed(f"MalformedToken: The token's payload is refused: {failure}.") from None
+        settings = self._settings
+        if claims.get("iss") != settings.issuer:
+            raise IssuerRefused(
+                f"InvalidIssuer: Only tokens issued by '{settings.issuer}' are accepted here."
+            )
+        self._check_audience(claims)
+        expires_at_ms = _check_times(claims, now_ms)
+        path = split_resource(audience)[1]
+        rights = self._rights(claims, path)
+        if not rights:
+            raise ClaimMissing(
+                f"Unauthorized access. The roles of the token (claim '{settings.roles_claim}') give no right "
+                + (f"on '{path}'." if path else "on the whole namespace.")
+            )
+        return Grant(implied(rights), path, expires_at_ms)
+
+    def _verified(self, token: str) -> bytes:
+        """Give the payload of a token whose signature is good."""
+        algorithm, kid = _read_header(token)
+        for key in self._keys(kid):
+            # A key without a name may be the one that the token means.
+            if algorithm in key.algorithms and (kid is None or key.kid is None or key.kid == kid):
+                try:
+                    payload: bytes = self._signatures.decode(token, key.public, algorithms=[algorithm])
+                except PyJWTError:
+                    continue
+                return payload
+        raise SignatureInvalid(
+            "InvalidSignature: The token has an invalid signature, or its issuer has no such key."
+        )
+
+    def _check_audience(self, claims: Mapping[str, Any]) -> None:
+        named = claims.get("aud")
+        audiences = [named] if isinstance(named, str) else named
+        if not isinstance(audiences, list) or not all(isinstance(one, str) for one in audiences):
+            raise TokenMalformed("MalformedToken: The token's audience 'aud' is missing or no text.")
+        if self._settings.audiences.isdisjoint(audiences):
+            wanted = min(self._settings.audiences)
+            raise AudienceNotCovered(
+                f"InvalidAudience: The token was issued for another audience than '{wanted}'."
+            )
+
+    def _rights(self, claims: Mapping[str, Any], path: str) -> set[Right]:
+        held = _find_claim(claims, self._settings.roles_claim)
+        if isinstance(held, str):
+            # One role, or as many as it has words: OAuth's `scope` is such a text.
+            held = [held] if held in self._settings.roles else held.split()
+        if not isinstance(held, list):
+            return set()
+        names = {name for name in held if isinstance(name, str)}
+        return {
+            role_right.right
+            for name, role_rights in self._settings.roles.items()
+            if name in names
+            for role_right in role_rights
+            if within(path, role_right.path)
+        }
+
+
+def _read_header(token: str) -> tuple[str, str | None]:
+    """Give the algorithm, one of ours, and the key's name; the header is not to be trusted yet."""
+    if len(token) > TOKEN_LENGTH_MAX:
+        raise TokenMalformed(f"MalformedToken: The token is longer than {TOKEN_LENGTH_MAX} characters.")
+    parts = token.split(".")
+    if len(parts) == 5:
+        raise TokenTypeUnsupported("InvalidToken: Encrypted tokens are not accepted.")
+    if len(parts) != 3:
+        raise TokenMalformed("MalformedToken: The token is no JSON web token of three parts.")
+    try:
+        header = read_object(_decoded(parts[0]))
+    except ValueError as failure:
+        raise TokenMalformed(f"MalformedToken: The token's header is refused: {failure}.") from None
+    algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "JWT")
+    if "crit" in header or "b64" in header:
+        raise TokenTypeUnsupported("InvalidToken: Tokens with critical extensions are not accepted.")
+    if "cty" in header or "enc" in header:
+        raise TokenTypeUnsupported("InvalidToken: Nested and encrypted tokens are not accepted.")
+    if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in TYPES:
+        raise TokenTypeUnsupported("InvalidToken: The token's type 'typ' is not that of an access token.")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise SignatureInvalid(
+            f"InvalidSignature: The token is not signed with one of {', '.join(ALGORITHMS)}."
+        )
+    if kid is not None and (not isinstance(kid, str) or len(kid) > KEY_ID_LENGTH_MAX):
+        raise TokenMalformed(f"MalformedToken: 'kid' is no text of up to {KEY_ID_LENGTH_MAX} characters.")
+    for part in parts[1:]:
+        _decoded(part)  # PyJWT would pass over what does not belong there
+    return algorithm, kid
+
+
+def _decoded(part: str) -> bytes:
+    """Decode base64url as RFC 7515 2 has it: no padding, no other character, each text in one form only."""
+    try:
+        data = urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except ValueError:  # also for what is not ASCII
+        data = b""
+    if not data or urlsafe_b64encode(data).rstrip(b"=") != part.encode(errors="replace"):
+        raise TokenMalformed("MalformedToken: The token is not written in base64url.")
+    return data
+
+
+def _check_times(claims: Mapping[str, Any], now_ms: int) -> int:
+    """Give the UTC ms from which the token is over."""
+    times = {name: _milliseconds(name, claims[name]) for name in ("exp", "nbf", "iat") if name in claims}
+    if "exp" not in times:
+        raise TokenMalformed("MalformedToken: The token has no expiry 'exp'.")
+    if times["exp"] <= now_ms:
+        raise TokenExpired("ExpiredToken: The token is expired.")
+    for name in ("nbf", "iat"):
+        if times.get(name, 0) > now_ms + SKEW_MS_MAX:
+            raise TokenNotYetValid(
+                f"InvalidToken: The token is not valid yet ('{name}'); compare the issuer's clock with ours."
+            )
+    return times["exp"]
+
+
+def _milliseconds(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TokenMalformed(f"MalformedToken: '{name}' is not a number of seconds.")
+    if not 0 <= value <= _SECONDS_MAX:
+        raise TokenMalformed(f"MalformedToken: '{name}' is out of range.")
+    return math.floor(value * 1000)
+
+
+def _find_claim(claims: Mapping[str, Any], name: str) -> object:
+    """Give a claim by its name, which may have dots itself, or by the names of those it lies in."""
+    if name in claims:
+        return claims[name]
+    for at, character in enumerate(name):
+        inner = claims.get(name[:at]) if character == "." else None
+        if isinstance(inner, dict):
+            found = _find_claim(inner, name[at + 1 :])
+            if found is not None:
+                return found
+    return None
