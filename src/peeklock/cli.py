@@ -19,6 +19,7 @@ from peeklock import __version__
 
 if TYPE_CHECKING:
     from peeklock.auth import SasRule
+    from peeklock.server.guard import AuthMode
     from peeklock.server.keys import KeyFile
 
 T = TypeVar("T")
@@ -136,6 +137,19 @@ def main() -> None:
     help="PEM private key that belongs to --tls-cert.",
 )
 @click.option(
+    "--auth",
+    type=click.Choice(["off", "sas", "jwt"]),
+    multiple=True,
+    help="What clients have to show: sas = keys of DATA/keys.json (see `peeklock keys`) and of the entities' "
+    "own rules; jwt = JSON web tokens, as --jwt says; both may be given. off = nothing. Without it: "
+    "development mode, in which the emulator's well-known key is good for everything.",
+)
+@click.option(
+    "--jwt",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="TOML file that says which JSON web tokens are taken: issuer, audience, keys, roles.",
+)
+@click.option(
     "--tier",
     type=click.Choice(["basic", "standard", "premium"]),
     default="standard",
@@ -214,6 +228,8 @@ def serve(
     durability: Literal["fsync", "os", "memory"],
     tls_cert: Path | None,
     tls_key: Path | None,
+    auth: tuple[AuthMode, ...],
+    jwt: Path | None,
     tier: str,
     resource_lock: str | None,
     enforce_quotas: bool,
@@ -236,6 +252,15 @@ def serve(
         raise click.UsageError("say where to keep the messages with --data DIR, or use --durability memory.")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together.")
+    if "off" in auth and len(set(auth)) > 1:
+        raise click.UsageError("--auth off asks for nothing: it cannot go with another --auth.")
+    if "sas" in auth and durability == "memory":
+        raise click.UsageError(
+            "--auth sas keeps its keys in the data folder, and --durability memory has none: choose fsync "
+            "or os."
+        )
+    if ("jwt" in auth) != (jwt is not None):
+        raise click.UsageError("--auth jwt and --jwt FILE go together.")
     of_capture = {
         "--capture-bodies": capture_bodies or None,
         "--capture-backlog": capture_backlog_bytes,
@@ -281,6 +306,8 @@ def serve(
         durability=durability,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        auth=frozenset(auth),
+        jwt=jwt,
         tier=tier,
         delete_lock=resource_lock is not None,
         enforce_quotas=enforce_quotas,

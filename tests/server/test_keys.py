@@ -99,6 +99,10 @@ def test_another_file_is_noticed(keys: KeyFile) -> None:
     assert not keys.changed()
     keys.path.unlink()
     assert keys.changed()
+    with pytest.raises(KeysRefused, match="missing"):
+        keys.load()
+    assert not keys.changed()  # said once is enough
+    keys.load_or_make()
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,12 @@ class AmqpConnection(asyncio.Protocol):
         self._ending = False
         self._end_timers: list[asyncio.TimerHandle] = []
 
+    @property
+    def peer(self) -> str:
+        """The address of the other end; empty when nobody knows it."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(name[0]) if name else ""
+
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

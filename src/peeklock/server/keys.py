@@ -58,17 +58,15 @@ class KeyFile:
         Raises: KeysRefused.
         """
         if not self.path.exists():
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write([self._fresh(ROOT_RULE, ALL_RIGHTS)])
         return self.load()
 
     def load(self) -> list[SasRule]:
         """Read the rules. Raises: KeysRefused."""
+        self._seen = self._identity()
         try:
             with self.path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                self._seen = _identity(status)
-                if status.st_mode & 0o077:
+                if os.fstat(file.fileno()).st_mode & 0o077:
                     raise KeysRefused(
                         f"{self.path} can be read by others than its owner: take it as known to them. Say "
                         f"`chmod 600 {self.path}`, then replace the keys that others may have read with "
@@ -93,11 +91,8 @@ class KeyFile:
             raise KeysRefused(f"{self.path} is not as `peeklock keys` writes it: {failure}") from None
 
     def changed(self) -> bool:
-        """Tell whether the file is another than the one last read."""
-        try:
-            return _identity(self.path.stat()) != self._seen
-        except OSError:
-            return self._seen is not None
+        """Tell whether the file is another than at the last reading, whether that went well or not."""
+        return self._identity() != self._seen
 
     def add(self, name: str, rights: Iterable[Right]) -> SasRule:
         """Add a rule with fresh keys. Raises: KeysRefused."""
@@ -135,6 +130,13 @@ class KeyFile:
         rule = _named(rules, name)
         self._write([other for other in rules if other is not rule])
 
+    def _identity(self) -> tuple[int, ...] | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
+
     def _fresh(self, name: str, rights: frozenset[Right]) -> SasRule:
         return SasRule(name, self._key(), self._key(), rights)
 
@@ -156,6 +158,7 @@ class KeyFile:
         }
         new = self.path.with_suffix(".new")
         try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new.unlink(missing_ok=True)
             # Never anything but the owner's, also for an instant, whatever the umask is.
             with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -229,7 +232,3 @@ def _check(rule: SasRule) -> None:
 
 def _shown_rights() -> str:
     return ", ".join(right.value for right in Right)
-
-
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
