@@ -46,12 +46,16 @@ COMMANDS = (
 )
 
 
-def _start(command: list[str], connection_string: str | None) -> subprocess.Popen[str]:
+def _start(
+    command: list[str], connection_string: str | None, trusted: Path | None = None
+) -> subprocess.Popen[str]:
     environment = {
         name: value for name, value in os.environ.items() if name != "SERVICEBUS_CONNECTION_STRING"
     }
     if connection_string is not None:
         environment["SERVICEBUS_CONNECTION_STRING"] = connection_string
+    if trusted is not None:
+        environment["REQUESTS_CA_BUNDLE"] = str(trusted)
     return subprocess.Popen(
         [sys.executable, EXAMPLES / command[0], *command[1:]],
         env=environment,
@@ -70,8 +74,10 @@ def _finish(process: subprocess.Popen[str]) -> str:
 class Runs:
     """Examples under way, by command."""
 
-    def __init__(self, connection_string: str) -> None:
-        self._processes = {command: _start(command.split(), connection_string) for command in COMMANDS}
+    def __init__(self, connection_string: str, trusted: Path) -> None:
+        self._processes = {
+            command: _start(command.split(), connection_string, trusted) for command in COMMANDS
+        }
 
     def __getitem__(self, command: str) -> list[str]:
         """Wait for an example to succeed, and give the lines that it printed."""
@@ -87,9 +93,9 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(broker: BrokerProcess) -> Iterator[Runs]:
+def runs(broker: BrokerProcess, tls_pair: tuple[Path, Path]) -> Iterator[Runs]:
     """All the examples in `COMMANDS`, started together: they mostly wait."""
-    started = Runs(broker.connection_string)
+    started = Runs(broker.connection_string, tls_pair[0])
     yield started
     started.close()
 

@@ -26,13 +26,14 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide-python.md", "docs/entities.md", "docs/topics.md"])
 def test_a_page_does_what_it_says(
-    name: str, configured: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, configured: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Req: T-11"""
     page = _text(name)
     found = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(found) == page.count("```python") > 0
-    monkeypatch.chdir(tmp_path)
+    assert configured.authority() == configured.data / "tls" / "ca.pem"
+    monkeypatch.chdir(configured.data.parent)  # pages say `data/tls/ca.pem`, as `--data ./data` makes it
     names: dict[str, object] = {}
     for block in found:
         if "peeklock.spark" in block:

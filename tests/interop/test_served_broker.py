@@ -27,7 +27,7 @@ def client(broker: ServedBroker) -> Iterator[Any]:
 
 def make_queue(broker: ServedBroker, name: str, **settings: Any) -> None:
     with ServiceBusAdministrationClient.from_connection_string(
-        broker.connection_string, connection_verify=False
+        broker.connection_string, connection_verify=broker.ca_file
     ) as administration:
         administration.create_queue(name, **settings)
 

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import shutil
+import socket
 import ssl
 import stat
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509.oid import NameOID
 
-from peeklock.server.tls import VALID_DAYS, host_names, server_context
+from peeklock.server.certificates import (
+    CA_RENEW_DAYS,
+    CA_VALID_DAYS,
+    RENEW_DAYS,
+    VALID_DAYS,
+    keep_authority,
+)
+from peeklock.server.tls import host_names, server_context
 
 DAY_S = 86_400.0
 NOW_S = 1_760_000_000.0
@@ -52,60 +71,244 @@ def blind() -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])
-def test_a_client_that_trusts_the_self_signed_certificate_accepts_it_for_local_names(
+def test_a_client_that_trusts_the_local_authority_accepts_the_broker_for_local_names(
     tmp_path: Path, name: str
 ) -> None:
     server = server_context(tmp_path)
-    assert shake_hands(server, trusting(tmp_path / "tls" / "certificate.pem"), name)
+    assert shake_hands(server, trusting(tmp_path / "tls" / "ca.pem"), name)
 
 
 def test_the_certificate_names_this_machine() -> None:
     assert {"localhost", "127.0.0.1", "::1"} <= set(host_names())
 
 
+def test_the_full_name_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(socket, "gethostname", lambda: "somewhere")
+    monkeypatch.setattr(socket, "getfqdn", lambda name: answered.wait() and "somewhere.example")
+    monkeypatch.setattr("peeklock.server.tls.FULL_NAME_S_MAX", 0.01)
+    try:
+        assert host_names() == ["localhost", "127.0.0.1", "::1", "somewhere"]
+    finally:
+        answered.set()
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ("somewhere.example", ["somewhere.example"]),
+        ("somewhere.example.", ["somewhere.example"]),
+        ("somewhere", []),
+        ("localhost.localdomain", []),
+        ("192.0.2.1", []),
+        ("1.2.0.192.in-addr.arpa", []),
+    ],
+)
+def test_only_a_full_name_is_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch, told: str, named: list[str]
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "somewhere")
+    monkeypatch.setattr(socket, "getfqdn", lambda name: told)
+    assert host_names()[4:] == named
+
+
 def test_strict_checks_of_newer_pythons_accept_the_certificate(tmp_path: Path) -> None:
     """Python 3.13 and newer verify with VERIFY_X509_STRICT by default."""
     server = server_context(tmp_path)
-    client = trusting(tmp_path / "tls" / "certificate.pem")
-    client.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
+    client = trusting(tmp_path / "tls" / "ca.pem")
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
     assert shake_hands(server, client, "localhost")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_openssl_verifies_the_chain_strictly(tmp_path: Path) -> None:
+    server_context(tmp_path)
+    folder = tmp_path / "tls"
+    command = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-verify_hostname", "localhost"]
+    done = subprocess.run(
+        [*command, "-CAfile", folder / "ca.pem", folder / "certificate.pem"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, f"{folder / 'certificate.pem'}: OK\n")
 
 
 def test_a_name_that_is_not_in_the_certificate_is_refused_by_the_client(tmp_path: Path) -> None:
     server = server_context(tmp_path)
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(server, trusting(tmp_path / "tls" / "certificate.pem"), "example.org")
+        shake_hands(server, trusting(tmp_path / "tls" / "ca.pem"), "example.org")
 
 
-def test_the_pair_is_kept_and_its_key_is_for_the_owner_only(tmp_path: Path) -> None:
+def test_a_name_that_was_asked_for_is_in_the_certificate_and_the_authority_stays(tmp_path: Path) -> None:
+    server_context(tmp_path)
+    authority = (tmp_path / "tls" / "ca.pem").read_bytes()
+    client = trusting(tmp_path / "tls" / "ca.pem")
+    server = server_context(tmp_path, names=["Broker.example.org", "192.0.2.7", "*.inside.example"])
+    for name in ("localhost", "broker.example.org", "192.0.2.7", "a.inside.example"):
+        assert shake_hands(server, client, name)
+    first = shake_hands(server, client, "localhost")
+    assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
+    fewer = server_context(tmp_path, names=["192.0.2.7"])
+    assert shake_hands(fewer, client, "localhost") == first, "nothing was missing"
+
+
+def test_the_files_are_kept_and_the_keys_are_for_the_owner_only(tmp_path: Path) -> None:
+    """Req: R-04"""
     first = shake_hands(server_context(tmp_path), blind(), "localhost")
-    key = tmp_path / "tls" / "key.pem"
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    folder = tmp_path / "tls"
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+    assert modes == {"ca-key.pem": 0o600, "ca.pem": 0o644, "certificate.pem": 0o644, "key.pem": 0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert shake_hands(server_context(tmp_path), blind(), "localhost") == first
-    assert sorted(os.listdir(tmp_path / "tls")) == ["certificate.pem", "key.pem"]
 
 
-def test_a_pair_that_runs_out_is_made_anew(tmp_path: Path) -> None:
+def test_a_certificate_that_runs_out_is_made_anew_below_the_same_authority(tmp_path: Path) -> None:
     first = shake_hands(server_context(tmp_path, now_s=NOW_S), blind(), "localhost")
-    later = NOW_S + (VALID_DAYS - 9) * DAY_S
+    authority = (tmp_path / "tls" / "ca.pem").read_bytes()
+    later = NOW_S + (VALID_DAYS - RENEW_DAYS - 2) * DAY_S
     assert shake_hands(server_context(tmp_path, now_s=later), blind(), "localhost") == first
     assert shake_hands(server_context(tmp_path, now_s=later + 2 * DAY_S), blind(), "localhost") != first
+    assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
 
 
-def test_a_half_written_pair_is_made_anew(tmp_path: Path) -> None:
+def test_a_certificate_of_the_future_is_made_anew(tmp_path: Path) -> None:
+    """The clock was wrong when it was made."""
+    first = shake_hands(server_context(tmp_path, now_s=NOW_S), blind(), "localhost")
+    assert shake_hands(server_context(tmp_path, now_s=NOW_S - 5 * DAY_S), blind(), "localhost") != first
+
+
+def test_an_authority_that_runs_out_is_renewed_with_its_key_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who trusts the old one accepts what the renewed one signs, as long as the old one is valid."""
+    now_s = time.time()
+    server_context(tmp_path, now_s=now_s - (CA_VALID_DAYS - CA_RENEW_DAYS - 0.5) * DAY_S)
+    old = (tmp_path / "tls" / "ca.pem").read_bytes()
+    server_context(tmp_path, now_s=now_s - 2 * DAY_S)
+    assert (tmp_path / "tls" / "ca.pem").read_bytes() == old
+    assert "local authority renewed, with its old key" not in caplog.messages
+    server = server_context(tmp_path, now_s=now_s)
+    new = (tmp_path / "tls" / "ca.pem").read_bytes()
+    assert new != old
+    assert "local authority renewed, with its old key" in caplog.messages
+    for pem in (old, new):
+        assert shake_hands(server, ssl.create_default_context(cadata=pem.decode()), "localhost")
+
+
+def test_a_certificate_does_not_outlive_its_authority(tmp_path: Path) -> None:
+    server_context(tmp_path, now_s=NOW_S)
+    late = NOW_S + (CA_VALID_DAYS - CA_RENEW_DAYS - 10) * DAY_S
+    server_context(tmp_path, now_s=late)
+    leaf, authority = x509.load_pem_x509_certificates((tmp_path / "tls" / "certificate.pem").read_bytes())
+    assert leaf.not_valid_after_utc == authority.not_valid_after_utc
+
+
+@pytest.mark.parametrize("absent", ["certificate.pem", "key.pem"])
+def test_a_half_written_pair_is_made_anew(tmp_path: Path, absent: str) -> None:
     server_context(tmp_path)
-    (tmp_path / "tls" / "certificate.pem").unlink()
+    (tmp_path / "tls" / absent).unlink()
     (tmp_path / "tls" / "key.new").write_bytes(b"cut")
-    assert shake_hands(server_context(tmp_path), trusting(tmp_path / "tls" / "certificate.pem"), "localhost")
+    assert shake_hands(server_context(tmp_path), trusting(tmp_path / "tls" / "ca.pem"), "localhost")
+    assert sorted(os.listdir(tmp_path / "tls")) == ["ca-key.pem", "ca.pem", "certificate.pem", "key.pem"]
 
 
-def test_a_damaged_certificate_is_told_by_name(tmp_path: Path) -> None:
+def test_a_half_made_authority_is_completed_with_its_key(tmp_path: Path) -> None:
     server_context(tmp_path)
-    (tmp_path / "tls" / "certificate.pem").write_bytes(b"nonsense")
+    key = (tmp_path / "tls" / "ca-key.pem").read_bytes()
+    (tmp_path / "tls" / "ca.pem").unlink()
+    assert shake_hands(server_context(tmp_path), trusting(tmp_path / "tls" / "ca.pem"), "localhost")
+    assert (tmp_path / "tls" / "ca-key.pem").read_bytes() == key
+
+
+@pytest.mark.parametrize("how", ["damaged", "another key", "another authority"])
+def test_a_pair_that_does_not_belong_together_is_made_anew(tmp_path: Path, how: str) -> None:
+    """A crash between the two files leaves one, and so does a folder that was put together by hand."""
+    server_context(tmp_path)
+    server_context(tmp_path / "other")
+    folder, other = tmp_path / "tls", tmp_path / "other" / "tls"
+    if how == "damaged":
+        (folder / "certificate.pem").write_bytes(b"nonsense")
+    if how in ("another key", "another authority"):
+        (folder / "key.pem").write_bytes((other / "key.pem").read_bytes())
+    if how == "another authority":
+        (folder / "certificate.pem").write_bytes((other / "certificate.pem").read_bytes())
+    assert shake_hands(server_context(tmp_path), trusting(folder / "ca.pem"), "localhost")
+
+
+def test_the_pair_of_an_older_release_is_replaced_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "peeklock self-signed")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(800))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "certificate.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    caplog.set_level("INFO", "peeklock")
+    server = server_context(tmp_path)
+    assert shake_hands(server, trusting(folder / "ca.pem"), "localhost")
+    assert [record.fields["why"] for record in caplog.records if "TLS" in record.message] == [
+        "the old one was self-signed, by an older release"
+    ]
+    # Who was told to trust this file, and not a copy, goes on.
+    assert shake_hands(server, trusting(folder / "certificate.pem"), "localhost")
+
+
+def test_what_is_wrong_with_the_authority_is_told_by_file_and_nothing_is_replaced(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        server_context(tmp_path / name)
+    folder, other = tmp_path / "a" / "tls", tmp_path / "b" / "tls"
+    ca, key, leaf_key = folder / "ca.pem", folder / "ca-key.pem", folder / "key.pem"
+    sound = {file: file.read_bytes() for file in folder.iterdir()}
+    encrypted = load_pem_private_key(sound[key], None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    again = "to have a new authority made, which every client then has to be told to trust"
+    mend = f"; put a sound copy back, or delete ca.pem and ca-key.pem there {again}"
+    for file, data, said in (
+        (ca, b"nonsense", f"{ca} is not a PEM certificate{mend}"),
+        (ca, sound[folder / "certificate.pem"], f"{ca} is not the certificate of an authority{mend}"),
+        (key, b"nonsense", f"{key} is not a PEM private key{mend}"),
+        (key, encrypted, f"{key} is encrypted{mend}"),
+        (
+            key,
+            (other / "ca-key.pem").read_bytes(),
+            f"{key} is not the key of {ca}; put the right one back, or delete both {again}",
+        ),
+    ):
+        file.write_bytes(data)
+        with pytest.raises(ssl.SSLError) as refused:
+            server_context(tmp_path / "a")
+        assert str(refused.value) == said
+        assert {**sound, file: data} == {file: file.read_bytes() for file in folder.iterdir()}
+        file.write_bytes(sound[file])
+    key.unlink()
+    assert shake_hands(server_context(tmp_path / "a"), trusting(ca), "localhost"), "not needed yet"
+    leaf_key.unlink()
     with pytest.raises(ssl.SSLError) as refused:
-        server_context(tmp_path)
-    file = tmp_path / "tls/certificate.pem"
-    assert str(refused.value) == f"{file} is not a PEM certificate; delete it to have a new one made"
+        server_context(tmp_path / "a")
+    assert str(refused.value) == (
+        f"{key} is missing, and a new certificate is needed (there was none); put it back, or delete {ca} "
+        f"{again}"
+    )
+
+
+def test_two_who_make_an_authority_at_the_same_time_get_the_same(tmp_path: Path) -> None:
+    """A broker that starts, and `peeklock ca` beside it."""
+    now = datetime.datetime.now(datetime.UTC)
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: keep_authority(tmp_path / "tls", now).certificate, range(8)))
+    assert set(made) == {x509.load_pem_x509_certificate((tmp_path / "tls" / "ca.pem").read_bytes())}
 
 
 def test_without_a_folder_each_process_has_a_pair_of_its_own() -> None:
@@ -117,7 +320,7 @@ def test_a_given_pair_is_used_and_nothing_is_made(tmp_path: Path) -> None:
     server_context(tmp_path / "made")
     certificate, key = tmp_path / "made" / "tls" / "certificate.pem", tmp_path / "made" / "tls" / "key.pem"
     server = server_context(tmp_path / "data", certificate, key)
-    assert shake_hands(server, trusting(certificate), "localhost")
+    assert shake_hands(server, trusting(tmp_path / "made" / "tls" / "ca.pem"), "localhost")
     assert not (tmp_path / "data").exists()
 
 

@@ -318,7 +318,7 @@ def test_over_tls_only_trusted_certificates_are_taken(tmp_path: Path) -> None:
     from azure.servicebus.management import ServiceBusAdministrationClient
 
     from peeklock.demo.broker import BrokerProcess
-    from peeklock.server.tls import make_pair
+    from peeklock.server.certificates import make_pair
 
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     for path, pem in zip(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import ssl
 import tempfile
 import time
 from pathlib import Path
@@ -72,7 +71,7 @@ def _run(jobs: list[Job], folder: Path, console: Console, events: Path | None) -
     ledger = Ledger.of(jobs)
     started = time.monotonic()
     with BrokerProcess(folder, [] if events is None else [f"--capture={events}"]) as broker:
-        certificate = _fetch_certificate(broker, folder)
+        certificate = broker.authority()  # the administration client speaks HTTPS only
         with Display(console, len(jobs)) as display:
             display.say(
                 f"[bold]peeklock serve[/] is ready on port {broker.amqp_port} and keeps all in {broker.data}"
@@ -180,11 +179,3 @@ def _check_results(ledger: Ledger) -> list[str]:
         for job_id, found in ledger.results.items()
         if found != (right := work(ledger.jobs[job_id].text, ledger.jobs[job_id].digest))
     ]
-
-
-def _fetch_certificate(broker: BrokerProcess, folder: Path) -> Path:
-    # The administration client speaks HTTPS only. The broker made the pair by itself; to take the certificate
-    # from the connection itself is safe here, since nobody stands between us and our child.
-    certificate = folder / "certificate.pem"
-    certificate.write_text(ssl.get_server_certificate(("localhost", broker.http_port)))
-    return certificate

@@ -66,6 +66,13 @@ class Listener:
             self._loop.add_reader(sock, self._accept, sock)
         return int(opened[0].getsockname()[1])
 
+    async def prepare_tls(self) -> None:
+        """Make the TLS context now, beside the loop, and not for the first client."""
+        try:
+            await self._context()
+        except (OSError, ssl.SSLError) as failure:
+            log.error("no TLS connection can be taken", {"reason": str(failure)})
+
     def close(self) -> None:
         """Stop listening; connections that are open stay."""
         for sock in self._sockets:

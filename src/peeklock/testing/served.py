@@ -13,17 +13,21 @@ old or too silent.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from peeklock.auth import Authority, Grant, SasRule
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, SAS_TOKEN_TYPE
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server.app import Broker, Settings
+from peeklock.server.certificates import make_pair
 from peeklock.server.clock import SlewedClock
+from peeklock.server.tls import CERTIFICATE_FILE, KEY_FILE
 
 START_S_MAX = 30.0
 """How long a start may take. Our choice: hundreds of times what one takes."""
@@ -40,7 +44,13 @@ class ServedBroker:
 
     def __init__(self, *, tier: str = "standard") -> None:
         """Make a broker that `with` starts, with no entities; `tier` as of `peeklock serve`."""
-        self._settings = Settings(None, None, "127.0.0.1", 0, 0, "memory", None, None, tier, None)
+        self._folder = tempfile.TemporaryDirectory(prefix="peeklock-tls-")
+        certificate, key = (Path(self._folder.name, name) for name in (CERTIFICATE_FILE, KEY_FILE))
+        self.ca_file = str(certificate)
+        """What clients have to trust for TLS."""
+        for file, pem in zip((certificate, key), make_pair(["localhost"], datetime.now(UTC)), strict=True):
+            file.write_bytes(pem)
+        self._settings = Settings(None, None, "127.0.0.1", 0, 0, "memory", certificate, key, tier, None)
         self._clock = _MovedClock()
         self._thread = threading.Thread(target=self._run, name="peeklock", daemon=True)
         self._started: Future[tuple[Broker, asyncio.AbstractEventLoop]] = Future()
@@ -63,6 +73,7 @@ class ServedBroker:
         if self._thread.is_alive():
             loop.call_soon_threadsafe(broker.ask_to_stop)
         self._thread.join()
+        self._folder.cleanup()
 
     def now_ms(self) -> int:
         """Give the broker's time, UTC ms."""
