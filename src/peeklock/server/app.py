@@ -17,6 +17,7 @@ import ssl
 import sys
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from peeklock import __version__
-from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority
+from peeklock.auth import Authority
+from peeklock.broker.changes import Change
 from peeklock.broker.commands import ListEntities, ListRules
 from peeklock.broker.descriptions import EntityKind, RuleDescription
 from peeklock.broker.effects import EntityView, Failed
@@ -40,7 +42,11 @@ from peeklock.server import log
 from peeklock.server.amqp import AmqpConnection
 from peeklock.server.clock import SlewedClock
 from peeklock.server.definitions import DefinitionLog
+from peeklock.server.guard import AuthMode, Guard, is_loopback
+from peeklock.server.keys import KeysRefused
 from peeklock.server.listener import Listener
+from peeklock.server.peers import Peers
+from peeklock.server.refusals import Note, RefusalLog
 from peeklock.server.shard import Shard
 from peeklock.server.tasks import tell_failure
 from peeklock.store.base import Store, StoreDamaged, StoreError
@@ -90,6 +96,11 @@ class Settings:
     delete_lock: bool = False
     capture: CaptureSettings | None = None
     """None = no event log."""
+    auth: frozenset[AuthMode] = frozenset()
+    """What is asked of clients; empty = development mode, in which the emulator's well-known key is good for
+    everything."""
+    jwt: Path | None = None
+    """What JSON web tokens are held to."""
 
 
 class _Tokens:
@@ -132,15 +143,11 @@ class Broker:
         self._connection_ids = 0
         self._stopping = asyncio.Event()
         self._definitions = DefinitionLog()
+        self._refusals = RefusalLog(self._clock.now_ms)
         self._deserted = asyncio.Event()  # the last connection is gone
         self._failure: BaseException | None = None
-        self._authority = authority or Authority.development()
-        # Only the key that everybody knows is ever shown.
-        self._shown_key = (
-            ""
-            if authority
-            else f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey={DEVELOPMENT_KEY};"
-        )
+        self._given_authority = authority
+        self._peers = Peers()
         self._started_at_ms = self._clock.now_ms()
         self._namespace_name = "sbemulatorns"  # as the emulator calls it when nobody says otherwise
         self._capture: Capture | None = None
@@ -161,9 +168,14 @@ class Broker:
         took = time.monotonic() - process_started
         click.echo(
             f"peeklock ready in {took:.2f} s: Endpoint=sb://{self._shown_host()}:{self.amqp_port};"
-            f"{self._shown_key}UseDevelopmentEmulator=true;"
+            f"{self._guard.connection_string_key}UseDevelopmentEmulator=true;"
             f" (administration: port {self.http_port})"
         )
+        if self._guard.warning:
+            log.warning(self._guard.warning, {"do": "--auth sas gives keys of your own"})
+            click.echo(f"peeklock: {self._guard.warning}; --auth sas gives keys of your own")
+        if "sas" in settings.auth:
+            click.echo(f"peeklock: the keys are shown by: peeklock keys list {settings.data}")
         log.info(
             "ready",
             {
@@ -182,6 +194,15 @@ class Broker:
         settings = self._settings
         asyncio.get_running_loop().set_exception_handler(self._bug)
         config = self._read_config()
+        if not settings.auth and self._given_authority is None and not is_loopback(settings.host):
+            raise StartFailed(
+                f"--host {settings.host} can be reached by others, and without --auth everybody knows the "
+                "key: say --auth sas for keys of your own, or --auth off to let everybody in"
+            )
+        try:
+            self._guard = Guard(settings.auth, settings.data, self._given_authority)
+        except KeysRefused as failure:
+            raise StartFailed(str(failure)) from failure
         store = await self._open_store()
         namespace = Namespace(
             limits=TIERS[settings.tier],
@@ -206,7 +227,7 @@ class Broker:
             store,
             self._clock.now_ms,
             min_free_bytes=self._min_free_bytes,
-            on_definitions=self._definitions.take,
+            on_definitions=self._take_definitions,
             on_failure=self._fail,
         )
         self.shard = shard
@@ -214,6 +235,7 @@ class Broker:
             if config is not None:
                 await self._configure(shard, config)
             self._definitions.begin(namespace.entity_views())
+            self._guard.begin(namespace.entity_views())
             if settings.capture is not None:
                 self._begin_capture(settings.capture, shard)
             self._listener = self._listen(shard)
@@ -245,6 +267,7 @@ class Broker:
             return 1
         await self._stop(self.shard)
         self._definitions.finish()
+        self._refusals.finish()
         log.info("stopped", {})
         return 0
 
@@ -347,7 +370,15 @@ class Broker:
         def http() -> asyncio.Protocol:
             from peeklock.server.http import HttpProtocol
 
-            return HttpProtocol(shard.submit, self._administration(), self._health, self._clock.now_ms)
+            note = self._refusals.of_connection()
+            return HttpProtocol(
+                shard.submit,
+                self._administration(note),
+                self._health,
+                self._clock.now_ms,
+                self._new_amqp,
+                note,
+            )
 
         listener = Listener(self._new_amqp, http, tls)
         try:
@@ -392,20 +423,24 @@ class Broker:
     def _make_gateway(self, connection_id: int, now_ms: int) -> Gateway:
         return Gateway(
             connection_id,
-            namespaces=OneNamespace(self._authority),
+            namespaces=OneNamespace(self._guard.authority),
             tracking=lambda: str(uuid.uuid4()),
             log=log.info,
             now_ms=now_ms,
             limits=self._gateway_limits,
+            bears_refusal=lambda: self._bears_refusal(self._connections[connection_id].peer),
         )
 
-    def _administration(self) -> Any:
+    def _bears_refusal(self, peer: str) -> bool:
+        return self._peers.refused(peer, self._clock.now_ms())
+
+    def _administration(self, note: Note) -> Any:
         from peeklock.admin.api import Administration
 
         return Administration(
-            self._authority,
+            self._guard.authority,
             tracking=lambda: str(uuid.uuid4()),
-            log=log.info,
+            log=note,
             namespace=self._namespace_name,
             limits=TIERS[self._settings.tier],
             created_at_ms=self._started_at_ms,
@@ -421,6 +456,8 @@ class Broker:
             for connection in list(self._connections.values()):
                 connection.tick(now)
             self._definitions.tick(now)
+            self._guard.tick(now)
+            self._refusals.tick(now)
 
     async def _health(self) -> dict[str, Any]:
         """Figures for `GET /health`."""
@@ -432,6 +469,10 @@ class Broker:
             **self.shard.health(),
             **({} if self._capture is None else {"capture": self._capture.health()}),
         }
+
+    def _take_definitions(self, facts: Iterable[Change], now_ms: int) -> None:
+        self._definitions.take(facts, now_ms)
+        self._guard.take(facts)
 
     def _fail(self, failure: BaseException) -> None:
         if self._failure is None:
