@@ -25,9 +25,9 @@ PYTHON_ENTRY = (
 class Client:
     """Sends requests with a token of the given rule."""
 
-    def __init__(self, limits: TierLimits = STANDARD) -> None:
+    def __init__(self, limits: TierLimits = STANDARD, authority: Authority | None = None) -> None:
         self.logged: list[tuple[str, dict[str, Any]]] = []
-        self.authority = Authority(
+        self.authority = authority or Authority(
             [
                 SasRule("root", "key", "second"),
                 SasRule("watcher", "key", rights=ALL_RIGHTS - {Right.MANAGE}),

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peeklock.admin.api import BODY_BYTES_MAX, Pending, Response
-from peeklock.auth import generate
+from peeklock.auth import OpenAuthority, generate
 from peeklock.broker.commands import (
     Address,
     CreateEntity,
@@ -634,3 +634,12 @@ def test_a_token_for_one_entity_does_not_reach_another_through_an_odd_path(clien
 def test_bearer_and_malformed_tokens_are_a_401(client: Client, token: str) -> None:
     """Req: R-04."""
     assert client.answer("GET", "/orders", authorization=token).status == 401
+
+
+def test_with_authorization_off_no_token_is_asked_for() -> None:
+    """Req: R-04. Nor for an entity that is forwarded to; a wrong token is as good as none."""
+    client = Client(authority=OpenAuthority())
+    forwarding = PYTHON_ENTRY.format("<QueueDescription><ForwardTo>other</ForwardTo></QueueDescription>")
+    for token in ("", "SharedAccessSignature nonsense", "Bearer x"):
+        assert isinstance(client.ask("GET", "/orders", authorization=token), Pending)
+        assert isinstance(client.ask("PUT", "/orders", forwarding, authorization=token), Pending)

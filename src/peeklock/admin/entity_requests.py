@@ -119,7 +119,7 @@ class EntityRequests:
         for field, header in _FORWARD_TOKENS.items():
             target = getattr(description, field)
             if target is not None:
-                token = headers.get(header) or headers["authorization"]
+                token = headers.get(header) or self._exchange.token
                 self._exchange.require(Right.SEND, token, target, f"on '{target}' to forward to it")
 
 
