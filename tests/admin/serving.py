@@ -44,6 +44,8 @@ class World:
         self.asked = asyncio.Event()
         """Set once a command has been asked for."""
         self.commands: list[Command] = []
+        self.amqp: Callable[[], asyncio.Protocol] = _no_amqp
+        """What a WebSocket carries."""
         self._numbers = itertools.count(1)
         self._admin = Administration(
             Authority.development(),
@@ -66,7 +68,10 @@ class World:
         return self.health
 
     def http(self) -> HttpProtocol:
-        return HttpProtocol(self.submit, self._admin, self.figures, now_ms)
+        return HttpProtocol(self.submit, self._admin, self.figures, now_ms, self.amqp, self._note)
+
+    def _note(self, event: str, fields: Mapping[str, Any]) -> None:
+        self.logged.append((event, dict(fields)))
 
     def listen(self, tls: ssl.SSLContext | None = None) -> tuple[Listener, int]:
         listener = Listener(_no_amqp, self.http, lambda: tls or server_context(None))

@@ -15,7 +15,7 @@ from peeklock.admin.api import BODY_BYTES_MAX
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, generate
 from peeklock.broker.commands import CreateEntity
 from peeklock.server import http
-from peeklock.server.http import HEAD_BYTES_MAX
+from peeklock.server.http import CHUNKS_MAX, HEAD_BYTES_MAX, HEADERS_MAX
 from peeklock.server.tls import server_context
 from tests.admin.serving import World, now_ms
 
@@ -267,16 +267,6 @@ def test_health_answers_head_without_a_body_and_refuses_other_methods() -> None:
 # What is refused
 
 
-def test_amqp_over_websocket_is_plainly_not_offered() -> None:
-    async def story(world: World, connection: Connection) -> None:
-        connection.send("GET", "/$servicebus/websocket", None, "Upgrade: websocket", "Connection: Upgrade")
-        status, _, body = await connection.answer()
-        assert status == 501
-        assert b"not offered yet" in body
-
-    play(story)
-
-
 @pytest.mark.parametrize(
     ("data", "status"),
     [
@@ -287,6 +277,33 @@ def test_amqp_over_websocket_is_plainly_not_offered() -> None:
         (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
         (b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
         (b"\x00\x01\x02\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400),
+        # What a proxy before us may read in another way:
+        (
+            b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
+        (b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", 501),
+        (b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"PUT /a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 4, 5\r\n\r\n", 400),
+        (b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: +4\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\nHost: x\n\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: x\nX: y\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX: y\rZ: z\r\n\r\n", 400),
+        (b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\nx\n0\n\n\r\n", 400),
+        (b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n" % (b"f" * 30), 400),
+        # Other protocols:
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
+        (b"GET / HTTP/0.9\r\n\r\n", 505),
+        (b"GET /\r\n\r\n", 400),
+        # In one piece, as the operating system gives it; h11 limits only what is not whole:
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * HEAD_BYTES_MAX + b"\r\n\r\n", 431),
+        (b"GET /" + b"y" * HEAD_BYTES_MAX + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * HEADERS_MAX + b"\r\n", 431),
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * HEAD_BYTES_MAX, 431),
         (b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (BODY_BYTES_MAX + 1), 413),
     ],
@@ -303,6 +320,47 @@ def test_what_is_not_a_request_within_the_limits_is_refused_and_the_connection_e
         assert json.loads(body)["status"] == status
         assert await connection.ended() == b""
         assert world.commands == []
+        assert [(event, fields["status"]) for event, fields in world.logged] == [
+            ("HTTP request refused", status)
+        ]
+
+    play(story)
+
+
+def test_as_many_headers_and_chunks_as_may_be_are_read_and_one_more_chunk_is_refused() -> None:
+    """Req: R-05."""
+
+    async def story(world: World, connection: Connection) -> None:
+        extra = [f"X-{number}: y" for number in range(HEADERS_MAX - 3)]  # beside Host, token, encoding
+        for chunks, status in ((CHUNKS_MAX, 201), (CHUNKS_MAX + 1, 413)):
+            connection.send("PUT", "/orders", None, "Transfer-Encoding: chunked", *extra)
+            padded = ENTRY.ljust(chunks)
+            connection.writer.write(b"".join(b"1\r\n%c\r\n" % byte for byte in padded) + b"0\r\n\r\n")
+            assert (await connection.answer())[0] == status
+
+    play(story)
+
+
+def test_amqp_in_the_midst_of_http_is_refused_as_http() -> None:
+    """Req: R-05."""
+
+    async def story(world: World, connection: Connection) -> None:
+        assert (await connection.ask("GET", "/health"))[0] == 200
+        connection.writer.write(b"AMQP\x00\x01\x00\x00" + bytes(20) + b"\r\n\r\n")
+        assert (await connection.answer())[0] == 400
+        assert await connection.ended() == b""
+
+    play(story)
+
+
+def test_an_upgrade_to_something_else_is_passed_over() -> None:
+    """Source: RFC 9110 7.8: a server MAY ignore it."""
+
+    async def story(world: World, connection: Connection) -> None:
+        asked = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+        connection.send("GET", "/health", None, *asked)
+        assert (await connection.answer())[0] == 200
+        assert (await connection.ask("GET", "/health"))[0] == 200
 
     play(story)
 
