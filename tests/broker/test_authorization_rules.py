@@ -35,7 +35,7 @@ def at(rule: AuthorizationRule, created_at_ms: int, modified_at_ms: int) -> Auth
 
 
 def test_a_rule_is_stamped_and_kept_over_a_restart(broker: Broker) -> None:
-    """Req: A-04. What a client says of the times does not count."""
+    """Req: R-04. What a client says of the times does not count."""
     topic = TopicDescription("news", authorization_rules=(at(SENDER, 1, 2),))
     broker.do(CreateEntity(topic, broker.reply_to()))
     broker.restart()
@@ -119,7 +119,7 @@ def test_a_wrong_rule_is_refused_and_nothing_changes(
 
 
 def test_no_repr_has_a_key(broker: Broker) -> None:
-    """Req: R-05"""
+    """Req: R-04"""
     for shown in (broker.view(), broker.facts, broker.view().description):
         assert "sender" in repr(shown)
         assert "secret" not in repr(shown)

@@ -201,7 +201,7 @@ def test_a_clean_close_leaves_one_database_file(tmp_path: Path) -> None:
 
 
 def test_nobody_else_may_read_the_keys_in_a_new_store(tmp_path: Path) -> None:
-    """Req: R-05"""
+    """Req: R-04"""
 
     async def test() -> None:
         store = SqliteStore(tmp_path / "data")

@@ -35,6 +35,7 @@ from peeklock.broker.errors import (
     MessageNotFound,
     MessageSizeExceeded,
     NotSupported,
+    PreconditionFailed,
     QuotaExceeded,
     RuleAlreadyExists,
     RuleNotFound,
@@ -78,6 +79,7 @@ STATUSES: dict[type[Refusal], int] = {
     MessageSizeExceeded: 403,
     NotOffered: 501,
     NotSupported: 400,  # not in the tier
+    PreconditionFailed: 412,
     QuotaExceeded: 403,
     ServerBusy: 503,
     SessionCannotBeLocked: 409,

@@ -448,6 +448,10 @@ class Enlist:
 
 # Entities: each answered to `reply_to`, or Failed(reply_to, error)
 
+IfMatch: TypeAlias = tuple[str, ...] | None
+"""Versions (`EntityView.version`, `RuleDescription.version`) of which what shall be changed has to have one,
+else PreconditionFailed; None = it may have any."""
+
 
 @dataclass(slots=True)
 class LookUp:
@@ -474,6 +478,7 @@ class UpdateEntity:
 
     description: Description
     reply_to: ReplyTo
+    if_match: IfMatch = None
 
 
 @dataclass(slots=True)
@@ -482,6 +487,7 @@ class DeleteEntity:
 
     path: str
     reply_to: ReplyTo
+    if_match: IfMatch = None
 
 
 @dataclass(slots=True)
@@ -516,6 +522,7 @@ class UpdateRule:
     path: str
     rule: RuleDescription
     reply_to: ReplyTo
+    if_match: IfMatch = None
 
 
 @dataclass(slots=True)
@@ -525,6 +532,7 @@ class RemoveRule:
     path: str
     name: str
     reply_to: ReplyTo
+    if_match: IfMatch = None
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import blake2b
 from typing import ClassVar, TypeAlias
 
 from peeklock.rules.filters import Filter, SqlAction, TrueFilter
@@ -165,3 +166,9 @@ class RuleDescription:
     action: SqlAction | None = None
     created_at_ms: int = 0
     """UTC; given by the broker."""
+
+    @property
+    def version(self) -> str:
+        """Tells apart how it is from how it was."""
+        # As text, since 1, 1.0 and True are equal, but not to a filter.
+        return blake2b(repr(self).encode(errors="replace"), digest_size=8).hexdigest()

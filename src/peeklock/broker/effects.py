@@ -229,6 +229,16 @@ class EntityView:
     unmatched_count: int = 0
     """Messages since start that no rule chose: accepted and gone."""
 
+    @property
+    def version(self) -> str:
+        """Tells apart how it is from how it was, or what had its name before; figures do not count."""
+        return entity_version(self.entity_id, self.updated_at_ms)
+
+
+def entity_version(entity_id: int, updated_at_ms: int) -> str:
+    """Write an entity's version; no two updates of one have the same time."""
+    return f"{entity_id}-{updated_at_ms}"
+
 
 @dataclass(slots=True)
 class EntityFound:

@@ -11,19 +11,21 @@ from dataclasses import replace
 from operator import attrgetter
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY, EntityRemoved, EntityStored
-from peeklock.broker.commands import Address, SubQueue
+from peeklock.broker.commands import Address, IfMatch, SubQueue
 from peeklock.broker.descriptions import (
     Description,
     EntityKind,
     RuleDescription,
     SubscriptionDescription,
 )
+from peeklock.broker.effects import entity_version
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import (
     ArgumentInvalid,
     EntityAlreadyExists,
     EntityNotFound,
     InvalidOperation,
+    PreconditionFailed,
     QuotaExceeded,
     RuleAlreadyExists,
     RuleNotFound,
@@ -213,9 +215,17 @@ class Entities:
             targets += forwards_of(subscription.description)
         return targets
 
-    def checked_update(self, description: Description, now_ms: int) -> tuple[Entity, Description]:
-        """Raises: EntityNotFound, ArgumentInvalid, ArgumentOutOfRange, NotSupported."""
-        entity = self.find(description.name)
+    def found_as(self, path: str, if_match: IfMatch) -> Entity:
+        """Raises: EntityNotFound, PreconditionFailed."""
+        entity = self.find(path)
+        _require_version(entity.name, entity_version(entity.entity_id, entity.updated_at_ms), if_match)
+        return entity
+
+    def checked_update(
+        self, description: Description, if_match: IfMatch, now_ms: int
+    ) -> tuple[Entity, Description]:
+        """Raises: EntityNotFound, PreconditionFailed, ArgumentInvalid, ArgumentOutOfRange, NotSupported."""
+        entity = self.found_as(description.name, if_match)
         before = entity.description
         description = stamped(before, checked_update(before, description, self.limits), now_ms)
         # A target may be gone by now; that must not keep anything else from being changed.
@@ -259,23 +269,25 @@ class Entities:
         self._require_room_for_rule(rule)
         return rule
 
-    def changed_rule(self, subscription: Entity, description: RuleDescription) -> Rule:
+    def changed_rule(self, subscription: Entity, description: RuleDescription, if_match: IfMatch) -> Rule:
         """Make what shall stand in the place of a rule.
 
-        Raises: ArgumentInvalid, RuleNotFound, QuotaExceeded.
+        Raises: ArgumentInvalid, RuleNotFound, PreconditionFailed, QuotaExceeded.
         """
-        old = self.rule(subscription, description.name)
+        old = self.rule(subscription, description.name, if_match)
         name, created_at_ms = old.description.name, old.description.created_at_ms
         rule = Rule(subscription, replace(description, name=name, created_at_ms=created_at_ms))
         if rule.is_correlation != old.is_correlation:
             self._require_room_for_kind(rule)
         return rule
 
-    def rule(self, subscription: Entity, name: str) -> Rule:
-        """Raises: RuleNotFound."""
+    def rule(self, subscription: Entity, name: str, if_match: IfMatch = None) -> Rule:
+        """Raises: RuleNotFound, PreconditionFailed."""
         rule = subscription.rules.get(name.lower())
         if rule is None:
             raise RuleNotFound(f"The messaging entity '{subscription.name}/Rules/{name}' could not be found.")
+        if if_match is not None:
+            _require_version(f"{subscription.name}/Rules/{name}", rule.description.version, if_match)
         return rule
 
     def put_rule(self, rule: Rule) -> None:
@@ -364,3 +376,10 @@ class Entities:
             entity.transfers.lock_duration_ms = entity.description.lock_duration_ms
             self.queues[entity.transfers.queue_id] = entity.transfers
         return entity.transfers
+
+
+def _require_version(name: str, version: str, if_match: IfMatch) -> None:
+    if if_match is not None and version not in if_match:
+        raise PreconditionFailed(
+            f"'{name}' is not as If-Match says: it was changed since; read it again and repeat the change"
+        )

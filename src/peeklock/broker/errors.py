@@ -103,5 +103,9 @@ class QuotaExceeded(ServiceBusError):
     """The entity or the broker's disk is full."""
 
 
+class PreconditionFailed(ServiceBusError):
+    """The entity or rule is no longer as it was when the client read it."""
+
+
 class ServerBusy(ServiceBusError):
     """The broker lags behind; the same request may succeed later."""

@@ -301,13 +301,15 @@ class Namespace:
     def _update_entity(
         self, command: ask.UpdateEntity, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        entity, description = self._entities.checked_update(command.description, now_ms)
+        entity, description = self._entities.checked_update(command.description, command.if_match, now_ms)
         subscriptions = entity.subscriptions()
         if description != entity.description:
             if drops_locks(entity.description, description):
                 for queue in _all_queues(entity, subscriptions):
                     queue.drop_locks(effects)
-            entity.change(description, self._entities.limits, now_ms)
+            # Later than the last time in any case: clients know by it what they have read.
+            updated_at_ms = max(now_ms, entity.updated_at_ms + 1)
+            entity.change(description, self._entities.limits, updated_at_ms)
             changes.append(entity.stored())
             if self._events is not None:
                 self._events.entity(EventType.ENTITY_UPDATED, entity)
@@ -335,7 +337,7 @@ class Namespace:
     def _delete_entity(
         self, command: ask.DeleteEntity, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        entity = self._entities.find(command.path)
+        entity = self._entities.found_as(command.path, command.if_match)
         if self._delete_lock:
             raise InvalidOperation(
                 f"'{entity.name}' cannot be deleted: the namespace has the lock CanNotDelete"
@@ -391,7 +393,7 @@ class Namespace:
         self, command: ask.UpdateRule, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         subscription = self._entities.subscription(command.path)
-        new = self._entities.changed_rule(subscription, command.rule)
+        new = self._entities.changed_rule(subscription, command.rule, command.if_match)
         self._touch_topic(subscription, now_ms)
         # Also when they seem equal: 1 and True are, but not to a filter.
         self._entities.put_rule(new)
@@ -402,7 +404,7 @@ class Namespace:
         self, command: ask.RemoveRule, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         subscription = self._entities.subscription(command.path)
-        rule = self._entities.rule(subscription, command.name)
+        rule = self._entities.rule(subscription, command.name, command.if_match)
         self._entities.drop_rule(subscription, command.name)
         self._touch_topic(subscription, now_ms)
         changes.append(RuleRemoved(subscription.entity_id, rule.description.name))

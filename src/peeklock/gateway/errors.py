@@ -85,6 +85,7 @@ TABLE: dict[type[Exception], Answer] = {
     broker.EntityNotFound: Answer(NOT_FOUND, 404),
     broker.EntityAlreadyExists: Answer(Symbol("com.microsoft:entity-already-exists"), 409),
     broker.RuleNotFound: Answer(NOT_FOUND, 404),
+    broker.PreconditionFailed: Answer(Symbol("amqp:precondition-failed"), 412),
     broker.RuleAlreadyExists: Answer(Symbol("com.microsoft:entity-already-exists"), 409),
     broker.EntityDisabled: Answer(Symbol("com.microsoft:entity-disabled"), 403),
     broker.EntityDeleted: Answer(Symbol("amqp:resource-deleted"), 404),
