@@ -52,8 +52,10 @@ from peeklock.server.tasks import tell_failure
 from peeklock.store.base import Store, StoreDamaged, StoreError
 
 if TYPE_CHECKING:
+    from peeklock.auth.authority import WebTokens
     from peeklock.server.capture import Capture, CaptureSettings
     from peeklock.server.config import Config
+    from peeklock.server.jwt_keys import JwtKeys
 
 MIN_FREE_BYTES = 1024**3
 MIN_FREE_SHARE = 0.05
@@ -100,7 +102,7 @@ class Settings:
     """What is asked of clients; empty = development mode, in which the emulator's well-known key is good for
     everything."""
     jwt: Path | None = None
-    """What JSON web tokens are held to."""
+    """The file that says which JSON web tokens are taken; None = none."""
 
 
 class _Tokens:
@@ -151,6 +153,7 @@ class Broker:
         self._started_at_ms = self._clock.now_ms()
         self._namespace_name = "sbemulatorns"  # as the emulator calls it when nobody says otherwise
         self._capture: Capture | None = None
+        self._jwt_keys: JwtKeys | None = None
         self.amqp_port = 0
         self.http_port = 0
 
@@ -200,7 +203,8 @@ class Broker:
                 "key: say --auth sas for keys of your own, or --auth off to let everybody in"
             )
         try:
-            self._guard = Guard(settings.auth, settings.data, self._given_authority)
+            web_tokens = self._web_tokens()
+            self._guard = Guard(settings.auth, settings.data, self._given_authority, web_tokens)
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
         store = await self._open_store()
@@ -251,6 +255,8 @@ class Broker:
         """Serve until asked to stop or unable to go on, then stop; answer the exit status."""
         if self._capture is not None:
             self._capture.start()  # not before: it would take the start's time
+        if self._jwt_keys is not None:
+            await self._jwt_keys.start()
         if self._lacks_authority():
             making = asyncio.get_running_loop().create_task(self._listener.prepare_tls())
             making.add_done_callback(tell_failure)
@@ -258,6 +264,8 @@ class Broker:
         ticking.add_done_callback(tell_failure)
         await self._stopping.wait()
         ticking.cancel()
+        if self._jwt_keys is not None:
+            await self._jwt_keys.stop()
         self._listener.close()
         if self._failure is not None:
             # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from
@@ -302,6 +310,20 @@ class Broker:
             return read_config(self._settings.config)
         except ConfigError as failure:
             raise StartFailed(f"{self._settings.config}: {failure}") from failure
+
+    def _web_tokens(self) -> WebTokens | None:
+        """Read whose JSON web tokens are taken. Raises: StartFailed."""
+        if self._settings.jwt is None:
+            return None
+        from peeklock.auth.jwt import JwtVerifier
+        from peeklock.server.jwt_keys import JwtFileInvalid, JwtKeys, load_jwt
+
+        try:
+            settings = load_jwt(self._settings.jwt)
+        except JwtFileInvalid as failure:
+            raise StartFailed(f"--jwt: {failure}") from failure
+        self._jwt_keys = JwtKeys(settings, self._clock.now_ms)
+        return JwtVerifier(settings, self._jwt_keys)
 
     async def _configure(self, shard: Shard, config: Config) -> None:
         from peeklock.server.config_form import ConfigError

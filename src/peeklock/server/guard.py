@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from peeklock.auth import Authority, OpenAuthority, Right, SasRule
-from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME
+from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, WebTokens
 from peeklock.broker.changes import Change, EntityRemoved, EntityStored
 from peeklock.broker.descriptions import Description
 from peeklock.broker.effects import EntityView
@@ -29,13 +29,20 @@ LOOK_MS = 1000
 class Guard:
     """Makes the authority that was asked for, and keeps it true."""
 
-    def __init__(self, modes: frozenset[AuthMode], data: Path | None, authority: Authority | None) -> None:
+    def __init__(
+        self,
+        modes: frozenset[AuthMode],
+        data: Path | None,
+        authority: Authority | None,
+        web_tokens: WebTokens | None = None,
+    ) -> None:
         """Make the authority.
 
         Args:
             modes: what is asked of clients; empty = development mode.
             data: the folder with the keys; needed for `sas`.
             authority: one made elsewhere, which `modes` then do not matter for.
+            web_tokens: verifies JSON web tokens; None = they are not taken.
 
         Raises: KeysRefused.
         """
@@ -59,7 +66,7 @@ class Guard:
                 f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey={DEVELOPMENT_KEY};"
             )
         else:
-            self.authority = Authority(signatures="sas" in modes)
+            self.authority = Authority(signatures="sas" in modes, web_tokens=web_tokens)
             if "sas" in modes:
                 assert data is not None
                 self._file = KeyFile(data)
