@@ -264,7 +264,8 @@ def _read_set_state(request: Request, context: Context, now_ms: int) -> Callable
     state = request.body["session-state"]
     if state is not None and type(state) is not bytes:
         raise ArgumentInvalid("'session-state' is not binary.")
-    return lambda reply_to: SetSessionState(request.node.address, session_id, state, reply_to)
+    kept = state or None  # the Go client has no null for a state: its nil is the empty binary
+    return lambda reply_to: SetSessionState(request.node.address, session_id, kept, reply_to)
 
 
 def _read_sessions(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
