@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 from xml.etree import ElementTree
 
@@ -27,6 +28,7 @@ class Client:
 
     def __init__(self, limits: TierLimits = STANDARD, authority: Authority | None = None) -> None:
         self.logged: list[tuple[str, dict[str, Any]]] = []
+        self.keys = itertools.count(1)
         self.authority = authority or Authority(
             [
                 SasRule("root", "key", "second"),
@@ -37,6 +39,7 @@ class Client:
         self.admin = Administration(
             self.authority,
             tracking=lambda: "6c1b1f2e-0000-4000-8000-000000000001",
+            keys=lambda: f"fresh key {next(self.keys)}",
             log=lambda event, fields: self.logged.append((event, fields)),
             namespace="home",
             limits=limits,

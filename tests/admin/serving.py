@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import os
 import ssl
@@ -50,6 +51,7 @@ class World:
         self._admin = Administration(
             Authority.development(),
             tracking=lambda: str(uuid.uuid4()),
+            keys=lambda: base64.b64encode(os.urandom(32)).decode(),
             log=lambda event, fields: self.logged.append((event, fields)),
             limits=limits,
             created_at_ms=now_ms(),

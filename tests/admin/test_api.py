@@ -202,7 +202,7 @@ def test_a_value_that_cannot_be_read_is_a_400_naming_it(
         (b"<entry", "The body is not XML"),
         (b"\xff\xfe\x00", "The body is not XML"),
         (b"<?xml version='1.0' encoding='utf-9'?><entry/>", "The body is not XML"),
-        (b"<entry/>", "The body is not an ATOM entry with a description as its content"),
+        (b"<entry/>", "The body is not an ATOM entry with one content, and in it one description"),
         (b"<entry><content>text</content></entry>", "The body is not an ATOM entry"),
         (b"<feed/>", "The body is not an ATOM entry"),
         (b"<entry><content><Bicycle/></content></entry>", "The content is a 'Bicycle', not a Queue"),
@@ -237,15 +237,6 @@ def test_an_empty_name_is_a_400(client: Client) -> None:
     assert client.answer("PUT", "/?api-version=2024-05", BARE).status == 400
     assert client.answer("PUT", "/", BARE, if_match="*").status == 400
     assert client.answer("DELETE", "/").status == 400
-
-
-def test_rules_of_an_entity_are_refused_as_not_offered(client: Client) -> None:
-    body = PYTHON_ENTRY.format(
-        "<QueueDescription><AuthorizationRules><AuthorizationRule/></AuthorizationRules></QueueDescription>"
-    )
-    answer = client.answer("PUT", "/orders", body)
-    assert answer.status == 501
-    assert "Authorization rules of a single entity are not offered" in detail(answer)
 
 
 def test_sending_back_the_tier_s_message_size_asks_for_nothing(client: Client) -> None:
@@ -314,7 +305,7 @@ def test_an_update_without_them_keeps_what_cannot_be_changed_and_resets_the_rest
     second = first.render(found(requires_duplicate_detection=True, max_delivery_count=3, user_metadata="x"))
     assert isinstance(second, Pending)
     assert second.command == UpdateEntity(
-        QueueDescription("orders", requires_duplicate_detection=True), REPLY_TO
+        QueueDescription("orders", requires_duplicate_detection=True), REPLY_TO, (found().entity.version,)
     )
     last = second.render(found())
     assert isinstance(last, Response)
@@ -542,7 +533,7 @@ def test_a_token_for_the_entity_or_of_the_second_key_will_do(client: Client) -> 
 FORWARDING = PYTHON_ENTRY.format(
     "<QueueDescription><RequiresDuplicateDetection>false</RequiresDuplicateDetection>"
     "<RequiresSession>false</RequiresSession><EnablePartitioning>false</EnablePartitioning>"
-    "<ForwardTo>sb://localhost/last</ForwardTo>"
+    "<AuthorizationRules/><ForwardTo>sb://localhost/last</ForwardTo>"
     "<ForwardDeadLetteredMessagesTo>https://localhost/dead/</ForwardDeadLetteredMessagesTo>"
     "</QueueDescription>"
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peeklock.admin.errors import STATUSES, NotOffered, status_of
+from peeklock.admin.errors import STATUSES, status_of
 from peeklock.auth.errors import AuthorizationError
 from peeklock.broker.errors import ServiceBusError
 
@@ -14,7 +14,7 @@ def leaves(kind: type[Exception]) -> set[type[Exception]]:
 
 def test_every_reason_to_refuse_has_a_status() -> None:
     """Req: A-01."""
-    assert set(STATUSES) == leaves(ServiceBusError) | leaves(AuthorizationError) | {NotOffered}
+    assert set(STATUSES) == leaves(ServiceBusError) | leaves(AuthorizationError)
 
 
 def test_no_refusal_looks_like_a_success() -> None:

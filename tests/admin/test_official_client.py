@@ -16,7 +16,6 @@ from azure.core.exceptions import (
 )
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncClient
 from azure.servicebus.management import (
-    AuthorizationRule,
     EntityStatus,
     QueueProperties,
     ServiceBusAdministrationClient,
@@ -217,16 +216,6 @@ def test_a_change_that_is_not_allowed_is_a_400_and_changes_nothing(
     assert refusal(failure) == 400
     assert named in str(failure.value)
     assert dict(client.get_queue("orders")) == dict(queue)
-
-
-def test_authorization_rules_of_a_queue_are_plainly_not_offered(
-    client: ServiceBusAdministrationClient,
-) -> None:
-    rule = AuthorizationRule(type="SharedAccessAuthorizationRule", rights=["Listen"], key_name="a")
-    with pytest.raises(HttpResponseError, match="not offered") as failure:
-        client.create_queue("orders", authorization_rules=[rule])
-    assert refusal(failure) == 501
-    assert list(client.list_queues()) == []
 
 
 @pytest.mark.parametrize(

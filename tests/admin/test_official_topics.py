@@ -12,7 +12,6 @@ from azure.core.exceptions import HttpResponseError, ResourceExistsError, Resour
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncClient
 from azure.servicebus.management import (
     ApiVersion,
-    AuthorizationRule,
     CorrelationRuleFilter,
     EntityStatus,
     FalseRuleFilter,
@@ -206,15 +205,6 @@ def test_topics_are_listed_sorted_and_paged(client: ServiceBusAdministrationClie
     assert [topic.name for topic in client.list_topics_runtime_properties()] == names
     assert [topic.name for topic in client.list_topics(start_index=100, max_page_size=2)] == names[100:]
     assert list(client.list_topics(start_index=105)) == []
-
-
-def test_authorization_rules_of_a_topic_are_plainly_not_offered(
-    client: ServiceBusAdministrationClient,
-) -> None:
-    rule = AuthorizationRule(type="SharedAccessAuthorizationRule", rights=["Listen"], key_name="a")
-    with pytest.raises(HttpResponseError, match="not offered") as failure:
-        client.create_topic("news", authorization_rules=[rule])
-    assert refusal(failure) == 501
 
 
 def test_the_basic_tier_has_no_topics(tmp_path: Any) -> None:

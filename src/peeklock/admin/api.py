@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from peeklock.admin import atom
-from peeklock.admin.elements import write_element
 from peeklock.admin.entity_requests import list_entities, of_queue_or_topic, of_subscription
 from peeklock.admin.exchange import AdminCommand, AdminRequest, Exchange, Home, Pending, Response
+from peeklock.admin.markup import write_element
 from peeklock.admin.reading import BODY_BYTES_MAX
 from peeklock.admin.rule_requests import RuleRequests, list_rules
 from peeklock.auth.authority import Authority
@@ -47,6 +47,7 @@ class Administration:
         authority: Authority,
         *,
         tracking: Callable[[], str],
+        keys: Callable[[], str],
         log: Callable[[str, dict[str, Any]], None],
         namespace: str = "peeklock",
         limits: TierLimits = STANDARD,
@@ -57,12 +58,13 @@ class Administration:
         Args:
             authority: who may do what.
             tracking: gives a fresh GUID as text at each call.
+            keys: gives a fresh key at each call, for authorization rules that come without.
             log: takes an event and its fields; called once for each refusal.
             namespace: its name, for the namespace's properties and the author of entries.
             limits: of the tier, which is shown as the SKU.
             created_at_ms: of the namespace, UTC ms.
         """
-        self._home = Home(authority, tracking, log, namespace, limits, created_at_ms)
+        self._home = Home(authority, tracking, keys, log, namespace, limits, created_at_ms)
 
     def handle(self, request: AdminRequest, reply_to: ReplyTo, now_ms: int) -> Response | Pending:
         """Answer a request, or say what has to be done first. Never raises for what a client sent."""
@@ -84,7 +86,7 @@ class _Resource(Protocol):
 
 
 def _route(exchange: Exchange) -> Response | Pending:
-    """Dispatch on path, then on method. Raises: ServiceBusError, AuthorizationError, NotOffered."""
+    """Dispatch on path, then on method. Raises: ServiceBusError, AuthorizationError."""
     path = exchange.path.lower()
     if path in _LISTS:
         return _only_get(exchange, lambda: list_entities(exchange, _LISTS[path]))

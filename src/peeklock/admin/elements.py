@@ -6,14 +6,15 @@ are, HTTP, ranges of values (the broker's). Source: wire contract 7.3 to 7.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
-from peeklock.admin.atom import SCHEMA_INSTANCE_NAMESPACE, SERVICE_BUS_NAMESPACE, escape, timestamp
-from peeklock.admin.errors import NotOffered
-from peeklock.admin.reading import Description
+from peeklock.admin.atom import timestamp
+from peeklock.admin.authorization_rules import read_authorization_rules, write_authorization_rules
+from peeklock.admin.markup import Markup, Text, write_element
+from peeklock.admin.reading import Description, cut
 from peeklock.broker.descriptions import Description as EntityDescription
 from peeklock.broker.descriptions import EntityStatus
 from peeklock.broker.durations import format_duration
@@ -33,16 +34,6 @@ class Shown:
     """The tier's."""
 
 
-class Markup(str):
-    """XML, escaped already."""
-
-    __slots__ = ()
-
-
-Text: TypeAlias = Markup | str | int | bool | None
-"""What stands in an element; None = the element is left out."""
-
-
 @dataclass(frozen=True, slots=True)
 class Form:
     """How values of one kind are read and shown."""
@@ -59,8 +50,8 @@ class Setting:
     field: str
     """Of the broker's description."""
     form: Form
-    fixed: bool = False
-    """Set at creation only; an update that leaves it out means what is there."""
+    kept: bool = False
+    """An update that leaves it out means what is there; all others have their default then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +65,10 @@ class Figure:
 Table: TypeAlias = tuple[Setting | Figure, ...]
 """All elements of a description, in the service's order."""
 
-SettingNames: TypeAlias = dict[str, tuple[str, Callable[[Description, str], Any]]]
 
-
-def settings_of(table: Table) -> SettingNames:
-    """Give element -> (field, reader) of what can be set."""
-    return {row.element: (row.field, row.form.read) for row in table if isinstance(row, Setting)}
-
-
-def fixed_of(table: Table) -> dict[str, str]:
-    """Give element -> field of what is set at creation only."""
-    return {row.element: row.field for row in table if isinstance(row, Setting) and row.fixed}
+def kept_of(table: Table) -> tuple[str, ...]:
+    """Give the elements that an update may leave out, and then means what is there."""
+    return tuple(row.element for row in table if isinstance(row, Setting) and row.kept)
 
 
 def read_settings(
@@ -93,22 +77,20 @@ def read_settings(
     message_size_kb_default: int,
     existing: EntityDescription | None,
 ) -> dict[str, Any]:
-    """Read what was given, by field; of what is fixed and left out, what `existing` has.
+    """Read what was given, by field; of what is kept and left out, what `existing` has.
 
     `message_size_kb_default`: the tier's; clients that update what they have read send it back, where
     setting it would be refused.
 
-    Raises: ArgumentInvalid, NotOffered.
+    Raises: ArgumentInvalid.
     """
     found: dict[str, Any] = {}
     for row in table:
         if isinstance(row, Setting):
             if given.has(row.element):
                 found[row.field] = row.form.read(given, row.element)
-            elif row.fixed and existing is not None:
+            elif row.kept and existing is not None:
                 found[row.field] = getattr(existing, row.field)
-    if given.has_children("AuthorizationRules"):
-        raise NotOffered("Authorization rules of a single entity are not offered; use the namespace's.")
     if found.get("max_message_size_kb") == message_size_kb_default:
         del found["max_message_size_kb"]
     size_mb = found.get("max_size_mb", 0)
@@ -135,29 +117,6 @@ def write_description(kind: str, table: Table, shown: Shown) -> str:
     )
 
 
-def write_element(kind: str, children: Iterable[tuple[str, Text]]) -> str:
-    """Write an element of the service's namespace with its children."""
-    return (
-        f'<{kind} xmlns="{SERVICE_BUS_NAMESPACE}" xmlns:i="{SCHEMA_INSTANCE_NAMESPACE}">'
-        + write_children(children)
-        + f"</{kind}>"
-    )
-
-
-def write_children(children: Iterable[tuple[str, Text]]) -> str:
-    """Write elements one after another."""
-    return "".join(_element(name, value) for name, value in children if value is not None)
-
-
-def _element(name: str, value: Text) -> str:
-    if isinstance(value, Markup):
-        return value
-    if isinstance(value, bool):
-        return f"<{name}>{'true' if value else 'false'}</{name}>"
-    text = escape(str(value))
-    return f"<{name}>{text}</{name}>" if text else f"<{name}/>"
-
-
 # Forms
 
 
@@ -167,7 +126,7 @@ def _status(given: Description, name: str) -> EntityStatus:
         if status.value == text:
             return status
     raise ArgumentInvalid(
-        f"The value {text!r} of {name} is none of {', '.join(s.value for s in EntityStatus)}."
+        f"The value {cut(text)!r} of {name} is none of {', '.join(s.value for s in EntityStatus)}."
     )
 
 
@@ -221,7 +180,12 @@ def _count_details(view: EntityView) -> Markup:
 SIZE_IN_BYTES = Figure("SizeInBytes", lambda view: view.size_bytes)
 MESSAGE_COUNT = Figure("MessageCount", message_count)
 IS_ANONYMOUS_ACCESSIBLE = Figure("IsAnonymousAccessible", lambda _: False)
-AUTHORIZATION_RULES = Figure("AuthorizationRules", lambda _: "")
+AUTHORIZATION_RULES = Setting(
+    "AuthorizationRules",
+    "authorization_rules",
+    Form(read_authorization_rules, lambda rules, _: write_authorization_rules(rules)),
+    kept=True,  # who leaves them out did not mean to lock anybody out
+)
 CREATED_AT = Figure("CreatedAt", lambda view: timestamp(view.created_at_ms))
 UPDATED_AT = Figure("UpdatedAt", lambda view: timestamp(view.updated_at_ms))
 ACCESSED_AT = Figure("AccessedAt", lambda view: timestamp(view.accessed_at_ms))

@@ -8,25 +8,28 @@ Source: wire contract 7.1, 7.2, 7.8.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from peeklock.admin import atom, queues, subscriptions, topics
-from peeklock.admin.elements import Shown
+from peeklock.admin.authorization_rules import with_keys
+from peeklock.admin.elements import AUTHORIZATION_RULES, Shown
 from peeklock.admin.exchange import AdminEffect, Exchange, Pending, Response
-from peeklock.admin.reading import Description, read_description
+from peeklock.admin.reading import Description, cut, read_description
 from peeklock.auth.rights import Right
 from peeklock.broker.commands import Address, CreateEntity, DeleteEntity, ListEntities, LookUp, UpdateEntity
 from peeklock.broker.descriptions import KINDS, EntityKind, SubscriptionDescription, subscription_path
 from peeklock.broker.descriptions import Description as EntityDescription
 from peeklock.broker.effects import EntitiesFound, EntityFound, EntityView, Failed
-from peeklock.broker.errors import ArgumentInvalid, EntityNotFound
+from peeklock.broker.errors import ArgumentInvalid, EntityNotFound, PreconditionFailed
 
 _FORWARD_TOKENS = {
     "forward_to": "servicebussupplementaryauthorization",
     "forward_dead_lettered_to": "servicebusdlqsupplementaryauthorization",
 }
 """Field of a description -> header with a token for the entity that it names. Source: wire contract 7.1."""
+
+_RULES = AUTHORIZATION_RULES.element
 
 _WRITERS: dict[EntityKind, Callable[[Shown], str]] = {
     EntityKind.QUEUE: queues.write_queue,
@@ -43,7 +46,7 @@ class _Readable:
     """A kind of description that may be put somewhere."""
 
     read: _Read
-    immutable: dict[str, str]
+    kept: tuple[str, ...]
     """Elements that an update may leave out, and then means what is there."""
 
 
@@ -60,22 +63,24 @@ class EntityRequests:
         return Pending(LookUp(Address(self._path), self._exchange.reply_to), self._looked_up)
 
     def put(self) -> Response | Pending:
-        """Create or update an entity. Raises: ArgumentInvalid, NotOffered, AuthorizationError."""
+        """Create or update an entity. Raises: ArgumentInvalid, AuthorizationError."""
         given = read_description(self._exchange.request.body)
         if given.kind not in self._readable:
-            raise ArgumentInvalid(f"The content is a {given.kind!r}, not a {' or '.join(self._readable)}.")
+            known = " or ".join(self._readable)
+            raise ArgumentInvalid(f"The content is a {cut(given.kind)!r}, not a {known}.")
         if not self._exchange.updates:
             return self._create(given)
-        if all(given.has(element) for element in self._readable[given.kind].immutable):
+        kept = self._readable[given.kind].kept
+        # Rules may come without their keys.
+        if all(given.has(element) for element in kept) and not given.has_children(_RULES):
             return self._update(given, None)
-        return Pending(
-            LookUp(Address(self._path), self._exchange.reply_to),
-            lambda effect: self._update_after(given, effect),
-        )
+        return self._look_up_and_update(given)
 
     def delete(self) -> Response | Pending:
         """Delete an entity."""
-        return Pending(DeleteEntity(self._path, self._exchange.reply_to), self._exchange.deleted)
+        return Pending(
+            DeleteEntity(self._path, self._exchange.reply_to, self._exchange.if_match), self._exchange.deleted
+        )
 
     def _looked_up(self, effect: AdminEffect) -> Response:
         if isinstance(effect, Failed) and type(effect.error) is EntityNotFound:
@@ -83,32 +88,53 @@ class EntityRequests:
         return self._answer(200, effect)
 
     def _create(self, given: Description) -> Pending:
-        description = self._readable[given.kind].read(given, None)
+        description = self._read(given, None)
         rule = subscriptions.read_first_rule(given) if given.kind == "SubscriptionDescription" else None
-        self._authorize_forwards(description)
         return Pending(
             CreateEntity(description, self._exchange.reply_to, rule), lambda effect: self._answer(201, effect)
         )
 
-    def _update_after(self, given: Description, effect: AdminEffect) -> Response | Pending:
-        if isinstance(effect, Failed):
-            return self._exchange.refusal(effect.error)
-        assert isinstance(effect, EntityFound)
-        existing = effect.entity.description
-        return self._exchange.guarded(lambda: self._update(given, existing))
+    def _look_up_and_update(self, given: Description) -> Pending:
+        def found(effect: AdminEffect) -> Response | Pending:
+            if isinstance(effect, Failed):
+                return self._exchange.refusal(effect.error)
+            assert isinstance(effect, EntityFound)
+            view = effect.entity
+            return self._exchange.guarded(lambda: self._update(given, view))
 
-    def _update(self, given: Description, existing: EntityDescription | None) -> Pending:
+        return Pending(LookUp(Address(self._path), self._exchange.reply_to), found)
+
+    def _update(self, given: Description, existing: EntityView | None) -> Pending:
+        """Update an entity; `existing`: how it is, where that matters for what was left out."""
+        wanted = self._exchange.if_match
+        description = self._read(given, None if existing is None else existing.description)
+
+        def updated(effect: AdminEffect) -> Response | Pending:
+            if isinstance(effect, Failed) and type(effect.error) is PreconditionFailed and wanted is None:
+                return self._look_up_and_update(given)  # it was changed since we looked
+            return self._answer(200, effect)
+
+        if_match = (existing.version,) if wanted is None and existing is not None else wanted
+        return Pending(UpdateEntity(description, self._exchange.reply_to, if_match), updated)
+
+    def _read(self, given: Description, existing: EntityDescription | None) -> EntityDescription:
+        """Read what an entity is to be. Raises: ArgumentInvalid, AuthorizationError."""
         description = self._readable[given.kind].read(given, existing)
         self._authorize_forwards(description)
-        return Pending(
-            UpdateEntity(description, self._exchange.reply_to), lambda effect: self._answer(200, effect)
-        )
+        if isinstance(description, SubscriptionDescription):
+            if given.has_children(_RULES):
+                raise ArgumentInvalid(f"A subscription has no {_RULES}; those of its topic hold for it.")
+            return description
+        known = () if existing is None else existing.authorization_rules
+        rules = with_keys(description.authorization_rules, known, self._exchange.home.keys)
+        return replace(description, authorization_rules=rules)
 
     def _answer(self, status: int, effect: AdminEffect) -> Response:
         if isinstance(effect, Failed):
             return self._exchange.refusal(effect.error)
         assert isinstance(effect, EntityFound)
-        return self._exchange.entry(status, _entry(self._exchange, effect.entity))
+        view = effect.entity
+        return self._exchange.entry(status, _entry(self._exchange, view), view.version)
 
     def _authorize_forwards(self, description: EntityDescription) -> None:
         """Require Send on each entity that is forwarded to, by a token for it or by the request's own.
@@ -131,10 +157,10 @@ def of_queue_or_topic(exchange: Exchange, name: str) -> EntityRequests:
         name,
         {
             "QueueDescription": _Readable(
-                lambda given, existing: queues.read_queue(given, name, size_kb, existing), queues.IMMUTABLE
+                lambda given, existing: queues.read_queue(given, name, size_kb, existing), queues.KEPT
             ),
             "TopicDescription": _Readable(
-                lambda given, existing: topics.read_topic(given, name, size_kb, existing), topics.IMMUTABLE
+                lambda given, existing: topics.read_topic(given, name, size_kb, existing), topics.KEPT
             ),
         },
     )
@@ -148,7 +174,7 @@ def of_subscription(exchange: Exchange, topic: str, name: str) -> EntityRequests
         {
             "SubscriptionDescription": _Readable(
                 lambda given, existing: subscriptions.read_subscription(given, topic, name, existing),
-                subscriptions.IMMUTABLE,
+                subscriptions.KEPT,
             )
         },
     )

@@ -49,12 +49,7 @@ from peeklock.broker.errors import (
     TransactionUnknown,
 )
 
-
-class NotOffered(Exception):
-    """The service has this, this release has not."""
-
-
-Refusal = ServiceBusError | AuthorizationError | NotOffered
+Refusal = ServiceBusError | AuthorizationError
 
 STATUSES: dict[type[Refusal], int] = {
     ArgumentInvalid: 400,
@@ -77,7 +72,6 @@ STATUSES: dict[type[Refusal], int] = {
     MessageLockLost: 404,
     MessageNotFound: 404,
     MessageSizeExceeded: 403,
-    NotOffered: 501,
     NotSupported: 400,  # not in the tier
     PreconditionFailed: 412,
     QuotaExceeded: 403,

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qs, quote, unquote
 
 from peeklock.admin import atom
-from peeklock.admin.errors import NotOffered, Refusal, status_of
+from peeklock.admin.errors import Refusal, status_of
 from peeklock.auth.authority import JWT_TOKEN_TYPE, SAS_TOKEN_TYPE, Authority
 from peeklock.auth.errors import AuthorizationError, ClaimMissing
 from peeklock.auth.rights import Right
@@ -23,6 +23,7 @@ from peeklock.broker.commands import (
     CreateEntity,
     DeleteEntity,
     FindRule,
+    IfMatch,
     ListEntities,
     ListRules,
     LookUp,
@@ -87,6 +88,8 @@ class Home:
     authority: Authority
     tracking: Callable[[], str]
     """Gives a fresh GUID as text at each call."""
+    keys: Callable[[], str]
+    """Gives a fresh key of an authorization rule at each call."""
     log: Callable[[str, dict[str, Any]], None]
     """Takes an event and its fields; called once for each refusal."""
     name: str
@@ -116,11 +119,17 @@ class Exchange:
         """Whether a PUT is to change what is there, not to create it."""
         return "if-match" in self.request.headers
 
+    @property
+    def if_match(self) -> IfMatch:
+        """Which versions what shall be changed may have; None = any. Source: RFC 9110, 13.1.1."""
+        tags = [tag.strip() for tag in self.request.headers.get("if-match", "*").split(",")]
+        return None if "*" in tags else tuple(tag.strip('"') for tag in tags)
+
     def guarded(self, answer: Callable[[], Response | Pending]) -> Response | Pending:
         """Answer, with a refusal if one is raised."""
         try:
             return answer()
-        except (ServiceBusError, AuthorizationError, NotOffered) as failure:
+        except (ServiceBusError, AuthorizationError) as failure:
             return self.refusal(failure)
 
     # Authorization
@@ -144,9 +153,10 @@ class Exchange:
 
     # Answers
 
-    def entry(self, status: int, item: atom.Entry) -> Response:
-        """Answer with one entry."""
-        return Response(status, atom.ENTRY_TYPE, atom.entry(item, self.home.name).encode())
+    def entry(self, status: int, item: atom.Entry, version: str | None = None) -> Response:
+        """Answer with one entry; `version`: of what it shows, for If-Match."""
+        headers = () if version is None else (("ETag", f'"{version}"'),)
+        return Response(status, atom.ENTRY_TYPE, atom.entry(item, self.home.name).encode(), headers)
 
     def page(
         self, title: str, where: str, page: tuple[int, int], entries: Iterable[atom.Entry], more: bool

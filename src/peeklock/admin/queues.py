@@ -28,9 +28,8 @@ from peeklock.admin.elements import (
     Setting,
     Shown,
     Table,
-    fixed_of,
+    kept_of,
     read_settings,
-    settings_of,
     write_description,
 )
 from peeklock.admin.reading import Description
@@ -40,8 +39,8 @@ from peeklock.broker.descriptions import QueueDescription
 ELEMENTS: Table = (
     Setting("LockDuration", "lock_duration_ms", DURATION),
     Setting("MaxSizeInMegabytes", "max_size_mb", SIZE_MB),
-    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", BOOLEAN, fixed=True),
-    Setting("RequiresSession", "requires_session", BOOLEAN, fixed=True),
+    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", BOOLEAN, kept=True),
+    Setting("RequiresSession", "requires_session", BOOLEAN, kept=True),
     Setting("DefaultMessageTimeToLive", "default_ttl_ms", DURATION),
     Setting("DeadLetteringOnMessageExpiration", "dead_lettering_on_expiration", BOOLEAN),
     Setting("DuplicateDetectionHistoryTimeWindow", "duplicate_window_ms", DURATION),
@@ -60,23 +59,22 @@ ELEMENTS: Table = (
     Figure("SupportOrdering", lambda _: True),
     COUNT_DETAILS,
     Setting("AutoDeleteOnIdle", "auto_delete_on_idle_ms", DURATION),
-    Setting("EnablePartitioning", "enable_partitioning", BOOLEAN, fixed=True),
+    Setting("EnablePartitioning", "enable_partitioning", BOOLEAN, kept=True),
     AVAILABILITY,
     Setting("EnableExpress", "enable_express", BOOLEAN),
     Setting("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to", ENTITY),
     Setting("MaxMessageSizeInKilobytes", "max_message_size_kb", MESSAGE_SIZE_KB),
 )
 
-SETTINGS = settings_of(ELEMENTS)
-IMMUTABLE = fixed_of(ELEMENTS)
+KEPT = kept_of(ELEMENTS)
 
 
 def read_queue(
     given: Description, name: str, message_size_kb_default: int, existing: EntityDescription | None = None
 ) -> QueueDescription:
-    """Read a queue's settings; what is left out has its default, or for immutable ones what `existing` has.
+    """Read a queue's settings; what is left out has its default, or for kept ones what `existing` has.
 
-    Raises: ArgumentInvalid, NotOffered.
+    Raises: ArgumentInvalid.
     """
     return QueueDescription(name, **read_settings(ELEMENTS, given, message_size_kb_default, existing))
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX = 1024 * 1024
 """The description of an entity has under 32 KiB; the values in a rule may take the rest. Our choice."""
 
+TOLD_MAX = 80
+"""Characters of a value in an error. Our choice."""
+
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 _NIL = "{http://www.w3.org/2001/XMLSchema-instance}nil"
 _TYPE = "{http://www.w3.org/2001/XMLSchema-instance}type"
@@ -43,16 +46,22 @@ def read_description(body: bytes) -> Description:
         raise ArgumentInvalid("The body has a document type or entities, which are not read.") from failure
     except (ParseError, ValueError, LookupError) as failure:  # the latter two: an unknown or wrong encoding
         raise ArgumentInvalid(f"The body is not XML: {failure}.") from failure
-    if _local(root) == "entry":
-        for child in root:
-            if _local(child) == "content" and len(child) == 1:
-                return Description(child[0])
-    raise ArgumentInvalid("The body is not an ATOM entry with a description as its content.")
+    if _local(root) != "entry":
+        raise ArgumentInvalid(f"The body is not an ATOM entry: its root is {cut(_local(root))!r}.")
+    contents = [child for child in root if _local(child) == "content"]
+    if len(contents) != 1 or len(contents[0]) != 1:
+        raise ArgumentInvalid("The body is not an ATOM entry with one content, and in it one description.")
+    return Description(contents[0][0])
+
+
+def cut(text: str) -> str:
+    """Shorten what a client sent so that it can be told."""
+    return text if len(text) <= TOLD_MAX else f"{text[:TOLD_MAX]}..."
 
 
 class Description:
-    """A description element, or one in it; values are read by the name of their element, the last one
-    counts."""
+    """A description element, or one in it; values are read by the name of their element, of which there is
+    one at most."""
 
     def __init__(self, element: Element) -> None:
         self.kind = _local(element)
@@ -62,15 +71,24 @@ class Description:
         self.content = element.text or ""
         """Its text as it stands."""
         self._element = element
-        self._children = {_local(child): child for child in element if child.get(_NIL) not in ("true", "1")}
+        self._children: dict[str, Element] = {}
+        self._repeated: set[str] = set()
+        for child in element:
+            if child.get(_NIL) not in ("true", "1"):
+                name = _local(child)
+                if name in self._children:
+                    self._repeated.add(name)
+                self._children[name] = child
 
     def has(self, name: str) -> bool:
-        """Tell whether an element is there (and is not nil)."""
+        """Tell whether an element is there (and is not nil). Raises: ArgumentInvalid: more than once."""
+        if name in self._repeated:
+            raise ArgumentInvalid(f"There is more than one {name} in a {cut(self.kind)}.")
         return name in self._children
 
     def has_children(self, name: str) -> bool:
-        """Tell whether an element is there and holds others."""
-        return name in self._children and len(self._children[name]) > 0
+        """Tell whether an element is there and holds others. Raises: as `has`."""
+        return self.has(name) and len(self._children[name]) > 0
 
     def child(self, name: str) -> Description:
         """Give an element that is there."""
@@ -95,13 +113,14 @@ class Description:
             return True
         if text in ("false", "0"):
             return False
-        raise ArgumentInvalid(f"The value {self.text(name)!r} of {name} is neither true nor false.")
+        raise ArgumentInvalid(f"The value {cut(self.text(name))!r} of {name} is neither true nor false.")
 
     def whole_number(self, name: str) -> int:
         """Read a whole number of up to 18 digits. Raises: ArgumentInvalid."""
         text = self.text(name)
         if not _WHOLE_NUMBER.fullmatch(text):
-            raise ArgumentInvalid(f"The value {text!r} of {name} is not a whole number.")
+            told = f"The value {cut(text)!r} of {name}"
+            raise ArgumentInvalid(f"{told} is not a whole number of up to 18 digits.")
         return int(text)
 
     def duration(self, name: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from peeklock.admin import atom
 from peeklock.admin.exchange import AdminEffect, Exchange, Pending, Response
-from peeklock.admin.reading import read_description
+from peeklock.admin.reading import cut, read_description
 from peeklock.admin.rules import read_rule, write_rule
 from peeklock.broker.commands import AddRule, FindRule, ListRules, RemoveRule, UpdateRule
 from peeklock.broker.descriptions import RuleDescription, subscription_path
@@ -33,19 +33,21 @@ class RuleRequests:
         """Add or update a rule. Raises: ArgumentInvalid."""
         given = read_description(self._exchange.request.body)
         if given.kind != "RuleDescription":
-            raise ArgumentInvalid(f"The content is a {given.kind!r}, not a RuleDescription.")
+            raise ArgumentInvalid(f"The content is a {cut(given.kind)!r}, not a RuleDescription.")
         rule = read_rule(given, self._name)
         reply_to = self._exchange.reply_to
         if self._exchange.updates:
             return Pending(
-                UpdateRule(self._subscription, rule, reply_to), lambda effect: self._answer(200, effect)
+                UpdateRule(self._subscription, rule, reply_to, self._exchange.if_match),
+                lambda effect: self._answer(200, effect),
             )
         return Pending(AddRule(self._subscription, rule, reply_to), lambda effect: self._answer(201, effect))
 
     def delete(self) -> Response | Pending:
         """Remove a rule."""
         return Pending(
-            RemoveRule(self._subscription, self._name, self._exchange.reply_to), self._exchange.deleted
+            RemoveRule(self._subscription, self._name, self._exchange.reply_to, self._exchange.if_match),
+            self._exchange.deleted,
         )
 
     def _looked_up(self, effect: AdminEffect) -> Response:
@@ -58,7 +60,7 @@ class RuleRequests:
             return self._exchange.refusal(effect.error)
         assert isinstance(effect, RulesFound)
         (rule,) = effect.rules
-        return self._exchange.entry(status, _entry(self._exchange, self._subscription, rule))
+        return self._exchange.entry(status, _entry(self._exchange, self._subscription, rule), rule.version)
 
 
 def list_rules(exchange: Exchange, topic: str, subscription: str) -> Pending:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from peeklock.admin.atom import timestamp
-from peeklock.admin.elements import Markup, Text, write_children, write_element
-from peeklock.admin.reading import Description
+from peeklock.admin.markup import Markup, Text, write_children, write_element
+from peeklock.admin.reading import Description, cut
 from peeklock.admin.values import read_pairs, write_pairs
 from peeklock.broker.descriptions import RuleDescription
 from peeklock.broker.errors import ArgumentInvalid
@@ -74,7 +74,7 @@ def _read_filter(given: Description) -> Filter:
             }
             return CorrelationFilter(**fields, properties=read_pairs(given, "Properties"))
     raise ArgumentInvalid(
-        f"The type {given.type!r} of a Filter is none of SqlFilter, TrueFilter, FalseFilter, "
+        f"The type {cut(given.type)!r} of a Filter is none of SqlFilter, TrueFilter, FalseFilter, "
         "CorrelationFilter."
     )
 
@@ -86,7 +86,7 @@ def _read_action(given: Description) -> SqlAction | None:
         case "EmptyRuleAction":
             return None
     raise ArgumentInvalid(
-        f"The type {given.type!r} of an Action is neither SqlRuleAction nor EmptyRuleAction."
+        f"The type {cut(given.type)!r} of an Action is neither SqlRuleAction nor EmptyRuleAction."
     )
 
 

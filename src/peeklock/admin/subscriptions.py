@@ -22,9 +22,8 @@ from peeklock.admin.elements import (
     Setting,
     Shown,
     Table,
-    fixed_of,
+    kept_of,
     read_settings,
-    settings_of,
     write_description,
 )
 from peeklock.admin.reading import Description
@@ -34,7 +33,7 @@ from peeklock.broker.descriptions import Description as EntityDescription
 
 ELEMENTS: Table = (
     Setting("LockDuration", "lock_duration_ms", DURATION),
-    Setting("RequiresSession", "requires_session", BOOLEAN, fixed=True),
+    Setting("RequiresSession", "requires_session", BOOLEAN, kept=True),
     Setting("DefaultMessageTimeToLive", "default_ttl_ms", DURATION),
     Setting("DeadLetteringOnMessageExpiration", "dead_lettering_on_expiration", BOOLEAN),
     Setting("DeadLetteringOnFilterEvaluationExceptions", "dead_lettering_on_filter_errors", BOOLEAN),
@@ -53,17 +52,16 @@ ELEMENTS: Table = (
     Setting("UserMetadata", "user_metadata", NOTE),
 )
 
-SETTINGS = settings_of(ELEMENTS)
-IMMUTABLE = fixed_of(ELEMENTS)
+KEPT = kept_of(ELEMENTS)
 
 
 def read_subscription(
     given: Description, topic: str, name: str, existing: EntityDescription | None = None
 ) -> SubscriptionDescription:
-    """Read a subscription's settings; what is left out has its default, or for the immutable one what
-    `existing` has.
+    """Read a subscription's settings; what is left out has its default, or for the kept one what `existing`
+    has.
 
-    Raises: ArgumentInvalid, NotOffered.
+    Raises: ArgumentInvalid.
     """
     return SubscriptionDescription(topic, name, **read_settings(ELEMENTS, given, 0, existing))
 

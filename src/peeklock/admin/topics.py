@@ -25,9 +25,8 @@ from peeklock.admin.elements import (
     Setting,
     Shown,
     Table,
-    fixed_of,
+    kept_of,
     read_settings,
-    settings_of,
     write_description,
 )
 from peeklock.admin.reading import Description
@@ -37,7 +36,7 @@ from peeklock.broker.descriptions import TopicDescription
 ELEMENTS: Table = (
     Setting("DefaultMessageTimeToLive", "default_ttl_ms", DURATION),
     Setting("MaxSizeInMegabytes", "max_size_mb", SIZE_MB),
-    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", BOOLEAN, fixed=True),
+    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", BOOLEAN, kept=True),
     Setting("DuplicateDetectionHistoryTimeWindow", "duplicate_window_ms", DURATION),
     Setting("EnableBatchedOperations", "enable_batched_operations", BOOLEAN),
     SIZE_IN_BYTES,
@@ -54,7 +53,7 @@ ELEMENTS: Table = (
     Figure("SqlFilterCount", lambda view: view.sql_filter_count),
     Figure("CorrelationFilterCount", lambda view: view.correlation_filter_count),
     Setting("AutoDeleteOnIdle", "auto_delete_on_idle_ms", DURATION),
-    Setting("EnablePartitioning", "enable_partitioning", BOOLEAN, fixed=True),
+    Setting("EnablePartitioning", "enable_partitioning", BOOLEAN, kept=True),
     AVAILABILITY,
     Figure("EnableSubscriptionPartitioning", lambda _: False),
     Setting("EnableExpress", "enable_express", BOOLEAN),
@@ -62,16 +61,15 @@ ELEMENTS: Table = (
     Setting("MaxMessageSizeInKilobytes", "max_message_size_kb", MESSAGE_SIZE_KB),
 )
 
-SETTINGS = settings_of(ELEMENTS)
-IMMUTABLE = fixed_of(ELEMENTS)
+KEPT = kept_of(ELEMENTS)
 
 
 def read_topic(
     given: Description, name: str, message_size_kb_default: int, existing: EntityDescription | None = None
 ) -> TopicDescription:
-    """Read a topic's settings; what is left out has its default, or for immutable ones what `existing` has.
+    """Read a topic's settings; what is left out has its default, or for kept ones what `existing` has.
 
-    Raises: ArgumentInvalid, NotOffered.
+    Raises: ArgumentInvalid.
     """
     settings = read_settings(ELEMENTS, given, message_size_kb_default, existing)
     # Over its partitions a topic has no order that it could keep.

@@ -16,8 +16,8 @@ from math import isinf, isnan
 from uuid import UUID
 
 from peeklock.admin.atom import escape
-from peeklock.admin.elements import Markup
-from peeklock.admin.reading import Description
+from peeklock.admin.markup import Markup
+from peeklock.admin.reading import Description, cut
 from peeklock.broker.durations import format_span, parse_span
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.rules.filters import Pairs, Value
@@ -58,13 +58,14 @@ def _read_pair(pair: Description, where: str) -> tuple[str, Value | None]:
     read = READERS.get(kind)
     if read is None:
         raise ArgumentInvalid(
-            f"The value of {key!r} in {where} has the type {kind!r}; known are {', '.join(READERS)}."
+            f"The value of {cut(key)!r} in {where} has the type {cut(kind)!r}; "
+            f"known are {', '.join(READERS)}."
         )
     try:
         return key, read(value.content)
     except (ValueError, ArithmeticError) as failure:
         raise ArgumentInvalid(
-            f"The value {value.content[:80]!r} of {key!r} in {where} is no {kind}: {failure}."
+            f"The value {value.content[:80]!r} of {cut(key)!r} in {where} is no {kind}: {failure}."
         ) from failure
 
 

@@ -8,6 +8,7 @@ Start: store, recovery, configuration, listeners, then one line that says the co
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import errno
 import gc
@@ -71,6 +72,9 @@ TICK_S = 1.0
 DIGEST_KEY = b"peeklock duplicate detection"
 """Keeps our digests apart from others' use of the same hash. Not a secret: 128 bits stand against collisions
 alone."""
+
+RULE_KEY_BYTES = 32
+"""Random bytes in the key of an entity's authorization rule that comes without. Source: wire contract 7.3."""
 
 TOKENS_A_DRAW = 256
 """Lock tokens drawn from the operating system at once: one system call for 256 deliveries."""
@@ -151,6 +155,7 @@ class Broker:
         self._given_authority = authority
         self._peers = Peers()
         self._started_at_ms = self._clock.now_ms()
+        self._created_at_ms = self._started_at_ms  # of the namespace; the store may know better
         self._namespace_name = "sbemulatorns"  # as the emulator calls it when nobody says otherwise
         self._capture: Capture | None = None
         self._jwt_keys: JwtKeys | None = None
@@ -297,6 +302,7 @@ class Broker:
             await store.open()
         except StoreError as failure:
             raise StartFailed(str(failure)) from failure
+        self._created_at_ms = getattr(store, "created_at_ms", self._created_at_ms)
         return store
 
     def _read_config(self) -> Config | None:
@@ -462,10 +468,11 @@ class Broker:
         return Administration(
             self._guard.authority,
             tracking=lambda: str(uuid.uuid4()),
+            keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
             log=note,
             namespace=self._namespace_name,
             limits=TIERS[self._settings.tier],
-            created_at_ms=self._started_at_ms,
+            created_at_ms=self._created_at_ms,
         )
 
     # Running
