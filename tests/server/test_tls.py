@@ -257,7 +257,7 @@ def test_the_pair_of_an_older_release_is_replaced_and_that_is_said(
     caplog.set_level("INFO", "peeklock")
     server = server_context(tmp_path)
     assert shake_hands(server, trusting(folder / "ca.pem"), "localhost")
-    assert [record.fields["why"] for record in caplog.records if "TLS" in record.message] == [
+    assert [vars(record)["fields"]["why"] for record in caplog.records if "TLS" in record.message] == [
         "the old one was self-signed, by an older release"
     ]
     # Who was told to trust this file, and not a copy, goes on.

@@ -1,55 +1,108 @@
 """Listening sockets, and the choice of protocol by a connection's first bytes.
 
-Owns: accepting, and the deadline for the first bytes. Must not know: what the protocols do. Any port serves
-all three: a connection that starts with `AMQP` is AMQP, with a TLS record (0x16) it is TLS around AMQP or
-HTTP, else it is HTTP.
+Owns: accepting, who may speak without TLS, and the bounds on connections that have not said anything yet.
+Must not know: what the protocols do. Any port serves all three: a connection that starts with `AMQP` is AMQP,
+with a TLS record (0x16) it is TLS around AMQP or HTTP, else it is HTTP.
 
-The first byte is looked at (MSG_PEEK) before a transport exists, so that the TLS hand-shake is asyncio's own
-from its first byte on; within TLS the first decrypted bytes decide.
+Theory of operation: a connection is a newcomer until its first bytes, within TLS the first decrypted ones,
+have chosen a protocol. The first byte is looked at (MSG_PEEK) before a transport exists, so that the TLS
+hand-shake is asyncio's own from its first byte on. A newcomer has one deadline for all of it, and there are
+only so many: when another one comes, the oldest has to go. So half-open connections cost memory and file
+descriptors up to a bound, and an honest client needs a few round trips only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import resource
 import socket
 import ssl
+import sys
 from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
 from typing import cast
 
 from peeklock.server import log
+from peeklock.server.refusals import Note
 from peeklock.server.tasks import tell_failure
 
 FIRST_BYTES_S_MAX = 20.0
-"""A connection that has said nothing by then is closed; Azure's token deadline is the same. Our choice."""
-
-ACCEPTS_PER_TURN_MAX = 64
-"""Accepts in one turn of the loop, so that a connection storm does not starve open connections. Our
+"""A connection that has not said by then what it wants is closed; Azure's token deadline is the same. Our
 choice."""
+
+NEWCOMERS_MAX = 4096
+"""Connections that have not said yet what they want. Our choice: 20 s of 200 new ones a second."""
+
+ACCEPTS_PER_TURN_MAX = 16
+"""Accepts in one turn of the loop, so that a connection storm does not starve open connections. Our
+choice: under 1 ms."""
+
+DESCRIPTORS_RESERVED = 64
+"""File descriptors that no connection gets: the store opens files while it runs. Our choice."""
+
+LINGER_S = 2.0
+"""For reading and dropping what a refused client still sends. Our choice."""
 
 PORT_TRIES_MAX = 10
 """Searches for a port that is free on every address of a host. Our choice."""
 
+AMQP_TLS_HEADER = b"AMQP\x02\x01\x00\x00"
+"""What an AMQP peer that has to speak TLS is told. Source: AMQP 1.0 2.2 (the header that we would accept) and
+5.2 (protocol id 2)."""
+
 _TLS_HANDSHAKE_RECORD = 0x16
+_SSL2_HELLO = 0x80
+_HANDSHAKE_FAILURE, _DECODE_ERROR, _PROTOCOL_VERSION, _INTERNAL_ERROR = 40, 50, 70, 80
+_ALERTS = {
+    "UNSUPPORTED_PROTOCOL": _PROTOCOL_VERSION,
+    "VERSION_TOO_LOW": _PROTOCOL_VERSION,
+    "WRONG_VERSION_NUMBER": _PROTOCOL_VERSION,
+    "NO_SHARED_CIPHER": _HANDSHAKE_FAILURE,
+    "NO_SHARED_SIGNATURE_ALGORITHMS": _HANDSHAKE_FAILURE,
+    "NO_SUITABLE_KEY_SHARE": _HANDSHAKE_FAILURE,
+}
+"""By OpenSSL's name for what was wrong. Source: RFC 8446 6.2."""
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class Listener:
-    """One listening port."""
+    """The listening ports of a broker; what is bounded is bounded over all of them."""
 
     def __init__(
-        self, amqp: ProtocolFactory, http: ProtocolFactory, tls: Callable[[], ssl.SSLContext]
+        self,
+        amqp: ProtocolFactory,
+        http: ProtocolFactory,
+        tls: Callable[[], ssl.SSLContext],
+        *,
+        allow_plaintext: bool = False,
+        note: Note = log.info,
     ) -> None:
-        """`tls` is called in a thread when the first TLS connection comes."""
+        """Make a listener that `bind` opens.
+
+        Args:
+            amqp: makes the protocol of an AMQP connection.
+            http: makes that of an HTTP connection.
+            tls: makes the TLS context; called in a thread when the first TLS connection comes.
+            allow_plaintext: connections without TLS are taken from other machines too.
+            note: takes the log lines that anybody can cause, and has to limit them.
+        """
         self._amqp = amqp
         self._http = http
         self._tls = tls
+        self._allow_plaintext = allow_plaintext
+        self._note = note
+        self._context: ssl.SSLContext | None = None
         self._making: asyncio.Future[ssl.SSLContext] | None = None
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._newcomers: dict[_Newcomer, None] = {}  # in the order in which they came
+        self._descriptors_max = _descriptors_max()
+        self.refused_plaintext = 0
+        self.failed_handshakes = 0
+        self.dropped_newcomers = 0
 
     def bind(self, host: str, port: int) -> int:
         """Listen on every address of a host; answer the port (0 asks for a free one). Raises: OSError."""
@@ -69,92 +122,288 @@ class Listener:
     async def prepare_tls(self) -> None:
         """Make the TLS context now, beside the loop, and not for the first client."""
         try:
-            await self._context()
+            await self.context()
         except (OSError, ssl.SSLError) as failure:
             log.error("no TLS connection can be taken", {"reason": str(failure)})
+
+    def use(self, context: ssl.SSLContext) -> None:
+        """Meet new TLS connections with this one; those that are open keep theirs."""
+        self._context = context
 
     def close(self) -> None:
         """Stop listening; connections that are open stay."""
         for sock in self._sockets:
             self._loop.remove_reader(sock)
             sock.close()
-        for sock in list(self._waiting):
-            self._give_up(sock)
+        for newcomer in list(self._newcomers):
+            newcomer.drop()
+
+    def figures(self) -> dict[str, int]:
+        """Give what was refused since the start, for `GET /health`."""
+        return {
+            "refused_plaintext": self.refused_plaintext,
+            "failed_handshakes": self.failed_handshakes,
+            "dropped_newcomers": self.dropped_newcomers,
+        }
+
+    # Accepting
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN_MAX):
             try:
-                sock, _address = listening.accept()
+                sock, (host, port, *_) = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as failure:  # out of file descriptors, most likely: breathe, then go on
-                log.error("a connection could not be accepted", {"reason": str(failure)})
-                self._loop.remove_reader(listening)
-                self._loop.call_later(1.0, self._resume, listening)
+            except OSError as failure:
+                self._out_of_descriptors(listening, str(failure))
                 return
+            # The lowest free number is given out, so the number says how many are in use.
+            if sock.fileno() >= self._descriptors_max:
+                if not self._out_of_descriptors(listening, "no file descriptor is left for connections"):
+                    sock.close()
+                    return
+            if len(self._newcomers) >= NEWCOMERS_MAX:
+                self._drop_oldest(f"more than {NEWCOMERS_MAX} connections have not said anything yet")
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._waiting[sock] = self._loop.call_later(FIRST_BYTES_S_MAX, self._give_up, sock)
-            self._loop.add_reader(sock, self._look, sock)
+            with contextlib.suppress(OSError):  # it may be over already
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._newcomers[_Newcomer(self, self._loop, sock, f"{host}:{port}")] = None
+
+    def _out_of_descriptors(self, listening: socket.socket, reason: str) -> bool:
+        """Make room at the cost of a newcomer, else let others wait; answer whether there is room."""
+        if self._newcomers:
+            self._drop_oldest(reason)
+            return True
+        self._note(
+            "no further connection is taken for a second; those that are open go on",
+            {"reason": reason, "do": "raise the limit of open files (ulimit -n)"},
+        )
+        self._loop.remove_reader(listening)
+        self._loop.call_later(1.0, self._resume, listening)
+        return False
+
+    def _drop_oldest(self, reason: str) -> None:
+        self.dropped_newcomers += 1
+        self._note("the connection that has said nothing for longest was closed", {"reason": reason})
+        next(iter(self._newcomers)).drop()
 
     def _resume(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _give_up(self, sock: socket.socket) -> None:
-        timer = self._waiting.pop(sock)
-        timer.cancel()
-        self._loop.remove_reader(sock)
-        sock.close()
+    # From newcomers
 
-    def _look(self, sock: socket.socket) -> None:
+    def left(self, newcomer: _Newcomer) -> None:
+        """Forget one that is over or has found its protocol."""
+        self._newcomers.pop(newcomer, None)
+
+    def protocol(self, first: bytes) -> asyncio.Protocol:
+        """Make the protocol for a connection's first bytes."""
+        # The letter A alone decides: no HTTP method that we serve starts with it.
+        return self._amqp() if first[:1] == b"A" else self._http()
+
+    def takes_plaintext(self, local: str, peer: str) -> bool:
+        """Tell whether a connection to this address of ours may go without TLS, and note when it may not."""
+        if self._allow_plaintext or is_loopback_address(local):
+            return True
+        self.refused_plaintext += 1
+        self._note("a connection without TLS was refused", {"peer": peer, "address": local})
+        return False
+
+    def handshake_failed(self, peer: str, failure: OSError) -> None:
+        """Note a hand-shake that failed: a client that does not trust the certificate may not say so."""
+        self.failed_handshakes += 1
+        fields = {"peer": peer, "reason": str(failure) or type(failure).__name__}
+        if isinstance(failure, ConnectionError | ssl.SSLEOFError):
+            fields["reason"] = "the client ended the connection"
+        reason = getattr(failure, "reason", None) or ""
+        if isinstance(failure, ConnectionError) or "UNKNOWN_CA" in reason or "CERTIFICATE" in reason:
+            fields["do"] = "tell the client to trust the authority, as `peeklock ca` shows"
+        self._note("a TLS hand-shake failed", fields)
+
+    async def context(self) -> ssl.SSLContext:
+        """Give the TLS context, made at the first call beside the loop: making a pair takes 100 ms.
+
+        Raises: OSError, ssl.SSLError; the next call tries again.
+        """
+        if self._context is not None:
+            return self._context
+        if self._making is None:
+            self._making = self._loop.run_in_executor(None, self._tls)
         try:
-            first = sock.recv(1, socket.MSG_PEEK)
+            made = await asyncio.shield(self._making)
+        except (OSError, ssl.SSLError):
+            self._making = None
+            raise
+        if self._context is None:
+            self._context = made
+        return self._context
+
+
+class _Newcomer(asyncio.Protocol):
+    """A connection that has not said yet what it wants: first a bare socket, then a transport."""
+
+    def __init__(
+        self, listener: Listener, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: str
+    ) -> None:
+        self._listener = listener
+        self._loop = loop
+        self._sock = sock
+        self._peer = peer
+        self._connecting: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._may_speak = True
+        self._refused = False
+        self._timer = loop.call_later(FIRST_BYTES_S_MAX, self.drop)
+        loop.add_reader(sock, self._look)
+
+    def drop(self) -> None:
+        """End it without a word: nobody knows yet what it speaks."""
+        self._leave()
+        if self._transport is not None:
+            self._transport.abort()
+        elif self._connecting is not None:
+            self._connecting.cancel()
+        else:
+            self._loop.remove_reader(self._sock)
+            self._sock.close()
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        self._listener.left(self)
+
+    def _look(self) -> None:
+        try:
+            first = self._sock.recv(1, socket.MSG_PEEK)
+            local = self._sock.getsockname()[0]
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             first = b""
         if not first:
-            self._give_up(sock)
+            self.drop()
             return
-        self._waiting.pop(sock).cancel()
-        self._loop.remove_reader(sock)
-        task = self._loop.create_task(self._connect(sock, first[0] == _TLS_HANDSHAKE_RECORD))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(tell_failure)
+        self._loop.remove_reader(self._sock)
+        encrypted = first[0] == _TLS_HANDSHAKE_RECORD
+        if not encrypted:
+            self._may_speak = self._listener.takes_plaintext(local, self._peer)
+        self._connecting = self._loop.create_task(self._encrypt() if encrypted else self._connect())
+        self._connecting.add_done_callback(tell_failure)
 
-    async def _connect(self, sock: socket.socket, encrypted: bool) -> None:
-        def factory() -> asyncio.Protocol:
-            return _FirstBytes(self._amqp, self._http)
-
+    async def _connect(self) -> None:
         try:
-            if encrypted:
-                context = await self._context()
+            await self._loop.connect_accepted_socket(lambda: self, self._sock)
+        except OSError:  # it is over already
+            self._sock.close()
+            self._leave()
+
+    async def _encrypt(self) -> None:
+        sock = self._sock
+        with contextlib.ExitStack() as at_end:
+            spare: socket.socket | None = None
+            try:
+                # asyncio closes a socket whose hand-shake fails before OpenSSL's alert is written, and the
+                # peer would not learn why.
+                spare = at_end.enter_context(sock.dup())
+                context = await self._listener.context()
                 await self._loop.connect_accepted_socket(
-                    factory, sock, ssl=context, ssl_handshake_timeout=FIRST_BYTES_S_MAX
+                    lambda: self, sock, ssl=context, ssl_handshake_timeout=FIRST_BYTES_S_MAX
                 )
-            else:
-                await self._loop.connect_accepted_socket(factory, sock)
-        except (TimeoutError, OSError, ssl.SSLError) as failure:
-            # A client that does not trust the certificate ends here: worth a line, since the client sees
-            # only a reset.
-            reason = str(failure) or type(failure).__name__
-            log.warning("a connection ended before its first bytes", {"reason": reason})
-            sock.close()
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+            except OSError as failure:  # ssl.SSLError and TimeoutError are
+                self._listener.handshake_failed(self._peer, failure)
+                sock.close()
+                self._leave()
+                if spare is not None:
+                    _alert(spare, failure)
 
-    async def _context(self) -> ssl.SSLContext:
-        """Give the TLS context, made at the first call beside the loop: making a pair takes 100 ms.
+    # From the transport
 
-        Raises: OSError, ssl.SSLError; the next call tries again.
-        """
-        if self._making is None:
-            self._making = self._loop.run_in_executor(None, self._tls)
-        try:
-            return await asyncio.shield(self._making)
-        except (OSError, ssl.SSLError):
-            self._making = None
-            raise
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast: uvloop's transports do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        assert transport is not None
+        if self._refused:
+            return
+        if not self._may_speak:
+            self._refuse(transport, AMQP_TLS_HEADER if data[:1] == b"A" else _HTTPS_ONLY)
+        elif data[0] & _SSL2_HELLO:
+            # No HTTP request starts so: an old client's SSL hello, or noise.
+            self._refuse(transport, _alert_record(_PROTOCOL_VERSION))
+        else:
+            self._leave()
+            protocol = self._listener.protocol(data)
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            protocol.data_received(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+
+    def _refuse(self, transport: asyncio.Transport, answer: bytes) -> None:
+        """Say why, then read on for a moment: a socket closed with bytes unread loses what was written."""
+        self._refused = True
+        self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER_S, self.drop)
+        transport.write(answer)
+        if transport.can_write_eof():
+            transport.write_eof()
+
+
+def is_loopback_address(address: str) -> bool:
+    """Tell whether an IP address means this machine for this machine only."""
+    ip = ip_address(address.partition("%")[0])  # %: the zone of a link address
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return ip.is_loopback
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many files as its hard limit allows: each connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # where the hard limit means less than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _descriptors_max() -> int:
+    """Give the number from which on descriptors are not for connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(soft - DESCRIPTORS_RESERVED, soft // 2)
+
+
+_REASON = b'{"status": 403, "reason": "this broker takes no plain text from other machines: use https"}\n'
+_HTTPS_ONLY = (
+    b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+    b"Connection: close\r\n\r\n%b" % (len(_REASON), _REASON)
+)
+
+
+def _alert(sock: socket.socket, failure: OSError) -> None:
+    """Tell a peer why its hand-shake failed, unless it said so itself or is gone; a hint, nothing more."""
+    reason = getattr(failure, "reason", None) or ""
+    if "ALERT" in reason or isinstance(failure, ConnectionError | TimeoutError | ssl.SSLEOFError):
+        return
+    library = isinstance(failure, ssl.SSLError) and bool(reason)
+    code = _ALERTS.get(reason, _DECODE_ERROR) if library else _INTERNAL_ERROR
+    with contextlib.suppress(OSError):
+        sock.send(_alert_record(code))
+        sock.shutdown(socket.SHUT_WR)
+        sock.recv(65536)  # or the end of the socket would be a reset, which overtakes the alert
+
+
+def _alert_record(code: int) -> bytes:
+    """Write a fatal alert, before any encryption. Source: RFC 8446 5.1 and 6."""
+    return bytes((0x15, 3, 1, 0, 2, 2, code))
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
@@ -194,33 +443,3 @@ def _listen(host: str, port: int) -> list[socket.socket]:
             sock.close()
         raise
     return opened
-
-
-class _FirstBytes(asyncio.Protocol):
-    """Waits for the first decrypted bytes, then hands the transport on."""
-
-    def __init__(self, amqp: ProtocolFactory, http: ProtocolFactory) -> None:
-        self._amqp = amqp
-        self._http = http
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast: uvloop's transports do not derive from asyncio's.
-        self._transport = transport = cast(asyncio.Transport, transport)
-        self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S_MAX, transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        transport = self._transport
-        assert transport is not None
-        if self._timer is not None:
-            self._timer.cancel()
-        # The letter A alone decides: no HTTP method that we serve starts with it.
-        protocol = self._amqp() if data[:1] == b"A" else self._http()
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        protocol.data_received(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
