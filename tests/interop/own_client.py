@@ -27,8 +27,9 @@ PEEK = "com.microsoft:peek-message"
 class OwnClient:
     """One connection, used from a test's thread."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
+    def __init__(self, port: int, connected: socket.socket | None = None) -> None:
+        """`connected` is used in place of a plain connection to the port."""
+        self._socket = connected or socket.create_connection(("127.0.0.1", port))
         self.write = self._socket.sendall
         self.peer = Peer("own", self.write, lambda: time.time_ns() // 1_000_000)
         self.conditions: list[str | None] = []
