@@ -16,6 +16,8 @@ from typing import Any
 
 import azure.servicebus
 import azure.servicebus.aio
+import azure.servicebus.aio.management
+import azure.servicebus.management
 
 CALL_S_MAX = 90.0
 """Above the 60 s that the client itself waits for an answer, so that its error is seen and not ours."""
@@ -117,6 +119,14 @@ class Api:
     def client_with(self, namespace: str, credential: Any, **options: Any) -> Any:
         """Make a ServiceBusClient from a namespace and a credential, which means TLS."""
         return self._make("ServiceBusClient", None, namespace, credential, **options)
+
+    def administration(self, connection_string: str, **options: Any) -> Any:
+        """Make a ServiceBusAdministrationClient."""
+        module = azure.servicebus.management if self._loop is None else azure.servicebus.aio.management
+        make = module.ServiceBusAdministrationClient.from_connection_string
+        if self._loop is None:
+            return make(connection_string, **options)
+        return Blocking(self._loop.run(make, connection_string, **options), self._loop)
 
     def auto_lock_renewer(self, **options: Any) -> Any:
         """Make an AutoLockRenewer."""

@@ -1,0 +1,191 @@
+"""`python -m tests.interop [--build-only] [CLIENT...]`: try clients, and write down what came out.
+
+Owns: the order of builds and runs, and what is shown meanwhile. Must not know: how a program is built or run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from peeklock.demo.broker import BrokerFailed
+from tests.interop.builds import ROOT, BuildFailed, Client, build, clients, features, is_built
+from tests.interop.program import Outcome, Program
+from tests.interop.results import read_versions, write_results
+
+BUILDS_AT_ONCE = 2
+"""Compilers keep a core each."""
+
+RUNS_AT_ONCE = 4
+"""Programs mostly wait, so that more than the cores pay. Our choice."""
+
+MARKS = {"works": "[green]✓", "differs": "[yellow]≈", "not offered": "[dim]·", "failed": "[red]✗"}
+
+
+@dataclass(slots=True)
+class Run:
+    """One client's run; `failure` says why it did not get to the features, or not through them."""
+
+    client: Client
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything went wrong."""
+        return bool(self.failure) or any(outcome.status == "failed" for outcome in self.outcomes.values())
+
+
+class Runner:
+    """Builds and runs clients side by side, and says what it does."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stopped = threading.Event()
+
+    def build(self, chosen: list[Client]) -> list[str]:
+        """Build the programs; answer what failed.
+
+        Clients of one folder are built once.
+        """
+        folders = {client.folder: client for client in chosen}
+        with ThreadPoolExecutor(BUILDS_AT_ONCE) as pool:
+            return [failure for failure in pool.map(self._build, folders.values()) if failure]
+
+    def _build(self, client: Client) -> str:
+        name = client.folder.name
+        if is_built(client):
+            self._console.print(f"{name}: built before")
+            return ""
+        self._console.print(f"{name}: building")
+        started = time.monotonic()
+        try:
+            build(client)
+        except BuildFailed as error:
+            return str(error)
+        self._console.print(f"{name}: built in {time.monotonic() - started:.0f} s")
+        return ""
+
+    def run(self, chosen: list[Client]) -> list[Run]:
+        """Run the programs on every feature."""
+        runs = [Run(client) for client in chosen]
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with (
+            Progress(*columns, console=self._console, transient=True) as progress,
+            ThreadPoolExecutor(RUNS_AT_ONCE) as pool,
+        ):
+            try:
+                list(pool.map(lambda run: self._run(run, progress), runs))
+            except KeyboardInterrupt:
+                self._stopped.set()  # each thread ends its program after the feature it is at
+                raise
+        return runs
+
+    def _run(self, run: Run, progress: Progress) -> None:
+        name = run.client.name
+        started = time.monotonic()
+        task = progress.add_task(name, total=len(features()))
+        try:
+            built = build(run.client)
+            run.versions = read_versions(built)
+            with (
+                tempfile.TemporaryDirectory(prefix="peeklock-interop-") as folder,
+                Program(run.client, built, Path(folder)) as program,
+            ):
+                for feature in features():
+                    if self._stopped.is_set():
+                        return
+                    progress.update(task, description=f"{name}: {feature}")
+                    run.outcomes[feature] = program.try_feature(feature)
+                    progress.advance(task)
+        except (BuildFailed, BrokerFailed, OSError) as error:
+            run.failure = str(error)
+        counts = {
+            status: sum(outcome.status == status for outcome in run.outcomes.values()) for status in MARKS
+        }
+        told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        self._console.print(f"{name}: {told or 'nothing was tried'}, in {time.monotonic() - started:.0f} s")
+        progress.remove_task(task)
+
+
+def show(console: Console, runs: list[Run]) -> None:
+    """Print the table of features and clients, and below it whatever is not simply `works`."""
+    table = Table(caption="✓ works  ≈ differs  · not offered by the client  ✗ failed", caption_justify="left")
+    table.add_column("feature")
+    for run in runs:
+        table.add_column(run.client.name, justify="center")
+    section = ""
+    for feature in features().values():
+        if feature.section != section:
+            section = feature.section
+            table.add_section()
+            table.add_row(f"[bold]{section}")
+        marks = [run.outcomes.get(feature.name) for run in runs]
+        table.add_row(f"  {feature.title}", *(MARKS[mark.status] if mark else "" for mark in marks))
+    console.print(table)
+    for run in runs:
+        for name, outcome in run.outcomes.items():
+            if outcome.status in ("differs", "failed"):
+                console.print(
+                    f"{run.client.name} {name} {outcome}", markup=False, highlight=False, soft_wrap=True
+                )
+        if run.failure:
+            console.print(f"{run.client.name}: {run.failure}", markup=False, highlight=False, soft_wrap=True)
+
+
+def choose(console: Console, names: list[str]) -> list[Client]:
+    """Find the clients to try: all that this machine can, or those named.
+
+    Raises: SystemExit when one that was named is unknown, or cannot be tried here.
+    """
+    for name in names:
+        if name not in clients():
+            raise SystemExit(f"interop: no client {name!r}: there are {', '.join(clients())}")
+        if missing := clients()[name].missing:
+            raise SystemExit(f"interop: {missing}")
+    if names:
+        return [clients()[name] for name in dict.fromkeys(names)]
+    for client in clients().values():
+        if client.missing:
+            console.print(f"left out: {client.missing}")
+    return [client for client in clients().values() if not client.missing]
+
+
+def main(arguments: list[str]) -> int:
+    """Build, run, show and write down; answer 1 if anything failed."""
+    parser = argparse.ArgumentParser(prog="./run interop", description="Try clients against a live broker.")
+    parser.add_argument("--build-only", action="store_true", help="build the programs and stop")
+    parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"some of: {', '.join(clients())}")
+    options = parser.parse_args(arguments)
+    console = Console()
+    chosen = choose(console, options.clients)
+    runner = Runner(console)
+    failures = runner.build(chosen)
+    for failure in failures:
+        console.print(failure, markup=False, highlight=False, soft_wrap=True)
+    if options.build_only or failures:
+        return int(bool(failures))
+    runs = runner.run(chosen)
+    show(console, runs)
+    for run in runs:
+        if run.failed:
+            console.print(f"{run.client.name}: not written down, since it failed")
+        else:
+            path = write_results(run.client.name, run.versions, run.outcomes)
+            console.print(f"{run.client.name}: written to {path.relative_to(ROOT)}")
+    return int(any(run.failed for run in runs))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

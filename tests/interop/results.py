@@ -1,0 +1,45 @@
+"""What came out, as results/CLIENT.json keeps it.
+
+Owns: the form of these files, from which docs/clients.py writes the page of clients. Must not know: how the
+results were come by.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.interop.builds import HERE
+from tests.interop.program import Outcome
+
+RESULTS = HERE / "results"
+
+
+def read_results(client: str) -> dict[str, Outcome]:
+    """Read what is written down for a client, by feature; nothing where it never ran."""
+    path = RESULTS / f"{client}.json"
+    if not path.exists():
+        return {}
+    told = json.loads(path.read_text(encoding="utf-8"))["features"]
+    return {feature: Outcome(fields["status"], fields.get("how", "")) for feature, fields in told.items()}
+
+
+def write_results(client: str, versions: dict[str, str], outcomes: dict[str, Outcome]) -> Path:
+    """Write down what a client's run came to, in the order given."""
+    told = {
+        "versions": versions,
+        "features": {
+            feature: {"status": outcome.status, **({"how": outcome.how} if outcome.how else {})}
+            for feature, outcome in outcomes.items()
+        },
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{client}.json"
+    path.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
+def read_versions(built: Path) -> dict[str, str]:
+    """Read what a build says of itself in versions.json: names of packages and runtimes to their versions."""
+    told: dict[str, str] = json.loads((built / "versions.json").read_text(encoding="utf-8"))
+    return told
