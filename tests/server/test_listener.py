@@ -521,3 +521,49 @@ def test_the_limit_of_open_files_is_raised_to_what_is_allowed() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_address_without_patience_waits_or_is_turned_away() -> None:
+    """Req: R-04, R-05. What it has sent meanwhile is read after its wait; the others do not wait."""
+
+    async def run() -> None:
+        waits: list[float | None] = [0.05, None, 0.0]
+        began: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        class Http(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                began.append(loop.time())
+
+        listener = Listener(asyncio.Protocol, Http, _no_tls, wait_s=lambda _: waits.pop(0))
+        port = listener.bind("127.0.0.1", 0)
+        started = loop.time()
+        clients = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /")
+            clients.append((reader, writer))
+        assert await clients[1][0].read() == b""
+        assert listener.figures()["turned_away"] == 1
+        while len(began) < 2:
+            await asyncio.sleep(0.005)
+        assert began[1] - started >= 0.05
+        for _, writer in clients:
+            writer.close()
+        listener.close()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_one_that_waits_is_forgotten_when_the_listener_closes() -> None:
+    async def run() -> None:
+        listener = Listener(asyncio.Protocol, asyncio.Protocol, _no_tls, wait_s=lambda _: 0.05)
+        port = listener.bind("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.01)
+        listener.close()
+        assert await reader.read() == b""
+        writer.close()
+        await asyncio.sleep(0.06)
+
+    asyncio.run(asyncio.wait_for(run(), 10))

@@ -78,6 +78,7 @@ class Listener:
         tls: Callable[[], ssl.SSLContext],
         *,
         allow_plaintext: bool = False,
+        wait_s: Callable[[str], float | None] = lambda _: 0.0,
         note: Note = log.info,
     ) -> None:
         """Make a listener that `bind` opens.
@@ -87,12 +88,14 @@ class Listener:
             http: makes that of an HTTP connection.
             tls: makes the TLS context; called in a thread when the first TLS connection comes.
             allow_plaintext: connections without TLS are taken from other machines too.
+            wait_s: gives how long a connection from an address has to wait, s; None = it is turned away.
             note: takes the log lines that anybody can cause, and has to limit them.
         """
         self._amqp = amqp
         self._http = http
         self._tls = tls
         self._allow_plaintext = allow_plaintext
+        self._wait_s = wait_s
         self._note = note
         self._context: ssl.SSLContext | None = None
         self._making: asyncio.Future[ssl.SSLContext] | None = None
@@ -103,6 +106,7 @@ class Listener:
         self.refused_plaintext = 0
         self.failed_handshakes = 0
         self.dropped_newcomers = 0
+        self.turned_away = 0
 
     def bind(self, host: str, port: int) -> int:
         """Listen on every address of a host; answer the port (0 asks for a free one). Raises: OSError."""
@@ -144,6 +148,7 @@ class Listener:
             "refused_plaintext": self.refused_plaintext,
             "failed_handshakes": self.failed_handshakes,
             "dropped_newcomers": self.dropped_newcomers,
+            "turned_away": self.turned_away,
         }
 
     # Accepting
@@ -162,12 +167,17 @@ class Listener:
                 if not self._out_of_descriptors(listening, "no file descriptor is left for connections"):
                     sock.close()
                     return
+            wait_s = self._wait_s(host)
+            if wait_s is None:
+                self.turned_away += 1
+                sock.close()
+                continue
             if len(self._newcomers) >= NEWCOMERS_MAX:
                 self._drop_oldest(f"more than {NEWCOMERS_MAX} connections have not said anything yet")
             sock.setblocking(False)
             with contextlib.suppress(OSError):  # it may be over already
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._newcomers[_Newcomer(self, self._loop, sock, f"{host}:{port}")] = None
+            self._newcomers[_Newcomer(self, self._loop, sock, f"{host}:{port}", wait_s)] = None
 
     def _out_of_descriptors(self, listening: socket.socket, reason: str) -> bool:
         """Make room at the cost of a newcomer, else let others wait; answer whether there is room."""
@@ -244,7 +254,12 @@ class _Newcomer(asyncio.Protocol):
     """A connection that has not said yet what it wants: first a bare socket, then a transport."""
 
     def __init__(
-        self, listener: Listener, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: str
+        self,
+        listener: Listener,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        peer: str,
+        wait_s: float,
     ) -> None:
         self._listener = listener
         self._loop = loop
@@ -254,8 +269,15 @@ class _Newcomer(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._may_speak = True
         self._refused = False
-        self._timer = loop.call_later(FIRST_BYTES_S_MAX, self.drop)
-        loop.add_reader(sock, self._look)
+        self._timer = loop.call_later(FIRST_BYTES_S_MAX + wait_s, self.drop)
+        self._waiting: asyncio.TimerHandle | None = None
+        if wait_s:
+            self._waiting = loop.call_later(wait_s, self._begin)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._loop.add_reader(self._sock, self._look)
 
     def drop(self) -> None:
         """End it without a word: nobody knows yet what it speaks."""
@@ -270,6 +292,8 @@ class _Newcomer(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._timer.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
         self._listener.left(self)
 
     def _look(self) -> None:
