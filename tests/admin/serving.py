@@ -47,6 +47,10 @@ class World:
         self.commands: list[Command] = []
         self.amqp: Callable[[], asyncio.Protocol] = _no_amqp
         """What a WebSocket carries."""
+        self.patience = 1000
+        """Bad tokens that are borne."""
+        self.refused: list[str] = []
+        """The addresses that bad tokens came from."""
         self._numbers = itertools.count(1)
         self._admin = Administration(
             Authority.development(),
@@ -70,7 +74,13 @@ class World:
         return self.health
 
     def http(self) -> HttpProtocol:
-        return HttpProtocol(self.submit, self._admin, self.figures, now_ms, self.amqp, self._note)
+        return HttpProtocol(
+            self.submit, self._admin, self.figures, now_ms, self.amqp, self._note, self.bears_refusal
+        )
+
+    def bears_refusal(self, peer: str) -> bool:
+        self.refused.append(peer)
+        return len(self.refused) <= self.patience
 
     def _note(self, event: str, fields: Mapping[str, Any]) -> None:
         self.logged.append((event, dict(fields)))

@@ -459,3 +459,24 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off(monkeypatch: pytest.
         assert received.count(b"HTTP/1.1 200") < asked
 
     play(story)
+
+
+def test_bad_tokens_are_counted_and_end_the_connection_of_a_peer_without_patience_left() -> None:
+    """Req: R-04, R-05. The answer says that the connection ends."""
+
+    async def story(world: World, client: Connection) -> None:
+        world.patience = 1
+        wrong = (
+            f"Authorization: {generate('https://localhost', DEVELOPMENT_KEY_NAME, 'x', now_ms() + 60_000)}"
+        )
+        for said in (None, "close"):
+            client.writer.write(f"GET /q HTTP/1.1\r\nHost: localhost\r\n{wrong}\r\n\r\n".encode())
+            status, headers, _ = await client.answer()
+            assert status == 401
+            assert headers.get("connection") == said
+            if said is None:
+                assert (await client.ask("GET", "/$Resources/queues"))[0] == 200
+        assert await client.ended() == b""
+        assert world.refused == ["127.0.0.1"] * 2
+
+    play(story)

@@ -99,8 +99,20 @@ class HttpProtocol(asyncio.Protocol):
         now_ms: Callable[[], int],
         amqp: Callable[[], asyncio.Protocol],
         note: Note,
+        bears_refusal: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`amqp` makes the protocol that a WebSocket carries."""
+        """Make a protocol for one connection.
+
+        Args:
+            submit: has a command run.
+            administration: answers requests.
+            health: gives the figures.
+            now_ms: UTC.
+            amqp: makes the protocol that a WebSocket carries.
+            note: takes the log lines that anybody can cause, and has to limit them.
+            bears_refusal: told of each bad token by its peer's address; whether that one may go on.
+        """
+        self._bears_refusal = bears_refusal
         self._submit = submit
         self._amqp = amqp
         self._note = note
@@ -213,6 +225,8 @@ class HttpProtocol(asyncio.Protocol):
             response = Response(500, "text/plain", b"internal error", (("Connection", "close"),))
         if self._transport is None:
             return
+        if response.status == HTTPStatus.UNAUTHORIZED and not self._bears_refusal(self._peer_host()):
+            response = replace(response, headers=(*response.headers, ("Connection", "close")))
         self._send(response, request)
         if not self._drained.is_set():
             self._arm(WRITE_S_MAX, self._transport.abort)
@@ -311,6 +325,10 @@ class HttpProtocol(asyncio.Protocol):
 
     def _note_refusal(self, status: int, reason: str) -> None:
         self._note("HTTP request refused", {"status": status, "reason": reason, "peer": self._peer()})
+
+    def _peer_host(self) -> str:
+        peer = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(peer[0]) if peer else ""
 
     def _peer(self) -> str | None:
         # The transport may be gone by now.
