@@ -294,6 +294,7 @@ class Broker:
         **fields: Any,
     ) -> list[Effect]:
         """Send one message to a topic, as the gateway does; `fields` are of the properties section."""
+        fields.setdefault("message_id", "1")  # the broker gives one to a message without
         payload = encode_message(
             properties=Properties(**fields), application_properties=properties, data=b"body"
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peeklock.amqp import codec
-from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.messaging import Properties, encode_message
 from peeklock.amqp.types import Symbol
 from peeklock.broker.arrival import COPIES_MAX
 from peeklock.broker.changes import MessageStored, RuleStored
@@ -44,7 +44,11 @@ def messages(count: int) -> list[tuple[Message, bytes]]:
     """Give messages, each of a size of its own."""
     found = []
     for number in range(count):
-        payload = encode_message(application_properties={"n": number}, data=b"x" * number)
+        payload = encode_message(
+            properties=Properties(message_id="1"),
+            application_properties={"n": number},
+            data=b"x" * number,
+        )
         found.append((Message(len(payload), routing=Routing()), payload))
     return found
 

@@ -37,7 +37,7 @@ def with_topic(store: MemoryStore) -> InProcessBroker:
 
 def send(broker: InProcessBroker, body: bytes) -> bytes:
     """Send a message with a body of so many bytes; give it as encoded."""
-    payload = b"\0Su\xb0" + len(body).to_bytes(4) + body
+    payload = b"\0Ss\xc0\4\1\xa1\1m" + b"\0Su\xb0" + len(body).to_bytes(4) + body
     queue_id = broker.topic("events").entity_id * 4
     accepted = broker.ask(lambda reply_to: Send(queue_id, Message(len(payload)), payload, reply_to))
     assert isinstance(accepted, Accepted), accepted

@@ -22,6 +22,7 @@ from azure.servicebus.amqp import (
     AmqpMessageProperties,
 )
 
+from peeklock.amqp.messaging import scan
 from tests.interop.helpers import take_one
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, FOOTER = 0x70, 0x71, 0x72, 0x73, 0x78
@@ -112,6 +113,15 @@ def _bare(payload: bytes) -> dict[int, list[bytes]]:
     return {code: sections for code, sections in _sections(payload).items() if code >= PROPERTIES}
 
 
+def _as_sent(received: bytes, sent: bytes) -> dict[int, list[bytes]]:
+    """Leave out the id that the broker gives to a message which was sent without properties."""
+    sections = _bare(received)
+    if PROPERTIES not in _bare(sent):
+        assert len(scan(received).decode_properties().message_id) == 32
+        del sections[PROPERTIES]
+    return sections
+
+
 def _round_trip(client: Any, queue: str, wire: Wire, message: Any) -> Any:
     """Send one message around, and give it as it was received."""
     return _round_trips(client, queue, wire, [message])[0]
@@ -125,9 +135,9 @@ def _round_trips(client: Any, queue: str, wire: Wire, messages: list[Any]) -> li
             sender.send_messages(message)
             sent = wire.sent
             receiver.peek_messages(sequence_number=1)
-            assert _bare(wire.received) == _bare(sent)
+            assert _as_sent(wire.received, sent) == _bare(sent)
             received = take_one(receiver)
-            assert _bare(wire.received) == _bare(sent)
+            assert _as_sent(wire.received, sent) == _bare(sent)
             token = received.raw_amqp_message.delivery_annotations[b"x-opt-lock-token"]
             assert received.lock_token == token
             receiver.complete_message(received)

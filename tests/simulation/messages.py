@@ -44,7 +44,7 @@ def compose(
             partition_key, condition = "elsewhere", NOT_ALLOWED
         else:
             message_id, condition = "x" * 200, ARGUMENT_ERROR
-    elif message_id is not None:
+    else:
         shared.recent_ids.append((queue.name, message_id))
     ttl_ms = random.choice((None, None, None, 50, 3_000, 20_000, 60_000))
     delay_ms = random.choice((-1_000, 0, 20, 700, 4_000, 15_000))
@@ -71,12 +71,9 @@ def compose(
     return sent, payload
 
 
-def _message_id(shared: Shared, queue: str, uid: int) -> str | None:
+def _message_id(shared: Shared, queue: str, uid: int) -> str:
     random = shared.world.random
-    roll = random.random()
-    if roll < 0.15:
-        return None
-    if roll < 0.35 and shared.recent_ids:
+    if random.random() < 0.2 and shared.recent_ids:
         # Of the same queue, or of one that is perhaps forwarded to the same.
         name, again = random.choice(shared.recent_ids[-12:])
         if name == queue or random.random() < 0.3:

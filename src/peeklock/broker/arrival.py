@@ -14,6 +14,7 @@ from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.effects import Effect
 from peeklock.broker.events import EventType
 from peeklock.broker.message import Message, MessageState, Routing
+from peeklock.broker.message_ids import with_id
 from peeklock.broker.sequence_numbers import number_of
 from peeklock.broker.subject import MessageSubject
 
@@ -51,6 +52,11 @@ def store(
     """
     routing = message.routing
     events = queue.shared.events
+    if payload is not None and (given := with_id(payload, message.bare_offset, queue.shared.tokens)):
+        message.size_bytes += len(given[0]) - len(payload)
+        payload, message_id = given
+        if routing is not None:
+            routing.message_id = message_id
     digest = None
     if routing is not None:
         duplicates = queue.duplicates
