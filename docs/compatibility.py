@@ -122,6 +122,7 @@ def render(root: Path) -> str:
         "",
         "What the broker does as Azure Service Bus does it. A line that works or differs has tests that",
         "prove it; they are named. Where nothing is proven, nothing is claimed.",
+        "[clients.md](clients.md) says which client does what.",
         "",
         f"{len(requirements)} requirements: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()) + ".",
     ]

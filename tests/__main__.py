@@ -70,7 +70,11 @@ ALL = (
         60,
     ),
     # Clients mostly wait, so that more processes than cores pay.
-    Step("official client", (*PYTEST, "-n", "8", "--dist", "worksteal", "-m", "interop"), 120),
+    Step(
+        "official client", (*PYTEST, "-n", "8", "--dist", "worksteal", "-m", "interop and not clients"), 120
+    ),
+    Step("programs of every client", (PYTHON, "-m", "tests.interop", "--build-only"), 150),
+    Step("every client", (*PYTEST, "-n", "4", "--dist", "loadgroup", "-m", "clients"), 100),
     # Each process has one Spark session for all of its tests. One process leaves half of the cores idle: the
     # plan of a query takes longer than its tasks.
     Step("spark", (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "spark and not soak"), 120),
