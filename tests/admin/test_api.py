@@ -261,10 +261,8 @@ def test_a_queue_is_looked_up_by_name(client: Client) -> None:
     assert client.answer("GET", "/orders", effect=found()).status == 200
 
 
-@pytest.mark.parametrize(
-    "target", ["/orders?enrich=false", "/news/subscriptions/a", "/news/Subscriptions/a/rules/r"]
-)
-def test_looking_up_what_is_absent_gives_an_empty_feed(client: Client, target: str) -> None:
+@pytest.mark.parametrize("target", ["/orders?enrich=false", "/news/eu"])
+def test_looking_up_an_absent_queue_or_topic_gives_an_empty_feed(client: Client, target: str) -> None:
     """Req: A-01. Source: wire contract 7.2, absent entity."""
     answer = client.ask("GET", target)
     if isinstance(answer, Pending):

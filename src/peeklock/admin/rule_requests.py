@@ -14,7 +14,7 @@ from peeklock.admin.rules import read_rule, write_rule
 from peeklock.broker.commands import AddRule, FindRule, ListRules, RemoveRule, UpdateRule
 from peeklock.broker.descriptions import RuleDescription, subscription_path
 from peeklock.broker.effects import Failed, RulesFound
-from peeklock.broker.errors import ArgumentInvalid, EntityNotFound, RuleNotFound
+from peeklock.broker.errors import ArgumentInvalid
 
 
 class RuleRequests:
@@ -27,7 +27,10 @@ class RuleRequests:
 
     def get(self) -> Response | Pending:
         """Look a rule up."""
-        return Pending(FindRule(self._subscription, self._name, self._exchange.reply_to), self._looked_up)
+        return Pending(
+            FindRule(self._subscription, self._name, self._exchange.reply_to),
+            lambda effect: self._answer(200, effect),
+        )
 
     def put(self) -> Response | Pending:
         """Add or update a rule. Raises: ArgumentInvalid."""
@@ -49,11 +52,6 @@ class RuleRequests:
             RemoveRule(self._subscription, self._name, self._exchange.reply_to, self._exchange.if_match),
             self._exchange.deleted,
         )
-
-    def _looked_up(self, effect: AdminEffect) -> Response:
-        if isinstance(effect, Failed) and isinstance(effect.error, RuleNotFound | EntityNotFound):
-            return self._exchange.nothing_here()
-        return self._answer(200, effect)
 
     def _answer(self, status: int, effect: AdminEffect) -> Response:
         if isinstance(effect, Failed):
