@@ -1,4 +1,4 @@
-"""The command line: `peeklock serve | check | export | keys | pipeline | demo`.
+"""The command line: `peeklock serve | check | export | keys | ca | pipeline | demo`.
 
 Owns: options, their help, exit statuses. Must not know: what the commands do. What only one command needs is
 imported in that command, since `serve` is to be ready in 600 ms.
@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -75,6 +76,21 @@ def _bytes(context: click.Context, parameter: click.Parameter, given: str | None
     return None if given is None else int(given)
 
 
+def _host_names(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    for name in given:
+        label = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+        if len(name) > 253 or not re.fullmatch(rf"(\*\.)?({label}\.)*{label}", name):
+            try:
+                ip_address(name)
+            except ValueError:
+                raise click.BadParameter(
+                    f"{name!r} is neither a DNS name (with xn-- where it is not ASCII) nor an IP address."
+                ) from None
+    return given
+
+
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
@@ -86,6 +102,7 @@ def main() -> None:
     Try it:          peeklock demo
     Run it:          peeklock serve --data ./data
     Protect it:      peeklock serve --data ./data --auth sas, then peeklock keys list ./data
+    Trust its TLS:   peeklock ca ./data
     Verify a store:  peeklock check ./data
     Save its set-up: peeklock export ./data > Config.json
     """
@@ -129,12 +146,31 @@ def main() -> None:
 @click.option(
     "--tls-cert",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="PEM certificate chain for TLS. By default a self-signed pair is made once, in the data folder.",
+    help="PEM certificate chain for TLS, followed while it runs. By default an authority in the data folder "
+    "signs one (see `peeklock ca`).",
 )
 @click.option(
     "--tls-key",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="PEM private key that belongs to --tls-cert.",
+)
+@click.option(
+    "--tls-name",
+    "tls_names",
+    multiple=True,
+    callback=_host_names,
+    metavar="NAME",
+    help="A further DNS name or IP address by which clients reach this broker; may be repeated.",
+)
+@click.option(
+    "--allow-plaintext",
+    is_flag=True,
+    help="Take connections without TLS from other machines too. By default only from this one.",
+)
+@click.option(
+    "--usual-ports",
+    is_flag=True,
+    help="Listen on 5671 and 443 too, where clients go that cannot be told a port.",
 )
 @click.option(
     "--auth",
@@ -228,6 +264,9 @@ def serve(
     durability: Literal["fsync", "os", "memory"],
     tls_cert: Path | None,
     tls_key: Path | None,
+    tls_names: tuple[str, ...],
+    allow_plaintext: bool,
+    usual_ports: bool,
     auth: tuple[AuthMode, ...],
     jwt: Path | None,
     tier: str,
@@ -252,6 +291,8 @@ def serve(
         raise click.UsageError("say where to keep the messages with --data DIR, or use --durability memory.")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together.")
+    if tls_names and tls_cert is not None:
+        raise click.UsageError("--tls-name is for the certificate that peeklock makes, not for --tls-cert.")
     if "off" in auth and len(set(auth)) > 1:
         raise click.UsageError("--auth off asks for nothing: it cannot go with another --auth.")
     if "sas" in auth and durability == "memory":
@@ -306,6 +347,9 @@ def serve(
         durability=durability,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        tls_names=tls_names,
+        allow_plaintext=allow_plaintext,
+        usual_ports=usual_ports,
         auth=frozenset(auth),
         jwt=jwt,
         tier=tier,
@@ -408,6 +452,27 @@ def demo(jobs: int, seed: int, broker_only: bool) -> None:
     from peeklock.demo.story import run
 
     sys.exit(run(jobs, seed, Console(), broker_only=broker_only))
+
+
+@main.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--print", "only_pem", is_flag=True, help="Write the certificate itself, as PEM, and nothing else."
+)
+def ca(folder: Path, only_pem: bool) -> None:
+    """Show the certificate authority of DIR, and how clients are told to trust it.
+
+    DIR is the data folder of a broker; a broker may run on it. An authority is made when there is none yet.
+    Exit status: 0 shown, 1 not.
+    """
+    from peeklock.server.trust import NoStore, authority_of
+
+    try:
+        file, text = authority_of(folder)
+        click.echo(file.read_text() if only_pem else text, nl=False)
+    except (NoStore, OSError) as failure:
+        click.echo(f"peeklock: {failure}", err=True)
+        sys.exit(1)
 
 
 _RULE_FOLDER = click.argument(

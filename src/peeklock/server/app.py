@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import errno
 import gc
 import os
 import signal
@@ -45,11 +44,13 @@ from peeklock.server.clock import SlewedClock
 from peeklock.server.definitions import DefinitionLog
 from peeklock.server.guard import AuthMode, Guard, is_loopback
 from peeklock.server.keys import KeysRefused
-from peeklock.server.listener import Listener
+from peeklock.server.listener import raise_descriptor_limit
 from peeklock.server.peers import Peers
+from peeklock.server.ports import Ports, PortsRefused
 from peeklock.server.refusals import Note, RefusalLog
 from peeklock.server.shard import Shard
 from peeklock.server.tasks import tell_failure
+from peeklock.server.ticks import tick_round
 from peeklock.store.base import Store, StoreDamaged, StoreError
 
 if TYPE_CHECKING:
@@ -107,6 +108,12 @@ class Settings:
     everything."""
     jwt: Path | None = None
     """The file that says which JSON web tokens are taken; None = none."""
+    allow_plaintext: bool = False
+    """Take connections without TLS from other machines too."""
+    tls_names: tuple[str, ...] = ()
+    """What our certificate has to name beside this machine."""
+    usual_ports: bool = False
+    """Listen on 5671 and 443 too."""
 
 
 class _Tokens:
@@ -247,7 +254,7 @@ class Broker:
             self._guard.begin(namespace.entity_views())
             if settings.capture is not None:
                 self._begin_capture(settings.capture, shard)
-            self._listener = self._listen(shard)
+            self._ports = self._open_ports(shard)
         except StartFailed:
             await shard.stop()
             raise
@@ -262,16 +269,17 @@ class Broker:
             self._capture.start()  # not before: it would take the start's time
         if self._jwt_keys is not None:
             await self._jwt_keys.start()
-        if self._lacks_authority():
-            making = asyncio.get_running_loop().create_task(self._listener.prepare_tls())
-            making.add_done_callback(tell_failure)
-        ticking = asyncio.get_running_loop().create_task(self._tick())
-        ticking.add_done_callback(tell_failure)
+        running = [
+            asyncio.get_running_loop().create_task(part) for part in (self._tick(), self._ports.follow_tls())
+        ]
+        for task in running:
+            task.add_done_callback(tell_failure)
         await self._stopping.wait()
-        ticking.cancel()
+        for task in running:
+            task.cancel()
         if self._jwt_keys is not None:
             await self._jwt_keys.stop()
-        self._listener.close()
+        self._ports.close()
         if self._failure is not None:
             # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from
             # facts.
@@ -379,22 +387,7 @@ class Broker:
         self._capture = Capture(capture, self._settings.data, self._namespace_name, shard, self._clock.now_ms)
         shard.watch_capture(self._capture.look)
 
-    def _listen(self, shard: Shard) -> Listener:
-        settings = self._settings
-
-        def tls() -> ssl.SSLContext:
-            from peeklock.server.tls import server_context
-
-            return server_context(settings.data, settings.tls_cert, settings.tls_key)
-
-        if settings.tls_cert is not None:
-            try:
-                tls()  # a wrong pair is told at the start, not to the first client
-            except (OSError, ssl.SSLError) as failure:
-                raise StartFailed(
-                    f"TLS: {failure}; give a PEM certificate chain and its private key"
-                ) from failure
-
+    def _open_ports(self, shard: Shard) -> Ports:
         def http() -> asyncio.Protocol:
             from peeklock.server.http import HttpProtocol
 
@@ -408,29 +401,12 @@ class Broker:
                 note,
             )
 
-        listener = Listener(self._new_amqp, http, tls)
         try:
-            self.amqp_port = listener.bind(settings.host, settings.amqp_port)
-            self.http_port = listener.bind(settings.host, settings.http_port)
-        except OSError as failure:
-            listener.close()
-            port = settings.http_port if self.amqp_port else settings.amqp_port
-            do = (
-                "choose another with --amqp-port / --http-port (0 picks a free one)"
-                if failure.errno in (errno.EADDRINUSE, errno.EACCES)
-                else "give an address of this machine with --host"
-            )
-            raise StartFailed(
-                f"cannot listen on {settings.host}:{port}: {failure.strerror or failure}; {do}"
-            ) from failure
-        return listener
-
-    def _lacks_authority(self) -> bool:
-        """Whether users will look for a `ca.pem` and find none; with one, TLS is prepared when it is used."""
-        from peeklock.server.tls import CA_FILE, FOLDER
-
-        data = self._settings.data
-        return data is not None and self._settings.tls_cert is None and not (data / FOLDER / CA_FILE).exists()
+            ports = Ports(self._settings, self._new_amqp, http, self._refusals.of_connection())
+        except PortsRefused as failure:
+            raise StartFailed(str(failure)) from failure
+        self.amqp_port, self.http_port = ports.amqp_port, ports.http_port
+        return ports
 
     def _new_amqp(self) -> asyncio.Protocol:
         self._connection_ids += 1
@@ -479,11 +455,9 @@ class Broker:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await tick_round(self._connections, self._clock.now_ms, asyncio.sleep, TICK_S)
             self._clock.adjust()
             now = self._clock.now_ms()
-            for connection in list(self._connections.values()):
-                connection.tick(now)
             self._definitions.tick(now)
             self._guard.tick(now)
             self._refusals.tick(now)
@@ -495,6 +469,7 @@ class Broker:
             "durability": self._settings.durability,
             "up_ms": self._clock.now_ms() - self._started_at_ms,
             "connections": len(self._connections),
+            **self._ports.figures(),
             **self.shard.health(),
             **({} if self._capture is None else {"capture": self._capture.health()}),
         }
@@ -567,6 +542,7 @@ def serve(settings: Settings, process_started: float, authority: Authority | Non
     """
     log.configure()
     os.umask(0o077)  # messages are nobody else's to read
+    raise_descriptor_limit()
     # The writer thread takes the interpreter back several times a commit; at the default 5 ms each a busy
     # event loop would stretch every commit by tens of milliseconds.
     sys.setswitchinterval(0.0005)

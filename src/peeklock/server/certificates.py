@@ -332,7 +332,9 @@ def _public(key: object) -> bytes:
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Hold off others, a broker or `peeklock ca`, that would make the same files at the same time."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _give_to_owner_of(folder.parent, folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -350,7 +352,15 @@ def _write(file: Path, data: bytes, mode: int) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
         os.fchmod(descriptor, mode)  # whatever the umask is
+        _give_to_owner_of(file.parent, descriptor)
         opened.write(data)
         opened.flush()
         os.fsync(descriptor)
     temporary.replace(file)
+
+
+def _give_to_owner_of(folder: Path, made: Path | int) -> None:
+    """Let what `peeklock ca` makes when root calls it belong to whom the broker runs as."""
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        os.chown(made, owner.st_uid, owner.st_gid)

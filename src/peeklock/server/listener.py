@@ -42,6 +42,9 @@ choice: under 1 ms."""
 DESCRIPTORS_RESERVED = 64
 """File descriptors that no connection gets: the store opens files while it runs. Our choice."""
 
+TELL_FULL_S = 60.0
+"""Between two log lines that say that there are no descriptors. Our choice."""
+
 LINGER_S = 2.0
 """For reading and dropping what a refused client still sends. Our choice."""
 
@@ -103,6 +106,7 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._newcomers: dict[_Newcomer, None] = {}  # in the order in which they came
         self._descriptors_max = _descriptors_max()
+        self._told_full_at_s = -TELL_FULL_S
         self.refused_plaintext = 0
         self.failed_handshakes = 0
         self.dropped_newcomers = 0
@@ -184,10 +188,12 @@ class Listener:
         if self._newcomers:
             self._drop_oldest(reason)
             return True
-        self._note(
-            "no further connection is taken for a second; those that are open go on",
-            {"reason": reason, "do": "raise the limit of open files (ulimit -n)"},
-        )
+        if self._loop.time() >= self._told_full_at_s + TELL_FULL_S:
+            self._told_full_at_s = self._loop.time()
+            log.warning(
+                "no further connection is taken now; those that are open go on",
+                {"reason": reason, "do": "raise the limit of open files (ulimit -n)"},
+            )
         self._loop.remove_reader(listening)
         self._loop.call_later(1.0, self._resume, listening)
         return False

@@ -15,8 +15,11 @@ import socket
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from peeklock.server import log
 
 FOLDER = "tls"
 CA_FILE = "ca.pem"
@@ -27,6 +30,89 @@ KEY_FILE = "key.pem"
 FULL_NAME_S_MAX = 1.0
 """How long this machine's full name is looked for: where no name server answers it takes half a minute. Our
 choice."""
+
+
+LOOK_S = 60.0
+"""Between two looks at the files of the pair. Our choice: who renews them waits that long at most."""
+
+KEEP_S = 86_400.0
+"""Between two looks at whether our own certificate runs out."""
+
+
+class TlsFiles:
+    """The pair that the broker shows, and what becomes of it while the broker runs; calls read files."""
+
+    def __init__(
+        self,
+        data: Path | None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
+        """The arguments are those of `server_context`."""
+        self._data = data
+        self._certificate = certificate
+        self._key = key
+        self._names = names
+        self._seen: list[tuple[int, int, int]] | None = None
+        """What the files were like when they were read last; None = they have not been read."""
+        self._kept_at_s = 0.0
+
+    def load(self, now_s: float | None = None) -> ssl.SSLContext:
+        """Make the context from the files as they are now. Raises: as `server_context`."""
+        now_s = time.time() if now_s is None else now_s
+        before = self._stamps()
+        context = server_context(self._data, self._certificate, self._key, self._names, now_s=now_s)
+        # Ours may have been written just now; those that were given may have been replaced meanwhile.
+        self._seen = self._stamps() if self._certificate is None else before
+        self._kept_at_s = now_s
+        return context
+
+    def follow(self, now_s: float | None = None) -> ssl.SSLContext | None:
+        """Give a new context when there is a new pair, or it is time for one; None = go on with the old one.
+
+        A new pair that does not do is told in the log, and the old one stays until the files change again.
+        """
+        now_s = time.time() if now_s is None else now_s
+        stamps, seen = self._stamps(), self._seen
+        if seen is None:
+            return None  # nobody spoke TLS yet
+        ours = self._certificate is None and self._data is not None
+        if stamps == seen and not (ours and now_s >= self._kept_at_s + KEEP_S):
+            return None
+        try:
+            context = self.load(now_s)
+        except OSError as failure:  # ssl.SSLError is one
+            self._seen, self._kept_at_s = stamps, now_s
+            log.error(
+                "the TLS files cannot be used; the old pair is shown on",
+                {"reason": str(failure), "do": "mend them; they are looked at every minute"},
+            )
+            return None
+        if self._seen == seen:
+            return None
+        files = [str(file) for file in self._files()[:2]]
+        log.info("TLS pair changed; new connections get the new one", {"files": files})
+        return context
+
+    def _files(self) -> list[Path]:
+        if self._certificate is not None:
+            return [self._certificate, self._key or self._certificate]
+        if self._data is None:
+            return []
+        folder = self._data / FOLDER
+        return [folder / name for name in (CERTIFICATE_FILE, KEY_FILE, CA_FILE, CA_KEY_FILE)]
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        stamps = []
+        for file in self._files():
+            try:
+                found = file.stat()
+            except OSError:  # missing: reading it says more
+                stamps.append((0, 0, 0))
+            else:
+                stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
+        return stamps
 
 
 def server_context(

@@ -1,0 +1,119 @@
+"""The ports of a broker: which there are, and what stands behind them.
+
+Owns: opening them, telling what is open to others, and following the TLS files. Must not know: what the
+protocols do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from typing import TYPE_CHECKING
+
+from peeklock.server import log
+from peeklock.server.guard import is_loopback
+from peeklock.server.listener import Listener, ProtocolFactory
+from peeklock.server.refusals import Note
+from peeklock.server.tls import CA_FILE, FOLDER, LOOK_S, TlsFiles
+
+if TYPE_CHECKING:
+    from peeklock.server.app import Settings
+
+USUAL_PORTS = (5671, 443)
+"""AMQP over TLS, and HTTPS and WebSocket: what clients take that cannot be told a port."""
+
+
+class PortsRefused(Exception):
+    """The ports cannot be opened; the message says which and what to do."""
+
+
+class Ports:
+    """The open ports of one broker."""
+
+    def __init__(self, settings: Settings, amqp: ProtocolFactory, http: ProtocolFactory, note: Note) -> None:
+        """Open them; `amqp` and `http` make the protocol of a connection. Raises: PortsRefused."""
+        self._settings = settings
+        self._files = TlsFiles(
+            settings.data,
+            settings.tls_cert,
+            settings.tls_key,
+            (*settings.tls_names, *_names_of(settings.host)),
+        )
+        self._listener = Listener(
+            amqp, http, self._files.load, allow_plaintext=settings.allow_plaintext, note=note
+        )
+        if settings.tls_cert is not None:
+            try:
+                self._listener.use(self._files.load())  # a wrong pair is told now, not to the first client
+            except OSError as failure:  # ssl.SSLError is one
+                raise PortsRefused(f"TLS: {failure}; give a PEM certificate chain and its private key") from (
+                    failure
+                )
+        self.amqp_port = self._bind(settings.amqp_port, "--amqp-port")
+        if settings.http_port == settings.amqp_port != 0:
+            self.http_port = self.amqp_port
+        else:
+            self.http_port = self._bind(settings.http_port, "--http-port")
+        opened = {self.amqp_port, self.http_port}
+        if settings.usual_ports:
+            for port in USUAL_PORTS:
+                if port not in opened:
+                    self._bind(port, "--usual-ports")
+                    opened.add(port)
+        if not is_loopback(settings.host):
+            plain = settings.allow_plaintext
+            log.warning(
+                "other machines can connect",
+                {
+                    "host": settings.host,
+                    "ports": sorted(opened),
+                    "without_tls": "allowed: keys and messages can be read on the way"
+                    if plain
+                    else "refused",
+                },
+            )
+
+    def _bind(self, port: int, option: str) -> int:
+        host = self._settings.host
+        try:
+            return self._listener.bind(host, port)
+        except OSError as failure:
+            self._listener.close()
+            if option == "--usual-ports":
+                do = "leave --usual-ports out, or let this program listen there"
+            elif failure.errno in (errno.EADDRINUSE, errno.EACCES):
+                do = "choose another with --amqp-port / --http-port (0 picks a free one)"
+            else:
+                do = "give an address of this machine with --host"
+            raise PortsRefused(
+                f"cannot listen on {host}:{port}: {failure.strerror or failure}; {do}"
+            ) from failure
+
+    async def follow_tls(self) -> None:
+        """See to the TLS files for as long as the broker runs, beside the loop."""
+        if self._lacks_authority():
+            await self._listener.prepare_tls()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            context: ssl.SSLContext | None = await asyncio.to_thread(self._files.follow)
+            if context is not None:
+                self._listener.use(context)
+
+    def _lacks_authority(self) -> bool:
+        """Whether users will look for a `ca.pem` and find none; with one, TLS is prepared when it is used."""
+        data = self._settings.data
+        return data is not None and self._settings.tls_cert is None and not (data / FOLDER / CA_FILE).exists()
+
+    def figures(self) -> dict[str, int]:
+        """Give what was refused since the start, for `GET /health`."""
+        return self._listener.figures()
+
+    def close(self) -> None:
+        """Stop listening; connections that are open stay."""
+        self._listener.close()
+
+
+def _names_of(host: str) -> tuple[str, ...]:
+    """Name what `--host` says, unless it means every address."""
+    return () if host in ("0.0.0.0", "::", "") or not host.isascii() else (host,)
