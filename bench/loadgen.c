@@ -6,7 +6,8 @@
 // it with a message and a status that is not 0.
 //
 // Order of this file: options, the message, connections and links, message sessions, frames in, the loop, the report,
-// the modes. Bytes are in amqp.h. Sections quoted are those of the AMQP 1.0 core specification (part.section).
+// the modes. Bytes are in amqp.h, TLS and WebSocket in wire.h. Sections quoted are those of the AMQP 1.0 core
+// specification (part.section).
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #include "amqp.h"
+#include "wire.h"
 
 static const char USAGE[] =
     "usage: loadgen -m send|recv|both [options]     drive messages and report rates and latencies\n"
@@ -29,6 +31,8 @@ static const char USAGE[] =
     "                                               and again: receive what is there, complete, leave, refill\n"
     "       loadgen -I N [options]                  hold N idle connections until stdin closes\n"
     "  -h HOST  -p PORT        broker (127.0.0.1, 5672)\n"
+    "  -E                      encrypted: within TLS, whatever the certificate\n"
+    "  -W                      over WebSocket, a frame for each AMQP frame\n"
     "  -u USER  -P PASSWORD    SASL PLAIN (default: ANONYMOUS)\n"
     "  -a ADDRESS              queue to send to, and to receive from (q)\n"
     "  -A ADDRESS              queue to receive from, where it differs\n"
@@ -57,7 +61,7 @@ static struct {
     long count, sessions, tenants, fill;
     double rate, stall_s;
     int size, senders, receivers, links, window, idle, broker_pid;
-    bool rich, named, next, settled, individual, second, await_answer, until_eof, json;
+    bool rich, named, next, settled, individual, second, await_answer, until_eof, json, encrypted, websocket;
 } opt = {
     .mode = "send", .host = "127.0.0.1", .port = "5672", .password = "", .send_address = "q",
     .count = 100000, .fill = 1, .stall_s = 30, .size = 1024, .senders = 1, .receivers = 1, .window = 1000,
@@ -160,7 +164,8 @@ typedef struct {
 // One connection with one session: one link that sends, or many that receive. Delivery ids count from 0 over all links,
 // so that one array holds what is known of a delivery.
 struct Connection {
-    int fd, id;
+    Wire wire;
+    int id;
     Phase phase;
     bool sends;
     bool header_seen; // the peer's AMQP header, after SASL
@@ -575,36 +580,48 @@ static Connection *connect_one(int id, bool sends, int link_count, long deliveri
     c->by_peer_handle = must_alloc(link_count, sizeof *c->by_peer_handle);
     c->deliveries = must_alloc(deliveries_max, sizeof *c->deliveries);
     for (int i = 0; i < link_count; i++) c->links[i] = (Link){.on = c, .handle = i, .session = -1};
-    c->fd = socket(found->ai_family, SOCK_STREAM, 0);
-    if (c->fd < 0 || connect(c->fd, found->ai_addr, found->ai_addrlen))
+    int fd = c->wire.fd = socket(found->ai_family, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, found->ai_addr, found->ai_addrlen))
         die(EXIT_PEER_CLOSED, "%s:%s: %s", opt.host, opt.port, strerror(errno));
     freeaddrinfo(found);
-    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (opt.encrypted) wire_encrypt(&c->wire);
+    if (opt.websocket) wire_upgrade(&c->wire);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
     put(&c->out, "AMQP\3\1\0\0", 8);
     return c;
 }
 
 static void read_some(Connection *c) {
     static uint8_t chunk[1 << 18];
-    ssize_t n = read(c->fd, chunk, sizeof chunk);
-    if (n > 0) {
-        put(&c->in, chunk, n);
-        on_bytes(c);
-    } else if (n == 0 && c->phase == CLOSING) {
+    Wire *w = &c->wire;
+    ssize_t n;
+    do {
+        n = wire_read(w, chunk, sizeof chunk);
+        if (n > 0) put(w->websocket ? &w->framed_in : &c->in, chunk, n);
+    } while (n > 0 && opt.encrypted); // what TLS keeps decrypted does not wake poll
+    int error = errno;
+    if (w->websocket) unframe_input(w, &c->in);
+    on_bytes(c);
+    if (n == 0 && c->phase == CLOSING) {
         c->phase = CLOSED;
-    } else if (n == 0) {
+    } else if (n == 0 && c->phase != CLOSED) {
         die(EXIT_PEER_CLOSED, "connection %d: end of stream", c->id);
-    } else if (errno != EAGAIN) {
-        die(EXIT_PEER_CLOSED, "connection %d: %s", c->id, strerror(errno));
+    } else if (n < 0 && error != EAGAIN) {
+        die(EXIT_PEER_CLOSED, "connection %d: %s", c->id, strerror(error));
     }
 }
 
+static size_t unsent(const Connection *c) { return live(&c->out) + live(&c->wire.framed_out); }
+
 static void write_some(Connection *c) {
-    if (!live(&c->out)) return;
-    ssize_t n = write(c->fd, c->out.data + c->out.start, live(&c->out));
+    Wire *w = &c->wire;
+    Buffer *b = w->websocket ? &w->framed_out : &c->out;
+    if (w->websocket && !live(b)) frame_output(w, &c->out);
+    if (!live(b)) return;
+    ssize_t n = wire_write(w, b->data + b->start, live(b));
     if (n > 0) {
-        consume(&c->out, n);
+        consume(b, n);
         c->last_write_s = clock_s;
     } else if (n < 0 && errno != EAGAIN) {
         die(EXIT_PEER_CLOSED, "connection %d: %s", c->id, strerror(errno));
@@ -623,7 +640,7 @@ static void turn(Connection **all, int n, double wait_s, int extra_fd, bool *ext
     for (int i = 0; i < n; i++) {
         bool open = all[i]->phase != CLOSED;
         pump(all[i]); // before the wait, since output is made in portions
-        fds[i] = (struct pollfd){open ? all[i]->fd : -1, POLLIN | (live(&all[i]->out) ? POLLOUT : 0), 0};
+        fds[i] = (struct pollfd){open ? all[i]->wire.fd : -1, POLLIN | (unsent(all[i]) ? POLLOUT : 0), 0};
     }
     fds[n] = (struct pollfd){extra_fd, POLLIN, 0};
     struct timespec wait = {(time_t)wait_s, (long)((wait_s - (time_t)wait_s) * 1e9)};
@@ -912,12 +929,14 @@ static bool choose_mode(void) {
 }
 
 int main(int argc, char **argv) {
-    for (int o; (o = getopt(argc, argv, "m:I:h:p:u:P:a:A:n:s:rg:Gt:k:S:R:l:w:o:exi21B:T:j")) != -1;) {
+    for (int o; (o = getopt(argc, argv, "m:I:h:p:EWu:P:a:A:n:s:rg:Gt:k:S:R:l:w:o:exi21B:T:j")) != -1;) {
         switch (o) {
         case 'm': opt.mode = optarg; break;
         case 'I': opt.idle = atoi(optarg); break;
         case 'h': opt.host = optarg; break;
         case 'p': opt.port = optarg; break;
+        case 'E': opt.encrypted = true; break;
+        case 'W': opt.websocket = true; break;
         case 'u': opt.user = optarg; break;
         case 'P': opt.password = optarg; break;
         case 'a': opt.send_address = optarg; break;

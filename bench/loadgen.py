@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SOURCES = (Path(__file__).with_name("loadgen.c"), Path(__file__).with_name("amqp.h"))
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("loadgen.c", "amqp.h", "wire.h"))
 BUILD = Path(__file__).with_name(".build")
 
 
@@ -76,7 +76,11 @@ def compile_loadgen() -> Path:
     BUILD.mkdir(exist_ok=True)
     fresh = BUILD / f"loadgen-{os.getpid()}"  # several processes may find it missing at the same time
     command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(SOURCES[0])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # TLS where the headers of OpenSSL are installed; without them `-E` says what is missing.
+    for options in (["-DWITH_TLS", "-lssl", "-lcrypto"], []):
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            break
     if done.returncode != 0:
         raise LoadFailed(f"{compiler} refused {SOURCES[0].name}:\n{done.stderr}")
     fresh.replace(program)
@@ -141,9 +145,9 @@ def offered(endpoint: Endpoint, address: str, rate: int, seconds_max: int) -> It
 
 
 @contextlib.contextmanager
-def idle_connections(endpoint: Endpoint, address: str, count: int) -> Iterator[None]:
+def idle_connections(endpoint: Endpoint, address: str, count: int, *options: str) -> Iterator[None]:
     """Hold `count` connections, each with a receiver that gave no credit, while the body runs."""
-    command = [*_command(endpoint, address), "-I", str(count)]
+    command = [*_command(endpoint, address), "-I", str(count), *options]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

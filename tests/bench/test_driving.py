@@ -10,10 +10,11 @@ import pytest
 from bench import topics
 from bench.administration import Administration
 from bench.client import Client
-from bench.loadgen import LoadFailed, hand_out, offered
+from bench.loadgen import LoadFailed, hand_out, idle_connections, offered
 from bench.run import drive_queue, settle_options
 from bench.stalls import answer_times
 from bench.systems import Peeklock
+from bench.transports import TRANSPORTS
 from peeklock.amqp.messaging import encode_message
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -50,6 +51,15 @@ def test_no_message_of_several_runs_is_taken_for_a_duplicate(broker: Peeklock) -
     for _ in range(2):
         drive_queue(broker, "send", 50, "-S", "2", queue="ids")
     drive_queue(broker, "recv", 100, *settle_options(broker), queue="ids")
+
+
+@pytest.mark.parametrize("transport", list(TRANSPORTS))
+def test_messages_of_any_size_go_over_each_transport(broker: Peeklock, transport: str) -> None:
+    options, _ = TRANSPORTS[transport]
+    for size in ("10", "1024", "60000"):
+        drive_queue(broker, "both", 300, "-s", size, *options, *settle_options(broker))
+    with idle_connections(broker.endpoint(), "bench", 3, *options):
+        pass
 
 
 def test_a_queue_is_purged_while_another_is_sent_to(broker: Peeklock) -> None:
