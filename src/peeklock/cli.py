@@ -9,21 +9,18 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from peeklock import __version__
 
 if TYPE_CHECKING:
-    from peeklock.auth import SasRule
     from peeklock.server.guard import AuthMode
     from peeklock.server.keys import KeyFile
-
-T = TypeVar("T")
 
 PROCESS_STARTED = time.monotonic()
 
@@ -495,8 +492,7 @@ def keys() -> None:
 @_RULE_FOLDER
 def list_keys(folder: Path) -> None:
     """Show each rule with its rights and its keys, as a connection string has them."""
-    for rule in _with_keys(folder, lambda file: file.load()):
-        _show_rule(rule)
+    _with_keys(folder, lambda file: file.load())
 
 
 @keys.command("add")
@@ -510,16 +506,8 @@ def list_keys(folder: Path) -> None:
 )
 def add_key(folder: Path, name: str, rights: str) -> None:
     """Add a rule with fresh keys, and show it."""
-    from peeklock.auth.rights import Right, implied
-
-    known = {right.value.lower(): right for right in Right}
-    asked = [known.get(right.strip().lower()) for right in rights.split(",")]
-    if None in asked:
-        raise click.BadParameter(
-            f"{rights!r} is not a list of rights: Send, Listen, Manage.", param_hint="--rights"
-        )
-    wanted = implied(right for right in asked if right is not None)
-    _show_rule(_with_keys(folder, lambda file: file.add(name, wanted)))
+    wanted = [right.strip() for right in rights.split(",")]
+    _with_keys(folder, lambda file: [file.add(name, wanted)])
 
 
 @keys.command("rotate")
@@ -531,7 +519,7 @@ def rotate_key(folder: Path, name: str, revoke: bool) -> None:
 
     The old primary key becomes the secondary one: clients that have it go on, until the next rotation.
     """
-    _show_rule(_with_keys(folder, lambda file: file.rotate(name, revoke=revoke)))
+    _with_keys(folder, lambda file: [file.rotate(name, revoke=revoke)])
 
 
 @keys.command("remove")
@@ -542,22 +530,17 @@ def remove_key(folder: Path, name: str) -> None:
     _with_keys(folder, lambda file: file.remove(name))
 
 
-def _with_keys(folder: Path, do: Callable[[KeyFile], T]) -> T:
-    from peeklock.server.keys import KeyFile, KeysRefused
+def _with_keys(folder: Path, do: Callable[[KeyFile], Iterable[Any] | None]) -> None:
+    """Do something with the file of the keys, and show the rules that come of it."""
+    from peeklock.server.keys import KeyFile, KeysRefused, shown
 
     try:
-        return do(KeyFile(folder))
+        rules = do(KeyFile(folder))
     except KeysRefused as failure:
         click.echo(f"peeklock: {failure}", err=True)
         sys.exit(1)
-
-
-def _show_rule(rule: SasRule) -> None:
-    from peeklock.auth.rights import Right
-
-    click.echo(f"{rule.name} ({', '.join(right.value for right in Right if right in rule.rights)})")
-    for which, key in zip(("primary", "secondary"), rule.keys, strict=False):
-        click.echo(f"  {which:9}  SharedAccessKeyName={rule.name};SharedAccessKey={key}")
+    for rule in rules or ():
+        click.echo("\n".join(shown(rule)))
 
 
 main.add_command(_Jobs("pipeline", short_help="Jobs over the event log and over queues, with Spark."))

@@ -46,6 +46,22 @@ def test_a_rule_of_a_topic_holds_for_its_subscriptions_and_no_other_topic() -> N
             authority.authorize(token("r", "key", "sb://localhost/"), other, NOW_MS)
 
 
+def test_a_rule_is_not_for_another_entity_whose_name_begins_like_its_own() -> None:
+    """Req: R-04. Names may have slashes, so that an entity may seem to be below another."""
+    authority = Authority([SasRule("r", "key", rights=SEND, path="a")])
+    for grant in (
+        authority.authorize(token("r", "key", "sb://localhost/a"), "sb://localhost/A", NOW_MS),
+        authority.authorize_key("r", "key"),
+    ):
+        for mine in ("a", "a/$deadletterqueue", "a/subscriptions/s", "a/subscriptions/s/$management"):
+            assert grant.covers(mine)
+        for other in ("a/b", "a/subscriptions2/s", "ab", "", "b"):
+            assert not grant.covers(other)
+    for other in ("a/b", "a/b/$deadletterqueue", "a/b/subscriptions/s"):
+        with pytest.raises(SignatureInvalid):
+            authority.authorize(token("r", "key", "sb://localhost/a"), other, NOW_MS)
+
+
 def test_what_a_removed_rule_granted_is_not_upheld() -> None:
     """Req: R-04."""
     authority = Authority([SasRule("r", "key", path="orders"), SasRule("r", "key")])

@@ -69,6 +69,8 @@ class Grant:
 
     def covers(self, path: str) -> bool:
         """Tell whether a path (lower case, no outer slashes) is this grant's or lies below it."""
+        if self.proof is not None and not belongs(path, self.proof.path):
+            return False
         return within(path, self.path)
 
     def valid_at(self, now_ms: int) -> bool:
@@ -82,6 +84,18 @@ def within(path: str, scope: str) -> bool:
     Source: wire contract 1.8, step 7.
     """
     return not scope or path == scope or path.startswith(scope + "/")
+
+
+def belongs(path: str, entity: str) -> bool:
+    """Tell whether `path` is of an entity: itself, a subscription of it, or a node such as `$management`.
+
+    Names of entities may have slashes: `a/b` is below `a`, but it is an entity of its own, and the rules of
+    `a` are not for it. An empty `entity` is the namespace, which everything is of.
+    """
+    if not entity or path == entity:
+        return True
+    rest = path.removeprefix(entity + "/")
+    return rest != path and rest.startswith(("subscriptions/", "$"))
 
 
 def normal_path(path: str) -> str:

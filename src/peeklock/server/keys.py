@@ -14,12 +14,13 @@ import base64
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from peeklock.auth import ALL_RIGHTS, Right, SasRule
+from peeklock.auth.rights import implied
 
 FILE = "keys.json"
 ROOT_RULE = "RootManageSharedAccessKey"
@@ -94,14 +95,18 @@ class KeyFile:
         """Tell whether the file is another than at the last reading, whether that went well or not."""
         return self._identity() != self._seen
 
-    def add(self, name: str, rights: Iterable[Right]) -> SasRule:
-        """Add a rule with fresh keys. Raises: KeysRefused."""
+    def add(self, name: str, rights: Sequence[str]) -> SasRule:
+        """Add a rule with fresh keys; `rights` by name, in any case. Raises: KeysRefused."""
+        known = {right.value.lower(): right for right in Right}
+        unknown = [right for right in rights if right.lower() not in known]
+        if unknown:
+            raise KeysRefused(f"{unknown[0]!r} is no right; these are: {_shown_rights()}")
         rules = self.load_or_make()
         if any(rule.name.lower() == name.lower() for rule in rules):
             raise KeysRefused(f"there is a rule {name!r} already; names differ by more than their case")
         if len(rules) == RULES_MAX:
             raise KeysRefused(f"there are {RULES_MAX} rules already, which is the most: remove one first")
-        rule = self._fresh(name, frozenset(rights))
+        rule = self._fresh(name, implied(known[right.lower()] for right in rights))
         try:
             _check(rule)
         except ValueError as failure:
@@ -174,6 +179,14 @@ class KeyFile:
                 os.close(folder)
         except OSError as failure:
             raise KeysRefused(f"{self.path} cannot be written: {failure.strerror}") from failure
+
+
+def shown(rule: SasRule) -> list[str]:
+    """Write a rule with its rights and keys, as a connection string has them, a line each."""
+    lines = [f"{rule.name} ({', '.join(right.value for right in Right if right in rule.rights)})"]
+    for which, key in zip(("primary", "secondary"), rule.keys, strict=False):
+        lines.append(f"  {which:9}  SharedAccessKeyName={rule.name};SharedAccessKey={key}")
+    return lines
 
 
 def _named(rules: list[SasRule], name: str) -> SasRule:
