@@ -6,7 +6,7 @@ import pytest
 
 from peeklock.amqp.events import ConnectionClosed, LinkDetached
 from peeklock.amqp.types import Role
-from peeklock.auth import Authority, OpenAuthority, Right, SasRule, generate
+from peeklock.auth import Authority, Grant, KeysUnavailable, OpenAuthority, Right, SasRule, generate
 from peeklock.broker.commands import CloseLink, LookUp, OpenReceiver
 from peeklock.broker.effects import EntityFound
 from peeklock.gateway.connection import Gateway
@@ -83,6 +83,22 @@ def test_a_connection_that_goes_on_with_bad_tokens_is_closed() -> None:
     assert str(closed.error.condition) == "amqp:unauthorized-access"
     assert "Too many tokens" in closed.error.description
     assert desk.gateway.closing
+
+
+def test_keys_of_ours_that_are_not_there_are_not_held_against_the_peer() -> None:
+    """Req: R-04. It is told to try again, and may."""
+
+    class NoKeysYet:
+        def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
+            raise KeysUnavailable("ServerBusy: Please try again.")
+
+    authority = Authority(web_tokens=NoKeysYet())
+    desk = Desk(mechanism="ANONYMOUS", authority=authority, limits=GatewayLimits(refusals_max=3))
+    cbs, _ = desk.pair("$cbs")
+    for _ in range(10):
+        desk.put_token(cbs, AUDIENCE, "a.web.token", type="jwt")
+        assert desk.response().status == 503
+    assert not desk.gateway.closing
 
 
 @pytest.mark.parametrize("mechanism", ["ANONYMOUS", "PLAIN"])

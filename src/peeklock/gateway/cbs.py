@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peeklock.auth import Authority, AuthorizationError, Grant, TokenMalformed
+from peeklock.auth import Authority, AuthorizationError, Grant, KeysUnavailable, TokenMalformed
 from peeklock.broker.commands import LookUp
 from peeklock.broker.effects import Effect, EntityFound, Failed
 from peeklock.broker.errors import NotSupported
@@ -37,7 +37,8 @@ class TokenNode:
             grant, audience = self._verified(request, now_ms)
         except (AuthorizationError, NotSupported) as error:
             self._refuse(request, "$cbs", error, now_ms)
-            if isinstance(error, AuthorizationError):
+            # That our keys are not there is nothing to hold against the peer.
+            if isinstance(error, AuthorizationError) and not isinstance(error, KeysUnavailable):
                 self._refused(error, now_ms)
             return
         node = parse_node(audience)
