@@ -244,6 +244,17 @@ def test_delivery_annotations_behind_the_body_are_put_in_their_place(header: lis
         take_in(annotations + good + annotations, False)
 
 
+def test_a_footer_before_the_body_is_put_in_its_place() -> None:
+    """Req: T-11. rhea, and so the official JavaScript client, writes it there."""
+    head, footer = section(0x73, ["id"]), section(0x78, {Symbol("x"): "y"})
+    for body in (section(0x77, 1), section(0x75, b"a") + section(0x75, b"b")):
+        message, kept = take_in(head + footer + body, False)
+        assert kept == head + body + footer
+        assert message.size_bytes == len(kept)
+    with pytest.raises(MessageMalformed):
+        take_in(footer + head + section(0x77, 1) + footer, False)
+
+
 def test_partition_key_and_session_id_may_be_equal() -> None:
     """Source: wire contract 3.3."""
     assert inspect(message_bytes(annotations={PARTITION_KEY: "g"}, properties=[*GROUP, "g"]), False)

@@ -279,26 +279,32 @@ def scan(payload: bytes) -> Sections:
 
 
 def in_order(payload: bytes) -> bytes:
-    """Put delivery-annotations that were encoded last where they belong; all other bytes stay as they are.
+    """Put a section that clients encode in a wrong place where it belongs; all bytes of it stay as they are.
 
-    The official Python client writes them behind the footer (observed with azure-servicebus 7.15). Gives the
-    payload itself when they are not last, or not misplaced.
+    The official Python client writes delivery-annotations behind the footer (observed with azure-servicebus
+    7.15), rhea, and so the official JavaScript client, the footer before the body (observed with rhea 3.0.5).
+    Gives the payload itself when neither is so; whatever else is wrong with it stays.
 
     Raises:
         DecodeError: no section where one should begin, or cut short.
     """
-    starts = [0]
     codes: list[int] = []
-    while starts[-1] < len(payload):
-        code, start = _descriptor(payload, starts[-1])
+    pieces: list[bytes] = []
+    position = 0
+    while position < len(payload):
+        code, start = _descriptor(payload, position)
+        end = skip(payload, start)
+        if end > len(payload):
+            return payload
         codes.append(code)
-        starts.append(skip(payload, start))
-    if len(codes) < 2 or codes[-1] != DELIVERY_ANNOTATIONS or starts[-1] > len(payload):
-        return payload
-    place = starts[1] if codes[0] == HEADER else 0
-    if place == starts[-2]:
-        return payload
-    return payload[:place] + payload[starts[-2] :] + payload[place : starts[-2]]
+        pieces.append(payload[position:end])
+        position = end
+    if codes[-1:] == [DELIVERY_ANNOTATIONS]:
+        pieces.insert(1 if codes[0] == HEADER else 0, pieces.pop())
+    elif FOOTER in codes:
+        pieces.append(pieces.pop(codes.index(FOOTER)))
+    ordered = b"".join(pieces)
+    return payload if ordered == payload else ordered
 
 
 def iter_batch(payload: bytes) -> list[bytes]:
