@@ -153,23 +153,17 @@ def test_a_coordinator_sends_nothing(desk: Desk) -> None:
     assert desk.commands == []
 
 
-def test_a_coordinator_is_attached_before_any_claim_and_needs_one_to_declare() -> None:
-    """The Java client attaches it first of all when it does transactions across entities, and .NET as well.
+def test_a_transaction_can_be_declared_before_any_claim() -> None:
+    """The Java client opens the coordinator first of all when it does transactions across entities, and declares
+    before it has opened a link to an entity. What is enlisted needs a claim.
 
-    Req: R-04, F-03. Source: azure-core-amqp 2.12.1, `ServiceBusReactorSession`; wire contract 6.
+    Req: R-04, F-03. Source: azure-core-amqp 2.12.1, `ReactorSession`; azure-messaging-servicebus 7.17.20,
+    `ServiceBusSenderAsyncClient.createTransaction`.
     """
     desk = Desk(mechanism="ANONYMOUS", authority=Authority([SasRule(KEY_NAME, KEY)]))
-    control = desk.controller()
-    early = desk.transfer(control, encode_coordination(Declare()))
-    refused = outcome(desk, early)
-    assert isinstance(refused, Rejected)
-    assert str(refused.error.condition) == "amqp:unauthorized-access"
-    assert not any(isinstance(command, commands.Declare) for command in desk.commands)
-    sender, _ = desk.pair("$cbs")
-    desk.put_token(sender, "sb://localhost/orders")  # the link names no entity, so a claim for any is enough
-    desk.effect(EntityFound(desk.take(LookUp).reply_to, view_of_queue()))
-    desk.events.clear()
-    declare(desk, control)
+    declare(desk, desk.controller())
+    desk.attach(Role.SENDER, "orders", name="send")
+    assert str(desk.refusal().condition) == "amqp:unauthorized-access"
 
 
 def test_a_controller_whose_last_claim_runs_out_loses_its_link(desk: Desk) -> None:

@@ -13,7 +13,6 @@ from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.coordination import Declare, Discharge, decode_coordination
 from peeklock.amqp.events import DeliveryReceived, LinkAttached
 from peeklock.amqp.performatives import ACCEPTED, Declared
-from peeklock.auth import ClaimMissing
 from peeklock.broker import commands
 from peeklock.broker.errors import NotSupported, ServiceBusError, TransactionRolledBack
 from peeklock.gateway.address import Node
@@ -56,11 +55,11 @@ class CoordinatorLink(Intake):
         reply_to = (*self.link, delivery_id)
         try:
             request = decode_coordination(event.payload)
-            if isinstance(request, Declare):
-                self._check(request, now_ms)
+            if isinstance(request, Declare) and request.global_id is not None:
+                raise NotSupported("Transactions over several brokers are not supported.")
         except DecodeError as error:
             self._refuse(event, MessageMalformed(f"Not for a coordinator: {error}."), now_ms)
-        except (NotSupported, ClaimMissing) as error:
+        except NotSupported as error:
             self._refuse(event, error, now_ms)
         else:
             if isinstance(request, Discharge):
@@ -70,12 +69,6 @@ class CoordinatorLink(Intake):
                 self.context.commands.append(commands.Discharge(self.link, request.txn_id, fail, reply_to))
             elif not event.settled:  # else nobody would learn of the transaction
                 self.context.commands.append(commands.Declare(self.link, reply_to))
-
-    def _check(self, request: Declare, now_ms: int) -> None:
-        """Let only those declare who have a claim: what an open transaction costs is not for anybody."""
-        self.context.claims.require(None, None, now_ms, self.context.reporter.host_name)
-        if request.global_id is not None:
-            raise NotSupported("Transactions over several brokers are not supported.")
 
     def declared(self, delivery_id: int, transaction_id: bytes) -> None:
         """Tell the controller its new transaction."""

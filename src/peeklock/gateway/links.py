@@ -188,7 +188,7 @@ class Links:
 
     def _check_rights(self, wish: Wish, now_ms: int) -> None:
         if wish.kind is LinkKind.COORDINATE:
-            return  # attached before the first claim by Java and .NET; a claim is asked for when it declares
+            return  # Java opens it, and even declares, before its first claim; what is enlisted needs one
         host_name = self._context.reporter.host_name
         for path in _claimed_paths(wish):
             self._context.claims.require(path, _RIGHTS[wish.kind], now_ms, host_name)
