@@ -8,12 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from peeklock.broker.changes import EntityRemoved, EntityStored, RuleStored
 from peeklock.broker.descriptions import (
+    AuthorizationRule,
     Description,
     QueueDescription,
     RuleDescription,
@@ -37,6 +39,7 @@ from tests.golden.stores.make import (
     EVERY_SUBSCRIPTION_SETTING,
     EVERY_TOPIC_SETTING,
     ORDERS,
+    RULED,
     SESSIONS,
 )
 from tests.golden.stores.make import RULES as RULES_OF_EACH_KIND
@@ -88,6 +91,33 @@ def test_the_entities_of_a_folder_are_exported_and_nothing_is_touched(folder: Pa
         assert export_config(folder) == Export(EXPORTED, ())
 
 
+def test_authorization_rules_are_left_out_and_that_is_told(tmp_path: Path) -> None:
+    """Req: A-02, R-04. The file has no place for them, and keys are to be nowhere else."""
+    rules = tuple(AuthorizationRule(name, ("Send",), "secret", "secret") for name in ("a", "b"))
+    entities = [
+        QueueDescription("plain"),
+        QueueDescription("orders", authorization_rules=rules),
+        TopicDescription("news", authorization_rules=rules[:1]),
+    ]
+
+    async def make() -> None:
+        store = SqliteStore(tmp_path, durability="os")
+        await store.open()
+        await store.commit(Batch(1, [EntityStored(n, each, 0, 0) for n, each in enumerate(entities, 1)]))
+        await store.close()
+
+    asyncio.run(make())
+    exported = export_config(tmp_path)
+    assert "secret" not in exported.text + repr(exported.warnings)
+    assert exported.text == format_config([replace(each, authorization_rules=()) for each in entities], {})
+    assert exported.warnings == (
+        "the authorization rules a, b of the queue 'orders' and their keys are not in the file, which has no "
+        "place for them: set them by the administration API where it is used",
+        "the authorization rules a of the topic 'news' and their keys are not in the file, which has no "
+        "place for them: set them by the administration API where it is used",
+    )
+
+
 def test_a_folder_that_a_kill_left_is_read_through_its_wal(tmp_path: Path) -> None:
     """Req: A-02."""
     left = tmp_path / "left"
@@ -112,6 +142,8 @@ TOPICS = [EVENTS, EVERY_TOPIC_SETTING, ALL, EVERY_SUBSCRIPTION_SETTING]
         (1, [ORDERS, EVERY_SETTING], []),
         (2, [ORDERS, EVERY_SETTING, SESSIONS], []),
         (3, [ORDERS, EVERY_SETTING, SESSIONS, *TOPICS], RULES_OF_EACH_KIND),
+        (4, [ORDERS, EVERY_SETTING, SESSIONS, *TOPICS], RULES_OF_EACH_KIND),
+        (5, [ORDERS, EVERY_SETTING, SESSIONS, *TOPICS, RULED], RULES_OF_EACH_KIND),
     ],
 )
 def test_folders_of_each_format_are_read(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from peeklock.broker.commands import AddRule, Command, CreateEntity, RemoveRule, UpdateEntity, UpdateRule
 from peeklock.broker.descriptions import (
     UNLIMITED_MS,
+    AuthorizationRule,
     Description,
     EntityStatus,
     QueueDescription,
@@ -133,6 +134,17 @@ def test_a_difference_is_applied_and_all_else_stays() -> None:
             REPLY_TO,
         )
     ]
+
+
+def test_authorization_rules_stay_whatever_the_file_changes() -> None:
+    """Req: A-02, R-04. The file has no place for them."""
+    rules = (AuthorizationRule("a", ("Send",), "first", "second"),)
+    existing = queue(name="orders", authorization_rules=rules)
+    assert reconcile(with_property("MaxDeliveryCount", 10), [existing], {}, STANDARD) == []
+    [step] = reconcile(with_property("MaxDeliveryCount", 7), [existing], {}, STANDARD)
+    assert step(REPLY_TO) == UpdateEntity(
+        QueueDescription("orders", max_delivery_count=7, authorization_rules=rules), REPLY_TO
+    )
 
 
 def test_a_difference_in_what_cannot_be_changed_refuses_the_start() -> None:

@@ -23,7 +23,7 @@ class Export:
     text: str
     """The file."""
     warnings: tuple[str, ...]
-    """Why the file would be refused over an empty folder, a line each."""
+    """What the file lacks, and why it would be refused over an empty folder, a line each; no keys."""
 
 
 def export_config(folder: Path) -> Export:
@@ -37,7 +37,15 @@ def export_config(folder: Path) -> Export:
 
 
 def _warnings(entities: Collection[Description]) -> Iterator[str]:
-    """Name the forwards whose target was deleted since they were set."""
+    """Name the authorization rules, and the forwards whose target was deleted since they were set."""
+    for entity in entities:
+        if entity.authorization_rules:
+            rules = ", ".join(rule.name for rule in entity.authorization_rules)
+            yield (
+                f"the authorization rules {rules} of the {KINDS[type(entity)].value} '{entity.name}' and "
+                f"their keys are not in the file, which has no place for them: set them by the administration API "
+                f"where it is used"
+            )
     names = {entity.name.lower() for entity in entities}
     for entity in entities:
         for setting, field in FORWARDS.items():
