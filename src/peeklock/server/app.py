@@ -399,10 +399,17 @@ class Broker:
                 self._clock.now_ms,
                 self._new_amqp,
                 note,
+                self._bears_refusal,
             )
 
         try:
-            ports = Ports(self._settings, self._new_amqp, http, self._refusals.of_connection())
+            ports = Ports(
+                self._settings,
+                self._new_amqp,
+                http,
+                lambda address: self._peers.wait_s(address, self._clock.now_ms()),
+                self._refusals.of_connection(),
+            )
         except PortsRefused as failure:
             raise StartFailed(str(failure)) from failure
         self.amqp_port, self.http_port = ports.amqp_port, ports.http_port

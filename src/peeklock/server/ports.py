@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from peeklock.server import log
@@ -31,8 +32,15 @@ class PortsRefused(Exception):
 class Ports:
     """The open ports of one broker."""
 
-    def __init__(self, settings: Settings, amqp: ProtocolFactory, http: ProtocolFactory, note: Note) -> None:
-        """Open them; `amqp` and `http` make the protocol of a connection. Raises: PortsRefused."""
+    def __init__(
+        self,
+        settings: Settings,
+        amqp: ProtocolFactory,
+        http: ProtocolFactory,
+        wait_s: Callable[[str], float | None],
+        note: Note,
+    ) -> None:
+        """Open them; `amqp`, `http`, `wait_s` and `note` are as of `Listener`. Raises: PortsRefused."""
         self._settings = settings
         self._files = TlsFiles(
             settings.data,
@@ -41,7 +49,12 @@ class Ports:
             (*settings.tls_names, *_names_of(settings.host)),
         )
         self._listener = Listener(
-            amqp, http, self._files.load, allow_plaintext=settings.allow_plaintext, note=note
+            amqp,
+            http,
+            self._files.load,
+            allow_plaintext=settings.allow_plaintext,
+            wait_s=wait_s,
+            note=note,
         )
         if settings.tls_cert is not None:
             try:
