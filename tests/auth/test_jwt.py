@@ -215,8 +215,7 @@ def test_roles_for_entities_are_good_there_and_below() -> None:
     assert rights("orders/$deadletterqueue") == {Right.LISTEN}
     assert rights("sb://localhost/results") == {Right.SEND}
     for elsewhere in ("sb://localhost/", "sb://localhost/orders2", "sb://localhost/order", ""):
-        with pytest.raises(ClaimMissing):
-            rights(elsewhere)
+        assert rights(elsewhere) == set()  # the link or request will say which right it needs
 
 
 def test_rights_of_all_roles_that_cover_the_audience_are_united() -> None:

@@ -102,14 +102,15 @@ class JwtVerifier:
     def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
         """Verify a token for an audience, a URI or a bare path, and grant what its roles are good for there.
 
-        `now_ms`: UTC; a token that expires exactly now has expired.
+        That may be nothing: which right is missing can only be said when something is done. `now_ms`: UTC; a
+        token that expires exactly now has expired.
 
         Raises:
             TokenMalformed, TokenTypeUnsupported: it is no signed token, or one for something else.
             SignatureInvalid: not by a known key in an accepted way.
             KeysUnavailable: the keys are still being fetched.
             IssuerRefused, AudienceNotCovered, TokenExpired, TokenNotYetValid: genuine, not for here and now.
-            ClaimMissing: none of its roles is good for anything there.
+            ClaimMissing: none of its roles is known.
         """
         payload = self._verified(token)
         try:
@@ -124,13 +125,7 @@ class JwtVerifier:
         self._check_audience(claims)
         expires_at_ms = _check_times(claims, now_ms)
         path = split_resource(audience)[1]
-        rights = self._rights(claims, path)
-        if not rights:
-            raise ClaimMissing(
-                f"Unauthorized access. The roles of the token (claim '{settings.roles_claim}') give no right "
-                + (f"on '{path}'." if path else "on the whole namespace.")
-            )
-        return Grant(implied(rights), path, expires_at_ms)
+        return Grant(implied(self._rights(claims, path)), path, expires_at_ms)
 
     def _verified(self, token: str) -> bytes:
         """Give the payload of a token whose signature is good."""
@@ -163,16 +158,14 @@ class JwtVerifier:
         if isinstance(held, str):
             # One role, or as many as it has words: OAuth's `scope` is such a text.
             held = [held] if held in self._settings.roles else held.split()
-        if not isinstance(held, list):
-            return set()
-        names = {name for name in held if isinstance(name, str)}
-        return {
-            role_right.right
-            for name, role_rights in self._settings.roles.items()
-            if name in names
-            for role_right in role_rights
-            if within(path, role_right.path)
-        }
+        names = {name for name in held if isinstance(name, str)} if isinstance(held, list) else set()
+        roles = [rights for name, rights in self._settings.roles.items() if name in names]
+        if not roles:
+            raise ClaimMissing(
+                "Unauthorized access. The token has no role that is known here in its claim "
+                f"'{self._settings.roles_claim}'."
+            )
+        return {one.right for rights in roles for one in rights if within(path, one.path)}
 
 
 def _read_header(token: str) -> tuple[str, str | None]:
