@@ -33,8 +33,9 @@ from peeklock.server.certificates import (
     RENEW_DAYS,
     VALID_DAYS,
     keep_authority,
+    make_pair,
 )
-from peeklock.server.tls import host_names, server_context
+from peeklock.server.tls import KEEP_S, TlsFiles, host_names, server_context
 
 DAY_S = 86_400.0
 NOW_S = 1_760_000_000.0
@@ -354,3 +355,74 @@ def test_what_is_wrong_with_a_given_pair_is_told_by_file(tmp_path: Path) -> None
 
 def test_tls_before_1_2_is_not_spoken(tmp_path: Path) -> None:
     assert server_context(None).minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def given_pair(folder: Path, name: str) -> tuple[Path, Path]:
+    """Put a pair for this name where a user keeps his own."""
+    certificate, key = folder / "own.pem", folder / "own-key.pem"
+    for file, pem in zip(
+        (certificate, key), make_pair([name], datetime.datetime.now(datetime.UTC)), strict=True
+    ):
+        file.write_bytes(pem)
+    return certificate, key
+
+
+def test_a_pair_that_was_replaced_is_shown_to_new_connections(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "peeklock")
+    pair = given_pair(tmp_path, "first.example")
+    files = TlsFiles(tmp_path / "data", *pair)
+    files.load()
+    assert files.follow() is None, "nothing changed"
+    given_pair(tmp_path, "second.example")
+    context = files.follow()
+    assert context is not None
+    assert shake_hands(context, trusting(pair[0]), "second.example")
+    assert files.follow() is None
+    assert caplog.messages == ["TLS pair changed; new connections get the new one"]
+
+
+@pytest.mark.parametrize("fault", ["certificate alone", "damaged", "gone"])
+def test_a_new_pair_that_does_not_do_is_told_once_and_mended_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    """Whoever copies two files copies one first."""
+    certificate, key = given_pair(tmp_path, "first.example")
+    files = TlsFiles(tmp_path / "data", certificate, key)
+    files.load()
+    old_key = key.read_bytes()
+    given_pair(tmp_path, "second.example")
+    new_key = key.read_bytes()
+    if fault == "gone":
+        key.unlink()
+    else:
+        key.write_bytes(old_key if fault == "certificate alone" else b"nonsense")
+    assert files.follow() is None
+    assert files.follow() is None
+    (record,) = caplog.records
+    assert record.message == "the TLS files cannot be used; the old pair is shown on"
+    assert str(key) in vars(record)["fields"]["reason"]
+    key.write_bytes(new_key)
+    context = files.follow()
+    assert context is not None
+    assert shake_hands(context, trusting(certificate), "second.example")
+
+
+def test_our_own_certificate_is_renewed_while_the_broker_runs(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path)
+    made_at = time.time() - (VALID_DAYS - RENEW_DAYS - 0.5) * DAY_S
+    first = shake_hands(files.load(made_at), blind(), "localhost")
+    assert files.follow(time.time() - 3 * DAY_S) is None, "looked at, and good"
+    context = files.follow(time.time())
+    assert context is not None
+    assert shake_hands(context, trusting(tmp_path / "tls" / "ca.pem"), "localhost") != first
+    assert files.follow(time.time() + KEEP_S - 1) is None
+
+
+def test_nothing_is_followed_before_somebody_spoke_tls_or_without_files(tmp_path: Path) -> None:
+    assert TlsFiles(tmp_path).follow() is None
+    assert list(tmp_path.iterdir()) == []
+    kept_nowhere = TlsFiles(None)
+    kept_nowhere.load()
+    assert kept_nowhere.follow(time.time() + 10 * KEEP_S) is None

@@ -1,0 +1,247 @@
+"""Which ports a broker opens, what it says of them, and the options for TLS, with a broker process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
+from peeklock.server.listener import AMQP_TLS_HEADER
+
+
+def peeklock(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program(), *map(str, arguments)], capture_output=True, text=True, timeout=30)
+
+
+def health(port: int, authority: Path) -> dict[str, Any]:
+    context = ssl.create_default_context(cafile=str(authority))
+    with urllib.request.urlopen(f"https://localhost:{port}/health", timeout=10, context=context) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def lines(broker: BrokerProcess, event: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in broker.log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in found if line["event"] == event]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("ports"), ["--durability=os"]) as process:
+        yield process
+        assert process.stop() == 0
+
+
+def test_the_authority_is_there_soon_after_the_start_without_a_tls_client(broker: BrokerProcess) -> None:
+    """Req: R-04"""
+    authority = broker.authority()
+    for port in (broker.amqp_port, broker.http_port):
+        assert health(port, authority)["status"] == "ok"
+    assert stat.S_IMODE((broker.data / "tls" / "ca-key.pem").stat().st_mode) == 0o600
+
+
+def test_ca_says_where_the_authority_is_and_prints_it(broker: BrokerProcess) -> None:
+    authority = broker.authority()
+    shown = peeklock("ca", broker.data)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    first, mark, *_ = shown.stdout.splitlines()
+    assert first.split() == ["certificate", str(authority)]
+    assert len(mark.split()[1].split(":")) == 32
+    printed = peeklock("ca", broker.data, "--print")
+    assert printed.stdout == authority.read_text()
+
+
+def test_ca_makes_the_authority_of_a_store_that_has_none(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        broker.authority()
+        broker.stop()
+        shutil.rmtree(broker.data / "tls")
+        assert peeklock("ca", broker.data).returncode == 0
+        authority = (broker.data / "tls" / "ca.pem").read_bytes()
+        broker.start()
+        assert health(broker.http_port, broker.authority())["status"] == "ok"
+        assert broker.authority().read_bytes() == authority
+
+
+def test_ca_makes_nothing_in_a_folder_that_is_no_brokers(tmp_path: Path) -> None:
+    shown = peeklock("ca", tmp_path)
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr == (
+        f"peeklock: {tmp_path} is no data folder; name the one that `peeklock serve --data` was given, after "
+        "its first start\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files for others")
+def test_what_root_makes_belongs_to_whom_the_folder_belongs(tmp_path: Path) -> None:
+    (tmp_path / "peeklock.db").touch()
+    os.chown(tmp_path, 12345, 12345)
+    assert peeklock("ca", tmp_path).returncode == 0
+    assert {file.stat().st_uid for file in [tmp_path / "tls", *(tmp_path / "tls").iterdir()]} == {12345}
+
+
+def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        authority = broker.authority()
+        broker.stop()
+        authority.write_text("nonsense")
+        shown = peeklock("ca", broker.data)
+        assert shown.returncode == 1
+        assert shown.stderr.startswith(
+            f"peeklock: {authority} is not a PEM certificate; put a sound copy back"
+        )
+        broker.start()
+        with pytest.raises(urllib.error.URLError, match=r"(?i)alert internal error"):
+            health(broker.http_port, broker.data / "tls" / "certificate.pem")
+        with urllib.request.urlopen(f"http://localhost:{broker.http_port}/health", timeout=10) as answer:
+            assert json.load(answer)["failed_handshakes"] == 1
+        (line,) = lines(broker, "a TLS hand-shake failed")
+        assert line["reason"].startswith(f"{authority} is not a PEM certificate")
+
+
+def test_both_options_may_name_one_port(tmp_path: Path) -> None:
+    port = free_port()
+    # The last one of an option counts.
+    with BrokerProcess(tmp_path, [f"--amqp-port={port}", f"--http-port={port}"]) as broker:
+        assert (broker.amqp_port, broker.http_port) == (port, port)
+        assert health(port, broker.authority())["status"] == "ok"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may listen on port 443 everywhere")
+def test_the_usual_ports_are_listened_on_when_asked_for(tmp_path: Path) -> None:
+    for port in (443, 5671):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.77", port)) == 0:
+                pytest.skip(f"port {port} is taken")
+    with BrokerProcess(tmp_path, ["--usual-ports", "--host=127.0.0.77"]) as broker:
+        context = ssl.create_default_context(cafile=str(broker.authority()))
+        for port in (443, 5671):
+            with (
+                socket.create_connection(("127.0.0.77", port), timeout=10) as plain,
+                context.wrap_socket(plain, server_hostname="127.0.0.77") as encrypted,
+            ):
+                encrypted.sendall(b"AMQP\x03\x01\x00\x00")
+                assert encrypted.recv(8) == b"AMQP\x03\x01\x00\x00"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may listen on port 443 everywhere")
+def test_a_usual_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        try:
+            other.bind(("127.0.0.78", 443))
+        except OSError:
+            pytest.skip("port 443 is taken")
+        other.listen()
+        with pytest.raises(BrokerFailed) as refused:
+            BrokerProcess(tmp_path, ["--usual-ports", "--host=127.0.0.78"]).start()
+        assert (
+            "cannot listen on 127.0.0.78:443: Address already in use; leave --usual-ports out, or let this "
+            "program listen there"
+        ) in str(refused.value)
+
+
+def test_names_given_are_in_the_certificate(tmp_path: Path) -> None:
+    names = ("broker.example.org", "192.0.2.7")
+    with BrokerProcess(tmp_path, [f"--tls-name={name}" for name in names]) as broker:
+        context = ssl.create_default_context(cafile=str(broker.authority()))
+        for name in (*names, "localhost"):
+            with socket.create_connection(("127.0.0.1", broker.amqp_port), timeout=10) as plain:
+                context.wrap_socket(plain, server_hostname=name).close()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "bücher.example", "a..b", "*", "a.*.b", "x" * 64])
+def test_what_is_no_name_is_refused_at_the_start(tmp_path: Path, name: str) -> None:
+    done = peeklock("serve", "--data", tmp_path / "data", "--tls-name", name)
+    assert done.returncode == 2
+    assert "is neither a DNS name" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_pair_of_ones_own_has_its_names_already(tmp_path: Path) -> None:
+    file = tmp_path / "x.pem"
+    file.touch()
+    given = [f"--tls-cert={file}", f"--tls-key={file}", "--tls-name=x"]
+    done = peeklock("serve", "--data", tmp_path / "data", *given)
+    assert done.returncode == 2
+    assert "--tls-name is for the certificate that peeklock makes" in done.stderr
+
+
+def test_what_is_open_to_others_is_told_and_plain_text_refused(tmp_path: Path) -> None:
+    """Req: R-04"""
+    with BrokerProcess(tmp_path, ["--host=0.0.0.0", "--auth=off"]) as broker:
+        (line,) = lines(broker, "other machines can connect")
+        assert line["ports"] == sorted({broker.amqp_port, broker.http_port})
+        assert line["without_tls"] == "refused"
+        with socket.create_connection(("127.0.0.1", broker.amqp_port), timeout=10) as here:
+            here.sendall(b"AMQP\x03\x01\x00\x00")
+            assert here.recv(8) == b"AMQP\x03\x01\x00\x00"
+        address = _other_address()
+        for _ in range(30):
+            with socket.create_connection((address, broker.amqp_port), timeout=10) as far:
+                far.sendall(b"AMQP\x03\x01\x00\x00")
+                assert far.recv(8) == AMQP_TLS_HEADER
+                assert far.recv(8) == b""
+        assert health(broker.http_port, broker.authority())["refused_plaintext"] == 30
+        assert len(lines(broker, "a connection without TLS was refused")) == 20, "not a line for each"
+
+
+def test_plain_text_is_taken_from_others_when_asked_for_and_that_is_told(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, ["--host=0.0.0.0", "--auth=off", "--allow-plaintext"]) as broker:
+        (line,) = lines(broker, "other machines can connect")
+        assert line["without_tls"] == "allowed: keys and messages can be read on the way"
+        with socket.create_connection((_other_address(), broker.amqp_port), timeout=10) as far:
+            far.sendall(b"AMQP\x03\x01\x00\x00")
+            assert far.recv(8) == b"AMQP\x03\x01\x00\x00"
+
+
+def test_half_open_connections_do_not_keep_others_out(tmp_path: Path) -> None:
+    """Req: R-05"""
+    limit = 400
+    with BrokerProcess(tmp_path) as broker:
+        broker.authority()
+        broker.stop()
+        # What the broker may open is inherited; the hard limit is what it cannot raise.
+        command = (
+            f"ulimit -n {limit} && exec {program()} serve --data {broker.data} --amqp-port 0 --http-port 0"
+        )
+        with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().split("localhost:")[1].partition(";")[0])
+            silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(limit)]
+            started = time.monotonic()
+            figures = health(port, broker.data / "tls" / "ca.pem")
+            assert time.monotonic() - started < 5
+            assert figures["dropped_newcomers"] > 0
+            for sock in silent:
+                sock.close()
+            process.terminate()
+            assert process.wait(10) == 0
+
+
+def _other_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent: it only chooses the address to send from
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        return str(probe.getsockname()[0])
