@@ -154,7 +154,7 @@ def test_a_coordinator_sends_nothing(desk: Desk) -> None:
 
 
 def test_a_transaction_can_be_declared_before_any_claim() -> None:
-    """The Java client opens the coordinator first of all when it does transactions across entities, and declares
+    """For transactions across entities the Java client opens the coordinator first of all, and it declares
     before it has opened a link to an entity. What is enlisted needs a claim.
 
     Req: R-04, F-03. Source: azure-core-amqp 2.12.1, `ReactorSession`; azure-messaging-servicebus 7.17.20,
