@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from peeklock.server import websocket
 from peeklock.server.tls import server_context
-from peeklock.server.websocket import FRAME_BYTES_MAX, WebSocketProtocol
+from peeklock.server.websocket import FRAME_BYTES_MAX, FRAMES_A_TURN_MAX, WebSocketProtocol
 from tests.admin.serving import World
 
 TLS = server_context(None)
@@ -433,6 +433,47 @@ def test_what_is_carried_can_have_the_peer_wait() -> None:
         protocol.resume_writing()
         assert transport.reading
         assert carried.events == ["made", "pause", "resume"]
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("cut_short", [False, True])
+def test_a_read_of_very_many_frames_leaves_turns_to_others(cut_short: bool) -> None:
+    """Req: R-05, T-08. An end of the stream in the midst of it loses nothing."""
+
+    async def test() -> None:
+        carried, transport = Carried(), Wire()
+        protocol = WebSocketProtocol(carried, lambda event, fields: None)
+        protocol.connection_made(transport)
+        payload = bytes(n % 251 for n in range(30_000))
+        protocol.data_received(b"".join(frame(payload[n : n + 1]) for n in range(len(payload))))
+        assert 0 < len(carried.received) < 2 * FRAMES_A_TURN_MAX
+        assert not transport.reading
+        if cut_short:
+            protocol.eof_received()
+            assert "eof" in carried.events
+        else:
+            turns = 0
+            while not transport.reading:
+                await asyncio.sleep(0)
+                turns += 1
+            assert turns >= len(payload) // (2 * FRAMES_A_TURN_MAX)
+        assert carried.received == payload
+        protocol.connection_lost(None)
+
+    asyncio.run(test())
+
+
+def test_a_peer_that_vanishes_while_its_frames_wait_is_forgotten() -> None:
+    async def test() -> None:
+        carried, transport = Carried(), Wire()
+        protocol = WebSocketProtocol(carried, lambda event, fields: None)
+        protocol.connection_made(transport)
+        protocol.data_received(frame(b"x") * 10_000)
+        protocol.connection_lost(None)
+        taken = carried.received
+        await asyncio.sleep(0)
+        assert (carried.received, carried.events) == (taken, ["made", "lost"])
 
     asyncio.run(test())
 
