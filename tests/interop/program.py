@@ -71,7 +71,7 @@ class Program:
     def __enter__(self) -> Program:
         keys = KeyFile(self._broker.data)
         (self._root,) = keys.load_or_make()
-        self._listener = keys.add("listener", [Right.LISTEN])
+        self._listener = keys.add("listener", [Right.LISTEN.value])
         self._broker.start()
         return self
 
