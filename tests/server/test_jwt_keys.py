@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import logging
+import re
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from peeklock.auth import KeysUnavailable, Right, SignatureInvalid
+from peeklock.auth.jwk import ALGORITHMS
 from peeklock.auth.jwt import DEFAULT_AUDIENCES, DEFAULT_ROLES, JwtSettings, JwtVerifier, RoleRight
 from peeklock.server import jwt_keys
 from peeklock.server.jwt_keys import (
@@ -537,3 +539,18 @@ def test_keys_of_a_file_are_never_fetched(issuer: Issuer, write: Callable[..., P
         assert issuer.requests == []
 
     run(scenario())
+
+
+# The documentation
+
+
+def test_the_documented_file_is_read_and_each_key_of_it_explained(write: Callable[..., Path]) -> None:
+    """Req: R-04"""
+    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    chapter = text.partition("## JSON web tokens\n")[2]
+    (example,) = re.findall(r"```toml\n(.*?)```", chapter, re.DOTALL)
+    assert load_jwt(write(example)).roles["operator"] == (RoleRight(Right.MANAGE),)
+    explained = set(re.findall(r"^\| `\[?(\w+)\]?` \|", chapter, re.MULTILINE))
+    assert explained == {"issuer", "audience", "keys", "roles_claim", "roles"}
+    for algorithm in ALGORITHMS:
+        assert algorithm in chapter
