@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from bench.capture import SCENARIOS as CAPTURE
+from bench.crowd import SCENARIOS as CROWD
 from bench.delay import delayed_path
 from bench.disk import fsync_us
 from bench.loadgen import LoadFailed, drive, idle_connections
@@ -20,6 +21,7 @@ from bench.queue_kinds import SCENARIOS as QUEUE_KINDS
 from bench.run import MB, Run, drive_queue, settle_options
 from bench.systems import Peeklock, StartFailed, System, rss_bytes
 from bench.topics import SCENARIOS as TOPICS
+from bench.transports import SCENARIOS as TRANSPORTS
 
 
 def send_and_receive(run: Run) -> None:
@@ -240,4 +242,6 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     **QUEUE_KINDS,
     **TOPICS,
     **CAPTURE,
+    **TRANSPORTS,
+    **CROWD,
 }
