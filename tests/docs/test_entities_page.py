@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from peeklock.admin import queues, subscriptions, topics
+from peeklock.admin.elements import AUTHORIZATION_RULES, Setting
 from peeklock.broker.descriptions import (
     KINDS,
     UNLIMITED_MS,
@@ -17,16 +18,21 @@ from peeklock.broker.descriptions import (
 )
 from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
 from peeklock.server.config import parse_config
-from peeklock.server.config_settings import IMMUTABLE, PROPERTIES
+from peeklock.server.config_settings import IMMUTABLE as FIXED
+from peeklock.server.config_settings import PROPERTIES
 from peeklock.server.reconcile import reconcile
 
 PAGE = (Path(__file__).parents[2] / "docs/entities.md").read_text(encoding="utf-8")
 TIERS = (BASIC, STANDARD, PREMIUM)
 IN_ADMINISTRATION = {
-    QueueDescription: queues,
-    TopicDescription: topics,
-    SubscriptionDescription: subscriptions,
+    kind: {row.element: row for row in module.ELEMENTS if isinstance(row, Setting)}
+    for kind, module in (
+        (QueueDescription, queues),
+        (TopicDescription, topics),
+        (SubscriptionDescription, subscriptions),
+    )
 }
+NOT_IN_FILE = AUTHORIZATION_RULES.element
 
 
 def rows(heading: str) -> dict[str, list[str]]:
@@ -39,21 +45,22 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 def test_every_setting_has_its_row() -> None:
     table = rows("Every setting")
-    settings = {setting for module in IN_ADMINISTRATION.values() for setting in module.SETTINGS}
+    settings = {setting for elements in IN_ADMINISTRATION.values() for setting in elements}
     assert set(table) == {f"`{setting}`" for setting in settings}
     for setting in settings:
         of, *_, changes = table[f"`{setting}`"]
-        has = [kind for kind, module in IN_ADMINISTRATION.items() if setting in module.SETTINGS]
+        has = [kind for kind, elements in IN_ADMINISTRATION.items() if setting in elements]
         assert of == ", ".join(KINDS[kind].value for kind in has)
-        assert {setting in IN_ADMINISTRATION[kind].IMMUTABLE for kind in has} == {changes == "no"}, setting
+        assert (setting in FIXED) == (changes == "no"), setting
 
 
 def test_settings_have_one_name_in_the_file_and_in_the_administration() -> None:
     """Req: A-02"""
-    for kind, module in IN_ADMINISTRATION.items():
-        in_administration = {setting: field for setting, (field, _) in module.SETTINGS.items()}
+    for kind, elements in IN_ADMINISTRATION.items():
+        in_administration = {name: row.field for name, row in elements.items() if name != NOT_IN_FILE}
         assert {setting: field for setting, (field, _) in PROPERTIES[kind].items()} == in_administration
-        assert {setting for setting in IMMUTABLE if setting in PROPERTIES[kind]} == set(module.IMMUTABLE)
+        kept = {name for name, row in elements.items() if row.kept} - {NOT_IN_FILE}
+        assert kept == {setting for setting in FIXED if setting in PROPERTIES[kind]}
 
 
 def test_the_configuration_on_the_page_is_taken() -> None:

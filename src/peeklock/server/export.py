@@ -41,10 +41,11 @@ def _warnings(entities: Collection[Description]) -> Iterator[str]:
     for entity in entities:
         if entity.authorization_rules:
             rules = ", ".join(rule.name for rule in entity.authorization_rules)
+            kind = KINDS[type(entity)].value
             yield (
-                f"the authorization rules {rules} of the {KINDS[type(entity)].value} '{entity.name}' and "
-                f"their keys are not in the file, which has no place for them: set them by the administration API "
-                f"where it is used"
+                f"the authorization rules {rules} of the {kind} '{entity.name}' and "
+                f"their keys are not in the file, which has no place for them: set them by the "
+                f"administration API where it is used"
             )
     names = {entity.name.lower() for entity in entities}
     for entity in entities:
