@@ -17,6 +17,7 @@ import ssl
 import sys
 import time
 import uuid
+from asyncio import sslproto
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -69,6 +70,9 @@ STOP_S_MAX = 10.0
 managers."""
 
 TICK_S = 1.0
+
+TLS_BUFFER_BYTES = 32 * 1024
+"""For reading from a TLS connection, where uvloop is not there. Our choice: two records."""
 
 DIGEST_KEY = b"peeklock duplicate detection"
 """Keeps our digests apart from others' use of the same hash. Not a secret: 128 bits stand against collisions
@@ -560,5 +564,7 @@ def serve(settings: Settings, process_started: float, authority: Authority | Non
     try:
         import uvloop
     except ImportError:
+        # asyncio sets 256 KiB aside for each TLS connection; the largest record has 16 KiB.
+        sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         return asyncio.run(main())
     return uvloop.run(main())
