@@ -11,10 +11,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from peeklock.admin.api import BODY_BYTES_MAX, Pending, Response
+from peeklock.admin.api import Pending, Response
 from peeklock.auth import OpenAuthority, generate
 from peeklock.broker.commands import (
     Address,
@@ -193,43 +191,6 @@ def test_a_value_that_cannot_be_read_is_a_400_naming_it(
     answer = client.answer("PUT", "/orders", body)
     assert answer.status == 400
     assert detail(answer).startswith(reason)
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (b"", "The body is not XML"),
-        (b"<entry", "The body is not XML"),
-        (b"\xff\xfe\x00", "The body is not XML"),
-        (b"<?xml version='1.0' encoding='utf-9'?><entry/>", "The body is not XML"),
-        (b"<entry/>", "The body is not an ATOM entry with one content, and in it one description"),
-        (b"<entry><content>text</content></entry>", "The body is not an ATOM entry"),
-        (b"<feed/>", "The body is not an ATOM entry"),
-        (b"<entry><content><Bicycle/></content></entry>", "The content is a 'Bicycle', not a Queue"),
-        (b"<!DOCTYPE entry><entry/>", "The body has a document type or entities, which are not read"),
-        (
-            b'<!DOCTYPE e [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><entry>&b;</entry>',
-            "The body has a document type or entities, which are not read",
-        ),
-        (b"<entry>" + b" " * BODY_BYTES_MAX, "The body is larger than 1048576 bytes"),
-    ],
-)
-def test_a_body_that_is_no_description_is_a_400(client: Client, body: bytes, reason: str) -> None:
-    """Req: A-01, R-05."""
-    answer = client.answer("PUT", "/orders", body)
-    assert answer.status == 400
-    assert detail(answer).startswith(reason)
-
-
-def test_a_deeply_nested_body_is_no_trouble(client: Client) -> None:
-    """Req: R-05."""
-    depth = 100_000
-    assert client.answer("PUT", "/orders", b"<a>" * depth + b"</a>" * depth).status == 400
-
-
-@given(st.binary(max_size=200))
-def test_garbage_is_a_400(body: bytes) -> None:
-    assert Client().answer("PUT", "/orders", body).status == 400
 
 
 def test_an_empty_name_is_a_400(client: Client) -> None:

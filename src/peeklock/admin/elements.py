@@ -21,7 +21,7 @@ from peeklock.broker.durations import format_duration
 from peeklock.broker.effects import EntityView
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.sequence_numbers import PARTITION_COUNT
-from peeklock.broker.validation import MAX_SIZE_MB_MIN
+from peeklock.broker.validation import MAX_SIZE_MB_MIN, NAME_LENGTH_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,10 @@ def _entity_name(given: Description, name: str) -> str | None:
     _, separator, rest = text.partition("://")
     if separator:
         text = unquote(rest.partition("/")[2])
-    return text.strip("/") or None
+    text = text.strip("/")
+    if len(text) > NAME_LENGTH_MAX:
+        raise ArgumentInvalid(f"The value {cut(text)!r} of {name} is longer than any name.")
+    return text or None
 
 
 BOOLEAN = Form(Description.boolean)

@@ -126,7 +126,7 @@ class Description:
     def duration(self, name: str) -> int:
         """Read a duration in ms. Raises: ArgumentInvalid."""
         try:
-            return parse_duration(self.text(name))
+            return parse_duration(cut(self.text(name)))  # no duration is so long
         except ValueError as failure:
             raise ArgumentInvalid(f"The value of {name} cannot be read: {failure}.") from failure
 
