@@ -35,6 +35,9 @@ class Step:
 LOGS = "{logs}"
 """Stands in commands for a folder that the steps of a run have in common, and that goes with it."""
 
+OFFICIAL = ("tests/interop", "tests/admin", "tests/demo")
+"""Where tests with the official client are. Named, since collecting all tests costs each process 8 s."""
+
 AUDITED = ("messages", "transactions", "topics")
 """Kill loops that write event logs."""
 
