@@ -568,3 +568,59 @@ def test_one_that_waits_is_forgotten_when_the_listener_closes() -> None:
         await asyncio.sleep(0.06)
 
     asyncio.run(asyncio.wait_for(run(), 10))
+
+
+@either_loop
+def test_a_storm_of_tls_clients_waits_for_places_and_all_are_served(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart, when all come back at once."""
+    monkeypatch.setattr(listening, "HANDSHAKES_MAX", 3)
+
+    async def story(scene: Scene) -> None:
+        async def client() -> bytes:
+            reader, writer = await scene.open(ssl=blind())
+            writer.write(b"AMQP")
+            answer = await reader.readexactly(9)
+            writer.transport.abort()
+            return answer
+
+        assert await asyncio.gather(*(client() for _ in range(40))) == [b"amqp:AMQP"] * 40
+        assert set(scene.listener.figures().values()) == {0}
+        assert not scene.listener._encrypting
+        assert not scene.listener._waiting
+
+    play_scene(loop, story)
+
+
+@either_loop
+@pytest.mark.parametrize("stalled", ["half a hand-shake", "silent within TLS"])
+def test_who_stalls_within_tls_makes_place_for_those_who_wait(
+    loop: Loop, stalled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: R-05"""
+    monkeypatch.setattr(listening, "HANDSHAKES_MAX", 3)
+    monkeypatch.setattr(listening, "HANDSHAKE_S_PRESSED", 0.1)
+
+    async def story(scene: Scene) -> None:
+        silent = []
+        for _ in range(3):
+            if stalled == "half a hand-shake":
+                silent.append(await scene.open())
+                silent[-1][1].write(client_hello()[:50])
+            else:
+                silent.append(await scene.open(ssl=blind()))
+        await until(lambda: len(scene.listener._encrypting) == 3)
+        await asyncio.sleep(0.15)
+        assert scene.listener.figures()["dropped_newcomers"] == 0, "nobody waits"
+        late = [await scene.open(ssl=blind()) for _ in range(2)]
+        for reader, writer in late:
+            writer.write(b"AMQP")
+            assert await reader.readexactly(9) == b"amqp:AMQP"
+        assert 1 <= scene.listener.figures()["dropped_newcomers"] <= 3
+        for _, writer in [*silent, *late]:
+            writer.transport.abort()
+        await until(lambda: not scene.listener._newcomers)
+        assert not scene.listener._encrypting
+
+    play_scene(loop, story)

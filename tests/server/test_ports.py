@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import ssl
 import stat
+import struct
 import subprocess
 import time
 import urllib.error
@@ -245,3 +248,42 @@ def _other_address() -> str:
         except OSError:
             pytest.skip("this machine has no address but loopback")
         return str(probe.getsockname()[0])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_strangers_who_break_off_anywhere_are_no_defect_of_ours(broker: BrokerProcess, seed: int) -> None:
+    """Req: R-05"""
+    broker.authority()
+    noise = random.Random(seed)
+    hello = _client_hello()
+    left_open = []
+    for _ in range(300):
+        data = bytearray(
+            noise.choice([hello, b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01"])
+        )
+        if noise.random() < 0.5:
+            data[noise.randrange(len(data))] = noise.randrange(256)
+        data += noise.randbytes(noise.choice([0, 0, 7, 3000]))
+        sock = socket.create_connection(("127.0.0.1", broker.amqp_port), timeout=10)
+        sock.sendall(data[: noise.randrange(len(data) + 1)])
+        if noise.random() < 0.5:
+            sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )  # the end is a reset
+        if noise.random() < 0.2:
+            left_open.append(sock)
+        else:
+            sock.close()
+    assert health(broker.http_port, broker.authority())["status"] == "ok"
+    for sock in left_open:
+        sock.close()
+    assert health(broker.http_port, broker.authority())["status"] == "ok"
+    assert lines(broker, "defect") == []
+
+
+def _client_hello() -> bytes:
+    outgoing = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()

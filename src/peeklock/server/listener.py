@@ -7,8 +7,9 @@ with a TLS record (0x16) it is TLS around AMQP or HTTP, else it is HTTP.
 Theory of operation: a connection is a newcomer until its first bytes, within TLS the first decrypted ones,
 have chosen a protocol. The first byte is looked at (MSG_PEEK) before a transport exists, so that the TLS
 hand-shake is asyncio's own from its first byte on. A newcomer has one deadline for all of it, and there are
-only so many: when another one comes, the oldest has to go. So half-open connections cost memory and file
-descriptors up to a bound, and an honest client needs a few round trips only.
+only so many: when another one comes, the oldest has to go. Fewer may be within TLS, which costs more; others
+wait for their places, and who holds one while others wait has a second. So half-open connections cost memory
+and file descriptors up to a bound, and an honest client needs a few round trips only.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ choice."""
 
 NEWCOMERS_MAX = 4096
 """Connections that have not said yet what they want. Our choice: 20 s of 200 new ones a second."""
+
+HANDSHAKES_MAX = 1024
+"""Newcomers within TLS at once, each with some 60 KiB; further ones wait, unread. Our choice: 60 MiB."""
+
+HANDSHAKE_S_PRESSED = 1.0
+"""How long one of them may hold its place while others wait for it. Our choice: two round trips around the
+world."""
 
 ACCEPTS_PER_TURN_MAX = 16
 """Accepts in one turn of the loop, so that a connection storm does not starve open connections. Our
@@ -105,6 +113,9 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._newcomers: dict[_Newcomer, None] = {}  # in the order in which they came
+        self._encrypting: dict[_Newcomer, float] = {}  # since when, in that order
+        self._waiting: dict[_Newcomer, None] = {}  # for a place among those
+        self._pressing: asyncio.TimerHandle | None = None
         self._descriptors_max = _descriptors_max()
         self._told_full_at_s = -TELL_FULL_S
         self.refused_plaintext = 0
@@ -199,9 +210,12 @@ class Listener:
         return False
 
     def _drop_oldest(self, reason: str) -> None:
+        self._drop(next(iter(self._newcomers)), reason)
+
+    def _drop(self, newcomer: _Newcomer, reason: str) -> None:
         self.dropped_newcomers += 1
-        self._note("the connection that has said nothing for longest was closed", {"reason": reason})
-        next(iter(self._newcomers)).drop()
+        self._note("a connection that has said nothing for long was closed", {"reason": reason})
+        newcomer.drop()
 
     def _resume(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
@@ -212,6 +226,34 @@ class Listener:
     def left(self, newcomer: _Newcomer) -> None:
         """Forget one that is over or has found its protocol."""
         self._newcomers.pop(newcomer, None)
+        self._waiting.pop(newcomer, None)
+        if self._encrypting.pop(newcomer, None) is not None:
+            self._admit()
+
+    def wants_tls(self, newcomer: _Newcomer) -> None:
+        """Let one begin its hand-shake, now or when there is a place."""
+        self._waiting[newcomer] = None
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._encrypting) < HANDSHAKES_MAX:
+            newcomer = next(iter(self._waiting))
+            del self._waiting[newcomer]
+            self._encrypting[newcomer] = self._loop.time()
+            newcomer.begin_tls()
+        if self._waiting and self._pressing is None:
+            since = next(iter(self._encrypting.values()))
+            self._pressing = self._loop.call_at(since + HANDSHAKE_S_PRESSED, self._press)
+
+    def _press(self) -> None:
+        """End those that hold a place for too long; each that ends lets another one in."""
+        self._pressing = None
+        too_long = self._loop.time() - HANDSHAKE_S_PRESSED
+        for newcomer in [newcomer for newcomer, since in self._encrypting.items() if since <= too_long]:
+            if not self._waiting:
+                return
+            self._drop(newcomer, f"more than {HANDSHAKES_MAX} connections are within a TLS hand-shake")
+        self._admit()
 
     def protocol(self, first: bytes) -> asyncio.Protocol:
         """Make the protocol for a connection's first bytes."""
@@ -314,10 +356,16 @@ class _Newcomer(asyncio.Protocol):
             self.drop()
             return
         self._loop.remove_reader(self._sock)
-        encrypted = first[0] == _TLS_HANDSHAKE_RECORD
-        if not encrypted:
-            self._may_speak = self._listener.takes_plaintext(local, self._peer)
-        self._connecting = self._loop.create_task(self._encrypt() if encrypted else self._connect())
+        if first[0] == _TLS_HANDSHAKE_RECORD:
+            self._listener.wants_tls(self)
+            return
+        self._may_speak = self._listener.takes_plaintext(local, self._peer)
+        self._connecting = self._loop.create_task(self._connect())
+        self._connecting.add_done_callback(tell_failure)
+
+    def begin_tls(self) -> None:
+        """Begin the hand-shake: there is a place for it."""
+        self._connecting = self._loop.create_task(self._encrypt())
         self._connecting.add_done_callback(tell_failure)
 
     async def _connect(self) -> None:
