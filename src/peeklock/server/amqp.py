@@ -169,12 +169,21 @@ class AmqpConnection(asyncio.Protocol):
         self._end_timers.append(later(END_S_MAX, transport.abort))
         if not transport.can_write_eof():  # TLS: has no half-close
             transport.close()
+            self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
             return
         transport.write_eof()  # after what is buffered
         if self._reading_paused:
             self._reading_paused = False
             transport.resume_reading()
         self._end_timers.append(later(LINGER_S, transport.close))
+
+    def _end_unanswered(self, transport: asyncio.Transport) -> None:
+        """End a connection whose peer does not answer the end of TLS: a client that reads when it is used."""
+        if self._unsent():  # a slow peer; END_S_MAX bounds it
+            later = asyncio.get_running_loop().call_later
+            self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
+        else:
+            transport.abort()
 
     def _unsent(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
