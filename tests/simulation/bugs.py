@@ -115,6 +115,10 @@ class WrappedStore:
         return await self._inner.read_head(bytes_max)
 
     @property
+    def created_at_ms(self) -> int:
+        return self._inner.created_at_ms
+
+    @property
     def event_backlog(self) -> EventBacklog:
         return self._inner.event_backlog
 

@@ -314,7 +314,7 @@ class Broker:
             await store.open()
         except StoreError as failure:
             raise StartFailed(str(failure)) from failure
-        self._created_at_ms = getattr(store, "created_at_ms", self._created_at_ms)
+        self._created_at_ms = store.created_at_ms or self._started_at_ms
         return store
 
     def _read_config(self) -> Config | None:

@@ -154,6 +154,10 @@ class Store(Protocol):
         StoreDamaged."""
 
     @property
+    def created_at_ms(self) -> int:
+        """When the namespace was made, UTC ms, known once the store is open; 0 = at this start."""
+
+    @property
     def event_backlog(self) -> EventBacklog:
         """Which event rows are there."""
 

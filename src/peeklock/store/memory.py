@@ -146,6 +146,11 @@ class MemoryStore:
             head.append(frames.read_keys(no, meta))
         return head
 
+    @property
+    def created_at_ms(self) -> int:
+        """Memory is made at each start."""
+        return 0
+
     async def free_bytes(self) -> int | None:
         """Memory has no volume whose space could be told."""
         return None

@@ -131,8 +131,7 @@ class SqliteStore:
         self._checkpointer: Checkpointer | None = None
         self._write_db: sqlite3.Connection | None = None
         self._read_db: sqlite3.Connection | None = None
-        self.created_at_ms = 0
-        """When the namespace was made, UTC ms; known once the store is open."""
+        self._created_at_ms = 0
         self._last_no = 0
         self._next_entity_id = 1
         self._shrink_at = 0.0  # monotonic
@@ -200,7 +199,7 @@ class SqliteStore:
                 db.execute("COMMIT")
                 # Into the header of the file itself, where whoever opens it looks first.
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            self.created_at_ms = _read_created_at(db)
+            self._created_at_ms = _read_created_at(db)
             self._last_no = db.execute("SELECT coalesce(max(no), 0) FROM journal").fetchall()[0][0]
             self._events = EventBacklog(db.execute("SELECT no, length(data) FROM event ORDER BY no"))
 
@@ -387,6 +386,11 @@ class SqliteStore:
             pages += 1
         db.execute("COMMIT")
         self._pages_written += 2 * pages
+
+    @property
+    def created_at_ms(self) -> int:
+        """When the namespace was made; see `Store`."""
+        return self._created_at_ms
 
     @property
     def event_backlog(self) -> EventBacklog:

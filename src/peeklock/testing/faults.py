@@ -81,6 +81,11 @@ class FaultyStore:
         return await self._inner.read_head(bytes_max)
 
     @property
+    def created_at_ms(self) -> int:
+        """Give that of the inner store."""
+        return self._inner.created_at_ms
+
+    @property
     def event_backlog(self) -> EventBacklog:
         """Give that of the inner store."""
         return self._inner.event_backlog
