@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from websockets.client import ClientProtocol
 from websockets.frames import BINARY, CONT
+from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
 from peeklock.amqp.messaging import encode_message
@@ -113,10 +116,13 @@ def test_a_wrong_key_is_refused_over_websocket_as_elsewhere(
     assert "InvalidSignature" in str(refused.value.inner_exception)
 
 
-def test_clients_over_websocket_go_on_after_the_broker_was_killed(
+def test_clients_over_websocket_go_on_after_the_broker_was_away(
     connect: Callable[..., Links], tmp_path: Path, tls_pair: tuple[Path, Path]
 ) -> None:
-    """Req: R-01, T-09"""
+    """Killed, and then stopped in good order: that ends with close frames of both protocols.
+
+    Req: R-01, T-09
+    """
     with BrokerProcess(tmp_path, (f"--tls-cert={tls_pair[0]}", f"--tls-key={tls_pair[1]}")) as mortal:
         with ServiceBusAdministrationClient.from_connection_string(
             mortal.connection_string, connection_verify=str(tls_pair[0])
@@ -128,8 +134,12 @@ def test_clients_over_websocket_go_on_after_the_broker_was_killed(
             assert bodies([take_one(receiver)]) == ["before"]
             mortal.kill()
             mortal.start()
+            sender.send_messages(ServiceBusMessage("between"))
+            assert sorted(bodies(take(receiver, 2))) == ["before", "between"]
+            assert mortal.stop() == 0
+            mortal.start()
             sender.send_messages(ServiceBusMessage("after"))
-            assert sorted(bodies(take(receiver, 2))) == ["after", "before"]
+            assert sorted(bodies(take(receiver, 3))) == ["after", "before", "between"]
 
 
 class SplittingSocket:
@@ -150,7 +160,7 @@ class SplittingSocket:
 
     def sendall(self, data: bytes) -> None:
         """Send bytes as one message of fragments with a ping behind each, then a message without any."""
-        while data:
+        while data and self._frames.state is OPEN:  # else there is nobody to answer
             size = next(self._sizes)
             piece, data = data[:size], data[size:]
             half = len(piece) // 2
@@ -202,3 +212,36 @@ def test_amqp_may_be_split_into_frames_anywhere(
         assert own.browse(queue) == [str(n) for n in range(5)]
         own.peer.close()
         own.until(lambda: own.peer.lost)
+
+
+def test_other_protocols_within_a_websocket_are_refused_as_amqp_and_harm_nobody(
+    broker: BrokerProcess, queue: str
+) -> None:
+    """Req: R-05"""
+    sock = SplittingSocket(broker.amqp_port, itertools.repeat(1000))
+    sock.settimeout(10)
+    with OwnClient(broker.amqp_port) as other:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while data := sock.recv(0):
+            answer += data
+        assert answer.startswith(b"AMQP")
+        assert other.browse(queue) == []
+
+
+def test_a_stopped_broker_says_goodbye_over_websocket(tmp_path: Path) -> None:
+    """The `close` comes before the WebSocket's own, and a client that answers it is not waited for.
+
+    Req: R-01
+    """
+    with BrokerProcess(tmp_path) as mortal:
+        sock: Any = SplittingSocket(mortal.amqp_port, itertools.repeat(1000))
+        with OwnClient(mortal.amqp_port, sock) as own:
+            started = time.monotonic()
+            with ThreadPoolExecutor(1) as pool:
+                stopped = pool.submit(mortal.stop)
+                own.until(lambda: own.peer.lost)
+                assert own.conditions == ["amqp:connection:forced"]
+                assert sock.recv(0) == b""
+                assert stopped.result() == 0
+            assert time.monotonic() - started < 2

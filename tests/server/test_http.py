@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from peeklock.admin.api import BODY_BYTES_MAX
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, generate
@@ -480,3 +482,80 @@ def test_bad_tokens_are_counted_and_end_the_connection_of_a_peer_without_patienc
         assert world.refused == ["127.0.0.1"] * 2
 
     play(story)
+
+
+# Anything at all
+
+PIECES = [
+    b"GET /health HTTP/1.1\r\n",
+    b"PUT /a HTTP/1.1\r\n",
+    b"GET /$servicebus/websocket HTTP/1.1\r\n",
+    b"GET /health HTTP/1.0\r\n",
+    b"PRI * HTTP/2.0\r\n",
+    b"Host: x\r\n",
+    b"Content-Length: 3\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Expect: 100-continue\r\n",
+    b"Connection: close\r\n",
+    b"Connection: Upgrade\r\n",
+    b"Upgrade: websocket\r\n",
+    b"Sec-WebSocket-Version: 13\r\n",
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+    b"Sec-WebSocket-Protocol: amqp\r\n",
+    b"\r\n",
+    b"abc",
+    b"3\r\nabc\r\n",
+    b"0\r\n\r\n",
+    b"\n",
+    b"AMQP\x00\x01\x00\x00",
+    b"\x82\x81abcd\x00",
+]
+PIECES += [
+    b"".join(PIECES[at] for at in whole)
+    for whole in (
+        (0, 5, 15),
+        (0, 5, 8, 7, 15, 17, 18),
+        (1, 5, 6, 15, 16),
+        (1, 5, 6, 8, 15),
+        (2, 5, 10, 11, 12, 13, 14, 15),
+        (2, 5, 10, 11, 12, 13, 14, 6, 15, 16),
+        (2, 5, 8, 10, 11, 12, 13, 15),
+    )
+]
+"""Lines, and requests that are whole."""
+
+
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=5)), max_size=25), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_whatever_comes_no_defect_of_ours_meets_it(pieces: list[bytes], ends: bool) -> None:
+    """Req: R-05. A defect in reading would stop the broker."""
+    assume(not b"".join(pieces).startswith((b"A", b"\x16")))  # AMQP and TLS
+
+    async def test() -> None:
+        world = World()
+        carried: list[asyncio.Protocol] = []
+
+        def amqp() -> asyncio.Protocol:
+            carried.append(asyncio.Protocol())
+            return carried[-1]
+
+        world.amqp = amqp
+        listener, port = world.listen()
+        loop = asyncio.get_running_loop()
+        defects: list[Any] = []
+        loop.set_exception_handler(lambda _, context: defects.append(context))
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(0)
+        if ends:
+            writer.write_eof()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        listener.close()
+        assert defects == []
+
+    asyncio.run(test())

@@ -724,3 +724,30 @@ def test_what_is_asked_of_the_transport_beneath_is_passed_through() -> None:
         await carried_by(world).lost.wait()
 
     play(story)
+
+
+# Anything at all
+
+
+@given(
+    st.lists(st.one_of(st.binary(max_size=40), st.builds(frame, st.binary(max_size=20), st.integers(0, 15))))
+)
+@settings(max_examples=300, deadline=None)
+def test_whatever_comes_is_answered_with_whole_frames_and_never_with_a_defect(pieces: list[bytes]) -> None:
+    """Req: R-05. 1011 would be a defect of the library's."""
+
+    async def test() -> None:
+        carried, transport = Carried(echo=True), Wire()
+        protocol = WebSocketProtocol(carried, lambda event, fields: None)
+        protocol.connection_made(transport)
+        for piece in pieces:
+            protocol.data_received(piece)
+        answers = unframe(transport.written)
+        closes = [payload for opcode, payload in answers if opcode == CLOSE]
+        assert len(closes) <= 1
+        if closes:
+            assert answers[-1] == (CLOSE, closes[0])
+            assert not closes[0] or close_code(closes[0]) != 1011
+        protocol.connection_lost(None)
+
+    asyncio.run(test())
