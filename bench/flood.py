@@ -26,6 +26,9 @@ TOKENS_A_CONNECTION = 50
 REQUESTS_A_CONNECTION = 50
 READ_BYTES = 65_536
 
+SOURCE = "127.0.0.9"
+"""Where the flood comes from: bad tokens are counted by address, and the others have another one."""
+
 HELLO_S = 0.2
 """How long a peer is waited for when what it answers is recorded."""
 
@@ -154,6 +157,7 @@ def _run(port: int, kind: str, at_once: int) -> None:
     def connect() -> None:
         peer = socket.socket()
         peer.setblocking(False)
+        peer.bind((SOURCE, 0))
         peer.connect_ex(("127.0.0.1", port))
         found.register(peer, selectors.EVENT_WRITE)
 
