@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,13 +17,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
+from peeklock.server.app import Settings
+from peeklock.server.certificates import make_pair
 from peeklock.server.listener import AMQP_TLS_HEADER
+from peeklock.server.ports import Ports
 
 
 def peeklock(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -287,3 +292,48 @@ def _client_hello() -> bytes:
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
     return outgoing.read()
+
+
+def test_new_connections_get_a_pair_that_was_replaced_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: R-04"""
+    monkeypatch.setattr("peeklock.server.ports.LOOK_S", 0.01)
+    pair = tmp_path / "own.pem", tmp_path / "own-key.pem"
+
+    def put(name: str) -> None:
+        for file, pem in zip(pair, make_pair([name], datetime.now(UTC)), strict=True):
+            file.write_bytes(pem)
+
+    async def shown_for(name: str, port: int) -> bool:
+        context = ssl.create_default_context(cafile=str(pair[0]))
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
+        except ssl.SSLError:
+            return False
+        writer.transport.abort()
+        return True
+
+    async def story() -> None:
+        settings = Settings(None, None, "127.0.0.1", 0, 0, "memory", *pair, "standard", None)
+        ports = Ports(
+            settings,
+            asyncio.Protocol,
+            asyncio.Protocol,
+            wait_s=lambda address: 0.0,
+            note=lambda event, fields: None,
+        )
+        following = asyncio.get_running_loop().create_task(ports.follow_tls())
+        try:
+            assert await shown_for("first.example", ports.amqp_port)
+            put("second.example")
+            async with asyncio.timeout(10):
+                while True:
+                    if await shown_for("second.example", ports.amqp_port):
+                        return
+        finally:
+            following.cancel()
+            ports.close()
+
+    put("first.example")
+    asyncio.run(story())
