@@ -189,6 +189,17 @@ def test_a_scope_covers_what_lies_below_it() -> None:
         assert grant.covers(below.partition("://h/")[2].strip("/").lower() or below)
 
 
+@pytest.mark.parametrize("signed", ["sb%3A%2F%2Flocalhost%2Forders", "localhost%2Forders", "sb://h/a%2Fb"])
+@pytest.mark.parametrize("audience", ["sb://localhost/", "sb://localhost/invoices"])
+def test_a_scope_is_not_widened_by_encoding_it_once_more(signed: str, audience: str) -> None:
+    """Req: R-04. Whoever was given a token for one entity must not make one for the namespace of it."""
+    encoded = signed
+    for _ in range(3):
+        encoded = quote_plus(encoded)
+        with pytest.raises(AuthorizationError):
+            authorize(token(encoded, signed=signed), audience)
+
+
 def test_the_host_is_checked_against_the_names_of_the_namespace() -> None:
     """Req: R-04."""
     hosts = ["ns.example.org", "localhost"]

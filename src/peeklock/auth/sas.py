@@ -69,12 +69,16 @@ class SasToken:
     def signed_with(self, key: str) -> bool:
         """Tell, in constant time per form tried, whether `key` made the signature.
 
-        The resource is tried as it stands, then as encoders would have written it before re-encoding.
+        The resource is tried as it stands, then as encoders would have written it before re-encoding. All
+        forms have to mean the same resource: a signed text that is encoded once more is nobody's spelling, and
+        would be read as a host with nothing below it.
         """
         decoded = unquote_plus(self.raw_resource)
         upper = quote_plus(decoded)
         given = self.signature.encode()
-        forms = dict.fromkeys((self.raw_resource, upper, _lower_hex(upper), upper.lower(), decoded))
+        forms = dict.fromkeys((self.raw_resource, upper, _lower_hex(upper), upper.lower()))
+        if "%" not in decoded:
+            forms[decoded] = None
         found = False
         for form in forms:
             if hmac.compare_digest(sign(form, self.expiry, key).encode(), given):
