@@ -29,7 +29,7 @@ import reactor.core.publisher.Mono;
 final class Broker {
     static final Duration SOON = Duration.ofSeconds(10);
     /** So long nothing has to come before "nothing comes" is believed. */
-    static final Duration NOTHING = Duration.ofMillis(700);
+    static final Duration NOTHING = Duration.ofMillis(500);
 
     final ServiceBusAdministrationClient administration;
     final ServiceBusAdministrationAsyncClient asynchronousAdministration;

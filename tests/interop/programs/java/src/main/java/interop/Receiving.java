@@ -222,10 +222,10 @@ final class Receiving {
             .buildProcessorClient()) {
             processor.start();
             handler.await();
+            emptied(queue);
         }
         Check.equal(20, handler.bodies.size(), "how many different messages were handled");
         Check.that(handler.mostAtOnce.get() > 1, "messages are handled at more than one at a time");
-        empty(queue);
     }
 
     private void sessionProcessor() throws InterruptedException {
@@ -247,13 +247,13 @@ final class Receiving {
             .buildProcessorClient()) {
             processor.start();
             handler.await();
+            emptied(queue);
         }
         for (String session : List.of("red", "green", "blue")) {
             List<String> own = handler.inOrder.stream().filter(body -> body.startsWith(session)).toList();
             Check.equal(Broker.numbered(5).stream().map(message -> session + message.getBody()).toList(), own,
                 "the order within the session " + session);
         }
-        empty(queue);
     }
 
     /** The asynchronous receiver keeps credit with the broker and completes by itself what went through. */
@@ -309,6 +309,15 @@ final class Receiving {
             boolean done = left.await(Broker.SOON.toMillis(), TimeUnit.MILLISECONDS);
             Check.that(done, left.getCount() + " messages were not handled; errors: " + errors);
             Check.equal(List.of(), List.copyOf(errors), "the errors that the processor told");
+        }
+    }
+
+    /** Wait until all is completed, which a processor does after the message was handled and only until it is closed. */
+    private void emptied(String queue) throws InterruptedException {
+        long ends = System.nanoTime() + Broker.SOON.toNanos();
+        while (broker.administration.getQueueRuntimeProperties(queue).getTotalMessageCount() > 0) {
+            Check.that(System.nanoTime() < ends, "all messages are completed soon after they were handled");
+            Thread.sleep(20);
         }
     }
 

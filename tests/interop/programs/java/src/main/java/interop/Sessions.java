@@ -81,19 +81,17 @@ final class Sessions {
 
     private void state() {
         String queue = queue("session-state");
-        var client = broker.client();
         byte[] state = "half done".getBytes(StandardCharsets.UTF_8);
-        try (var sessions = sessions(client, queue)) {
-            try (var holder = sessions.acceptSession("s")) {
-                Check.equal(null, holder.getSessionState(), "the state of a new session");
-                holder.setSessionState(state);
-                Check.equal(state, holder.getSessionState(), "the state that was set");
-            }
-            try (var holder = sessions.acceptSession("s")) {
-                Check.equal(state, holder.getSessionState(), "the state for the next holder");
-                holder.setSessionState(null);
-                Check.equal(null, holder.getSessionState(), "the state that was cleared");
-            }
+        try (var sessions = sessions(broker.client(), queue); var holder = sessions.acceptSession("s")) {
+            Check.equal(null, holder.getSessionState(), "the state of a new session");
+            holder.setSessionState(state);
+            Check.equal(state, holder.getSessionState(), "the state that was set");
+        }
+        // Over a connection of its own: a client that accepts the session it is just closing may be given that again.
+        try (var sessions = sessions(broker.client(), queue); var holder = sessions.acceptSession("s")) {
+            Check.equal(state, holder.getSessionState(), "the state for the next holder");
+            holder.setSessionState(null);
+            Check.equal(null, holder.getSessionState(), "the state that was cleared");
         }
     }
 
