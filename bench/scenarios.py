@@ -16,6 +16,7 @@ from bench.capture import SCENARIOS as CAPTURE
 from bench.crowd import SCENARIOS as CROWD
 from bench.delay import delayed_path
 from bench.disk import fsync_us
+from bench.entities import ADMINISTRATION
 from bench.loadgen import LoadFailed, drive, idle_connections
 from bench.queue_kinds import SCENARIOS as QUEUE_KINDS
 from bench.run import MB, Run, drive_queue, settle_options
@@ -244,4 +245,5 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     **CAPTURE,
     **TRANSPORTS,
     **CROWD,
+    **ADMINISTRATION,
 }
