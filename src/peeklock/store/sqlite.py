@@ -24,6 +24,7 @@ Source: sqlite.org/wal.html, /pragma.html, /atomiccommit.html; figures are in be
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
@@ -217,7 +218,8 @@ class SqliteStore:
         """Let nobody else on this machine read the keys in the file. The WAL has the mode of the file that it
         belongs to. Source: sqlite.org/wal.html."""
         for path in self._folder.glob(f"{DATABASE_NAME}*"):
-            path.chmod(0o600)
+            with contextlib.suppress(PermissionError):  # somebody else's file, or a file system without modes
+                path.chmod(0o600)
 
     def _set_durability(self, db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'fsync' else 'NORMAL'}")
