@@ -8,11 +8,12 @@ from peeklock.amqp.events import ConnectionClosed, LinkDetached
 from peeklock.amqp.types import Role
 from peeklock.auth import Authority, Grant, KeysUnavailable, OpenAuthority, Right, SasRule, generate
 from peeklock.broker.commands import CloseLink, LookUp, OpenReceiver
-from peeklock.broker.effects import EntityFound
+from peeklock.broker.effects import EntityFound, ReceiverOpened
+from peeklock.gateway.attach import SESSION_FILTER
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import OneNamespace
-from tests.gateway.playbook import KEY, KEY_NAME, Desk, view_of_queue
+from tests.gateway.playbook import KEY, KEY_NAME, QUEUE_ID, SIZE_MAX, Desk, section, view_of_queue
 
 AUDIENCE = "sb://localhost/orders"
 
@@ -58,6 +59,53 @@ def test_a_rotated_key_detaches_its_links_and_no_others() -> None:
     desk.receiver("orders")
 
 
+def test_a_link_does_not_outlive_the_token_that_opened_it_behind_a_lesser_one() -> None:
+    """Req: R-04. Else the lesser token, renewed for ever, would keep what the other key had opened."""
+    listen = SasRule("b", "key-b", rights=frozenset({Right.LISTEN}))
+    desk = Desk(mechanism="ANONYMOUS", authority=Authority([SasRule("a", "key-a"), listen]))
+    cbs, _ = desk.pair("$cbs")
+    assert put(desk, cbs, AUDIENCE, "a", "key-a") == 202
+    sender = desk.sender("orders")
+    desk.receiver("orders")
+    assert put(desk, cbs, AUDIENCE, "b", "key-b") == 202
+    detached = desk.take_event(LinkDetached)
+    assert detached.handle == sender
+    assert str(detached.error.condition) == "amqp:unauthorized-access"
+    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+    assert not desk.gateway.closing
+
+
+def test_a_key_that_goes_while_the_entity_is_looked_up_opens_nothing() -> None:
+    """Req: R-04."""
+    authority = Authority([SasRule("a", "key-a")])
+    desk = Desk(mechanism="ANONYMOUS", authority=authority)
+    cbs, _ = desk.pair("$cbs")
+    desk.put_token(cbs, AUDIENCE, generate(AUDIENCE, "a", "key-a", desk.clock.now_ms + 3_600_000))
+    look_up = desk.take(LookUp)
+    authority.set_rules("", [])
+    tick(desk)
+    desk.effect(EntityFound(look_up.reply_to, view_of_queue()))
+    assert desk.response().status == 401
+    desk.attach(Role.RECEIVER, "orders")
+    assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+
+
+def test_an_attach_that_waits_for_a_session_ends_with_its_key() -> None:
+    """Req: R-04."""
+    authority = Authority([SasRule(KEY_NAME, KEY)])
+    desk = Desk(mechanism="PLAIN", authority=authority)
+    handle = desk.attach(Role.RECEIVER, "orders", filter={SESSION_FILTER: None})
+    opening = desk.take(OpenReceiver)
+    authority.set_rules("", [])
+    (closed,) = tick(desk)
+    assert closed == CloseLink(opening.link)
+    detached = desk.take_event(LinkDetached)
+    assert detached.handle == handle
+    assert str(detached.error.condition) == "amqp:unauthorized-access"
+    desk.effect(ReceiverOpened(opening.link, QUEUE_ID, SIZE_MAX, session_id="s", locked_until_ms=1))
+    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+
+
 def test_a_key_shown_by_plain_is_taken_back_too() -> None:
     """Req: R-04."""
     authority = Authority([SasRule(KEY_NAME, KEY)])
@@ -82,6 +130,27 @@ def test_a_connection_that_goes_on_with_bad_tokens_is_closed() -> None:
     closed = desk.take_event(ConnectionClosed)
     assert str(closed.error.condition) == "amqp:unauthorized-access"
     assert "Too many tokens" in closed.error.description
+    assert desk.gateway.closing
+
+
+def test_bad_tokens_behind_the_last_one_are_not_looked_at() -> None:
+    """Req: R-04. A thousand have room in one read."""
+    told = []
+
+    class Counting(Authority):
+        def authorize(self, token: str, audience: str, now_ms: int, token_type: str = "") -> Grant:
+            told.append(audience)
+            return super().authorize(token, audience, now_ms, token_type)
+
+    desk = Desk(mechanism="ANONYMOUS", authority=Counting(), limits=GatewayLimits(refusals_max=3))
+    cbs, _ = desk.pair("$cbs")
+    bad = section(0x73, [1]) + section(
+        0x74, {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": AUDIENCE}
+    )
+    for _ in range(50):
+        desk.client.send(desk.channel, cbs, b"tag", bad + section(0x77, "no token"))
+    desk.pump()
+    assert len(told) == 3
     assert desk.gateway.closing
 
 

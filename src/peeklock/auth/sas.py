@@ -70,8 +70,8 @@ class SasToken:
         """Tell, in constant time per form tried, whether `key` made the signature.
 
         The resource is tried as it stands, then as encoders would have written it before re-encoding. All
-        forms have to mean the same resource: a signed text that is encoded once more is nobody's spelling, and
-        would be read as a host with nothing below it.
+        forms have to mean the same resource: a signed text that is encoded once more is nobody's spelling,
+        and would be read as a host with nothing below it.
         """
         decoded = unquote_plus(self.raw_resource)
         upper = quote_plus(decoded)

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peeklock.auth import Authority, AuthorizationError, Grant, KeysUnavailable, TokenMalformed
+from peeklock.auth import (
+    Authority,
+    AuthorizationError,
+    Grant,
+    KeysUnavailable,
+    SignatureInvalid,
+    TokenMalformed,
+)
 from peeklock.broker.commands import LookUp
 from peeklock.broker.effects import Effect, EntityFound, Failed
 from peeklock.broker.errors import NotSupported
@@ -24,22 +31,35 @@ class TokenNode:
     """Serves put-token on one connection."""
 
     def __init__(
-        self, context: Context, authority: Authority, refused: Callable[[AuthorizationError, int], None]
+        self,
+        context: Context,
+        authority: Authority,
+        refused: Callable[[AuthorizationError, int], bool],
+        replaced: Callable[[int], None],
     ) -> None:
-        """`refused` (why, now_ms) is told of each token that is no good, once the client has its answer."""
+        """Serve tokens of this authority.
+
+        `refused` (why, now_ms) is told of each token that is no good, once the client has its answer, and
+        says whether further ones are looked at; `replaced` (now_ms) of each that took the place of one with
+        other rights.
+        """
         self._context = context
         self._authority = authority
         self._refused = refused
+        self._replaced = replaced
+        self._ended = False
 
     def serve(self, request: Request, now_ms: int) -> None:
         """Verify the token, then ask whether the entity is there: a missing one fails here already."""
+        if self._ended:
+            return  # it came in one read with what made us close
         try:
             grant, audience = self._verified(request, now_ms)
         except (AuthorizationError, NotSupported) as error:
             self._refuse(request, "$cbs", error, now_ms)
             # That our keys are not there is nothing to hold against the peer.
             if isinstance(error, AuthorizationError) and not isinstance(error, KeysUnavailable):
-                self._refused(error, now_ms)
+                self._ended = not self._refused(error, now_ms)
             return
         node = parse_node(audience)
         if not node.address.path:  # the whole namespace
@@ -68,11 +88,15 @@ class TokenNode:
 
     def _grant(self, request: Request, grant: Grant, now_ms: int) -> None:
         try:
-            self._context.claims.add(grant)
-        except TooManyGrants as error:
+            if not self._authority.upholds(grant):  # the key went while the entity was looked up
+                raise SignatureInvalid("InvalidSignature: The rule or its key is no longer valid.")
+            less = self._context.claims.add(grant)
+        except (SignatureInvalid, TooManyGrants) as error:
             self._refuse(request, "$cbs", error, now_ms)
             return
         respond_cbs(self._context, request, 202, "Accepted", now_ms)
+        if less:
+            self._replaced(now_ms)
 
     def _refuse(self, request: Request, entity: str, error: Exception, now_ms: int) -> None:
         refusal = self._context.reporter.report(error, entity, now_ms)

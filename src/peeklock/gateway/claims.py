@@ -22,16 +22,21 @@ class Claims:
         self.shown = False
         """Whether there has ever been a grant, also one that has run out."""
 
-    def add(self, grant: Grant) -> None:
+    def add(self, grant: Grant) -> bool:
         """Take a grant; one for the same audience is replaced (renewal).
+
+        Answers whether less may be held than before: the one that was replaced had other rights, or hung on
+        a rule of another path.
 
         Raises:
             TooManyGrants: for one audience more than `GRANTS_MAX`.
         """
-        if grant.path not in self._grants and len(self._grants) >= GRANTS_MAX:
+        old = self._grants.get(grant.path)
+        if old is None and len(self._grants) >= GRANTS_MAX:
             raise TooManyGrants(f"A connection may hold tokens for {GRANTS_MAX} audiences at most.")
         self._grants[grant.path] = grant
         self.shown = True
+        return old is not None and (old.rights, _rule_path(old)) != (grant.rights, _rule_path(grant))
 
     def allow(self, path: str | None, right: Right | None, now_ms: int) -> bool:
         """Tell whether a right (None: any right at all) is held for a path (None: for anything)."""
@@ -75,3 +80,7 @@ class Claims:
         for path in bad:
             del self._grants[path]
         return bool(bad)
+
+
+def _rule_path(grant: Grant) -> str | None:
+    return None if grant.proof is None else grant.proof.path

@@ -13,7 +13,14 @@ from typing import Any
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.errors import CONNECTION_FORCED, NOT_FOUND, AmqpError
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkAttached, SaslInit
-from peeklock.auth import Authority, AuthorizationError, KeyRefused, SignatureInvalid, TokenExpired
+from peeklock.auth import (
+    Authority,
+    AuthorizationError,
+    ClaimMissing,
+    KeyRefused,
+    SignatureInvalid,
+    TokenExpired,
+)
 from peeklock.broker.commands import Command, DropConnection
 from peeklock.broker.effects import (
     Claimed,
@@ -93,6 +100,8 @@ class Gateway:
         self._links = Links(self._context, self._answers)
         self._over = False
         self._stopping = False
+        self._expelled = False
+        """Nothing that this peer still sends is looked at: 50 bad tokens may come in one read."""
         self._on_event: Handlers = {
             **self._links.on_event,
             LinkAttached: self._on_attached,
@@ -127,7 +136,7 @@ class Gateway:
         while True:
             for event in connection.receive(data, now_ms):
                 handler = handlers.get(type(event))
-                if handler is not None:
+                if handler is not None and (not self._expelled or handler == self._on_closed):
                     handler(event, now_ms)
             if not connection.stalled or self._over:
                 return self.take_commands()
@@ -267,14 +276,23 @@ class Gateway:
             self._authority = authority
             self._authority_version = authority.version
 
-    def _on_token_refused(self, error: AuthorizationError, now_ms: int) -> None:
-        """End the connection of a peer that goes on with bad tokens: each costs as much as a send."""
+    def _on_token_refused(self, error: AuthorizationError, now_ms: int) -> bool:
+        """End the connection of a peer that goes on with bad tokens: each costs as much as a send.
+
+        Answers whether the peer may go on.
+        """
         self._refusals_left -= 1
         if self._bears_refusal() and self._refusals_left:
-            return
+            return True
         text = f"Too many tokens were refused, the last one because of: {error} Wait before you try again."
-        self._stopping = True
+        self._stopping = self._expelled = True
         self._connection.close(self._context.reporter.report(TooManyRefusals(text), "$cbs", now_ms))
+        return False
+
+    def _on_token_replaced(self, now_ms: int) -> None:
+        """Detach what only the token before allowed: with it goes what takes its links back later."""
+        less = ClaimMissing("Unauthorized access. The token was replaced by one with other rights.")
+        self._links.detach_unauthorized(less, now_ms)
 
     @property
     def _awaits_claim(self) -> bool:
@@ -302,7 +320,9 @@ class Gateway:
         self._hold_to(authority)
         if authority.anybody is not None:
             self._context.claims.add(authority.anybody)
-        self._links.nodes.tokens = TokenNode(self._context, authority, self._on_token_refused)
+        self._links.nodes.tokens = TokenNode(
+            self._context, authority, self._on_token_refused, self._on_token_replaced
+        )
 
     def _on_closed(self, event: ConnectionClosed, now_ms: int) -> None:
         self._context.reporter.finish()
