@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -85,6 +88,33 @@ def test_what_cannot_be_is_refused_and_changes_nothing(keys: KeyFile) -> None:
         keys.add(f"rule-{number}", SEND)
     with pytest.raises(KeysRefused, match="12 rules already"):
         keys.add("one-more", SEND)
+
+
+def test_changes_at_the_same_time_do_not_undo_each_other(tmp_path: Path) -> None:
+    """Req: R-04. A key that was revoked must not come back with somebody else's change."""
+    names = [f"rule{number}" for number in range(8)]
+    start = threading.Barrier(len(names))
+
+    def add(name: str) -> tuple[str, ...]:
+        start.wait()
+        return KeyFile(tmp_path).add(name, SEND).keys
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        added = dict(zip(names, pool.map(add, names), strict=True))
+    kept = {rule.name: rule.keys for rule in KeyFile(tmp_path).load()}
+    assert kept.items() >= added.items()
+    assert len(kept) == len(names) + 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change a file of another user")
+def test_what_root_changes_stays_the_file_of_the_folder_s_owner(tmp_path: Path) -> None:
+    """Req: R-04. Else the broker could not read its new keys, and would go on with the old ones."""
+    os.chown(tmp_path, 12345, 12346)
+    keys = KeyFile(tmp_path)
+    keys.add("sender", SEND)
+    keys.rotate("sender", revoke=True)
+    found = keys.path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12345, 12346, 0o600)
 
 
 def test_another_file_is_noticed(keys: KeyFile) -> None:

@@ -4,17 +4,21 @@ Owns: the file's form, its rights on disk, and the changes that an operator make
 uses the keys. Rules of single entities are the administration's.
 
 The file is changed by replacing it whole, so that a broker that reads it meanwhile sees the old or the new
-one; a running broker looks every second whether it is another file. Source of names and numbers: Learn
-"Service Bus access control with Shared Access Signatures" (12 rules, names of 1 to 256 characters).
+one; a running broker looks every second whether it is another file. Whoever changes it holds a lock on the
+folder from the reading on, so that no change, a revoked key for one, is undone by another. Source of names
+and numbers: Learn "Service Bus access control with Shared Access Signatures" (12 rules, names of 1 to 256
+characters).
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +62,10 @@ class KeyFile:
 
         Raises: KeysRefused.
         """
+        with self._alone():
+            return self._load_or_make()
+
+    def _load_or_make(self) -> list[SasRule]:
         if not self.path.exists():
             self._write([self._fresh(ROOT_RULE, ALL_RIGHTS)])
         return self.load()
@@ -101,12 +109,16 @@ class KeyFile:
         unknown = [right for right in rights if right.lower() not in known]
         if unknown:
             raise KeysRefused(f"{unknown[0]!r} is no right; these are: {_shown_rights()}")
-        rules = self.load_or_make()
+        with self._alone():
+            return self._add(name, [known[right.lower()] for right in rights])
+
+    def _add(self, name: str, rights: Sequence[Right]) -> SasRule:
+        rules = self._load_or_make()
         if any(rule.name.lower() == name.lower() for rule in rules):
             raise KeysRefused(f"there is a rule {name!r} already; names differ by more than their case")
         if len(rules) == RULES_MAX:
             raise KeysRefused(f"there are {RULES_MAX} rules already, which is the most: remove one first")
-        rule = self._fresh(name, implied(known[right.lower()] for right in rights))
+        rule = self._fresh(name, implied(rights))
         try:
             _check(rule)
         except ValueError as failure:
@@ -122,18 +134,35 @@ class KeyFile:
 
         Raises: KeysRefused.
         """
-        rules = self.load()
-        rule = _named(rules, name)
-        kept = self._key() if revoke else rule.primary_key
-        rotated = replace(rule, primary_key=self._key(), secondary_key=kept)
-        self._write([rotated if rule is other else other for other in rules])
+        with self._alone():
+            rules = self.load()
+            rule = _named(rules, name)
+            kept = self._key() if revoke else rule.primary_key
+            rotated = replace(rule, primary_key=self._key(), secondary_key=kept)
+            self._write([rotated if rule is other else other for other in rules])
         return rotated
 
     def remove(self, name: str) -> None:
         """Remove a rule. Raises: KeysRefused."""
-        rules = self.load()
-        rule = _named(rules, name)
-        self._write([other for other in rules if other is not rule])
+        with self._alone():
+            rules = self.load()
+            rule = _named(rules, name)
+            self._write([other for other in rules if other is not rule])
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold off others that would change the file at the same time. Raises: KeysRefused."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+        except OSError as failure:
+            raise KeysRefused(f"{self.path} cannot be written: {failure.strerror}") from failure
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def _identity(self) -> tuple[int, ...] | None:
         try:
@@ -163,10 +192,10 @@ class KeyFile:
         }
         new = self.path.with_suffix(".new")
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new.unlink(missing_ok=True)
             # Never anything but the owner's, also for an instant, whatever the umask is.
             with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                self._give_to_owner(file.fileno())
                 json.dump(told, file, indent=2)
                 file.write("\n")
                 file.flush()
@@ -179,6 +208,12 @@ class KeyFile:
                 os.close(folder)
         except OSError as failure:
             raise KeysRefused(f"{self.path} cannot be written: {failure.strerror}") from failure
+
+    def _give_to_owner(self, descriptor: int) -> None:
+        """Let a broker of another user read what root has changed, or it would go on with the old keys."""
+        if os.geteuid() == 0:
+            owner = self.path.parent.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def shown(rule: SasRule) -> list[str]:
