@@ -161,3 +161,16 @@ def test_an_open_authority_asks_for_nothing() -> None:
         assert grant.rights == set(Right)
         assert grant.covers("orders")
         assert authority.upholds(grant)
+
+
+def test_rules_that_are_set_on_a_path_are_that_entity_s() -> None:
+    """Req: R-04. Whatever they said of it themselves: what is granted by them is upheld there and nowhere
+    else."""
+    authority = Authority()
+    authority.set_rules("Orders", [SasRule("r", "key", rights=SEND)])
+    grant = authority.authorize(token("r", "key"), "sb://localhost/orders", NOW_MS)
+    assert authority.upholds(grant)
+    assert grant.covers("orders/$deadletterqueue")
+    assert not grant.covers("orders/other")
+    authority.set_rules("Orders", [SasRule("r", "another", rights=SEND)])
+    assert not authority.upholds(grant)

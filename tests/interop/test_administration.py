@@ -403,6 +403,9 @@ def test_an_entity_s_keys_hold_for_it_at_once(
     assert refusal("rotated") is ServiceBusAuthorizationError
     getattr(admin, f"update_{kind}")(made, authorization_rules=[])
     assert refusal("rotated") is ServiceBusAuthenticationError
+    logged = broker.log.read_text()
+    assert name in logged
+    assert not any(key in logged for key in (first, second, "rotated"))
 
 
 # Refusals

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from peeklock.auth.errors import KeyRefused, TokenTypeUnsupported
@@ -82,7 +83,7 @@ class Authority:
         path = normal_path(path)
         before = {name: self._rules[name].pop(path) for name in self._names.pop(path, ())}
         for rule in rules:
-            self._rules.setdefault(rule.name.lower(), {})[path] = rule
+            self._rules.setdefault(rule.name.lower(), {})[path] = replace(rule, path=path)
             self._names.setdefault(path, []).append(rule.name.lower())
         for name, old in before.items():
             now = self._rules[name].get(path)
