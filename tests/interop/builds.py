@@ -64,6 +64,8 @@ class Client:
         for module in self.modules:
             if not _is_there(module):
                 return f"{self.name}: the Python module {module} is not installed"
+        if fault := _fault(self.folder):
+            return f"{self.name}: {fault}"
         return ""
 
 
@@ -118,6 +120,17 @@ def _starts(command: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+@functools.cache
+def _fault(folder: Path) -> str:
+    """Give what a program's own check.sh says is missing; most programs have none."""
+    if not (folder / "check.sh").exists():
+        return ""
+    done = subprocess.run(
+        ["sh", "check.sh"], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    return "" if done.returncode == 0 else done.stdout.strip() or f"check.sh ended with {done.returncode}"
 
 
 @functools.cache
