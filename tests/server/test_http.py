@@ -329,6 +329,33 @@ def test_what_is_not_a_request_within_the_limits_is_refused_and_the_connection_e
     play(story)
 
 
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /q HTTP/1.1\r\nHost: a\r\nAuthorization : SECRET\r\n\r\n",
+        b"GET /q HTTP/1.1\r\nHost: a\r\nAuthorization: SECRET\0\r\n\r\n",
+        b"GET /q?token=SECRET \xff HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"PUT /q HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nSECRET\r\n",
+    ],
+)
+def test_a_refusal_quotes_nothing_that_may_be_secret(
+    request_bytes: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Req: R-04. No token and no key is ever in the log, however broken the request is."""
+
+    async def story(world: World, client: Connection) -> None:
+        client.writer.write(request_bytes)
+        status, _, body = await client.answer()
+        assert status == 400
+        assert b"SECRET" not in body
+        assert b"illegal" in body
+
+    with caplog.at_level(logging.INFO, "peeklock"):
+        play(story)
+    assert caplog.records
+    assert not any("SECRET" in str(vars(record)) for record in caplog.records)
+
+
 def test_as_many_headers_and_chunks_as_may_be_are_read_and_one_more_chunk_is_refused() -> None:
     """Req: R-05."""
 

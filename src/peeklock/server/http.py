@@ -176,7 +176,8 @@ class HttpProtocol(asyncio.Protocol):
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as failure:
-                self._refuse(failure.error_status_hint, str(failure))
+                # h11 quotes the line that it cannot read, which may hold a token.
+                self._refuse(failure.error_status_hint, str(failure).partition(": bytearray(")[0])
                 return
             match event:
                 case h11.Request():
