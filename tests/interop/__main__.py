@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -121,10 +122,11 @@ class Runner:
 
 def show(console: Console, runs: list[Run]) -> None:
     """Print the table of features and clients, and below it whatever is not simply `works`."""
-    table = Table(caption="✓ works  ≈ differs  · not offered by the client  ✗ failed", caption_justify="left")
-    table.add_column("feature")
+    key = "✓ works  ≈ differs  · not offered by the client  ✗ failed"
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), caption=key, caption_justify="left")
+    table.add_column("feature", no_wrap=True)
     for run in runs:
-        table.add_column(run.client.name, justify="center")
+        table.add_column(run.client.name, justify="center", overflow="fold")
     section = ""
     for feature in features().values():
         if feature.section != section:

@@ -196,7 +196,7 @@ def _build(client: Client, built: Path) -> None:
     if status != 0:
         how = f"did not end within {BUILD_S_MAX} s" if status is None else f"ended with status {status}"
         words = "\n".join(log.read_text(errors="replace").splitlines()[-FAILURE_LINES:])
-        raise BuildFailed(f"{client.name}: {script.relative_to(ROOT)} {how}; it said:\n{words}")
+        raise BuildFailed(f"{client.name}: {script} {how}; it said:\n{words}")
 
 
 def _checksum(folder: Path) -> str:

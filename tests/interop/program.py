@@ -64,7 +64,7 @@ class Program:
         self._client = client
         self._built = built
         self._broker = BrokerProcess(folder, ("--auth", "sas"))
-        self._log = folder / "program.log"
+        self.log = folder / "program.log"
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
@@ -90,7 +90,7 @@ class Program:
         """
         if self._process is None:
             self._start()
-        told = self._log.stat().st_size
+        told = self.log.stat().st_size
         try:
             outcome = self._ask(feature)
         except _Misbehaved as error:
@@ -125,7 +125,7 @@ class Program:
 
     def _start(self) -> None:
         self._lines = queue.SimpleQueue()
-        with self._log.open("a") as log:
+        with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 ["sh", str(self._client.folder / "run.sh"), str(self._built), *self._client.arguments],
                 cwd=self._client.folder,
@@ -171,7 +171,7 @@ class Program:
         try:
             line = self._lines.get(timeout=max(0.0, ends_at - time.monotonic()))
         except queue.Empty:
-            raise _Misbehaved(f"the program did not answer within {FEATURE_S_MAX:.0f} s") from None
+            raise _Misbehaved(f"the program did not answer within {FEATURE_S_MAX:g} s") from None
         if not line:
             assert self._process is not None
             raise _Misbehaved(f"the program ended with status {self._process.wait()}")
@@ -195,7 +195,7 @@ class Program:
         self._process = None
 
     def _words(self, told: int) -> str:
-        with self._log.open(errors="replace") as log:
+        with self.log.open(errors="replace") as log:
             log.seek(told)
             lines = log.read().splitlines()
         words = "".join(f"\n  {line}" for line in lines[-WORDS_MAX:])
