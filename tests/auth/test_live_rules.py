@@ -122,6 +122,24 @@ def test_many_entities_with_a_rule_of_one_name_are_told_apart() -> None:
         authority.authorize(token("worker", "key-777", "sb://localhost/"), "queue-778", NOW_MS)
 
 
+def test_a_key_shown_directly_is_looked_up_among_the_rules_of_now() -> None:
+    """Req: R-04."""
+    authority = Authority([SasRule("worker", "old", "kept", rights=SEND)])
+    authority.set_rules("orders", [SasRule("Worker", "own", rights=SEND)])
+    assert authority.authorize_key("WORKER", "old").path == ""
+    assert authority.authorize_key("worker", "own").path == "orders"
+    authority.set_rules("", [SasRule("worker", "new", "kept", rights=SEND)])
+    authority.set_rules("orders", [])
+    for gone in ("old", "own", ""):
+        with pytest.raises(KeyRefused):
+            authority.authorize_key("worker", gone)
+    assert authority.authorize_key("worker", "new").rights == SEND
+    assert authority.authorize_key("worker", "kept").rights == SEND
+    authority.set_rules("", [])
+    with pytest.raises(KeyRefused):
+        authority.authorize_key("worker", "kept")
+
+
 class _WebTokens:
     def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
         return Grant(SEND, "orders", now_ms + 1)
