@@ -49,6 +49,8 @@ class World:
         """What a WebSocket carries."""
         self.patience = 1000
         """Bad tokens that are borne."""
+        self.takes_origin: Callable[[str], bool] = lambda origin: True
+        """Whether pages of browsers may come."""
         self.refused: list[str] = []
         """The addresses that bad tokens came from."""
         self._numbers = itertools.count(1)
@@ -75,7 +77,14 @@ class World:
 
     def http(self) -> HttpProtocol:
         return HttpProtocol(
-            self.submit, self._admin, self.figures, now_ms, self.amqp, self._note, self.bears_refusal
+            self.submit,
+            self._admin,
+            self.figures,
+            now_ms,
+            self.amqp,
+            self._note,
+            self.bears_refusal,
+            self.takes_origin,
         )
 
     def bears_refusal(self, peer: str) -> bool:

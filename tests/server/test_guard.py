@@ -63,6 +63,30 @@ def test_off_lets_everybody_in_and_says_so() -> None:
     assert "whoever reaches" in guard.warning
 
 
+@pytest.mark.parametrize("modes", [frozenset(), frozenset({"off"})])
+def test_where_no_secret_is_asked_for_only_pages_of_this_machine_may_come(modes: frozenset[Any]) -> None:
+    """Req: R-04. Else any page that a developer opens could read and empty his queues."""
+    takes = Guard(modes, None, None).takes_origin
+    for own in ("http://localhost:3000", "https://app.localhost", "http://127.0.0.1", "http://[::1]:8080"):
+        assert takes(own), own
+    for other in (
+        "https://evil.example",
+        "http://localhost.evil.example:5300",
+        "http://localhost@evil.example",
+        "http://10.0.0.1",
+        "http://[::ffff",
+        "null",
+        "",
+        "http://localhost, http://evil.example",
+    ):
+        assert not takes(other), other
+
+
+def test_where_a_secret_is_asked_for_pages_of_any_machine_may_come(tmp_path: Path) -> None:
+    """Req: R-04. The JavaScript client works in browsers too."""
+    assert Guard(frozenset({"sas"}), tmp_path, None).takes_origin("https://shop.example.com")
+
+
 def test_it_follows_the_file_of_the_keys(tmp_path: Path, logged: list[tuple[str, Any]]) -> None:
     """Req: R-04."""
     guard = Guard(frozenset({"sas"}), tmp_path, None)

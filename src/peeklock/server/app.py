@@ -404,6 +404,7 @@ class Broker:
                 self._new_amqp,
                 note,
                 self._bears_refusal,
+                self._guard.takes_origin,
             )
 
         try:

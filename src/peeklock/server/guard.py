@@ -7,10 +7,11 @@ know: tokens, connections.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from peeklock.auth import Authority, OpenAuthority, Right, SasRule
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, WebTokens
@@ -51,10 +52,14 @@ class Guard:
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
         """What everybody has to be told of at the start; empty = nothing."""
+        self.takes_origin: Callable[[str], bool] = is_own_origin
+        """Tells whether a page of a browser, by its `Origin`, may come: where no secret is asked for, any
+        page that somebody on this machine opens could use the broker."""
         self.connection_string_key = ""
         """The part of a connection string that names a key, as far as it may be shown."""
         if authority is not None:
             self.authority = authority
+            self.takes_origin = _any_origin
         elif "off" in modes:
             self.authority = OpenAuthority()
             self.warning = "authorization is off: whoever reaches this broker may do everything"
@@ -67,6 +72,7 @@ class Guard:
             )
         else:
             self.authority = Authority(signatures="sas" in modes, web_tokens=web_tokens)
+            self.takes_origin = _any_origin
             if "sas" in modes:
                 assert data is not None
                 self._file = KeyFile(data)
@@ -126,3 +132,24 @@ def is_loopback(host: str) -> bool:
     except OSError:
         return False  # the listener will say what is wrong with it
     return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+def is_own_origin(origin: str) -> bool:
+    """Tell whether a page was loaded from this machine, by the `Origin` that its browser names.
+
+    Names are not looked up: whoever made the page may answer for them. Source: RFC 6454 7; RFC 6761 6.3.
+    """
+    try:
+        host = urlsplit(origin).hostname or ""
+    except ValueError:
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _any_origin(origin: str) -> bool:
+    return True

@@ -100,6 +100,7 @@ class HttpProtocol(asyncio.Protocol):
         amqp: Callable[[], asyncio.Protocol],
         note: Note,
         bears_refusal: Callable[[str], bool] = lambda _: True,
+        takes_origin: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """Make a protocol for one connection.
 
@@ -111,7 +112,9 @@ class HttpProtocol(asyncio.Protocol):
             amqp: makes the protocol that a WebSocket carries.
             note: takes the log lines that anybody can cause, and has to limit them.
             bears_refusal: told of each bad token by its peer's address; whether that one may go on.
+            takes_origin: whether a page of a browser, by its `Origin`, may ask for anything.
         """
+        self._takes_origin = takes_origin
         self._bears_refusal = bears_refusal
         self._submit = submit
         self._amqp = amqp
@@ -185,7 +188,7 @@ class HttpProtocol(asyncio.Protocol):
                     self._body.clear()
                     self._chunks = 0
                     self._enter(_Phase.BODY, BODY_S_MAX)
-                    refusal = _why_refused(event)
+                    refusal = _why_refused(event) or self._why_origin_refused(event)
                     if refusal is not None:
                         self._refuse(*refusal)
                         return
@@ -214,6 +217,12 @@ class HttpProtocol(asyncio.Protocol):
                     if self._phase is _Phase.IDLE and self._http.trailing_data[0]:
                         self._enter(_Phase.HEAD, HEAD_S_MAX)
                     return
+
+    def _why_origin_refused(self, request: h11.Request) -> tuple[int, str] | None:
+        origin = _headers(request).get("origin")
+        if origin is None or self._takes_origin(origin):
+            return None
+        return 403, "pages of other machines are not served where everybody has the key: use --auth sas"
 
     # Answering
 
