@@ -30,6 +30,7 @@ from peeklock.broker.effects import (
 )
 from peeklock.broker.errors import InvalidOperation, SessionLockLost
 from peeklock.broker.message import MessageState
+from peeklock.gateway.attach import SESSION_FILTER
 from peeklock.gateway.context import GatewayLimits
 from tests.gateway.playbook import CONNECTION_ID, TOKEN, Desk, ask, message_bytes, refused, view
 
@@ -267,3 +268,38 @@ def test_sessions_are_listed_from_an_int_on(desk: Desk, sender: int, skip: int, 
     ask(desk, sender, "get-message-sessions", body)
     refused(desk, 400, "com.microsoft:argument-out-of-range")
     assert desk.commands == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("peek-message", Peek),
+        ("receive-by-sequence-number", ReceiveDeferred),
+        ("update-disposition", UpdateDisposition),
+    ],
+)
+def test_a_request_is_about_the_session_of_the_receiver_that_it_names(
+    desk: Desk, sender: int, operation: str, kind: type[Peek]
+) -> None:
+    """Req: G-05. As the Go client asks; what the request itself says goes before. Source: wire contract
+    5.1."""
+
+    def asked(link: object, **changed: Any) -> str | None:
+        body = {key: value for key, value in SESSION_BODY.items() if key != "session-id"} | changed
+        ask(desk, sender, operation, body, associated_link_name=link)
+        return desk.take(kind).session_id
+
+    receiver, _ = desk.receiver(
+        name="mine", filter={SESSION_FILTER: None}, opened={"session_id": "held", "locked_until_ms": 1}
+    )
+    desk.receiver(name="without a session")
+    assert asked("mine") == "held"
+    assert asked("mine", **{"session-id": "other"}) == "other"
+    for stranger in ("without a session", "unknown", 5):
+        assert asked(stranger) is None
+    other, _ = desk.pair("invoices/$management")
+    ask(desk, other, operation, SESSION_BODY | {"session-id": None}, associated_link_name="mine")
+    assert desk.take(kind).session_id is None
+    desk.client.detach(desk.channel, receiver)
+    desk.pump()
+    assert asked("mine") is None

@@ -93,6 +93,8 @@ class Context:
     """Requests under way whose answers hold messages or a state."""
     unsent_reply_bytes: int = 0
     """Of replies on all links that wait for the client's credit."""
+    sessions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Path of the entity and id of the session that each open receiver with one holds, by the link's name."""
     receivers: int = 0
     """Receivers that are open: they share the output."""
     uncommitted_bytes: int = 0

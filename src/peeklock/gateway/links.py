@@ -240,6 +240,8 @@ class Links:
         self._pending.pop(link.number, None)
         link.forget()
         if isinstance(link, ReceiverLink):
+            if link.session_name is not None:
+                self._context.sessions.pop(link.session_name, None)
             if len(self._closed_receivers) >= _CLOSED_RECEIVERS_MAX:
                 del self._closed_receivers[next(iter(self._closed_receivers))]
             self._closed_receivers[link.number] = link
@@ -365,6 +367,8 @@ class Links:
         if effect.session_id is not None:
             source = accepted_source(event.source_raw, effect.session_id)
             properties = accepted_properties(effect.locked_until_ms)
+            self._context.sessions[event.name] = (link.node.address.path, effect.session_id)
+            link.session_name = event.name
         self._connection.accept_link(
             event.channel,
             event.handle,

@@ -156,10 +156,23 @@ def _read_renew(request: Request, context: Context, now_ms: int) -> Callable[[Re
     return lambda reply_to: RenewLocks(request.node.address, tokens, reply_to)
 
 
+def _session_id(request: Request, context: Context) -> str | None:
+    """Read which session a request is about: what it says, else that of the receiver it is associated with.
+
+    The Go client names the receiver alone. Source: wire contract 5.1.
+    """
+    session_id = fields.session_id(request.body)
+    name = request.properties.get("associated-link-name")
+    if session_id is None and isinstance(name, str):
+        path, held = context.sessions.get(name, ("", None))
+        return held if path == request.node.address.path else None
+    return session_id
+
+
 def _read_peek(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
     start = fields.integer(request.body, "from-sequence-number")
     count = fields.positive(request.body, "message-count")
-    session_id = fields.session_id(request.body)
+    session_id = _session_id(request, context)
     limits = context.limits
     return lambda reply_to: Peek(
         request.node.address,
@@ -191,7 +204,7 @@ def _read_cancel(request: Request, context: Context, now_ms: int) -> Callable[[R
 
 def _read_deferred(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
     numbers = fields.integers(request.body, "sequence-numbers")
-    session_id = fields.session_id(request.body)
+    session_id = _session_id(request, context)
     mode = ReceiveMode.PEEK_LOCK
     if request.body.get("receiver-settle-mode") is not None:
         if fields.integer(request.body, "receiver-settle-mode") == 0:
@@ -221,7 +234,7 @@ def _read_disposition(request: Request, context: Context, now_ms: int) -> Callab
     changed = {str(key): value for key, value in (properties or {}).items()}
     reason = fields.text(body, "deadletter-reason")
     description = fields.text(body, "deadletter-description")
-    session_id = fields.session_id(body)
+    session_id = _session_id(request, context)
     return lambda reply_to: UpdateDisposition(
         request.node.address, tokens, disposition, reply_to, reason, description, changed or None, session_id
     )

@@ -74,6 +74,7 @@ class ReceiverLink:
         "node",
         "number",
         "queue_id",
+        "session_name",
         "unsettled",
     )
 
@@ -96,6 +97,8 @@ class ReceiverLink:
         self.mode = mode
         self.unsettled = unsettled
         self.queue_id: int | None = None
+        self.session_name: str | None = None
+        """The link's name, if it holds a message session."""
         self._partitioned = False
         self._settled = mode is ReceiveMode.RECEIVE_AND_DELETE
         self._holds_session = False
