@@ -74,10 +74,12 @@ ALL = (
     ),
     # Clients mostly wait, so that more processes than cores pay.
     Step(
-        "official client", (*PYTEST, "-n", "8", "--dist", "worksteal", "-m", "interop and not clients"), 120
+        "official client",
+        (*PYTEST, "-n", "8", "--dist", "worksteal", "-m", "interop and not clients", *OFFICIAL),
+        120,
     ),
     Step("programs of every client", (PYTHON, "-m", "tests.interop", "--build-only"), 150),
-    Step("every client", (*PYTEST, "-n", "4", "--dist", "loadgroup", "-m", "clients"), 100),
+    Step("every client", (*PYTEST, "-m", "clients", "tests/interop/test_every_client.py"), 100),
     # Each process has one Spark session for all of its tests. One process leaves half of the cores idle: the
     # plan of a query takes longer than its tasks.
     Step("spark", (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "spark and not soak"), 120),

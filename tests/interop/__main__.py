@@ -8,27 +8,24 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from peeklock.demo.broker import BrokerFailed
 from tests.interop.builds import ROOT, BuildFailed, Client, build, clients, features, is_built
-from tests.interop.program import Outcome, Program
+from tests.interop.program import Outcome
 from tests.interop.results import read_versions, write_results
+from tests.interop.trials import Trials
 
 BUILDS_AT_ONCE = 2
 """Compilers keep a core each."""
-
-RUNS_AT_ONCE = 4
-"""Programs mostly wait, so that more than the cores pay. Our choice."""
 
 MARKS = {"works": "[green]✓", "differs": "[yellow]≈", "not offered": "[dim]·", "failed": "[red]✗"}
 
@@ -48,76 +45,66 @@ class Run:
         return bool(self.failure) or any(outcome.status == "failed" for outcome in self.outcomes.values())
 
 
-class Runner:
-    """Builds and runs clients side by side, and says what it does."""
+def build_all(console: Console, chosen: list[Client]) -> list[str]:
+    """Build the programs, those of one folder once; answer what failed."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._stopped = threading.Event()
-
-    def build(self, chosen: list[Client]) -> list[str]:
-        """Build the programs; answer what failed.
-
-        Clients of one folder are built once.
-        """
-        folders = {client.folder: client for client in chosen}
-        with ThreadPoolExecutor(BUILDS_AT_ONCE) as pool:
-            return [failure for failure in pool.map(self._build, folders.values()) if failure]
-
-    def _build(self, client: Client) -> str:
+    def build_one(client: Client) -> str:
         name = client.folder.name
         if is_built(client):
-            self._console.print(f"{name}: built before")
+            console.print(f"{name}: built before")
             return ""
-        self._console.print(f"{name}: building")
+        console.print(f"{name}: building")
         started = time.monotonic()
         try:
             build(client)
         except BuildFailed as error:
             return str(error)
-        self._console.print(f"{name}: built in {time.monotonic() - started:.0f} s")
+        console.print(f"{name}: built in {time.monotonic() - started:.0f} s")
         return ""
 
-    def run(self, chosen: list[Client]) -> list[Run]:
-        """Run the programs on every feature."""
-        runs = [Run(client) for client in chosen]
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with (
-            Progress(*columns, console=self._console, transient=True) as progress,
-            ThreadPoolExecutor(RUNS_AT_ONCE) as pool,
-        ):
-            try:
-                list(pool.map(lambda run: self._run(run, progress), runs))
-            except KeyboardInterrupt:
-                self._stopped.set()  # each thread ends its program after the feature it is at
-                raise
-        return runs
+    folders = {client.folder: client for client in chosen}
+    with ThreadPoolExecutor(BUILDS_AT_ONCE) as pool:
+        return [failure for failure in pool.map(build_one, folders.values()) if failure]
 
-    def _run(self, run: Run, progress: Progress) -> None:
-        name = run.client.name
-        started = time.monotonic()
-        task = progress.add_task(name, total=len(features()))
-        try:
-            built = build(run.client)
-            run.versions = read_versions(built)
-            with (
-                tempfile.TemporaryDirectory(prefix="peeklock-interop-") as folder,
-                Program(run.client, built, Path(folder)) as program,
-            ):
-                for feature in features():
-                    if self._stopped.is_set():
-                        return
-                    progress.update(task, description=f"{name}: {feature}")
-                    run.outcomes[feature] = program.try_feature(feature)
-                    progress.advance(task)
-        except (BuildFailed, BrokerFailed, OSError) as error:
-            run.failure = str(error)
-        counts = {
-            status: sum(outcome.status == status for outcome in run.outcomes.values()) for status in MARKS
-        }
-        told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-        self._console.print(f"{name}: {told or 'nothing was tried'}, in {time.monotonic() - started:.0f} s")
-        progress.remove_task(task)
+
+def run_all(console: Console, chosen: list[Client]) -> list[Run]:
+    """Run the programs on every feature, and tell how far they are."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    wanted = {client: list(features()) for client in chosen}
+    with (
+        Progress(*columns, console=console, transient=True) as progress,
+        tempfile.TemporaryDirectory(prefix="peeklock-interop-") as folder,
+        Trials(wanted, Path(folder)) as trials,
+    ):
+        bars = {client.name: progress.add_task(client.name, total=len(features())) for client in chosen}
+        for (name, _feature), future in trials.outcomes.items():
+            future.add_done_callback(partial(_advance, progress, bars[name]))
+        runs = []
+        for client in chosen:
+            run = Run(client)
+            for feature in features():
+                try:
+                    run.outcomes[feature] = trials.outcomes[client.name, feature].result()
+                except Exception as error:  # BuildFailed, BrokerFailed, a folder that cannot be written
+                    run.failure = str(error)
+                    break
+            else:
+                run.versions = read_versions(build(client))
+            _tell(console, run, trials.seconds.get(client.name))
+            runs.append(run)
+    return runs
+
+
+def _advance(progress: Progress, bar: TaskID, _done: Future[Outcome]) -> None:
+    progress.advance(bar)
+
+
+def _tell(console: Console, run: Run, seconds: float | None) -> None:
+    counts = {status: sum(one.status == status for one in run.outcomes.values()) for status in MARKS}
+    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    console.print(
+        f"{run.client.name}: {told or 'nothing was tried'}" + (f", in {seconds:.0f} s" if seconds else "")
+    )
 
 
 def show(console: Console, runs: list[Run]) -> None:
@@ -172,13 +159,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     console = Console()
     chosen = choose(console, options.clients)
-    runner = Runner(console)
-    failures = runner.build(chosen)
+    failures = build_all(console, chosen)
     for failure in failures:
         console.print(failure, markup=False, highlight=False, soft_wrap=True)
     if options.build_only or failures:
         return int(bool(failures))
-    runs = runner.run(chosen)
+    runs = run_all(console, chosen)
     show(console, runs)
     for run in runs:
         if run.failed:

@@ -1,65 +1,61 @@
 """Every client on every feature: what its program shows has to be what the page says.
 
-One test for each client and feature. The tests of a client share one program and one broker, so they belong
-into one process: with xdist give `--dist loadgroup`.
+One test for each client and feature. Clients are tried side by side, in threads, from the first test on, and
+each test waits for its own outcome. So give no `-n`: a process of xdist, which has a few of the tests, tries
+each of them alone.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from tests.interop.builds import BuildFailed, build, clients, features
-from tests.interop.program import Program
+from tests.interop.builds import clients, features
+from tests.interop.program import Outcome
 from tests.interop.results import read_results
+from tests.interop.trials import Trials
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Program]]:
-    """Give a client's program, built and started when first asked for; it ends when the next one is."""
-    current: dict[str, Program] = {}
-    unbuilt: dict[str, BuildFailed] = {}
-    with ExitStack() as stack:
+def outcome(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str, str], Outcome]]:
+    """Give what came of a feature with a client; all tests that were chosen are tried ahead."""
 
-        def give(name: str) -> Program:
-            client = clients()[name]
-            if client.missing:
-                pytest.skip(client.missing)
-            if name in unbuilt:
-                raise unbuilt[name]
-            if name not in current:
-                stack.close()
-                current.clear()
-                try:
-                    built = build(client)
-                except BuildFailed as error:
-                    unbuilt[name] = error
-                    raise
-                started = Program(client, built, tmp_path_factory.mktemp(name))
-                current[name] = stack.enter_context(started)
-            return current[name]
+    def try_alone(name: str, feature: str) -> Outcome:
+        with Trials({clients()[name]: [feature]}, tmp_path_factory.mktemp("alone")) as trials:
+            return trials.outcomes[name, feature].result()
 
-        yield give
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        yield try_alone
+        return
+    wanted: dict[str, list[str]] = {}
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.module is request.module:
+            wanted.setdefault(item.callspec.params["name"], []).append(item.callspec.params["feature"])
+    chosen = {clients()[name]: these for name, these in wanted.items() if not clients()[name].missing}
+    with Trials(chosen, tmp_path_factory.mktemp("clients")) as trials:
+        yield lambda name, feature: trials.outcomes[name, feature].result()
 
 
 @pytest.mark.clients
-@pytest.mark.timeout(900)  # the first test of a client builds its program
+@pytest.mark.timeout(900)  # the first test of a client waits for its build, and for its turn
 @pytest.mark.parametrize(
     ("name", "feature"),
-    [
-        pytest.param(name, feature, id=f"{name}-{feature}", marks=pytest.mark.xdist_group(name))
-        for name in clients()
-        for feature in features()
-    ],
+    [pytest.param(name, feature, id=f"{name}-{feature}") for name in clients() for feature in features()],
 )
-def test_the_client_does_as_the_page_says(program: Callable[[str], Program], name: str, feature: str) -> None:
+def test_the_client_does_as_the_page_says(
+    outcome: Callable[[str, str], Outcome], name: str, feature: str
+) -> None:
     """Req: T-03, T-11"""
-    outcome = program(name).try_feature(feature)
-    assert outcome.status != "failed", outcome.how
+    if missing := clients()[name].missing:
+        pytest.skip(missing)
+    found = outcome(name, feature)
+    assert found.status != "failed", found.how
     written = read_results(name).get(feature)
-    assert outcome == written, (
-        f"{name} {feature} came out as {outcome}; written down is {written or 'nothing'}: "
+    assert found == written, (
+        f"{name} {feature} came out as {found}; written down is {written or 'nothing'}: "
         f"run `./run interop {name}` and look at what it changes in tests/interop/results/{name}.json"
     )

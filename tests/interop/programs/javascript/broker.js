@@ -30,9 +30,10 @@ export async function closeAll() {
 export const admin = new ServiceBusAdministrationClient(env.PEEKLOCK_TLS);
 
 const run = randomBytes(3).toString("hex");
+let names = 0;
 
 export function newName(what) {
-  return `javascript-${what}-${run}-${randomBytes(2).toString("hex")}`;
+  return `javascript-${what}-${run}-${++names}`;
 }
 
 export async function newQueue(options = {}) {

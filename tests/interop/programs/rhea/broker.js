@@ -234,8 +234,9 @@ async function put(path, kind, settings) {
 }
 
 const run = randomBytes(3).toString("hex");
+let names = 0;
 
-export const newName = (what) => `rhea-${what}-${run}-${randomBytes(2).toString("hex")}`;
+export const newName = (what) => `rhea-${what}-${run}-${++names}`;
 export const newQueue = (settings = {}) => put(newName("queue"), "QueueDescription", settings);
 export const newTopic = () => put(newName("topic"), "TopicDescription", {});
 export const newSubscription = (topic, name) => put(`${topic}/Subscriptions/${name}`, "SubscriptionDescription", {});

@@ -1,0 +1,70 @@
+"""Clients tried on features, several clients side by side; whoever wants an outcome waits for it.
+
+Owns: which client runs when. Must not know: who asks, and what is made of the outcomes. A client's features
+are tried in the order given, by one program with one broker; clients begin in the order given, too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+from tests.interop.builds import Client, build
+from tests.interop.program import Outcome, Program
+
+CLIENTS_AT_ONCE = 7
+"""Programs mostly wait, so that more than the cores pay. Our choice."""
+
+
+class Trials:
+    """Runs clients' programs in threads from `with` on; its end stops them after the feature they are at."""
+
+    def __init__(self, wanted: Mapping[Client, Sequence[str]], folder: Path) -> None:
+        """`wanted`: features by client. `folder` gets a folder for each client, with data and logs."""
+        self.outcomes: dict[tuple[str, str], Future[Outcome]] = {
+            (client.name, feature): Future() for client, features in wanted.items() for feature in features
+        }
+        """By client and feature; an exception is what kept the client from running, BuildFailed for one."""
+        self.seconds: dict[str, float] = {}
+        """How long each client took that has ended."""
+        self._wanted = wanted
+        self._folder = folder
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(CLIENTS_AT_ONCE)
+
+    def __enter__(self) -> Trials:
+        for client, features in self._wanted.items():
+            self._pool.submit(self._try, client, features)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._pool.shutdown()
+
+    def _try(self, client: Client, features: Sequence[str]) -> None:
+        started = time.monotonic()
+        waiting = [self.outcomes[client.name, feature] for feature in features]
+        try:
+            folder = self._folder / client.name
+            folder.mkdir()
+            with Program(client, build(client), folder) as program:
+                for feature, future in zip(features, tuple(waiting), strict=True):
+                    if self._stopped.is_set():
+                        return
+                    outcome = program.try_feature(feature)
+                    if len(waiting) == 1:
+                        self.seconds[client.name] = time.monotonic() - started
+                    waiting.remove(future)
+                    future.set_result(outcome)
+        except Exception as error:  # whoever waits gets it
+            for future in waiting:
+                future.set_exception(error)
+        finally:
+            for future in waiting:
+                future.cancel()
