@@ -309,6 +309,16 @@ def test_the_store_is_its_owners_alone(broker: BrokerProcess) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_a_name_that_no_host_can_have_is_said_to_be_one(tmp_path: Path, host: str) -> None:
+    """Req: R-05."""
+    options = ("--auth=off", "--amqp-port=0", "--http-port=0")
+    done = run_serve(f"--data={tmp_path / 'd'}", f"--host={host}", *options)
+    assert done.returncode == 1
+    assert "no host can have this name" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_an_address_that_is_not_ours_is_said_to_be(tmp_path: Path) -> None:
     done = run_serve(f"--data={tmp_path / 'd'}", "--host=192.0.2.1", "--amqp-port=0", "--http-port=0")
     assert done.returncode == 1

@@ -129,7 +129,7 @@ def is_loopback(host: str) -> bool:
     """Tell whether only this machine can reach what listens on a host, a name or an address."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # the latter: a name that no host can have
         return False  # the listener will say what is wrong with it
     return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
 

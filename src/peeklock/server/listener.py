@@ -495,7 +495,10 @@ def _alert_record(code: int) -> bytes:
 
 def _listen(host: str, port: int) -> list[socket.socket]:
     """Open a socket on each address of a host that this machine has, all on one port. Raises: OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError as failure:
+        raise OSError("no host can have this name") from failure
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     opened: list[socket.socket] = []
     absent: OSError | None = None
