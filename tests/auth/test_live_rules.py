@@ -16,6 +16,7 @@ from peeklock.auth import (
     TokenTypeUnsupported,
     generate,
 )
+from peeklock.auth.rights import scopes, within
 
 NOW_MS = 1_700_000_000_000
 SEND = frozenset({Right.SEND})
@@ -120,6 +121,24 @@ def test_many_entities_with_a_rule_of_one_name_are_told_apart() -> None:
     assert authority.authorize_key("worker", "key-999").path == "queue-999"
     with pytest.raises(SignatureInvalid):
         authority.authorize(token("worker", "key-777", "sb://localhost/"), "queue-778", NOW_MS)
+
+
+def test_a_path_is_within_itself_and_what_it_lies_below() -> None:
+    assert list(scopes("a/b/c")) == ["a/b/c", "a/b", "a", ""]
+    assert list(scopes("")) == [""]
+    assert list(scopes("/a//b/")) == ["/a//b/", "/a//b", "/a/", "/a", ""]
+    for path in ("a/b/c", "/a//b/", "a"):
+        assert all(within(path, scope) for scope in scopes(path))
+
+
+def test_a_path_longer_than_any_there_is_costs_nothing() -> None:
+    """Req: R-05. One request with 16,000 slashes would stop the others for 40 ms."""
+    path = "a/" * 16_000
+    assert list(scopes(path)) == [""]
+    authority = Authority([SasRule("worker", "key", rights=SEND), SasRule("worker", "own", path="a")])
+    assert authority.authorize(token("worker", "key", "sb://localhost/"), path, NOW_MS).rights == SEND
+    with pytest.raises(SignatureInvalid):
+        authority.authorize(token("worker", "own", "sb://localhost/"), path, NOW_MS)
 
 
 def test_a_key_shown_directly_is_looked_up_among_the_rules_of_now() -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from peeklock.auth.errors import KeyRefused, TokenTypeUnsupported
-from peeklock.auth.rights import ALL_RIGHTS, Grant, Proof, SasRule, belongs, implied, normal_path
+from peeklock.auth.rights import ALL_RIGHTS, Grant, Proof, SasRule, belongs, implied, normal_path, scopes
 from peeklock.auth.sas import SasToken, check, is_sas, split_resource
 
 DEVELOPMENT_KEY_NAME = "RootManageSharedAccessKey"
@@ -163,13 +163,11 @@ class Authority:
     def _find(self, name: str, path: str) -> Iterator[SasRule]:
         """Give the rules of a name that hold on a path, those of the nearest entity first."""
         by_path = self._rules.get(name.lower())
-        entity = path
-        while by_path:
+        if by_path is None:
+            return
+        for entity in scopes(path):
             if entity in by_path and belongs(path, entity):
                 yield by_path[entity]
-            if not entity:
-                return
-            entity = entity.rpartition("/")[0]
 
 
 class OpenAuthority(Authority):

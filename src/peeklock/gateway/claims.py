@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peeklock.auth import ClaimMissing, Grant, Right
+from peeklock.auth.rights import scopes
 from peeklock.gateway.errors import TooManyGrants
 
 GRANTS_MAX = 1024
@@ -40,7 +41,10 @@ class Claims:
 
     def allow(self, path: str | None, right: Right | None, now_ms: int) -> bool:
         """Tell whether a right (None: any right at all) is held for a path (None: for anything)."""
-        for grant in self._grants.values():
+        near = self._grants.values() if path is None else map(self._grants.get, scopes(path))
+        for grant in near:
+            if grant is None:
+                continue
             held = bool(grant.rights) if right is None else right in grant.rights
             if held and (path is None or grant.covers(path)) and grant.valid_at(now_ms):
                 return True
