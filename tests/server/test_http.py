@@ -17,7 +17,7 @@ from peeklock.admin.api import BODY_BYTES_MAX
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, generate
 from peeklock.broker.commands import CreateEntity
 from peeklock.server import http
-from peeklock.server.http import CHUNKS_MAX, HEAD_BYTES_MAX, HEADERS_MAX
+from peeklock.server.http import CHUNKS_MAX, HEAD_BYTES_MAX, HEADERS_MAX, UNKNOWN_BODY_BYTES_MAX
 from peeklock.server.tls import server_context
 from tests.admin.serving import World, now_ms
 
@@ -421,6 +421,33 @@ def test_a_body_of_the_largest_size_is_read_and_one_byte_more_in_chunks_is_refus
         assert (await connection.answer())[0] == 413
         connection.writer.write(chunk)
         assert len(world.commands) == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_body_of_whoever_it_may_be_is_not_kept(chunked: bool) -> None:
+    """Req: R-04, R-05. The token is looked at first: bodies of nobody would fill the memory."""
+
+    async def story(world: World, client: Connection) -> None:
+        size = UNKNOWN_BODY_BYTES_MAX + 1
+        length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % BODY_BYTES_MAX
+        start = b"%x\r\n" % size if chunked else b""
+        client.writer.write(b"PUT /q HTTP/1.1\r\nHost: a\r\n" + length + b"\r\n\r\n" + start + b"x" * size)
+        status, headers, _ = await client.answer()
+        assert (status, headers["connection"]) == (401, "close")
+        assert world.refused == ["127.0.0.1"]
+        assert await client.ended() == b""
+
+    play(story)
+
+
+@pytest.mark.parametrize("path", ["/health", "/$servicebus/websocket"])
+def test_a_large_body_where_none_is_wanted_is_refused(path: str) -> None:
+    """Req: R-05."""
+
+    async def story(world: World, client: Connection) -> None:
+        assert (await client.ask("GET", path, b"x" * (UNKNOWN_BODY_BYTES_MAX + 1)))[0] == 413
 
     play(story)
 

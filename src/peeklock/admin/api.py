@@ -23,6 +23,7 @@ from peeklock.admin.markup import write_element
 from peeklock.admin.reading import BODY_BYTES_MAX
 from peeklock.admin.rule_requests import RuleRequests, list_rules
 from peeklock.auth.authority import Authority
+from peeklock.auth.errors import AuthorizationError
 from peeklock.broker.commands import ReplyTo
 from peeklock.broker.descriptions import EntityKind
 from peeklock.broker.errors import ArgumentInvalid
@@ -75,6 +76,15 @@ class Administration:
             return _route(exchange)
 
         return exchange.guarded(answer)
+
+    def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
+        """Answer a request that is refused for its token, before its body is there; None = it is not."""
+        exchange = Exchange(self._home, request, (0, 0, 0, 0), now_ms)
+        try:
+            exchange.authorize()
+        except AuthorizationError as failure:
+            return exchange.refusal(failure)
+        return None
 
 
 class _Resource(Protocol):

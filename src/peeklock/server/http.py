@@ -50,6 +50,10 @@ HEADERS_MAX = 100
 CHUNKS_MAX = 1000
 """Of one body. Our choice: each costs as much as a small request, and 1 MiB would have room for 170,000."""
 
+UNKNOWN_BODY_BYTES_MAX = 16 * 1024
+"""Of a body before its request's token is looked at. Our choice: most descriptions are smaller, and four
+thousand connections of whoever it may be hold 64 MiB by such bodies, not 4 GiB."""
+
 BODY_S_MAX = 30.0
 """From the end of the headers to the end of the body. Our choice: 1 MiB at 35 KiB/s."""
 
@@ -130,6 +134,8 @@ class HttpProtocol(asyncio.Protocol):
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._chunks = 0
+        self._vouched = False
+        """The token of the request has been looked at, because its body is large."""
         self._drained = asyncio.Event()
         self._drained.set()
         self._answering: asyncio.Task[None] | None = None
@@ -187,6 +193,7 @@ class HttpProtocol(asyncio.Protocol):
                     self._request = event
                     self._body.clear()
                     self._chunks = 0
+                    self._vouched = False
                     self._enter(_Phase.BODY, BODY_S_MAX)
                     refusal = _why_refused(event) or self._why_origin_refused(event)
                     if refusal is not None:
@@ -201,6 +208,10 @@ class HttpProtocol(asyncio.Protocol):
                     if self._chunks > CHUNKS_MAX:
                         self._refuse(413, f"the body has more than {CHUNKS_MAX} chunks")
                         return
+                    if len(self._body) > UNKNOWN_BODY_BYTES_MAX and not self._vouched:
+                        self._vouched = True
+                        if self._refused_unread():
+                            return
                 case h11.EndOfMessage():
                     assert self._request is not None
                     if self._upgraded(self._request):
@@ -217,6 +228,25 @@ class HttpProtocol(asyncio.Protocol):
                     if self._phase is _Phase.IDLE and self._http.trailing_data[0]:
                         self._enter(_Phase.HEAD, HEAD_S_MAX)
                     return
+
+    def _refused_unread(self) -> bool:
+        """Refuse a request with a large body if its token is no good; tell whether it was refused."""
+        request, transport = self._request, self._transport
+        assert request is not None
+        assert transport is not None
+        path, query = _path_and_query(request)
+        if path == "/health" or _is_websocket(path):
+            self._refuse(413, "no body is wanted here")
+            return True
+        head = AdminRequest(request.method.decode("latin-1").upper(), path, query, _headers(request))
+        refusal = self._administration.refusal(head, self._now_ms())
+        if refusal is None:
+            return False
+        if refusal.status == HTTPStatus.UNAUTHORIZED:
+            self._bears_refusal(self._peer_host())
+        self._send(replace(refusal, headers=(*refusal.headers, ("Connection", "close"))), None)
+        self._linger(transport)
+        return True
 
     def _why_origin_refused(self, request: h11.Request) -> tuple[int, str] | None:
         origin = _headers(request).get("origin")
@@ -329,9 +359,13 @@ class HttpProtocol(asyncio.Protocol):
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             text = json.dumps({"status": status, "reason": reason}).encode()
             self._send(Response(status, _JSON, text, (("Connection", "close"),)), None)
+        self._linger(self._transport)
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        self._body.clear()
         self._enter(_Phase.LINGER, LINGER_S)
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        if transport.can_write_eof():
+            transport.write_eof()
 
     def _note_refusal(self, status: int, reason: str) -> None:
         self._note("HTTP request refused", {"status": status, "reason": reason, "peer": self._peer()})
