@@ -61,3 +61,18 @@ def test_help_needs_no_python(bare_tree: Path) -> None:
     done = _run(bare_tree)
     assert done.returncode == 0
     assert "usage: ./run COMMAND" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "export", "keys", "ca"])
+def test_commands_of_the_broker_are_handed_on(bare_tree: Path, command: str) -> None:
+    assert f"\n  {command} " in _run(bare_tree, "help").stdout
+    programs = bare_tree / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, script in (("python", "exit 0"), ("peeklock", 'printf "%s\\n" "$@"')):
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    with (bare_tree / "pyproject.toml").open() as project:
+        sum_of_it = subprocess.run(["cksum"], stdin=project, capture_output=True, check=True).stdout
+    (programs.parent / ".installed-demo").write_bytes(sum_of_it)
+    done = _run(bare_tree, command, "list", "a folder")
+    assert done.stdout.splitlines() == [command, "list", "a folder"], done.stderr
