@@ -304,6 +304,28 @@ def test_what_is_wrong_with_the_authority_is_told_by_file_and_nothing_is_replace
     )
 
 
+@pytest.mark.parametrize("part", ["curve", "point"])
+@pytest.mark.parametrize("name", ["ca.pem", "certificate.pem"])
+def test_a_certificate_that_is_damaged_within_is_found_out_too(tmp_path: Path, name: str, part: str) -> None:
+    """Req: R-05. It can be read as PEM; what is wrong shows when its key is asked for."""
+    server_context(tmp_path)
+    file = tmp_path / "tls" / name
+    curve = b"\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07"
+    der = bytearray(
+        ssl.PEM_cert_to_DER_cert(file.read_text().partition("-----END")[0] + "-----END CERTIFICATE-----")
+    )
+    der[der.index(curve) + len(curve) + (-1 if part == "curve" else 10)] ^= 0x10
+    file.write_text(ssl.DER_cert_to_PEM_cert(bytes(der)))
+    damaged = file.read_bytes()
+    if name == "ca.pem":
+        with pytest.raises(ssl.SSLError, match=r"ca\.pem is not a PEM certificate"):
+            server_context(tmp_path)
+        assert file.read_bytes() == damaged
+    else:
+        server_context(tmp_path)
+        assert file.read_bytes() != damaged
+
+
 def test_two_who_make_an_authority_at_the_same_time_get_the_same(tmp_path: Path) -> None:
     """A broker that starts, and `peeklock ca` beside it."""
     now = datetime.datetime.now(datetime.UTC)

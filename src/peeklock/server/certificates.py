@@ -49,6 +49,9 @@ CA_RENEW_DAYS = 180
 _BACKDATED = datetime.timedelta(days=1)
 """For clients whose clocks are slow."""
 
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
+"""What `cryptography` raises for a file that is damaged."""
+
 _Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
@@ -127,7 +130,8 @@ def _keep_authority(folder: Path, now: datetime.datetime) -> Authority:
         return made
     try:
         certificate = x509.load_pem_x509_certificate(ca.read_bytes())
-    except ValueError as failure:
+        _read_through(certificate)
+    except _UNREADABLE as failure:
         raise _damaged(ca, "is not a PEM certificate") from failure
     if not _is_authority(certificate):
         raise _damaged(ca, "is not the certificate of an authority")
@@ -177,6 +181,11 @@ def _certify_authority(key: _Key, now: datetime.datetime) -> x509.Certificate:
         .add_extension(identifier, critical=False)
         .sign(key, hashes.SHA256())
     )
+
+
+def _read_through(certificate: x509.Certificate) -> None:
+    """Read those parts that are read when they are asked for. Raises: _UNREADABLE."""
+    _ = certificate.subject, certificate.issuer, certificate.extensions, certificate.public_key()
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
@@ -229,8 +238,9 @@ def _why_anew(
     try:
         leaf, *above = x509.load_pem_x509_certificates(certificate.read_bytes())
         private = load_pem_private_key(key.read_bytes(), None)
+        _read_through(leaf)
         alternatives = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound):
+    except (*_UNREADABLE, x509.ExtensionNotFound):
         return "the old one was damaged"
     if leaf.issuer == leaf.subject:
         return "the old one was self-signed, by an older release"
