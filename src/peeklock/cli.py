@@ -493,6 +493,10 @@ def keys() -> None:
 def list_keys(folder: Path) -> None:
     """Show each rule with its rights and its keys, as a connection string has them."""
     _with_keys(folder, lambda file: file.load())
+    click.echo(
+        "A connection string is Endpoint=sb://HOST:PORT; and behind it one of the SharedAccessKeyName=... "
+        "texts above; a client that comes without TLS needs ;UseDevelopmentEmulator=true; at the end too."
+    )
 
 
 @keys.command("add")
@@ -527,7 +531,20 @@ def rotate_key(folder: Path, name: str, revoke: bool) -> None:
 @_RULE_NAME
 def remove_key(folder: Path, name: str) -> None:
     """Remove a rule; clients that came by it are detached."""
-    _with_keys(folder, lambda file: file.remove(name))
+
+    def remove(file: KeyFile) -> None:
+        from peeklock.auth import Right
+
+        removed, left = file.remove(name)
+        click.echo(f"removed {removed.name}")
+        if Right.MANAGE in removed.rights and not any(Right.MANAGE in rule.rights for rule in left):
+            click.echo(
+                "peeklock: no rule with Manage is left: administration is possible by web tokens "
+                "(--auth jwt) and by entities' own rules only, until `peeklock keys add` makes one",
+                err=True,
+            )
+
+    _with_keys(folder, remove)
 
 
 def _with_keys(folder: Path, do: Callable[[KeyFile], Iterable[Any] | None]) -> None:

@@ -68,7 +68,7 @@ def test_where_no_secret_is_asked_for_only_pages_of_this_machine_may_come(modes:
     """Req: R-04. Else any page that a developer opens could read and empty his queues."""
     takes = Guard(modes, None, None).takes_origin
     for own in ("http://localhost:3000", "https://app.localhost", "http://127.0.0.1", "http://[::1]:8080"):
-        assert takes(own), own
+        assert takes(own, "localhost"), own
     for other in (
         "https://evil.example",
         "http://localhost.evil.example:5300",
@@ -79,17 +79,27 @@ def test_where_no_secret_is_asked_for_only_pages_of_this_machine_may_come(modes:
         "",
         "http://localhost, http://evil.example",
     ):
-        assert not takes(other), other
+        assert not takes(other, "localhost:5300"), other
 
 
 def test_where_a_secret_is_asked_for_pages_of_any_machine_may_come(tmp_path: Path) -> None:
     """Req: R-04. The JavaScript client works in browsers too."""
-    assert Guard(frozenset({"sas"}), tmp_path, None).takes_origin("https://shop.example.com")
+    assert Guard(frozenset({"sas"}), tmp_path, None).takes_origin("https://shop.example.com", "localhost")
+
+
+def test_a_client_that_says_the_broker_s_address_is_its_origin_may_come_where_all_may() -> None:
+    """Req: R-04. The Python client does. In development mode a name may have been made to mean this machine."""
+    for modes, expected in ((frozenset({"off"}), True), (frozenset[Any](), False)):
+        takes = Guard(modes, None, None).takes_origin
+        assert takes("https://Broker.lan:5671", "broker.lan:5671") is expected
+        assert takes("http://localhost:5300", "localhost:5300")
+        assert not takes("https://evil.example", "broker.lan:5671")
 
 
 def test_it_follows_the_file_of_the_keys(tmp_path: Path, logged: list[tuple[str, Any]]) -> None:
     """Req: R-04."""
     guard = Guard(frozenset({"sas"}), tmp_path, None)
+    logged.clear()
     file = KeyFile(tmp_path)
     (root,) = file.load()
     guard.tick(NOW)
@@ -111,6 +121,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once(
 ) -> None:
     """Req: R-04."""
     guard = Guard(frozenset({"sas"}), tmp_path, None)
+    logged.clear()
     file = KeyFile(tmp_path)
     (root,) = file.load()
     if bad is None:

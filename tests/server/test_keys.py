@@ -62,6 +62,7 @@ def test_a_rotation_keeps_the_old_key_once(keys: KeyFile) -> None:
 
 def test_rules_are_added_and_removed(keys: KeyFile) -> None:
     """Req: R-04."""
+    keys.load_or_make()
     sender = keys.add("sender", SEND)
     assert [rule.name for rule in keys.load()] == ["RootManageSharedAccessKey", "sender"]
     assert sender.rights == {Right.SEND}
@@ -70,6 +71,7 @@ def test_rules_are_added_and_removed(keys: KeyFile) -> None:
 
 
 def test_what_cannot_be_is_refused_and_changes_nothing(keys: KeyFile) -> None:
+    keys.load_or_make()
     keys.add("sender", SEND)
     before = keys.path.read_bytes()
     with pytest.raises(KeysRefused, match="already"):
@@ -94,6 +96,7 @@ def test_changes_at_the_same_time_do_not_undo_each_other(tmp_path: Path) -> None
     """Req: R-04. A key that was revoked must not come back with somebody else's change."""
     names = [f"rule{number}" for number in range(8)]
     start = threading.Barrier(len(names))
+    KeyFile(tmp_path).load_or_make()
 
     def add(name: str) -> tuple[str, ...]:
         start.wait()
@@ -111,6 +114,7 @@ def test_what_root_changes_stays_the_file_of_the_folder_s_owner(tmp_path: Path) 
     """Req: R-04. Else the broker could not read its new keys, and would go on with the old ones."""
     os.chown(tmp_path, 12345, 12346)
     keys = KeyFile(tmp_path)
+    keys.load_or_make()
     keys.add("sender", SEND)
     keys.rotate("sender", revoke=True)
     found = keys.path.stat()
@@ -176,6 +180,11 @@ def test_the_commands(tmp_path: Path) -> None:
     missing = run.invoke(main, ["keys", "list", folder])
     assert missing.exit_code == 1
     assert "--auth sas" in missing.output
+    absent = run.invoke(main, ["keys", "add", folder, "worker", "--rights", "Send,Listen"])
+    assert absent.exit_code == 1
+    assert "--auth sas" in absent.output
+    assert list(tmp_path.iterdir()) == [], "a rule with all rights that nobody asked for"
+    KeyFile(tmp_path).load_or_make()
     added = run.invoke(main, ["keys", "add", folder, "worker", "--rights", "Send,Listen"])
     assert added.exit_code == 0, added.output
     rules = {rule.name: rule for rule in KeyFile(tmp_path).load()}
@@ -185,16 +194,38 @@ def test_the_commands(tmp_path: Path) -> None:
         assert rule.name in listed
         for key in rule.keys:
             assert key in listed
+    assert "Endpoint=sb://HOST:PORT;" in listed.splitlines()[-1]
     rotated = run.invoke(main, ["keys", "rotate", folder, "worker"])
     secondary = f"secondary  SharedAccessKeyName=worker;SharedAccessKey={rules['worker'].primary_key}"
     assert secondary in rotated.output
     assert KeyFile(tmp_path).load()[1].secondary_key == rules["worker"].primary_key
     assert run.invoke(main, ["keys", "rotate", folder, "worker", "--revoke"]).exit_code == 0
     assert rules["worker"].primary_key not in KeyFile(tmp_path).load()[1].keys
-    assert run.invoke(main, ["keys", "remove", folder, "worker"]).exit_code == 0
+    removed = run.invoke(main, ["keys", "remove", folder, "WORKER"])
+    assert (removed.exit_code, removed.output) == (0, "removed worker\n")
     refused = run.invoke(main, ["keys", "remove", folder, "worker"])
     assert refused.exit_code == 1
     assert "there are: RootManageSharedAccessKey" in refused.output
     wrong = run.invoke(main, ["keys", "add", folder, "other", "--rights", "Write"])
     assert wrong.exit_code == 1
     assert "'Write' is no right; these are: Send, Listen, Manage" in wrong.output
+
+
+def test_the_last_rule_that_may_administer_goes_with_a_word(tmp_path: Path) -> None:
+    run = CliRunner()
+    KeyFile(tmp_path).load_or_make()
+    gone = run.invoke(main, ["keys", "remove", str(tmp_path), "RootManageSharedAccessKey"])
+    assert gone.exit_code == 0
+    assert gone.stdout == "removed RootManageSharedAccessKey\n"
+    assert "no rule with Manage is left" in gone.stderr
+    assert KeyFile(tmp_path).load() == []
+
+
+def test_keys_that_are_made_are_told_and_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Req: R-04. Also after the file was lost: clients have other keys then."""
+    (rule,) = KeyFile(tmp_path).load_or_make()
+    (made,) = caplog.records
+    assert (made.levelname, made.message) == ("WARNING", "keys made")
+    assert not any(key in str(vars(made)) for key in rule.keys)
+    KeyFile(tmp_path).load_or_make()
+    assert len(caplog.records) == 1

@@ -25,6 +25,7 @@ from typing import Any
 
 from peeklock.auth import ALL_RIGHTS, Right, SasRule
 from peeklock.auth.rights import implied
+from peeklock.server import log
 
 FILE = "keys.json"
 ROOT_RULE = "RootManageSharedAccessKey"
@@ -63,12 +64,18 @@ class KeyFile:
         Raises: KeysRefused.
         """
         with self._alone():
-            return self._load_or_make()
-
-    def _load_or_make(self) -> list[SasRule]:
-        if not self.path.exists():
-            self._write([self._fresh(ROOT_RULE, ALL_RIGHTS)])
-        return self.load()
+            if not self.path.exists():
+                self._write([self._fresh(ROOT_RULE, ALL_RIGHTS)])
+                # Where there were keys before, no client has the right one any more.
+                log.warning(
+                    "keys made",
+                    {
+                        "file": str(self.path),
+                        "rules": [ROOT_RULE],
+                        "do": f"`peeklock keys list {self.path.parent}` shows what clients need",
+                    },
+                )
+            return self.load()
 
     def load(self) -> list[SasRule]:
         """Read the rules. Raises: KeysRefused."""
@@ -84,7 +91,7 @@ class KeyFile:
                 raw = file.read(FILE_BYTES_MAX + 1)
         except FileNotFoundError:
             raise KeysRefused(
-                f"{self.path} is missing; `peeklock serve --auth sas` makes it at its start"
+                f"{self.path} is missing; start the broker once with --auth sas, which makes it"
             ) from None
         except OSError as failure:
             raise KeysRefused(f"{self.path} cannot be read: {failure.strerror}") from failure
@@ -113,7 +120,7 @@ class KeyFile:
             return self._add(name, [known[right.lower()] for right in rights])
 
     def _add(self, name: str, rights: Sequence[Right]) -> SasRule:
-        rules = self._load_or_make()
+        rules = self.load()
         if any(rule.name.lower() == name.lower() for rule in rules):
             raise KeysRefused(f"there is a rule {name!r} already; names differ by more than their case")
         if len(rules) == RULES_MAX:
@@ -142,12 +149,14 @@ class KeyFile:
             self._write([rotated if rule is other else other for other in rules])
         return rotated
 
-    def remove(self, name: str) -> None:
-        """Remove a rule. Raises: KeysRefused."""
+    def remove(self, name: str) -> tuple[SasRule, list[SasRule]]:
+        """Remove a rule; answer it, and those that are left. Raises: KeysRefused."""
         with self._alone():
             rules = self.load()
             rule = _named(rules, name)
-            self._write([other for other in rules if other is not rule])
+            left = [other for other in rules if other is not rule]
+            self._write(left)
+        return rule, left
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
