@@ -130,6 +130,7 @@ GOOD = 'issuer = "https://id.example.com"\n'
         (GOOD + 'keys = "."', "it cannot be read"),
         (GOOD + 'keys = "a\\u0000b"', "it cannot be read"),
         (GOOD + 'keys = "garbage"', "garbage: it is no JSON object"),
+        (GOOD + 'keys = "ssh"', "give a JWKS document, or PEM public keys (-----BEGIN PUBLIC KEY-----)"),
         (GOOD + 'keys = "empty"', "empty: there is no key"),
         (GOOD + 'keys = "secret"', "secret: key 1 ('k'): it is a shared secret"),
         (GOOD + 'keys = "private"', "private: it holds a private key"),
@@ -146,6 +147,7 @@ def test_a_wrong_file_is_refused_with_what_to_do(
     file = write(
         text,
         garbage=b"\x00\xff",
+        ssh=b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 me@example.com",
         empty=b'{"keys": []}',
         secret=b'{"keys": [{"kty": "oct", "k": "AAAA", "kid": "k"}]}',
         private=private,

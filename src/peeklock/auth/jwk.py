@@ -41,6 +41,8 @@ KEY_ID_LENGTH_MAX = 256
 """Characters. Our choice: they are digests or short names."""
 TEXT_SHOWN_MAX = 40
 
+TAKEN = "give a JWKS document, or PEM public keys (-----BEGIN PUBLIC KEY-----) one after another"
+
 PublicKey: TypeAlias = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey
 
 
@@ -76,7 +78,10 @@ def read_keys(text: bytes) -> KeySet:
     """
     if b"-----BEGIN" in text:
         return _read_pem(text)
-    return read_jwks(text)
+    try:
+        return read_jwks(text)
+    except KeysInvalid as failure:
+        raise KeysInvalid(f"{failure}; {TAKEN}") from failure
 
 
 def read_jwks(text: bytes) -> KeySet:

@@ -163,7 +163,8 @@ class JwtVerifier:
         if not roles:
             raise ClaimMissing(
                 "Unauthorized access. The token has no role that is known here in its claim "
-                f"'{self._settings.roles_claim}'."
+                f"'{self._settings.roles_claim}'. Known are the roles of the table [roles] in the "
+                "broker's --jwt file, and without that table Azure's."
             )
         return {one.right for rights in roles for one in rights if within(path, one.path)}
 
