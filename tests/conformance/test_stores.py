@@ -31,6 +31,7 @@ from peeklock.broker.changes import (
 )
 from peeklock.broker.descriptions import (
     DEFAULT_RULE_NAME,
+    AuthorizationRule,
     Description,
     EntityStatus,
     QueueDescription,
@@ -105,6 +106,12 @@ async def frame_numbers(store: Store) -> list[int]:
 
 def entity(entity_id: int, name: str, **settings: Any) -> EntityStored:
     return EntityStored(entity_id, QueueDescription(name, **settings), 1000, 2000)
+
+
+AUTHORIZATION_RULES = (
+    AuthorizationRule("Wörker", ("Listen", "Send"), 'a "key"', "ünother", 1000, 2000),
+    AuthorizationRule("root", ("Manage", "Send", "Listen"), "a", "b"),
+)
 
 
 @run
@@ -223,6 +230,7 @@ async def test_entities_are_kept_with_all_their_settings(medium: Medium) -> None
         enable_partitioning=True,
         enable_express=True,
         max_message_size_kb=2048,
+        authorization_rules=AUTHORIZATION_RULES,
     )
     standard = asdict(QueueDescription(""))
     assert all(standard[name] != value for name, value in asdict(changed.description).items())
@@ -253,6 +261,7 @@ async def test_topics_and_subscriptions_are_kept_with_all_their_settings(medium:
         enable_express=True,
         support_ordering=False,
         max_message_size_kb=2048,
+        authorization_rules=AUTHORIZATION_RULES,
     )
     subscription = SubscriptionDescription(
         "évents/All",
