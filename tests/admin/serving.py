@@ -49,7 +49,7 @@ class World:
         """What a WebSocket carries."""
         self.patience = 1000
         """Bad tokens that are borne."""
-        self.takes_origin: Callable[[str], bool] = lambda origin: True
+        self.takes_origin: Callable[[str, str], bool] = lambda origin, host: True
         """Whether pages of browsers may come."""
         self.refused: list[str] = []
         """The addresses that bad tokens came from."""

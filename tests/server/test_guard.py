@@ -88,7 +88,7 @@ def test_where_a_secret_is_asked_for_pages_of_any_machine_may_come(tmp_path: Pat
 
 
 def test_a_client_that_says_the_broker_s_address_is_its_origin_may_come_where_all_may() -> None:
-    """Req: R-04. The Python client does. In development mode a name may have been made to mean this machine."""
+    """Req: R-04. The Python client does. A development broker has no other names."""
     for modes, expected in ((frozenset({"off"}), True), (frozenset[Any](), False)):
         takes = Guard(modes, None, None).takes_origin
         assert takes("https://Broker.lan:5671", "broker.lan:5671") is expected

@@ -334,12 +334,12 @@ def test_a_page_of_another_machine_is_refused_where_no_secret_is_asked_for(path:
     """Req: R-04. Browsers let any page open a WebSocket to any port of its user's machine."""
 
     async def story(world: World, client: Connection) -> None:
-        world.takes_origin = lambda origin: origin == "http://localhost"
+        world.takes_origin = lambda origin, host: (origin, host) == ("http://localhost", "localhost")
         http = (await client.ask("GET", path, None, "Origin: http://localhost"))[0]
         assert http != 403
 
     async def other(world: World, client: Connection) -> None:
-        world.takes_origin = lambda origin: origin == "http://localhost"
+        world.takes_origin = lambda origin, host: (origin, host) == ("http://localhost", "localhost")
         status, _, body = await client.ask("GET", path, None, "Origin: https://evil.example")
         assert status == 403
         assert b"--auth sas" in body

@@ -52,9 +52,9 @@ class Guard:
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
         """What everybody has to be told of at the start; empty = nothing."""
-        self.takes_origin: Callable[[str], bool] = is_own_origin
-        """Tells whether a page of a browser, by its `Origin`, may come: where no secret is asked for, any
-        page that somebody on this machine opens could use the broker."""
+        self.takes_origin: Callable[[str, str], bool] = lambda origin, _: is_own_origin(origin)
+        """Tells whether a page of a browser may come, by its `Origin` and the `Host` that it asks: where no
+        secret is asked for, any page that somebody on this machine opens could use the broker."""
         self.connection_string_key = ""
         """The part of a connection string that names a key, as far as it may be shown."""
         if authority is not None:
@@ -62,6 +62,8 @@ class Guard:
             self.takes_origin = _any_origin
         elif "off" in modes:
             self.authority = OpenAuthority()
+            # The Python client sends the address of the broker as its origin, which may be any.
+            self.takes_origin = lambda origin, host: is_own_origin(origin) or _host_of(origin) == host.lower()
             self.warning = "authorization is off: whoever reaches this broker may do everything"
             self.connection_string_key = f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey=any;"
         elif not modes:
@@ -151,5 +153,9 @@ def is_own_origin(origin: str) -> bool:
         return False
 
 
-def _any_origin(origin: str) -> bool:
+def _host_of(origin: str) -> str:
+    return origin.partition("://")[2].lower()
+
+
+def _any_origin(origin: str, host: str) -> bool:
     return True

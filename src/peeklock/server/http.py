@@ -104,7 +104,7 @@ class HttpProtocol(asyncio.Protocol):
         amqp: Callable[[], asyncio.Protocol],
         note: Note,
         bears_refusal: Callable[[str], bool] = lambda _: True,
-        takes_origin: Callable[[str], bool] = lambda _: True,
+        takes_origin: Callable[[str, str], bool] = lambda origin, host: True,
     ) -> None:
         """Make a protocol for one connection.
 
@@ -116,7 +116,7 @@ class HttpProtocol(asyncio.Protocol):
             amqp: makes the protocol that a WebSocket carries.
             note: takes the log lines that anybody can cause, and has to limit them.
             bears_refusal: told of each bad token by its peer's address; whether that one may go on.
-            takes_origin: whether a page of a browser, by its `Origin`, may ask for anything.
+            takes_origin: whether a page of a browser, by its `Origin` and `Host`, may ask for anything.
         """
         self._takes_origin = takes_origin
         self._bears_refusal = bears_refusal
@@ -249,8 +249,9 @@ class HttpProtocol(asyncio.Protocol):
         return True
 
     def _why_origin_refused(self, request: h11.Request) -> tuple[int, str] | None:
-        origin = _headers(request).get("origin")
-        if origin is None or self._takes_origin(origin):
+        headers = _headers(request)
+        origin = headers.get("origin")
+        if origin is None or self._takes_origin(origin, headers.get("host", "")):
             return None
         return 403, "pages of other machines are not served where everybody has the key: use --auth sas"
 
