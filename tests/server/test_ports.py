@@ -16,7 +16,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -177,6 +177,19 @@ def test_names_given_are_in_the_certificate(tmp_path: Path) -> None:
                 context.wrap_socket(plain, server_hostname=name).close()
 
 
+def test_other_machines_are_met_with_a_certificate_for_this_one_s_addresses(tmp_path: Path) -> None:
+    """Req: R-04. The log and `peeklock ca` say for which names it is good."""
+    address = _other_address()
+    with BrokerProcess(tmp_path, ["--host=0.0.0.0", "--auth=sas"]) as broker:
+        context = ssl.create_default_context(cafile=str(broker.authority()))
+        with socket.create_connection((address, broker.amqp_port), timeout=10) as plain:
+            context.wrap_socket(plain, server_hostname=address).close()
+        (line,) = until(lambda: lines(broker, "the certificate is good for these names alone"))
+        assert {"localhost", address} <= set(line["names"])
+        assert "--tls-name" in line["do"]
+        assert f", {address}" in peeklock("ca", broker.data).stdout.split("Python")[0]
+
+
 @pytest.mark.parametrize("name", ["", "a b", "-a", "bücher.example", "a..b", "*", "a.*.b", "x" * 64])
 def test_what_is_no_name_is_refused_at_the_start(tmp_path: Path, name: str) -> None:
     done = peeklock("serve", "--data", tmp_path / "data", "--tls-name", name)
@@ -284,6 +297,15 @@ def test_strangers_who_break_off_anywhere_are_no_defect_of_ours(broker: BrokerPr
         sock.close()
     assert health(broker.http_port, broker.authority())["status"] == "ok"
     assert lines(broker, "defect") == []
+
+
+def until(found: Callable[[], list[Any]]) -> list[Any]:
+    """Wait for log lines that come soon after the start."""
+    give_up_at = time.monotonic() + 10
+    while not (lines_found := found()):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)
+    return lines_found
 
 
 def _client_hello() -> bytes:

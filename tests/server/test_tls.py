@@ -35,7 +35,7 @@ from peeklock.server.certificates import (
     keep_authority,
     make_pair,
 )
-from peeklock.server.tls import KEEP_S, TlsFiles, host_names, server_context
+from peeklock.server.tls import KEEP_S, TlsFiles, host_names, own_addresses, server_context
 
 DAY_S = 86_400.0
 NOW_S = 1_760_000_000.0
@@ -111,6 +111,20 @@ def test_only_a_full_name_is_taken_for_one(
     monkeypatch.setattr(socket, "gethostname", lambda: "somewhere")
     monkeypatch.setattr(socket, "getfqdn", lambda name: told)
     assert host_names()[4:] == named
+
+
+def test_the_addresses_of_this_machine_are_found_without_a_name_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "nobody knows")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert not {"127.0.0.1", "::1", "0.0.0.0", "::"} & set(own_addresses())
+    found = [(socket.AF_INET, 1, 0, "", (address, 0)) for address in ("127.0.1.1", "198.51.100.7")]
+    found += [(socket.AF_INET6, 1, 0, "", (address, 0, 0, 2)) for address in ("fe80::1%eth0", "2001:db8::7")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    assert own_addresses()[-2:] == ["198.51.100.7", "2001:db8::7"]
 
 
 def test_strict_checks_of_newer_pythons_accept_the_certificate(tmp_path: Path) -> None:

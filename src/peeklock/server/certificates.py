@@ -115,6 +115,16 @@ def fingerprint(certificate: x509.Certificate) -> str:
     return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
+def names_in(certificate: Path) -> list[str]:
+    """Read what a server certificate is good for; nothing where it cannot be read, a start makes it anew."""
+    try:
+        leaf = x509.load_pem_x509_certificate(certificate.read_bytes())
+        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, *_UNREADABLE, x509.ExtensionNotFound):
+        return []
+    return [str(name.value) for name in found]
+
+
 # The authority
 
 

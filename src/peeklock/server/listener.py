@@ -81,6 +81,11 @@ _ALERTS = {
 }
 """By OpenSSL's name for what was wrong. Source: RFC 8446 6.2."""
 
+_TRUST = (
+    "tell the client to trust the authority, as `peeklock ca` shows; if it does, it uses a name or an "
+    "address that is not in the certificate: give it with --tls-name"
+)
+
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
@@ -285,7 +290,7 @@ class Listener:
             fields["reason"] = "the client ended the connection"
         reason = getattr(failure, "reason", None) or ""
         if isinstance(failure, ConnectionError) or "UNKNOWN_CA" in reason or "CERTIFICATE" in reason:
-            fields["do"] = "tell the client to trust the authority, as `peeklock ca` shows"
+            fields["do"] = _TRUST
         self._note("a TLS hand-shake failed", fields)
 
     async def context(self) -> ssl.SSLContext:

@@ -47,6 +47,7 @@ class Ports:
             settings.tls_cert,
             settings.tls_key,
             (*settings.tls_names, *_names_of(settings.host)),
+            for_others=not is_loopback(settings.host),
         )
         self._listener = Listener(
             amqp,
@@ -105,13 +106,25 @@ class Ports:
 
     async def follow_tls(self) -> None:
         """See to the TLS files for as long as the broker runs, beside the loop."""
-        if self._lacks_authority():
+        if self._lacks_authority() or self._shows_ours_to_others():
             await self._listener.prepare_tls()
+            if self._shows_ours_to_others() and self._files.names:
+                log.info(
+                    "the certificate is good for these names alone",
+                    {
+                        "names": self._files.names,
+                        "do": "give --tls-name for any other name or address that clients use",
+                    },
+                )
         while True:
             await asyncio.sleep(LOOK_S)
             context: ssl.SSLContext | None = await asyncio.to_thread(self._files.follow)
             if context is not None:
                 self._listener.use(context)
+
+    def _shows_ours_to_others(self) -> bool:
+        """Whether other machines are met with our own certificate: its names matter then, and TLS is sure."""
+        return self._settings.tls_cert is None and not is_loopback(self._settings.host)
 
     def _lacks_authority(self) -> bool:
         """Whether users will look for a `ca.pem` and find none; with one, TLS is prepared when it is used."""

@@ -9,6 +9,7 @@ imported when it is needed). Without a data folder the authority lives in this p
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import socket
@@ -16,8 +17,9 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from peeklock.server import log
 
@@ -28,8 +30,13 @@ CERTIFICATE_FILE = "certificate.pem"
 KEY_FILE = "key.pem"
 
 FULL_NAME_S_MAX = 1.0
-"""How long this machine's full name is looked for: where no name server answers it takes half a minute. Our
-choice."""
+"""How long this machine's full name and its addresses are looked for, each: where no name server answers it
+takes half a minute. Our choice."""
+
+_Told = TypeVar("_Told")
+
+_ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+"""Addresses that are always another machine's. Source: RFC 5737 and RFC 3849, for documentation."""
 
 
 LOOK_S = 60.0
@@ -48,12 +55,17 @@ class TlsFiles:
         certificate: Path | None = None,
         key: Path | None = None,
         names: Sequence[str] = (),
+        *,
+        for_others: bool = False,
     ) -> None:
-        """The arguments are those of `server_context`."""
+        """The arguments are those of `server_context`; `for_others`: other machines can connect."""
         self._data = data
         self._certificate = certificate
         self._key = key
         self._names = names
+        self._for_others = for_others
+        self.names: list[str] = []
+        """What our own certificate was asked to name when it was loaded last."""
         self._seen: list[tuple[int, int, int]] | None = None
         """What the files were like when they were read last; None = they have not been read."""
         self._kept_at_s = 0.0
@@ -62,7 +74,12 @@ class TlsFiles:
         """Make the context from the files as they are now. Raises: as `server_context`."""
         now_s = time.time() if now_s is None else now_s
         before = self._stamps()
-        context = server_context(self._data, self._certificate, self._key, self._names, now_s=now_s)
+        if self._certificate is None:
+            others = own_addresses() if self._for_others else []
+            self.names = _all_names([*self._names, *others])
+            context = _own_context(self._data, self.names, now_s)
+        else:
+            context = _context(self._certificate, self._key or self._certificate)
         # Ours may have been written just now; those that were given may have been replaced meanwhile.
         self._seen = self._stamps() if self._certificate is None else before
         self._kept_at_s = now_s
@@ -132,23 +149,26 @@ def server_context(
     """
     if certificate is not None:
         return _context(certificate, key or certificate)
-    now = (
-        datetime.datetime.now(datetime.UTC)
-        if now_s is None
-        else datetime.datetime.fromtimestamp(now_s, datetime.UTC)
-    )
-    named = [*host_names(), *(name for name in names if name)]
+    return _own_context(data, _all_names(names), time.time() if now_s is None else now_s)
+
+
+def _all_names(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in (*host_names(), *names) if name))
+
+
+def _own_context(data: Path | None, names: Sequence[str], now_s: float) -> ssl.SSLContext:
+    now = datetime.datetime.fromtimestamp(now_s, datetime.UTC)
     if data is not None:
         from peeklock.server.certificates import keep_pair
 
         folder = data / FOLDER
-        keep_pair(folder, list(dict.fromkeys(named)), now)
+        keep_pair(folder, names, now)
         return _context(folder / CERTIFICATE_FILE, folder / KEY_FILE)
     from peeklock.server.certificates import make_pair
 
     with tempfile.TemporaryDirectory(prefix="peeklock-tls-") as made:  # OpenSSL reads files only
         pair = Path(made, CERTIFICATE_FILE), Path(made, KEY_FILE)
-        for file, pem in zip(pair, make_pair(list(dict.fromkeys(named)), now), strict=True):
+        for file, pem in zip(pair, make_pair(names, now), strict=True):
             file.write_bytes(pem)
         return _context(*pair)
 
@@ -204,13 +224,47 @@ def host_names() -> list[str]:
     return names
 
 
+def own_addresses() -> list[str]:
+    """Find the addresses by which other machines may reach this one, as far as it knows them itself."""
+
+    def resolve() -> list[str]:
+        return [str(address[0]) for *_, address in socket.getaddrinfo(socket.gethostname(), None)]
+
+    found = []
+    for family, address in _ELSEWHERE:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((address, 9))  # sends nothing: it only chooses the address to send from
+                found.append(str(probe.getsockname()[0]))
+        except OSError:  # there is no way out with such addresses
+            continue
+    found += _in_time(resolve) or []
+    # A link's addresses need a zone, which no certificate can name.
+    return [address for address in dict.fromkeys(found) if not _is_near(address)]
+
+
+def _is_near(address: str) -> bool:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return ip.is_loopback or ip.is_link_local or ip.is_unspecified
+
+
+def _in_time(ask: Callable[[], _Told]) -> _Told | None:
+    """Ask whoever knows names; None where nobody answers in time, or with an error."""
+    found: list[_Told] = []
+
+    def asking() -> None:
+        with contextlib.suppress(OSError, UnicodeError):
+            found.append(ask())
+
+    thread = threading.Thread(target=asking, daemon=True)
+    thread.start()
+    thread.join(FULL_NAME_S_MAX)
+    return found[0] if found else None
+
+
 def _full_name(own: str) -> str:
     """Ask for this machine's full name; empty where there is none, or none is told in time."""
-    found: list[str] = []
-    asking = threading.Thread(target=lambda: found.append(socket.getfqdn(own)), daemon=True)
-    asking.start()
-    asking.join(FULL_NAME_S_MAX)
-    name = found[0].rstrip(".") if found else ""
+    name = (_in_time(lambda: socket.getfqdn(own)) or "").rstrip(".")
     # A resolver may answer with anything that has a dot: names that mean every machine, or an address.
     return "" if "." not in name or name.startswith("localhost.") or _is_address(name) else name
 

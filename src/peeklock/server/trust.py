@@ -10,8 +10,8 @@ import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
-from peeklock.server.certificates import fingerprint, keep_authority
-from peeklock.server.tls import CA_FILE, FOLDER
+from peeklock.server.certificates import fingerprint, keep_authority, names_in
+from peeklock.server.tls import CA_FILE, CERTIFICATE_FILE, FOLDER
 from peeklock.store.folder import DATABASE_NAME
 
 
@@ -35,6 +35,11 @@ def authority_of(data: Path) -> tuple[Path, str]:
     head = (
         f"certificate  {file}\nSHA-256      {mark}\nvalid until  {certificate.not_valid_after_utc:%Y-%m-%d}\n"
     )
+    if names := names_in(file.parent / CERTIFICATE_FILE):
+        head += (
+            f"good for     {', '.join(names)}\n             (`peeklock serve --tls-name NAME` adds a name or "
+            "an address by which clients come)\n"
+        )
     return file, head + "\n" + page(file, f"peeklock-{mark.replace(':', '')[:8].lower()}")
 
 
