@@ -69,6 +69,7 @@ def test_claims_last_over_a_kill_and_hide_from_receivers(
         assert own.ask("q", COMMIT, {"cursor": "lake", "claim": Long(1)})[2] == {"left": 0}
         assert health(mortal) == (1, 3)
     with patient.get_queue_receiver("q") as receiver:
+        receiver.opened()  # before the broker goes: whoever opens while it is away has no patience
         mortal.kill()
         mortal.start()
         with OwnClient(mortal.amqp_port) as own:

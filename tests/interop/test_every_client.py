@@ -49,7 +49,7 @@ def outcome(
 def test_the_client_does_as_the_page_says(
     outcome: Callable[[str, str], Outcome], name: str, feature: str
 ) -> None:
-    """Req: T-03, T-11"""
+    """Req: A-01, T-03, T-09, T-11"""
     if missing := clients()[name].missing:
         pytest.skip(missing)
     found = outcome(name, feature)

@@ -75,12 +75,17 @@ class Runs:
     """Examples under way, by command."""
 
     def __init__(self, connection_string: str, trusted: Path) -> None:
-        self._processes = {
-            command: _start(command.split(), connection_string, trusted) for command in COMMANDS
-        }
+        self._arguments = (connection_string, trusted)
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, command: str) -> None:
+        """Start an example."""
+        self._processes[command] = _start(command.split(), *self._arguments)
 
     def __getitem__(self, command: str) -> list[str]:
         """Wait for an example to succeed, and give the lines that it printed."""
+        if command not in self._processes:
+            self.start(command)
         return _finish(self._processes[command]).splitlines()
 
     def close(self) -> None:
@@ -94,8 +99,14 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(broker: BrokerProcess, tls_pair: tuple[Path, Path]) -> Iterator[Runs]:
-    """All the examples in `COMMANDS`, started together: they mostly wait."""
+    """All the examples in `COMMANDS`, started together: they mostly wait.
+
+    A process of xdist has only some of the tests, and starts each example when it is asked for.
+    """
     started = Runs(broker.connection_string, tls_pair[0])
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        for command in COMMANDS:
+            started.start(command)
     yield started
     started.close()
 
