@@ -111,6 +111,7 @@ def test_what_root_makes_belongs_to_whom_the_folder_belongs(tmp_path: Path) -> N
 def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         authority = broker.authority()
+        until(lambda: [*broker.data.glob("tls/certificate.pem")])
         broker.stop()
         authority.write_text("nonsense")
         shown = peeklock("ca", broker.data)
@@ -119,12 +120,37 @@ def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path)
             f"peeklock: {authority} is not a PEM certificate; put a sound copy back"
         )
         broker.start()
+        (told,) = until(lambda: lines(broker, "no TLS connection can be taken"))
+        assert told["level"] == "error"
+        assert told["reason"].startswith(f"{authority} is not a PEM certificate; put a sound copy back")
         with pytest.raises(urllib.error.URLError, match=r"(?i)alert internal error"):
             health(broker.http_port, broker.data / "tls" / "certificate.pem")
         with urllib.request.urlopen(f"http://localhost:{broker.http_port}/health", timeout=10) as answer:
-            assert json.load(answer)["failed_handshakes"] == 1
+            figures = json.load(answer)
+        assert (figures["status"], figures["failed_handshakes"]) == ("ok", 1)
+        assert figures["tls"] == "no TLS connection can be taken; the log says why"
         (line,) = lines(broker, "a TLS hand-shake failed")
         assert line["reason"].startswith(f"{authority} is not a PEM certificate")
+
+
+def test_the_authority_is_there_when_the_broker_is_ready(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        assert (broker.data / "tls" / "ca.pem").exists()
+
+
+@pytest.mark.parametrize("name", ["key.pem", "ca-key.pem"])
+def test_a_private_key_of_ours_that_others_can_read_ends_the_start(tmp_path: Path, name: str) -> None:
+    """Req: R-04"""
+    with BrokerProcess(tmp_path) as broker:
+        file = broker.data / "tls" / name
+        until(lambda: [*broker.data.glob("tls/certificate.pem")])
+        broker.stop()
+        file.chmod(0o640)
+        with pytest.raises(BrokerFailed) as refused:
+            broker.start()
+        assert f"{file} can be read by others than its owner: say `chmod 600 {file}`" in str(refused.value)
+        file.chmod(0o600)
+        broker.start()
 
 
 def test_both_options_may_name_one_port(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import socket
 import ssl
 import stat
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -111,6 +112,25 @@ def test_only_a_full_name_is_taken_for_one(
     monkeypatch.setattr(socket, "gethostname", lambda: "somewhere")
     monkeypatch.setattr(socket, "getfqdn", lambda name: told)
     assert host_names()[4:] == named
+
+
+@pytest.mark.parametrize("file", ["ca.pem", "ca-key.pem", "certificate.pem", "key.pem"])
+def test_damage_is_seen_without_loading_cryptography(tmp_path: Path, file: str) -> None:
+    """Req: R-05. The start looks at the files before any client does."""
+    files = TlsFiles(tmp_path)
+    assert not files.looks_sound(), "nothing was made yet"
+    files.make_authority()
+    authority = (tmp_path / "tls" / "ca.pem").read_bytes()
+    assert not files.looks_sound(), "there is no certificate yet"
+    files.load()
+    assert (tmp_path / "tls" / "ca.pem").read_bytes() == authority
+    look = f"from peeklock.server.tls import *; print(TlsFiles(Path({str(tmp_path)!r})).looks_sound())"
+    look += "; import sys; print('cryptography' in sys.modules)"
+    looked = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert looked.stdout.split() == ["True", "False"]
+    damaged = tmp_path / "tls" / file
+    damaged.write_bytes(damaged.read_bytes().replace(b"M", b"N", 1))
+    assert not files.looks_sound()
 
 
 def test_the_addresses_of_this_machine_are_found_without_a_name_server(

@@ -259,6 +259,7 @@ class Broker:
             if settings.capture is not None:
                 self._begin_capture(settings.capture, shard)
             self._ports = self._open_ports(shard)
+            await self._ports.prepare()
         except StartFailed:
             await shard.stop()
             raise
@@ -481,7 +482,7 @@ class Broker:
             "durability": self._settings.durability,
             "up_ms": self._clock.now_ms() - self._started_at_ms,
             "connections": len(self._connections),
-            **self._ports.figures(),
+            **self._ports.health(),
             **self.shard.health(),
             **({} if self._capture is None else {"capture": self._capture.health()}),
         }

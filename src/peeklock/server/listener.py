@@ -128,6 +128,9 @@ class Listener:
         self._pressing: asyncio.TimerHandle | None = None
         self._descriptors_max = _descriptors_max()
         self._told_full_at_s = -TELL_FULL_S
+        self._told_fault = ""
+        self.tls_fails = False
+        """Whether the TLS context could not be made when it was tried last."""
         self.refused_plaintext = 0
         self.failed_handshakes = 0
         self.dropped_newcomers = 0
@@ -149,11 +152,18 @@ class Listener:
         return int(opened[0].getsockname()[1])
 
     async def prepare_tls(self) -> None:
-        """Make the TLS context now, beside the loop, and not for the first client."""
+        """Make the TLS context now, beside the loop, and not for the first client; tell a new fault."""
         try:
             await self.context()
-        except (OSError, ssl.SSLError) as failure:
-            log.error("no TLS connection can be taken", {"reason": str(failure)})
+        except OSError as failure:  # ssl.SSLError is one
+            if str(failure) != self._told_fault:
+                self._told_fault = str(failure)
+                do = "mend the files: they are looked at every minute"
+                log.error("no TLS connection can be taken", {"reason": str(failure), "do": do})
+        else:
+            if self._told_fault:
+                self._told_fault = ""
+                log.info("TLS connections can be taken again")
 
     def use(self, context: ssl.SSLContext) -> None:
         """Meet new TLS connections with this one; those that are open keep theirs."""
@@ -306,7 +316,9 @@ class Listener:
             made = await asyncio.shield(self._making)
         except (OSError, ssl.SSLError):
             self._making = None
+            self.tls_fails = True
             raise
+        self.tls_fails = False
         if self._context is None:
             self._context = made
         return self._context

@@ -7,6 +7,7 @@ protocols do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ssl
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from peeklock.server import log
 from peeklock.server.guard import is_loopback
 from peeklock.server.listener import Listener, ProtocolFactory
 from peeklock.server.refusals import Note
-from peeklock.server.tls import CA_FILE, FOLDER, LOOK_S, TlsFiles
+from peeklock.server.tls import CA_KEY_FILE, LOOK_S, TlsFiles
 
 if TYPE_CHECKING:
     from peeklock.server.app import Settings
@@ -49,6 +50,7 @@ class Ports:
             (*settings.tls_names, *_names_of(settings.host)),
             for_others=not is_loopback(settings.host),
         )
+        self._refuse_open_keys()
         self._listener = Listener(
             amqp,
             http,
@@ -88,6 +90,22 @@ class Ports:
                 },
             )
 
+    def _refuse_open_keys(self) -> None:
+        """See that private keys are their owner's alone. Raises: PortsRefused, for those that we made."""
+        for file in self._files.open_keys():
+            if self._settings.tls_cert is not None:
+                do = f"`chmod 600 {file}`, and a new pair if they may have read it"
+                log.warning("the key of --tls-key can be read by others", {"file": str(file), "do": do})
+                continue
+            if file.name == CA_KEY_FILE:
+                then = f"delete {file.parent}, and tell every client to trust the new authority"
+            else:
+                then = "delete it too: the start makes another"
+            raise PortsRefused(
+                f"{file} can be read by others than its owner: say `chmod 600 {file}`; if somebody may have "
+                f"read it, {then}"
+            )
+
     def _bind(self, port: int, option: str) -> int:
         host = self._settings.host
         try:
@@ -104,9 +122,15 @@ class Ports:
                 f"cannot listen on {host}:{port}: {failure.strerror or failure}; {do}"
             ) from failure
 
+    async def prepare(self) -> None:
+        """Make what users look for as soon as the broker is ready; what fails is told soon afterwards."""
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self._files.make_authority)
+
     async def follow_tls(self) -> None:
         """See to the TLS files for as long as the broker runs, beside the loop."""
-        if self._lacks_authority() or self._shows_ours_to_others():
+        # When it is sound it is loaded when the first client comes: most brokers on loopback see none.
+        if self._shows_ours_to_others() or not await asyncio.to_thread(self._files.looks_sound):
             await self._listener.prepare_tls()
             if self._shows_ours_to_others() and self._files.names:
                 log.info(
@@ -118,6 +142,8 @@ class Ports:
                 )
         while True:
             await asyncio.sleep(LOOK_S)
+            if self._listener.tls_fails:
+                await self._listener.prepare_tls()
             context: ssl.SSLContext | None = await asyncio.to_thread(self._files.follow)
             if context is not None:
                 self._listener.use(context)
@@ -126,14 +152,11 @@ class Ports:
         """Whether other machines are met with our own certificate: its names matter then, and TLS is sure."""
         return self._settings.tls_cert is None and not is_loopback(self._settings.host)
 
-    def _lacks_authority(self) -> bool:
-        """Whether users will look for a `ca.pem` and find none; with one, TLS is prepared when it is used."""
-        data = self._settings.data
-        return data is not None and self._settings.tls_cert is None and not (data / FOLDER / CA_FILE).exists()
-
-    def figures(self) -> dict[str, int]:
-        """Give what was refused since the start, for `GET /health`."""
-        return self._listener.figures()
+    def health(self) -> dict[str, int | str]:
+        """Give what was refused since the start and what is wrong, for `GET /health`."""
+        # The log names the file; whoever may ask for this need not know our folders.
+        wrong = "no TLS connection can be taken; the log says why" if self._listener.tls_fails else ""
+        return {**self._listener.figures(), **({"tls": wrong} if wrong else {})}
 
     def close(self) -> None:
         """Stop listening; connections that are open stay."""

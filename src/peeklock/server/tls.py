@@ -85,6 +85,38 @@ class TlsFiles:
         self._kept_at_s = now_s
         return context
 
+    def make_authority(self) -> None:
+        """Make the local authority where there is none: users look for its file once the broker is ready.
+
+        The certificate below it, for which names have to be looked up, is made later. Raises: OSError.
+        """
+        if self._certificate is not None or self._data is None or (self._data / FOLDER / CA_FILE).exists():
+            return
+        from peeklock.server.certificates import keep_authority
+
+        keep_authority(self._data / FOLDER, datetime.datetime.now(datetime.UTC))
+
+    def looks_sound(self) -> bool:
+        """Tell whether what is kept in the data folder can be loaded and belongs together; changes nothing.
+
+        OpenSSL alone looks: `cryptography` costs too much for a broker that TLS clients may never come to.
+        """
+        if self._certificate is not None or self._data is None:
+            return True  # loaded already, or not kept
+        certificate, key, ca, ca_key = self._files()
+        try:
+            _load(certificate, key)
+            if ca_key.exists():
+                _load(ca, ca_key)
+            return certificate.read_bytes().endswith(ca.read_bytes())
+        except OSError:  # ssl.SSLError is one
+            return False
+
+    def open_keys(self) -> list[Path]:
+        """Give the files with private keys that others than their owner can read."""
+        files = self._files()[1::2]  # every second one is a key
+        return [file for file in files if file.exists() and file.stat().st_mode & 0o077]
+
     def follow(self, now_s: float | None = None) -> ssl.SSLContext | None:
         """Give a new context when there is a new pair, or it is time for one; None = go on with the old one.
 
@@ -174,13 +206,17 @@ def _own_context(data: Path | None, names: Sequence[str], now_s: float) -> ssl.S
 
 
 def _context(certificate: Path, key: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Azure refuses older ones too
     try:
-        # Without a pass phrase OpenSSL asks for one at the terminal, and a service would hang at its start.
-        context.load_cert_chain(certificate, key, password="")
+        return _load(certificate, key)
     except OSError as failure:  # ssl.SSLError is one too
         raise _fault(certificate, key, failure) from failure
+
+
+def _load(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Azure refuses older ones too
+    # Without a pass phrase OpenSSL asks for one at the terminal, and a service would hang at its start.
+    context.load_cert_chain(certificate, key, password="")
     return context
 
 
