@@ -41,5 +41,22 @@ def test_a_page_does_what_it_says(
         exec(compile(block.replace("5672", str(configured.amqp_port)), name, "exec"), names)
 
 
+def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Req: R-04, T-11. The blocks of security.md, in their order, over the files that the page shows."""
+    page = _text("docs/security.md")
+    makes_keys, connects = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (settings,) = re.findall(r'^```toml\n(issuer = "local"\n.*?)^```', page, re.MULTILINE | re.DOTALL)
+    (config,) = re.findall(r"^```json\n(.*?)^```", _text("README.md"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "jwt.toml").write_text(settings, encoding="utf-8")
+    (tmp_path / "Config.json").write_text(config.replace('"jobs"', '"orders"'), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(makes_keys, "docs/security.md", "exec"), names)
+    arguments = ["--config=Config.json", "--auth=jwt", "--jwt=jwt.toml", "--durability=os"]
+    with BrokerProcess(tmp_path, arguments) as broker:
+        broker.authority()
+        exec(compile(connects.replace("5672", str(broker.amqp_port)), "docs/security.md", "exec"), names)
+
+
 def _text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
