@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import random
@@ -26,8 +27,8 @@ import pytest
 from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
 from peeklock.server.app import Settings
 from peeklock.server.certificates import make_pair
-from peeklock.server.listener import AMQP_TLS_HEADER
-from peeklock.server.ports import Ports
+from peeklock.server.listener import AMQP_TLS_HEADER, Listener
+from peeklock.server.ports import Ports, PortsRefused
 
 
 def peeklock(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -176,6 +177,27 @@ def test_the_usual_ports_are_listened_on_when_asked_for(tmp_path: Path) -> None:
             ):
                 encrypted.sendall(b"AMQP\x03\x01\x00\x00")
                 assert encrypted.recv(8) == b"AMQP\x03\x01\x00\x00"
+        (ready,) = until(lambda: lines(broker, "ready"))
+        assert ready["ports"] == sorted({443, 5671, broker.amqp_port, broker.http_port})
+
+
+def test_a_port_that_needs_a_permission_is_told_with_how_to_give_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bind(self: Listener, host: str, port: int) -> int:
+        if port == 443:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return port
+
+    async def ports() -> None:
+        settings = Settings(
+            tmp_path, None, "127.0.0.1", 1, 1, "os", None, None, "standard", None, usual_ports=True
+        )
+        Ports(settings, asyncio.Protocol, asyncio.Protocol, lambda _: 0.0, lambda *_: None)
+
+    monkeypatch.setattr(Listener, "bind", bind)
+    with pytest.raises(PortsRefused, match=r"ip_unprivileged_port_start=443.*CAP_NET_BIND_SERVICE"):
+        asyncio.run(ports())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may listen on port 443 everywhere")
@@ -189,8 +211,8 @@ def test_a_usual_port_that_is_taken_is_named(tmp_path: Path) -> None:
         with pytest.raises(BrokerFailed) as refused:
             BrokerProcess(tmp_path, ["--usual-ports", "--host=127.0.0.78"]).start()
         assert (
-            "cannot listen on 127.0.0.78:443: Address already in use; leave --usual-ports out, or let this "
-            "program listen there"
+            "cannot listen on 127.0.0.78:443: Address already in use; leave --usual-ports out, or end the "
+            "program that listens there"
         ) in str(refused.value)
 
 
@@ -212,6 +234,7 @@ def test_other_machines_are_met_with_a_certificate_for_this_one_s_addresses(tmp_
             context.wrap_socket(plain, server_hostname=address).close()
         (line,) = until(lambda: lines(broker, "the certificate is good for these names alone"))
         assert {"localhost", address} <= set(line["names"])
+        assert broker.connection_string == f"Endpoint=sb://localhost:{broker.amqp_port};"
         assert "--tls-name" in line["do"]
         assert f", {address}" in peeklock("ca", broker.data).stdout.split("Python")[0]
 
@@ -239,6 +262,7 @@ def test_what_is_open_to_others_is_told_and_plain_text_refused(tmp_path: Path) -
         (line,) = lines(broker, "other machines can connect")
         assert line["ports"] == sorted({broker.amqp_port, broker.http_port})
         assert line["without_tls"] == "refused"
+        assert "UseDevelopmentEmulator" not in broker.connection_string, "plain text is refused"
         with socket.create_connection(("127.0.0.1", broker.amqp_port), timeout=10) as here:
             here.sendall(b"AMQP\x03\x01\x00\x00")
             assert here.recv(8) == b"AMQP\x03\x01\x00\x00"
@@ -249,13 +273,16 @@ def test_what_is_open_to_others_is_told_and_plain_text_refused(tmp_path: Path) -
                 assert far.recv(8) == AMQP_TLS_HEADER
                 assert far.recv(8) == b""
         assert health(broker.http_port, broker.authority())["refused_plaintext"] == 30
-        assert len(lines(broker, "a connection without TLS was refused")) == 20, "not a line for each"
+        refused = lines(broker, "a connection without TLS was refused")
+        assert len(refused) == 20, "not a line for each"
+        assert "leave UseDevelopmentEmulator=true out" in refused[0]["do"]
 
 
 def test_plain_text_is_taken_from_others_when_asked_for_and_that_is_told(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, ["--host=0.0.0.0", "--auth=off", "--allow-plaintext"]) as broker:
         (line,) = lines(broker, "other machines can connect")
         assert line["without_tls"] == "allowed: keys and messages can be read on the way"
+        assert broker.connection_string.endswith("UseDevelopmentEmulator=true;")
         with socket.create_connection((_other_address(), broker.amqp_port), timeout=10) as far:
             far.sendall(b"AMQP\x03\x01\x00\x00")
             assert far.recv(8) == b"AMQP\x03\x01\x00\x00"

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 READY = re.compile(
-    r"^peeklock ready in [\d.]+ s: (Endpoint=sb://[^:;]+:(\d+);\S+) \(administration: port (\d+)\)$"
+    r"^peeklock ready in [\d.]+ s: (Endpoint=sb://[^:;]+:(\d+);\S*) \(administration: port (\d+)\)$"
 )
 
 READY_S_MAX = 30.0

@@ -185,10 +185,11 @@ class Broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ask_to_stop)
         took = time.monotonic() - process_started
+        # With this a client comes without TLS.
+        plain = "UseDevelopmentEmulator=true;" if self._ports.plaintext_everywhere else ""
         click.echo(
             f"peeklock ready in {took:.2f} s: Endpoint=sb://{self._shown_host()}:{self.amqp_port};"
-            f"{self._guard.connection_string_key}UseDevelopmentEmulator=true;"
-            f" (administration: port {self.http_port})"
+            f"{self._guard.connection_string_key}{plain} (administration: port {self.http_port})"
         )
         if self._guard.warning:
             log.warning(self._guard.warning, {"do": "--auth sas gives keys of your own"})
@@ -203,6 +204,7 @@ class Broker:
                 "data": str(settings.data) if settings.data else None,
                 "amqp_port": self.amqp_port,
                 "http_port": self.http_port,
+                "ports": self._ports.opened,
                 "start_ms": round(took * 1000),
             },
         )

@@ -289,7 +289,8 @@ class Listener:
         if self._allow_plaintext or is_loopback_address(local):
             return True
         self.refused_plaintext += 1
-        self._note("a connection without TLS was refused", {"peer": peer, "address": local})
+        do = "leave UseDevelopmentEmulator=true out of its connection string; --allow-plaintext takes it"
+        self._note("a connection without TLS was refused", {"peer": peer, "address": local, "do": do})
         return False
 
     def handshake_failed(self, peer: str, failure: OSError) -> None:

@@ -77,13 +77,16 @@ class Ports:
                 if port not in opened:
                     self._bind(port, "--usual-ports")
                     opened.add(port)
+        self.opened = sorted(opened)
+        self.plaintext_everywhere = settings.allow_plaintext or is_loopback(settings.host)
+        """Whether no address of ours asks for TLS."""
         if not is_loopback(settings.host):
             plain = settings.allow_plaintext
             log.warning(
                 "other machines can connect",
                 {
                     "host": settings.host,
-                    "ports": sorted(opened),
+                    "ports": self.opened,
                     "without_tls": "allowed: keys and messages can be read on the way"
                     if plain
                     else "refused",
@@ -112,15 +115,8 @@ class Ports:
             return self._listener.bind(host, port)
         except OSError as failure:
             self._listener.close()
-            if option == "--usual-ports":
-                do = "leave --usual-ports out, or let this program listen there"
-            elif failure.errno in (errno.EADDRINUSE, errno.EACCES):
-                do = "choose another with --amqp-port / --http-port (0 picks a free one)"
-            else:
-                do = "give an address of this machine with --host"
-            raise PortsRefused(
-                f"cannot listen on {host}:{port}: {failure.strerror or failure}; {do}"
-            ) from failure
+            why, do = failure.strerror or failure, _what_to_do(failure, option, port)
+            raise PortsRefused(f"cannot listen on {host}:{port}: {why}; {do}") from failure
 
     async def prepare(self) -> None:
         """Make what users look for as soon as the broker is ready; what fails is told soon afterwards."""
@@ -166,3 +162,19 @@ class Ports:
 def _names_of(host: str) -> tuple[str, ...]:
     """Name what `--host` says, unless it means every address."""
     return () if host in ("0.0.0.0", "::", "") or not host.isascii() else (host,)
+
+
+def _what_to_do(failure: OSError, option: str, port: int) -> str:
+    """Say how a port can be listened on that could not be, or done without."""
+    if failure.errno not in (errno.EADDRINUSE, errno.EACCES):
+        return "give an address of this machine with --host"
+    if option == "--usual-ports":
+        without = "leave --usual-ports out"
+    else:
+        without = "choose another with --amqp-port / --http-port (0 picks a free one)"
+    if failure.errno == errno.EADDRINUSE:
+        return f"{without}, or end the program that listens there" if option == "--usual-ports" else without
+    return (
+        f"{without}, or permit it: `sysctl net.ipv4.ip_unprivileged_port_start={port}` for every program, or "
+        "`AmbientCapabilities=CAP_NET_BIND_SERVICE` in the unit of a systemd service"
+    )
