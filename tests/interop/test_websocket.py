@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue, TransportTyp
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from websockets.client import ClientProtocol
-from websockets.frames import BINARY, CONT
+from websockets.frames import BINARY, CONT, CloseCode
 from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
@@ -184,6 +184,10 @@ class SplittingSocket:
             self._flush()
         return self._received.pop(0)
 
+    @property
+    def closed_with(self) -> int | None:
+        return self._frames.close_rcvd.code if self._frames.close_rcvd else None
+
     def settimeout(self, seconds: float) -> None:
         self._socket.settimeout(seconds)
 
@@ -227,6 +231,24 @@ def test_other_protocols_within_a_websocket_are_refused_as_amqp_and_harm_nobody(
             answer += data
         assert answer.startswith(b"AMQP")
         assert other.browse(queue) == []
+
+
+def test_a_stranger_s_frames_are_short_and_a_client_s_are_not(broker: BrokerProcess, queue: str) -> None:
+    """Req: R-05. What is kept until it is whole is little, until the peer has shown who it is."""
+    stranger = SplittingSocket(broker.amqp_port, itertools.repeat(300_000))
+    stranger.settimeout(10)
+    stranger.sendall(bytes(300_000))
+    while stranger.recv(0):
+        pass
+    assert stranger.closed_with == CloseCode.MESSAGE_TOO_BIG
+    sock: Any = SplittingSocket(broker.amqp_port, itertools.repeat(300_000))
+    with OwnClient(broker.amqp_port, sock) as own:
+        sender = own.peer.attach_sender(queue)
+        own.until(lambda: sender.credit > 0)
+        outcomes: list[Any] = []
+        sender.send(encode_message(data=bytes(200_000)), outcomes.append)
+        own.until(lambda: len(outcomes) == 1)
+        assert len(own.browse(queue)) == 1
 
 
 def test_a_stopped_broker_says_goodbye_over_websocket(tmp_path: Path) -> None:

@@ -62,15 +62,29 @@ def test_a_clock_that_goes_back_forgets_nothing() -> None:
     assert not known.refused("10.0.0.1", NOW - 3_600_000)
 
 
+def test_addresses_of_one_site_count_together() -> None:
+    """Req: R-05. Whoever has an IPv6 address has 2^64 of them."""
+    known = Peers()
+    for number in range(REFUSALS_MAX):
+        assert known.refused(f"2001:db8::{number:x}", NOW)
+    assert not known.refused("2001:db8::ffff:0:1", NOW)
+    assert known.wait_s("2001:db8::abcd", NOW) == 0
+    assert known.wait_s("2001:db8:0:0:1::1", NOW) == PACE_S
+    assert known.wait_s("2001:db8:0:1::1", NOW) == 0
+    assert not exhausted().refused("::ffff:10.0.0.1", NOW)
+    for odd in ("fe80::1%eth0", "not:an:address", ""):
+        assert known.refused(odd, NOW)
+
+
 def test_what_is_remembered_is_bounded() -> None:
     """Req: R-05. The address that was longest quiet is forgotten first."""
     known = exhausted()
     for number in range(peers.ADDRESSES_MAX - 1):
-        known.refused(f"2001:db8::{number:x}", NOW)
+        known.refused(f"2001:db8:{number:x}::1", NOW)
     known.refused("10.0.0.1", NOW)
     known.refused("10.0.0.3", NOW)
     assert known.wait_s("10.0.0.1", NOW) == 0
     assert known.wait_s("10.0.0.1", NOW) == PACE_S
     for number in range(peers.ADDRESSES_MAX):
-        known.refused(f"2001:db8:1::{number:x}", NOW)
+        known.refused(f"2001:db9:{number:x}::1", NOW)
     assert [known.wait_s("10.0.0.1", NOW) for _ in range(2)] == [0, 0]

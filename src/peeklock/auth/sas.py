@@ -138,14 +138,17 @@ def check(
 def split_resource(text: str, *, host_first: bool = False) -> tuple[str | None, str]:
     """Split a resource into host (None = not given) and path: lower case, no port, no outer slashes.
 
-    `host_first`: without a scheme the first segment is the host, as in the `sr` of some tools.
+    `host_first`: without a scheme the first segment is the host, as in the `sr` of some tools; but a single
+    word that cannot be one from afar is a path, since the whole namespace is not signed for in passing.
     """
     text = text.strip().lower()
     scheme, separator, rest = text.partition("://")
     if separator:
         authority, _, path = rest.partition("/")
     elif host_first:
-        authority, _, path = scheme.lstrip("/").partition("/")
+        authority, _, path = scheme.strip("/").partition("/")
+        if not path and authority != "localhost" and not any(mark in authority for mark in ".:"):
+            return None, unquote(authority)
     else:
         return None, unquote(scheme).strip("/")
     path = path.partition("?")[0]

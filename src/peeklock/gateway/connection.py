@@ -205,6 +205,11 @@ class Gateway:
         """Payload bytes offered to the broker and not answered yet."""
         return self._context.uncommitted_bytes
 
+    @property
+    def known(self) -> bool:
+        """Whether the peer has ever shown a valid claim."""
+        return self._context.claims.shown
+
     def shutdown(self, now_ms: int) -> None:
         """Close the connection because the broker stops; clients come back with a back-off."""
         if not self._over and not self._stopping:

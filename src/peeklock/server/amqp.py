@@ -57,6 +57,11 @@ class AmqpConnection(asyncio.Protocol):
         self._end_timers: list[asyncio.TimerHandle] = []
 
     @property
+    def known(self) -> bool:
+        """Whether the peer has ever shown a valid claim."""
+        return self._gateway.known
+
+    @property
     def peer(self) -> str:
         """The address of the other end; empty when nobody knows it."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")

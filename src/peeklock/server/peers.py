@@ -12,6 +12,7 @@ to connect. Connections that are open are not touched.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 
 REFUSALS_MAX = 60
 """Refused tokens and keys from one address that are borne at once. Our choice: a deployment with an old key
@@ -50,6 +51,7 @@ class Peers:
 
     def refused(self, address: str, now_ms: int) -> bool:
         """Count a refused token or key; tell whether there is patience left."""
+        address = _site(address)
         peer = self._peers.pop(address, None)
         if peer is None:
             if len(self._peers) >= ADDRESSES_MAX:
@@ -63,7 +65,9 @@ class Peers:
 
     def wait_s(self, address: str, now_ms: int) -> float | None:
         """Give how long a new connection has to wait, s; None = it is turned away."""
-        peer = self._peers.get(address)
+        if not self._peers:
+            return 0.0  # nearly always
+        peer = self._peers.get(_site(address))
         if peer is None:
             return 0.0
         _forget(peer, now_ms)
@@ -74,6 +78,18 @@ class Peers:
             return None
         peer.next_ms = at_ms + round(PACE_S * 1000)
         return (at_ms - now_ms) / 1000
+
+
+def _site(address: str) -> str:
+    """Name whom an address belongs to: of IPv6 the network of 64 bits, in which anybody has all addresses."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    mapped = parsed.ipv4_mapped
+    return str(mapped) if mapped else parsed.packed[:8].hex()
 
 
 def _forget(peer: _Peer, now_ms: int) -> None:

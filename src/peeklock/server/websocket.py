@@ -28,10 +28,15 @@ from websockets.protocol import OPEN, Event, Protocol, Side
 from websockets.utils import accept_key
 
 from peeklock.admin.api import Response
+from peeklock.server.amqp import AmqpConnection
 
 FRAME_BYTES_MAX = 1024 * 1024 + 64 * 1024
 """Payload of one frame from a peer. Our choice: the official clients' largest AMQP frame is 1 MiB, and there
 is room for what they may write with it."""
+
+STRANGER_FRAME_BYTES_MAX = 64 * 1024
+"""The same of a peer that has not shown yet who it is: a frame is kept until it is whole. Our choice: what
+clients send until then, a token above all, is under 20 KiB."""
 
 SLICE_BYTES = 16 * 1024
 FRAMES_A_TURN_MAX = 2000
@@ -112,6 +117,8 @@ class WebSocketProtocol(asyncio.Protocol):
         self._note = note
         # A message of fragments may be as long as the connection: what has come of it is handed on.
         self._frames = Protocol(Side.SERVER, state=OPEN, max_size=(None, FRAME_BYTES_MAX))
+        if isinstance(carried, AmqpConnection):
+            self._frames.max_fragment_size = STRANGER_FRAME_BYTES_MAX
         self._transport: asyncio.Transport | None = None
         self.ended = False
         """No more bytes are handed on: one of the two sides has ended."""
@@ -166,6 +173,8 @@ class WebSocketProtocol(asyncio.Protocol):
                 break
         if parts and not self.ended:
             self._carried.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+            if isinstance(self._carried, AmqpConnection) and self._carried.known:
+                frames.max_fragment_size = FRAME_BYTES_MAX
         self._flush()
         if frames.state is not OPEN:
             self._after_close_frame()
