@@ -68,17 +68,20 @@ def build_all(console: Console, chosen: list[Client]) -> list[str]:
 
 
 def run_all(console: Console, chosen: list[Client]) -> list[Run]:
-    """Run the programs on every feature, and tell how far they are."""
+    """Run the programs on every feature, and tell how far they are: by bars on a terminal, else by lines."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     wanted = {client: list(features()) for client in chosen}
     with (
-        Progress(*columns, console=console, transient=True) as progress,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
         tempfile.TemporaryDirectory(prefix="peeklock-interop-") as folder,
         Trials(wanted, Path(folder)) as trials,
     ):
         bars = {client.name: progress.add_task(client.name, total=len(features())) for client in chosen}
-        for (name, _feature), future in trials.outcomes.items():
-            future.add_done_callback(partial(_advance, progress, bars[name]))
+        for (name, feature), future in trials.outcomes.items():
+            if console.is_terminal:
+                future.add_done_callback(partial(_advance, progress, bars[name]))
+            else:
+                future.add_done_callback(partial(_tell_feature, console, name, feature))
         runs = []
         for client in chosen:
             run = Run(client)
@@ -97,6 +100,13 @@ def run_all(console: Console, chosen: list[Client]) -> list[Run]:
 
 def _advance(progress: Progress, bar: TaskID, _done: Future[Outcome]) -> None:
     progress.advance(bar)
+
+
+def _tell_feature(console: Console, name: str, feature: str, done: Future[Outcome]) -> None:
+    if done.cancelled() or done.exception() is not None:
+        return  # the client's own line says so
+    number = list(features()).index(feature) + 1  # they are tried in this order
+    console.print(f"{name} {number}/{len(features())}: {feature} {done.result().status}", highlight=False)
 
 
 def _tell(console: Console, run: Run, seconds: float | None) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.interop import builds, program
-from tests.interop.builds import BuildFailed, Client, build, is_built
+from tests.interop.__main__ import run_all
+from tests.interop.builds import BuildFailed, Client, build, features, is_built
 from tests.interop.program import Outcome, Program
 
 ANSWER = """echo '{"feature": "send", "status": "works"}'"""
@@ -139,3 +142,21 @@ def test_a_tool_that_is_missing_or_does_not_start_is_named(
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert make(needs=(tool,)).missing == f"shell: {tool} is not installed"
     assert make(needs=(sys.executable,)).missing == ""
+
+
+def test_each_feature_is_told_when_it_is_done(make: Callable[..., Client]) -> None:
+    """Where there is no terminal for a bar, by a line each."""
+    client = make(
+        """while read -r request; do echo "${request%\\}}, \\"status\\": \\"works\\"}"; done""",
+        build="""echo '{"shell": "1"}' >"$1/versions.json" """,
+    )
+    told = io.StringIO()
+    run_all(Console(file=told, width=200), [client])
+    lines = told.getvalue().splitlines()
+    count = len(features())
+    of_features = [line for line in lines if not line.startswith("shell: ")]
+    assert of_features == [
+        f"shell {number}/{count}: {name} works" for number, name in enumerate(features(), 1)
+    ]
+    (summary,) = set(lines) - set(of_features)
+    assert summary.startswith(f"shell: {count} works, in ")
