@@ -3,9 +3,11 @@ Spark do so in tests/spark."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -39,6 +41,15 @@ def test_a_page_does_what_it_says(
         if "peeklock.spark" in block:
             continue
         exec(compile(block.replace("5672", str(configured.amqp_port)), name, "exec"), names)
+
+
+def test_each_figure_of_health_is_documented(configured: BrokerProcess) -> None:
+    with urlopen(f"http://127.0.0.1:{configured.http_port}/health") as answer:
+        figures = json.load(answer)
+    page = _text("docs/command-line.md")
+    rows = re.findall(r"^\| (`.*?) \|", page[page.index("`GET /health`") :], re.MULTILINE)
+    documented = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
+    assert set(figures) == documented - {"capture"}
 
 
 def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
