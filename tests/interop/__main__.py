@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Semaphore
 
 from rich import box
 from rich.console import Console
@@ -77,11 +78,13 @@ def run_all(console: Console, chosen: list[Client]) -> list[Run]:
         Trials(wanted, Path(folder)) as trials,
     ):
         bars = {client.name: progress.add_task(client.name, total=len(features())) for client in chosen}
+        told = {client.name: Semaphore(0) for client in chosen}
         for (name, feature), future in trials.outcomes.items():
             if console.is_terminal:
                 future.add_done_callback(partial(_advance, progress, bars[name]))
             else:
                 future.add_done_callback(partial(_tell_feature, console, name, feature))
+            future.add_done_callback(partial(_release, told[name]))
         runs = []
         for client in chosen:
             run = Run(client)
@@ -91,6 +94,7 @@ def run_all(console: Console, chosen: list[Client]) -> list[Run]:
                 except Exception as error:  # BuildFailed, BrokerFailed, a folder that cannot be written
                     run.failure = str(error)
                     break
+                told[client.name].acquire()  # a result is there before its callbacks have run
             else:
                 run.versions = read_versions(build(client))
             _tell(console, run, trials.seconds.get(client.name))
@@ -100,6 +104,10 @@ def run_all(console: Console, chosen: list[Client]) -> list[Run]:
 
 def _advance(progress: Progress, bar: TaskID, _done: Future[Outcome]) -> None:
     progress.advance(bar)
+
+
+def _release(told: Semaphore, _done: Future[Outcome]) -> None:
+    told.release()
 
 
 def _tell_feature(console: Console, name: str, feature: str, done: Future[Outcome]) -> None:

@@ -69,7 +69,6 @@ def test_the_broker_is_restarted_when_the_program_asks(start: Callable[[str], Pr
     assert shown.try_feature("send") == Outcome("works")
     folder = Path(shown.log).parent
     assert (folder / "broker.log").read_text().count('"event": "stopped"') == 1
-    assert (folder / "broker.log").read_text().count('"event": "ready"') == 2
     assert shown.log.read_text() == '{"done": "restart"}\n'
 
 
@@ -154,9 +153,7 @@ def test_each_feature_is_told_when_it_is_done(make: Callable[..., Client]) -> No
     run_all(Console(file=told, width=200), [client])
     lines = told.getvalue().splitlines()
     count = len(features())
-    of_features = [line for line in lines if not line.startswith("shell: ")]
-    assert of_features == [
+    assert lines[:-1] == [
         f"shell {number}/{count}: {name} works" for number, name in enumerate(features(), 1)
     ]
-    (summary,) = set(lines) - set(of_features)
-    assert summary.startswith(f"shell: {count} works, in ")
+    assert lines[-1].startswith(f"shell: {count} works, in ")
