@@ -33,6 +33,7 @@ def tls_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     certificate_pem, key_pem = make_pair(["localhost", "127.0.0.1"], datetime.now(UTC))
     certificate.write_bytes(certificate_pem)
+    key.touch(0o600)
     key.write_bytes(key_pem)
     return certificate, key
 

@@ -49,6 +49,7 @@ class ServedBroker:
         self.ca_file = str(certificate)
         """What clients have to trust for TLS."""
         for file, pem in zip((certificate, key), make_pair(["localhost"], datetime.now(UTC)), strict=True):
+            file.touch(0o600)  # the broker says so where others can read a key
             file.write_bytes(pem)
         self._settings = Settings(None, None, "127.0.0.1", 0, 0, "memory", certificate, key, tier, None)
         self._clock = _MovedClock()
