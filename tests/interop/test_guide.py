@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+)
 
 from peeklock.demo.broker import BrokerProcess
+from peeklock.server.keys import KeyFile
+from tests.interop.clients import Api
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,6 +76,40 @@ def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: p
     with BrokerProcess(tmp_path, arguments) as broker:
         broker.authority()
         exec(compile(connects.replace("5672", str(broker.amqp_port)), "docs/security.md", "exec"), names)
+
+
+def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path) -> None:
+    """Req: R-04. The receiver is told of its detach; whoever signs in again with the old key is refused."""
+    keys = KeyFile(tmp_path / "data")
+    keys.load_or_make()
+    rule = keys.add("worker", ["Send", "Listen"])
+    (config,) = re.findall(r"^```json\n(.*?)^```", _text("README.md"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "Config.json").write_text(config, encoding="utf-8")
+    arguments = [f"--config={tmp_path / 'Config.json'}", "--auth=sas", "--durability=os"]
+    with BrokerProcess(tmp_path, arguments) as broker:
+        text = (
+            f"Endpoint=sb://localhost:{broker.amqp_port};SharedAccessKeyName=worker;"
+            f"SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
+        )
+        with (
+            api.client(text, retry_total=0) as client,
+            client.get_queue_sender("jobs") as sender,
+            client.get_queue_receiver("jobs") as receiver,
+        ):
+            sender.send_messages(ServiceBusMessage("before"))
+            assert receiver.receive_messages(max_wait_time=5)
+            keys.remove("worker")
+            ends_at = time.monotonic() + 20
+            while broker.log.read_text().count("no longer valid") < 2 and time.monotonic() < ends_at:
+                time.sleep(0.05)  # the file is looked at every second
+            with pytest.raises(ServiceBusAuthorizationError, match="no longer valid"):
+                receiver.receive_messages(max_wait_time=5)
+            with pytest.raises(ServiceBusAuthenticationError):
+                receiver.receive_messages(max_wait_time=10)
+            with pytest.raises(ServiceBusConnectionError, match="amqp:unknown-error"):
+                sender.send_messages(ServiceBusMessage("after"))
+            with pytest.raises(ServiceBusAuthenticationError):
+                sender.send_messages(ServiceBusMessage("after"))
 
 
 def _text(name: str) -> str:
