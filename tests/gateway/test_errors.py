@@ -6,8 +6,10 @@ import re
 
 import pytest
 
+from peeklock import auth
 from peeklock.amqp.types import Role
 from peeklock.auth import errors as auth_errors
+from peeklock.auth.sas import generate
 from peeklock.broker import errors as broker_errors
 from peeklock.gateway import errors as gateway_errors
 from peeklock.gateway.errors import LOG_LINES_MAX, LOG_WINDOW_MS, TABLE, Reporter
@@ -94,6 +96,29 @@ def test_text_and_log_line_share_one_tracking_id() -> None:
         "text": "'orders' is full.",
         "connection": 7,
     }
+
+
+def test_the_log_says_who_was_refused_and_which_key_was_named() -> None:
+    """Req: T-02, R-04. Never more of a stranger's text than 64 characters, and never a key."""
+    lines: list[dict[str, object]] = []
+    reporter = Reporter(7, lambda: "0a1b", lambda _, fields: lines.append(fields), lambda: "192.0.2.7:4711")
+    authority = auth.Authority([auth.SasRule("known", "c2VjcmV0LWtleQ==", "", auth.ALL_RIGHTS)])
+    for name, key in (
+        ("known", "wrong"),
+        ("x" * 100, "wrong"),
+        ("c2VjcmV0LWtleQ==", "x"),
+        ("chosen", "known"),
+    ):
+        with pytest.raises(auth.KeyRefused) as refused:
+            authority.authorize_key(name, key)
+        reporter.report(refused.value, "$sasl", NOW_MS)
+    with pytest.raises(auth.SignatureInvalid) as bad:
+        authority.authorize(generate("sb://localhost/q", "Known", "wrong", NOW_MS + 1000), "q", NOW_MS)
+    reporter.report(bad.value, "$cbs", NOW_MS)
+    no_name = "(no name that a rule can have)"
+    assert [line["key_name"] for line in lines] == ["known", "x" * 64, no_name, no_name, "Known"]
+    assert {line["peer"] for line in lines} == {"192.0.2.7:4711"}
+    assert "c2VjcmV0" not in str(lines), "name and key are swapped"
 
 
 # The log of one connection

@@ -325,6 +325,21 @@ def test_an_address_that_is_not_ours_is_said_to_be(tmp_path: Path) -> None:
     assert "--host" in done.stderr
 
 
+def test_the_log_says_who_was_refused_by_the_administration(broker: BrokerProcess) -> None:
+    """Req: R-04, T-02"""
+    token = generate("http://localhost/refused", "stranger", "not-the-key", 4_000_000_000_000)
+    for body in (None, b" " * 100_000):  # the larger one is refused before it is read
+        request = urllib.request.Request(
+            f"http://localhost:{broker.http_port}/refused", body, {"Authorization": token}, method="PUT"
+        )
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request, timeout=10)
+    told = [json.loads(line) for line in broker.log.read_text().splitlines() if '"path": "refused"' in line]
+    told = [line for line in told if line["event"] == "administration request refused"]
+    assert [line["key_name"] for line in told] == ["stranger"] * 2
+    assert all(line["peer"].startswith("127.0.0.1:") for line in told)
+
+
 def test_the_log_holds_no_secret(broker: BrokerProcess) -> None:
     """Req: R-04"""
     assert "SAS_KEY_VALUE" not in broker.log.read_text()

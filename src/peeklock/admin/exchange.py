@@ -59,6 +59,8 @@ class AdminRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names in lower case."""
     body: bytes = b""
+    peer: str | None = None
+    """Address and port of who asks, for the log; None = not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +201,12 @@ class Exchange:
 
     def refusal(self, failure: Refusal) -> Response:
         """Answer with an error, and log it under the same tracking id."""
-        return self._refusal(*status_of(failure))
+        key_name = failure.key_name if isinstance(failure, AuthorizationError) else ""
+        return self._refusal(*status_of(failure), key_name=key_name)
 
-    def _refusal(self, status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    def _refusal(
+        self, status: int, text: str, headers: tuple[tuple[str, str], ...] = (), *, key_name: str = ""
+    ) -> Response:
         tracking = f"{self.home.tracking()}_G0"
         stamp = atom.timestamp(self.now_ms)[:19]
         where = f"{self.host}:{self.path}"
@@ -214,6 +219,8 @@ class Exchange:
                 "path": self.path,
                 "status": status,
                 "reason": text,
+                **({"peer": self.request.peer} if self.request.peer else {}),
+                **({"key_name": key_name} if key_name else {}),
             },
         )
         return Response(status, atom.ERROR_TYPE, atom.error(status, detail).encode(), headers)

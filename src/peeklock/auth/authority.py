@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from peeklock.auth.errors import KeyRefused, TokenTypeUnsupported
+from peeklock.auth.errors import AuthorizationError, KeyRefused, TokenTypeUnsupported
 from peeklock.auth.rights import ALL_RIGHTS, Grant, Proof, SasRule, belongs, implied, normal_path, scopes
 from peeklock.auth.sas import SasToken, check, is_sas, split_resource
 
@@ -118,7 +118,11 @@ class Authority:
         path = split_resource(audience)[1]
         # In the order of the names: the Python client's, encoded twice, may stand there in three forms.
         rules = [rule for name in parsed.key_names for rule in self._find(name, path)]
-        return check(parsed, rules, audience, now_ms, self._hosts)
+        try:
+            return check(parsed, rules, audience, now_ms, self._hosts)
+        except AuthorizationError as failure:
+            failure.of_key(parsed.key_names[-1])
+            raise
 
     def authorize_key(self, name: str, key: str) -> Grant:
         """Grant a rule's rights to whoever shows one of its keys (SASL PLAIN).
@@ -128,10 +132,11 @@ class Authority:
         """
         if not self._signatures:
             raise KeyRefused("Keys are not accepted here.")
-        name = name.lower()
+        given, name = name, name.lower()
         found = self._of_name(name).get(key)
         if found is None:
-            raise KeyRefused("Key name and key do not belong together.")
+            swapped = key.lower() in self._rules  # then `given` may be a key
+            raise KeyRefused("Key name and key do not belong together.").of_key("" if swapped else given)
         path, rule = found
         return Grant(implied(rule.rights), path, None, Proof(path, name, key))
 

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
+_RULE_NAME = re.compile(r"[A-Za-z0-9._-]{1,256}")
+_SHOWN_MAX = 64
+
 
 class AuthorizationError(Exception):
     """A token or a claim is refused."""
+
+    key_name = ""
+    """The rule that the token or key was said to be of, for the log; empty = none was named."""
+
+    def of_key(self, name: str) -> AuthorizationError:
+        """Remember which rule was named, by a stranger, as far as it may be shown; answer itself."""
+        # A key in the place of the name, the two swapped, has `=`, `/` or `+` in it as a rule.
+        self.key_name = name[:_SHOWN_MAX] if _RULE_NAME.fullmatch(name) else "(no name that a rule can have)"
+        return self
 
 
 class TokenMalformed(AuthorizationError):

@@ -66,6 +66,7 @@ class Gateway:
         container_id: str = "peeklock",
         limits: GatewayLimits | None = None,
         bears_refusal: Callable[[], bool] = lambda: True,
+        peer: Callable[[], str] = str,
     ) -> None:
         """Make the server's end of a connection.
 
@@ -78,6 +79,7 @@ class Gateway:
             container_id: told to the client in `open`.
             limits: bounds of this connection.
             bears_refusal: told of each token or key that is refused; whether its peer may go on.
+            peer: gives the other end's address and port for the log; empty = not known.
         """
         limits = limits if limits is not None else GatewayLimits()
         self._connection = Connection(
@@ -88,7 +90,7 @@ class Gateway:
             sasl_mechanisms=SASL_MECHANISMS,
         )
         self._context = Context(
-            connection_id, self._connection, Reporter(connection_id, tracking, log), limits
+            connection_id, self._connection, Reporter(connection_id, tracking, log, peer), limits
         )
         self._namespaces = namespaces
         self._bears_refusal = bears_refusal

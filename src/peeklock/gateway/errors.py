@@ -133,11 +133,14 @@ class Reporter:
     After `LOG_LINES_MAX` lines, one that counts the rest is all there is until `LOG_WINDOW_MS` are over.
     """
 
-    def __init__(self, connection_id: int, tracking: Callable[[], str], log: Log) -> None:
-        """`tracking` gives a fresh GUID text a call."""
+    def __init__(
+        self, connection_id: int, tracking: Callable[[], str], log: Log, peer: Callable[[], str] = str
+    ) -> None:
+        """`tracking` gives a fresh GUID text a call; `peer` the other end's address, empty = not known."""
         self._connection_id = connection_id
         self._tracking = tracking
         self._log = log
+        self._peer = peer
         self._window_ends_ms: int | None = None
         """Of the lines below; None before the next line."""
         self._lines = 0
@@ -156,11 +159,10 @@ class Reporter:
             text = f"The messaging entity 'sb://{self.host_name}/{entity}' could not be found."
         tracking_id = f"{self._tracking()}_G{self._connection_id}"
         at = datetime.fromtimestamp(now_ms / 1000, UTC)
-        self.note(
-            "refused",
-            {"tracking_id": tracking_id, "condition": str(condition), "entity": entity, "text": text},
-            now_ms,
-        )
+        fields = {"tracking_id": tracking_id, "condition": str(condition), "entity": entity, "text": text}
+        if isinstance(error, auth.AuthorizationError) and error.key_name:
+            fields["key_name"] = error.key_name
+        self.note("refused", fields, now_ms)
         return AmqpError(
             condition,
             f"{text} TrackingId:{tracking_id}, SystemTracker:{self.host_name}:{entity}, "
@@ -174,7 +176,9 @@ class Reporter:
             self._window_ends_ms = now_ms + LOG_WINDOW_MS
         if self._lines < LOG_LINES_MAX:
             self._lines += 1
-            self._log(event, {**fields, "connection": self._connection_id})
+            peer = self._peer()
+            who = {"connection": self._connection_id, **({"peer": peer} if peer else {})}
+            self._log(event, {**fields, **who})
         else:
             self._left_out += 1
 

@@ -67,6 +67,12 @@ class AmqpConnection(asyncio.Protocol):
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return str(name[0]) if name else ""
 
+    @property
+    def endpoint(self) -> str:
+        """Address and port of the other end, for the log; empty when nobody knows them."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if name else ""
+
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

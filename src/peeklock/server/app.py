@@ -448,6 +448,7 @@ class Broker:
             now_ms=now_ms,
             limits=self._gateway_limits,
             bears_refusal=lambda: self._bears_refusal(self._connections[connection_id].peer),
+            peer=lambda: self._connections[connection_id].endpoint,
         )
 
     def _bears_refusal(self, peer: str) -> bool:

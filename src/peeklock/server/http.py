@@ -238,7 +238,9 @@ class HttpProtocol(asyncio.Protocol):
         if path == "/health" or _is_websocket(path):
             self._refuse(413, "no body is wanted here")
             return True
-        head = AdminRequest(request.method.decode("latin-1").upper(), path, query, _headers(request))
+        head = AdminRequest(
+            request.method.decode("latin-1").upper(), path, query, _headers(request), peer=self._peer()
+        )
         refusal = self._administration.refusal(head, self._now_ms())
         if refusal is None:
             return False
@@ -298,7 +300,7 @@ class HttpProtocol(asyncio.Protocol):
             text = f"AMQP over WebSocket is at {WEBSOCKET_PATH}, not here"
             self._note_refusal(404, text)
             return Response(404, "text/plain", text.encode())
-        admin = AdminRequest(method, path, query, headers, body)
+        admin = AdminRequest(method, path, query, headers, body, self._peer())
         answer = self._administration.handle(admin, _NOWHERE, self._now_ms())
         while isinstance(answer, Pending):
             answer = answer.render(await self._submit(_addressed(answer.command)))
