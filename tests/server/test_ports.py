@@ -75,6 +75,8 @@ def test_ca_says_where_the_authority_is_and_prints_it(broker: BrokerProcess) -> 
     first, mark, *_ = shown.stdout.splitlines()
     assert first.split() == ["certificate", str(authority)]
     assert len(mark.split()[1].split(":")) == 32
+    assert "Copy this file to each client" in shown.stdout
+    assert "REQUESTS_CA_BUNDLE and SSL_CERT_FILE take the place of all other authorities" in shown.stdout
     printed = peeklock("ca", broker.data, "--print")
     assert printed.stdout == authority.read_text()
 

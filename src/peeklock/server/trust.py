@@ -49,8 +49,13 @@ def page(file: Path, name: str) -> str:
     store = shlex.quote(str(Path.cwd() / f"{name}.p12"))
     options = f"-Djavax.net.ssl.trustStore={store} -Djavax.net.ssl.trustStorePassword=changeit"
     return f"""\
-Give each client a copy of this file (`peeklock ca DIR --print > ca.pem`); the paths below are those of this
-machine. The file is public. What lies beside it is not.
+Copy this file to each client, also to those of other users here: its folder is its owner's alone
+(`peeklock ca DIR --print > ca.pem`). The file is public. What lies beside it is not. The paths below are
+those of this machine: put the copy's in their place.
+
+REQUESTS_CA_BUNDLE and SSL_CERT_FILE take the place of all other authorities: a program that goes to other
+servers too needs one file with theirs and this one, for example, on Debian or Ubuntu:
+    cat /etc/ssl/certs/ca-certificates.crt {path} > joined.pem
 
 Python, in the code; good for ServiceBusClient and ServiceBusAdministrationClient, sync and aio:
     connection_verify={str(file)!r}
