@@ -533,11 +533,9 @@ def remove_key(folder: Path, name: str) -> None:
     """Remove a rule; clients that came by it are detached."""
 
     def remove(file: KeyFile) -> None:
-        from peeklock.auth import Right
-
-        removed, left = file.remove(name)
-        click.echo(f"removed {removed.name}")
-        if Right.MANAGE in removed.rights and not any(Right.MANAGE in rule.rights for rule in left):
+        removed, last_with_manage = file.remove(name)
+        click.echo(f"removed {removed}")
+        if last_with_manage:
             click.echo(
                 "peeklock: no rule with Manage is left: administration is possible by web tokens "
                 "(--auth jwt) and by entities' own rules only, until `peeklock keys add` makes one",

@@ -149,14 +149,16 @@ class KeyFile:
             self._write([rotated if rule is other else other for other in rules])
         return rotated
 
-    def remove(self, name: str) -> tuple[SasRule, list[SasRule]]:
-        """Remove a rule; answer it, and those that are left. Raises: KeysRefused."""
+    def remove(self, name: str) -> tuple[str, bool]:
+        """Remove a rule; answer its name, and whether no rule with Manage is left by it. Raises: KeysRefused."""
         with self._alone():
             rules = self.load()
             rule = _named(rules, name)
             left = [other for other in rules if other is not rule]
             self._write(left)
-        return rule, left
+        return rule.name, Right.MANAGE in rule.rights and not any(
+            Right.MANAGE in other.rights for other in left
+        )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
