@@ -150,7 +150,7 @@ class KeyFile:
         return rotated
 
     def remove(self, name: str) -> tuple[str, bool]:
-        """Remove a rule; answer its name, and whether no rule with Manage is left by it. Raises: KeysRefused."""
+        """Remove a rule; answer its name, and whether the last one with Manage went. Raises: KeysRefused."""
         with self._alone():
             rules = self.load()
             rule = _named(rules, name)
