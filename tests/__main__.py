@@ -75,8 +75,8 @@ ALL = (
     # Clients mostly wait, so that more processes than cores pay.
     Step(
         "official client",
-        (*PYTEST, "-n", "8", "--dist", "worksteal", "-m", "interop and not clients", *OFFICIAL),
-        120,
+        (*PYTEST, "-n", "12", "--dist", "worksteal", "-m", "interop and not clients", *OFFICIAL),
+        130,
     ),
     Step("programs of every client", (PYTHON, "-m", "tests.interop", "--build-only"), 150),
     Step("every client", (*PYTEST, "-m", "clients", "tests/interop/test_every_client.py"), 100),
