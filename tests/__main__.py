@@ -76,7 +76,7 @@ ALL = (
     Step(
         "official client",
         (*PYTEST, "-n", "12", "--dist", "worksteal", "-m", "interop and not clients", *OFFICIAL),
-        130,
+        120,
     ),
     Step("programs of every client", (PYTHON, "-m", "tests.interop", "--build-only"), 150),
     Step("every client", (*PYTEST, "-m", "clients", "tests/interop/test_every_client.py"), 100),
