@@ -35,8 +35,14 @@ class Step:
 LOGS = "{logs}"
 """Stands in commands for a folder that the steps of a run have in common, and that goes with it."""
 
-OFFICIAL = ("tests/interop", "tests/admin", "tests/demo")
-"""Where tests with the official client are. Named, since collecting all tests costs each process 8 s."""
+FOLDERS = {
+    "simulation": ("tests/simulation",),
+    "kill": ("tests/kill", "tests/capture"),
+    "interop": ("tests/interop", "tests/admin", "tests/demo"),
+    "spark": ("tests/spark", "tests/pipeline", "tests/demo"),
+}
+"""Where the tests of a marker are. Named, since collecting all tests costs each process 8 s; a test sees to
+it that none is elsewhere."""
 
 AUDITED = ("messages", "transactions", "topics")
 """Kill loops that write event logs."""
@@ -59,13 +65,13 @@ LINT = (
 ALL = (
     *LINT,
     Step("core tests", (*PYTEST, "-n", "2", "-m", CORE), 180),
-    Step("simulation tests", (*PYTEST, "-n", "2", "-m", "simulation"), 60),
+    Step("simulation tests", (*PYTEST, "-n", "2", "-m", "simulation", *FOLDERS["simulation"]), 60),
     Step(
         "simulation, seeds 0 to 199",
         (PYTHON, "-m", "tests.simulation", "--seeds", "0:200", "--events", f"{LOGS}/simulation"),
         130,
     ),
-    Step("kill loops", (*PYTEST, "-m", "kill and not spark"), 60),
+    Step("kill loops", (*PYTEST, "-m", "kill and not spark", *FOLDERS["kill"]), 60),
     *(killed(loop, rounds=4, seed=1, budget_s=20) for loop in AUDITED),
     Step(
         "audit of simulated and killed brokers",
@@ -75,14 +81,18 @@ ALL = (
     # Clients mostly wait, so that more processes than cores pay.
     Step(
         "official client",
-        (*PYTEST, "-n", "12", "--dist", "worksteal", "-m", "interop and not clients", *OFFICIAL),
+        (*PYTEST, "-n", "12", "--dist", "worksteal", "-m", "interop and not clients", *FOLDERS["interop"]),
         120,
     ),
     Step("programs of every client", (PYTHON, "-m", "tests.interop", "--build-only"), 150),
     Step("every client", (*PYTEST, "-m", "clients", "tests/interop/test_every_client.py"), 100),
     # Each process has one Spark session for all of its tests. One process leaves half of the cores idle: the
     # plan of a query takes longer than its tasks.
-    Step("spark", (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "spark and not soak"), 120),
+    Step(
+        "spark",
+        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "spark and not soak", *FOLDERS["spark"]),
+        120,
+    ),
 )
 
 SOAK = (

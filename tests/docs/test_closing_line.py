@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from tests.__main__ import count_outcomes
+from tests.__main__ import FOLDERS, count_outcomes
 
 
 @pytest.mark.parametrize(
@@ -23,3 +26,18 @@ def test_outcomes_are_read_from_the_closing_line(line: str, status: int, outcome
 
 def test_a_run_without_a_closing_line_is_a_failure() -> None:
     assert count_outcomes(["Segmentation fault"], -11) == (0, 1)
+
+
+@pytest.mark.parametrize("marker", FOLDERS)
+def test_marked_tests_are_where_their_step_looks_for_them(marker: str) -> None:
+    root = Path(__file__).parents[2]
+    looked_at = [root / folder for folder in FOLDERS[marker]]
+    assert all(folder.is_dir() for folder in looked_at)
+    marked = [file for file in (root / "tests").rglob("*.py") if f"mark.{marker}\n" in _lines(file)]
+    assert marked
+    assert [file for file in marked if not any(folder in file.parents for folder in looked_at)] == []
+
+
+def _lines(file: Path) -> str:
+    """Give a file's text with an end of line behind each marker."""
+    return re.sub(r"\b(mark\.\w+)", "\\1\n", file.read_text(encoding="utf-8"))
