@@ -21,6 +21,9 @@ SEEN = {
 """Planted bugs that show in what is recorded. Others make the broker tell its clients what is not so: those
 need a ledger."""
 
+IN_DELIVERIES = {"disordered-session": "which was given back"}
+"""What the simulation has to say of a bug that also shows in a peek, of which there is no event."""
+
 SEEDS_MAX = 60
 
 
@@ -31,7 +34,10 @@ def test_planted_bugs_are_found_and_named(spark: Any, tmp_path: Path) -> None:
     logs = {}
     for bug in SEEN:
         for seed in range(SEEDS_MAX):  # each seed once: it names the log's namespace
-            if seed not in logs and run_seed(seed, bug=bug, events=tmp_path / bug).failure is not None:
+            if seed in logs:
+                continue
+            failure = run_seed(seed, bug=bug, events=tmp_path / bug).failure
+            if failure is not None and IN_DELIVERIES.get(bug, "") in str(failure):
                 logs[seed] = bug
                 break
     assert sorted(logs.values()) == sorted(SEEN)
