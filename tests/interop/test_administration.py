@@ -250,7 +250,7 @@ FILTERS: list[tuple[str, Any, Any]] = [
                 "@float": 1.5,
                 "@true": True,
                 "@text": "é <&>",
-                "@time": datetime(2024, 1, 2, 3, 4, 5),  # noqa: DTZ001  the client compares naive ones
+                "@time": datetime(2024, 1, 2, 3, 4, 5),  # noqa: DTZ001  # the client compares naive ones
                 "@span": timedelta(days=1, microseconds=1),
             },
         ),
