@@ -71,7 +71,11 @@ ALL = (
         (PYTHON, "-m", "tests.simulation", "--seeds", "0:200", "--events", f"{LOGS}/simulation"),
         130,
     ),
-    Step("kill loops", (*PYTEST, "-m", "kill and not spark", *FOLDERS["kill"]), 60),
+    Step(
+        "kill loops",
+        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "kill and not spark", *FOLDERS["kill"]),
+        60,
+    ),
     *(killed(loop, rounds=4, seed=1, budget_s=20) for loop in AUDITED),
     Step(
         "audit of simulated and killed brokers",

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peeklock.admin.api import BODY_BYTES_MAX, Pending, Response
+from peeklock.admin.reading import TAGS_MAX
 from peeklock.broker.commands import LookUp
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import EntityFound, EntityView
@@ -136,10 +137,13 @@ def test_a_document_of_any_shape_is_read_or_refused_soon(client: Client) -> None
     ):
         refused(client, "/orders", body)
     assert "larger than" in refused(client, "/orders", b"<entry>" + b" " * BODY_BYTES_MAX + b"</entry>")
+    many = queue("<a/>" * TAGS_MAX)
+    for body in (many, many.replace("utf-8", "utf-16").encode("utf-16")):
+        assert f"more than {TAGS_MAX} tags" in refused(client, "/orders", body)
 
 
 def test_a_deep_element_that_nobody_knows_is_passed_over(client: Client) -> None:
-    depth = 100_000
+    depth = TAGS_MAX // 2 - 10
     pending = client.ask("PUT", "/orders", queue("<a>" * depth + "</a>" * depth))
     assert isinstance(pending, Pending)
 
