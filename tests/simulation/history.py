@@ -67,6 +67,8 @@ class Sent:
     units: list[tuple[Unit, Lock, str, str]] = field(default_factory=list)
     """The same, asked for in transactions: (unit, lock, kind, reason)."""
     traits: Traits = field(default_factory=Traits)
+    own_id: bool = True
+    """False: it was sent without an id, and `message_id` stands for the one that the broker gave it."""
     copy_of: int | None = None
     """The uid of what this is a topic's copy of. A copy is as if it had been sent to its subscription."""
 

@@ -44,15 +44,16 @@ def compose(
             partition_key, condition = "elsewhere", NOT_ALLOWED
         else:
             message_id, condition = "x" * 200, ARGUMENT_ERROR
-    else:
+    elif message_id is not None:
         shared.recent_ids.append((queue.name, message_id))
     ttl_ms = random.choice((None, None, None, 50, 3_000, 20_000, 60_000))
     delay_ms = random.choice((-1_000, 0, 20, 700, 4_000, 15_000))
     at_ms = shared.node.now_ms + delay_ms if scheduled else None
     traits = draw_traits(random, session_id) if shared.ruled else Traits(session_id=session_id)
+    # An id that the broker gives is like no other, and all copies have it.
     sent = Sent(
-        uid, queue.name, message_id, ttl_ms, at_ms, group, shared.world.now_ms, condition,
-        session_id, partition_key, traits=traits,
+        uid, queue.name, message_id or f"given-{uid}", ttl_ms, at_ms, group, shared.world.now_ms, condition,
+        session_id, partition_key, traits=traits, own_id=message_id is not None,
     )  # fmt: skip
     annotations: dict[Symbol, Any] = {}
     if at_ms is not None:
@@ -71,9 +72,12 @@ def compose(
     return sent, payload
 
 
-def _message_id(shared: Shared, queue: str, uid: int) -> str:
+def _message_id(shared: Shared, queue: str, uid: int) -> str | None:
     random = shared.world.random
-    if random.random() < 0.2 and shared.recent_ids:
+    roll = random.random()
+    if roll >= 0.85:
+        return None
+    if roll < 0.2 and shared.recent_ids:
         # Of the same queue, or of one that is perhaps forwarded to the same.
         name, again = random.choice(shared.recent_ids[-12:])
         if name == queue or random.random() < 0.3:

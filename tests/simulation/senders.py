@@ -126,7 +126,7 @@ class Sender(Actor):
         messages = []
         for sent, payload in made:
             entry = {"message": payload}
-            if sent.message_id is not None:
+            if sent.own_id:
                 entry["message-id"] = sent.message_id
             messages.append(entry)
 
