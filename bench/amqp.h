@@ -1,7 +1,7 @@
 // AMQP 1.0 by hand: byte buffers, encoding, decoding, and how all of it ends when something is wrong.
 //
-// What the load generator needs, and no more. Included once, by loadgen.c. Sections quoted are those of the core
-// specification (part.section).
+// What the load generator and the flood need, and no more. Included once by each, after errno.h with _GNU_SOURCE;
+// `inline` marks what only one of them calls. Sections quoted are those of the core specification (part.section).
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -17,7 +17,7 @@ enum { EXIT_USAGE = 1, EXIT_PROTOCOL = 2, EXIT_PEER_CLOSED = 3, EXIT_STALLED = 4
 static void die(int status, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    fputs("loadgen: ", stderr);
+    fprintf(stderr, "%s: ", program_invocation_short_name);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
     va_end(args);
@@ -66,6 +66,8 @@ static void consume(Buffer *b, size_t n) {
     }
 }
 
+static inline void empty(Buffer *b) { b->start = b->end = 0; }
+
 // Here begins: encoding.
 
 // Codes of performatives (2.7), SASL frames (5.3.3), outcomes (3.4) and termini (3.5).
@@ -91,7 +93,7 @@ static void put32(Buffer *b, uint32_t v) {
 
 static void put_null(Buffer *b) { put8(b, 0x40); }
 static void put_bool(Buffer *b, bool v) { put8(b, v ? 0x41 : 0x42); }
-static void put_ubyte(Buffer *b, uint8_t v) { put8(b, 0x50), put8(b, v); }
+static inline void put_ubyte(Buffer *b, uint8_t v) { put8(b, 0x50), put8(b, v); }
 
 static void put_uint(Buffer *b, uint32_t v) {
     if (v == 0) {
@@ -182,7 +184,7 @@ typedef struct {
     const uint8_t *field[FIELDS_MAX]; // NULL: absent or null
 } Performative;
 
-static Performative decode_performative(const uint8_t *p, const uint8_t *end) {
+static inline Performative decode_performative(const uint8_t *p, const uint8_t *end) {
     Performative result = {0};
     value_size(p, end); // checks the whole nest once; what follows stays inside
     if (p[0] != 0x00) die(EXIT_PROTOCOL, "a frame body does not begin with a descriptor");
@@ -203,7 +205,7 @@ static Performative decode_performative(const uint8_t *p, const uint8_t *end) {
 }
 
 // Code of a described value such as an outcome; 0 where there is none.
-static uint8_t outcome_code(const uint8_t *p) { return p && p[0] == 0x00 ? number(p + 1, 0) : 0; }
+static inline uint8_t outcome_code(const uint8_t *p) { return p && p[0] == 0x00 ? number(p + 1, 0) : 0; }
 
 // Bytes of a frame as text, for messages about it: conditions and descriptions are readable in it.
 static const char *readable(const uint8_t *p, const uint8_t *end) {

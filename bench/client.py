@@ -164,6 +164,32 @@ class Client:
         self._until(lambda: done == count)
         return time.perf_counter() - started
 
+    def send_all(self, queue: str, payload: bytes, count: int, at_once: int, message_format: int = 0) -> None:
+        """Send the same delivery `count` times; `at_once` of them are under way all the time.
+
+        Raises:
+            LoadFailed: one is not accepted.
+        """
+        sender = self._attach(Role.SENDER, Source("bench"), Target(queue))
+        sent = done = 0
+
+        def send() -> None:
+            nonlocal sent
+            if sent < count:
+                sent += 1
+                self._send(sender, payload, accepted, message_format=message_format)
+
+        def accepted(state: DeliveryState | None) -> None:
+            nonlocal done
+            if state != ACCEPTED:
+                raise LoadFailed(f"a delivery was not accepted: {state}")
+            done += 1
+            send()
+
+        for _ in range(at_once):
+            send()
+        self._until(lambda: done == count)
+
     # Inside
 
     def _attach(self, role: Role, source: Terminus, target: Terminus, *, rcv_settle_mode: int = 0) -> int:
@@ -177,11 +203,19 @@ class Client:
         return handle
 
     def _send(
-        self, handle: int, payload: bytes, outcome: Outcome, state: DeliveryState | None = None
+        self,
+        handle: int,
+        payload: bytes,
+        outcome: Outcome,
+        state: DeliveryState | None = None,
+        *,
+        message_format: int = 0,
     ) -> None:
         self._tags += 1
         tag = self._tags.to_bytes(4, "big")
-        delivery_id = self._amqp.send(self._channel, handle, tag, payload, state=state)
+        delivery_id = self._amqp.send(
+            self._channel, handle, tag, payload, message_format=message_format, state=state
+        )
         self._outcomes[Role.RECEIVER, delivery_id] = outcome
 
     def _flush(self) -> None:
@@ -202,7 +236,10 @@ class Client:
     def _take(self, event: Event) -> None:
         if isinstance(event, DispositionReceived):
             for delivery_id in range(event.first, event.last + 1):
-                self._outcomes.pop((event.role, delivery_id))(event.state)
+                key = event.role, delivery_id
+                # A settlement in a transaction is answered twice: provisionally, and settled by the commit.
+                outcome = self._outcomes.pop(key) if event.settled else self._outcomes[key]
+                outcome(event.state)
         elif isinstance(event, DeliveryReceived):
             self._deliveries.append(event)
         elif isinstance(event, LinkFlow):

@@ -6,6 +6,7 @@ import statistics
 import time
 
 from bench.flood import KINDS, flood
+from bench.floods import without_pause
 from bench.loadgen import idle_connections, offered
 from bench.run import MB, Run
 from bench.systems import Peeklock, rss_bytes
@@ -37,8 +38,12 @@ def crowd(run: Run) -> None:
 
 
 def floods(run: Run) -> None:
-    """Offer 500 messages a second while peers that mean no good come again and again."""
-    seconds = 3 if run.quick else 8
+    """Offer 500 messages a second beside bad peers that come again and again, or send without a pause."""
+    _coming_again(run, 2 if run.quick else 3)
+    without_pause(run, 1.5 if run.quick else 4)
+
+
+def _coming_again(run: Run, seconds: int) -> None:
     for kind in KINDS:
         broker = run.fresh_peeklock()
         try:

@@ -3,7 +3,7 @@
 // One thread, poll(2), frames encoded by hand, no library: it costs about 1 us of CPU a message, so that on a machine
 // shared with the broker the broker is what is measured. It knows one message shape, one sending link a connection and
 // any number of receiving ones; it is no client library. Anything but the outcome `accepted`, in either direction, ends
-// it with a message and a status that is not 0.
+// it with a message and a status that is not 0; unless it counts refused sends.
 //
 // Order of this file: options, the message, connections and links, message sessions, frames in, the loop, the report,
 // the modes. Bytes are in amqp.h, TLS and WebSocket in wire.h. Sections quoted are those of the AMQP 1.0 core
@@ -47,7 +47,9 @@ static const char USAGE[] =
     "  -l N                    receiving links over all receiving connections (one each)\n"
     "  -w N                    unsettled sends, and receive credit, a link (1000)\n"
     "  -o RATE                 offer RATE messages a second over all senders; latency counts from the intended time\n"
-    "  -e                      mode send: stop offering when stdin closes, though COUNT is not reached\n"
+    "  -e                      mode send: stop offering when stdin closes, though COUNT is not reached; print a line\n"
+    "                          when the offer begins\n"
+    "  -f                      mode send: count sends that are refused, and go on\n"
     "  -x                      pre-settled transfers\n"
     "  -i                      one disposition a message (default: ranges of up to 100)\n"
     "  -2                      receiver-settle-mode second: unsettled dispositions, each waits for the broker's answer\n"
@@ -61,7 +63,8 @@ static struct {
     long count, sessions, tenants, fill;
     double rate, stall_s;
     int size, senders, receivers, links, window, idle, broker_pid;
-    bool rich, named, next, settled, individual, second, await_answer, until_eof, json, encrypted, websocket;
+    bool rich, named, next, settled, individual, second, await_answer, until_eof, forgiving, json, encrypted,
+        websocket;
 } opt = {
     .mode = "send", .host = "127.0.0.1", .port = "5672", .password = "", .send_address = "q",
     .count = 100000, .fill = 1, .stall_s = 30, .size = 1024, .senders = 1, .receivers = 1, .window = 1000,
@@ -180,7 +183,8 @@ struct Connection {
     double last_write_s;
 };
 
-static long sent, received; // messages: sends accepted, deliveries settled
+static long sent, received; // messages: sends accepted, or refused where that is counted; deliveries settled
+static long refused;        // sends, of those
 static float *latencies_us; // send to accepted; where only receiving, disposition to the broker's answer
 static long latency_count;
 static double clock_s;   // time of the turn: one look at the clock serves all frames of a read
@@ -472,7 +476,9 @@ static void on_disposition(Connection *c, const Performative *p, const uint8_t *
     if (number(p->field[0], 0) != (c->sends ? ROLE_RECEIVER : ROLE_SENDER)) return;
     uint32_t first = number(p->field[1], 0), last = number(p->field[2], first);
     uint8_t outcome = outcome_code(p->field[4]);
-    if (outcome != ACCEPTED)
+    if (outcome == REJECTED && opt.forgiving)
+        refused += last - first + 1;
+    else if (outcome != ACCEPTED)
         die(EXIT_OUTCOME, "connection %d: deliveries %u to %u came to outcome 0x%02x, not accepted: %s", c->id, first, last,
             outcome, p->field[4] ? readable(p->field[4], end) : "none");
     if (!number(p->field[3], 0))
@@ -585,8 +591,9 @@ static Connection *connect_one(int id, bool sends, int link_count, long deliveri
         die(EXIT_PEER_CLOSED, "%s:%s: %s", opt.host, opt.port, strerror(errno));
     freeaddrinfo(found);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (opt.encrypted) wire_encrypt(&c->wire);
-    if (opt.websocket) wire_upgrade(&c->wire);
+    const char *failed = opt.encrypted ? wire_encrypt(&c->wire) : NULL;
+    if (!failed && opt.websocket) failed = wire_upgrade(&c->wire);
+    if (failed) die(EXIT_PEER_CLOSED, "connection %d: %s", id, failed);
     fcntl(fd, F_SETFL, O_NONBLOCK);
     put(&c->out, "AMQP\3\1\0\0", 8);
     return c;
@@ -740,9 +747,9 @@ static void report(Measured m) {
         printf("{\"mode\": \"%s\", \"count\": %ld, \"size\": %d, \"seconds\": %.4f, \"send_rate\": %.1f, "
                "\"recv_rate\": %.1f, \"client_us_per_message\": %.3f, \"broker_us_per_message\": %.3f, "
                "\"broker_cpu_cores\": %.3f, \"latency_us\": {\"p50\": %.1f, \"p90\": %.1f, \"p99\": %.1f, "
-               "\"p99.9\": %.1f, \"max\": %.1f}}\n",
+               "\"p99.9\": %.1f, \"max\": %.1f}, \"refused\": %ld}\n",
                opt.mode, opt.count, opt.size, m.seconds, send_rate, recv_rate, client_us, broker_us,
-               m.broker_cpu_s / m.seconds, p[0], p[1], p[2], p[3], p[4]);
+               m.broker_cpu_s / m.seconds, p[0], p[1], p[2], p[3], p[4], refused);
     else
         printf("%s: %ld messages of %d bytes in %.2f s, sent %.0f/s, received %.0f/s, CPU a message: client %.2f us, "
                "broker %.2f us (%.2f cores); latency us: p50 %.0f, p90 %.0f, p99 %.0f, p99.9 %.0f, max %.0f\n",
@@ -860,6 +867,7 @@ static int drive(void) {
     latencies_us = must_alloc(opt.count, sizeof *latencies_us);
     Connection **all = connect_all();
     double broker_cpu_s = process_cpu_s(opt.broker_pid), client_cpu_s = own_cpu_s();
+    if (opt.until_eof) puts("offering"), fflush(stdout);
     started_s = clock_s = now_s();
     for (int i = opt.senders; i < n; i++)
         for (int j = 0; j < all[i]->link_count; j++) write_credit(&all[i]->links[j]);
@@ -925,11 +933,11 @@ static bool choose_mode(void) {
     if (opt.next && (opt.receivers < 1 || opt.settled || opt.rate > 0)) return false;
     return opt.count > 0 && opt.size > 0 && opt.window > 0 && opt.senders >= 0 && opt.receivers >= 0 &&
            opt.sessions >= 0 && opt.tenants >= 0 && (!opt.named || opt.sessions >= opt.receivers) &&
-           !(opt.until_eof && opt.receivers);
+           !((opt.until_eof || opt.forgiving) && opt.receivers);
 }
 
 int main(int argc, char **argv) {
-    for (int o; (o = getopt(argc, argv, "m:I:h:p:EWu:P:a:A:n:s:rg:Gt:k:S:R:l:w:o:exi21B:T:j")) != -1;) {
+    for (int o; (o = getopt(argc, argv, "m:I:h:p:EWu:P:a:A:n:s:rg:Gt:k:S:R:l:w:o:efxi21B:T:j")) != -1;) {
         switch (o) {
         case 'm': opt.mode = optarg; break;
         case 'I': opt.idle = atoi(optarg); break;
@@ -954,6 +962,7 @@ int main(int argc, char **argv) {
         case 'w': opt.window = atoi(optarg); break;
         case 'o': opt.rate = atof(optarg); break;
         case 'e': opt.until_eof = true; break;
+        case 'f': opt.forgiving = true; break;
         case 'x': opt.settled = true; break;
         case 'i': opt.individual = true; break;
         case '2': opt.second = opt.await_answer = true; break;

@@ -1,4 +1,4 @@
-"""Compiles and calls the load generator `loadgen.c`.
+"""Compiles the C programs, and calls the load generator `loadgen.c`.
 
 Owns its command line; knows no scenario.
 """
@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("loadgen.c", "amqp.h", "wire.h"))
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("amqp.h", "wire.h"))
 BUILD = Path(__file__).with_name(".build")
+
+STALL_S_MAX = 60
+"""How long an offer waits for a broker that does not answer. Our choice: twice the longest that was seen."""
 
 
 class LoadFailed(Exception):
@@ -45,6 +48,7 @@ class Load:
     client_us: float
     latency_us: dict[str, float]
     seconds: float
+    refused: int  # sends, where that does not end the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +65,34 @@ class HandOut:
 
 
 def compile_loadgen() -> Path:
-    """Compile `loadgen.c` unless that is done, and return the program's path.
+    """Return the path of the compiled load generator."""
+    return compiled("loadgen")
+
+
+def compiled(name: str) -> Path:
+    """Compile a C program of this folder unless that is done, and return its path.
 
     Raises:
         LoadFailed: no C compiler, or it refused.
     """
-    program = BUILD / "loadgen"
-    changed_at = max(source.stat().st_mtime for source in SOURCES)
+    program = BUILD / name
+    source = Path(__file__).with_name(f"{name}.c")
+    changed_at = max(file.stat().st_mtime for file in (source, *HEADERS))
     if program.exists() and program.stat().st_mtime >= changed_at:
         return program
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise LoadFailed("no C compiler: install gcc (Debian and Ubuntu: apt-get install gcc libc6-dev)")
     BUILD.mkdir(exist_ok=True)
-    fresh = BUILD / f"loadgen-{os.getpid()}"  # several processes may find it missing at the same time
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(SOURCES[0])]
+    fresh = BUILD / f"{name}-{os.getpid()}"  # several processes may find it missing at the same time
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(source)]
     # TLS where the headers of OpenSSL are installed; without them `-E` says what is missing.
     for options in (["-DWITH_TLS", "-lssl", "-lcrypto"], []):
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if done.returncode == 0:
             break
     if done.returncode != 0:
-        raise LoadFailed(f"{compiler} refused {SOURCES[0].name}:\n{done.stderr}")
+        raise LoadFailed(f"{compiler} refused {source.name}:\n{done.stderr}")
     fresh.replace(program)
     return program
 
@@ -128,17 +138,26 @@ class Offer:
 
 @contextlib.contextmanager
 def offered(endpoint: Endpoint, address: str, rate: int, seconds_max: int) -> Iterator[Offer]:
-    """Send `rate` messages a second while the body runs, for `seconds_max` seconds at most."""
+    """Send `rate` messages a second while the body runs, for `seconds_max` seconds at most.
+
+    Latencies count from the time at which a send is due. Sends that are refused are counted.
+
+    Raises:
+        LoadFailed: a closed connection, or no progress.
+    """
     command = _command(endpoint, address)
-    command += ["-m", "send", "-n", str(rate * seconds_max), "-r", "-j", "-o", str(rate), "-e"]
+    command += ["-m", "send", "-n", str(rate * seconds_max), "-r", "-j", "-o", str(rate), "-e", "-f"]
+    command += ["-T", str(STALL_S_MAX)]
     offer = Offer()
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is connected, or has ended
         try:
             yield offer
         finally:
-            said, errors = process.communicate(timeout=30)
+            said, errors = process.communicate(timeout=2 * STALL_S_MAX)
     if process.returncode != 0:
         raise LoadFailed(errors.strip())
     offer.load = _load(json.loads(said))
@@ -193,4 +212,5 @@ def _load(said: dict[str, Any]) -> Load:
         client_us=said["client_us_per_message"],
         latency_us=said["latency_us"],
         seconds=said["seconds"],
+        refused=said["refused"],
     )

@@ -43,14 +43,13 @@ class BenchMessage:
             "i": 9,
             "customer": 77,
         }
-        self.folded = self.user
         self.system: dict[str, Value] = {"label": "order", "messageid": "m-1"}
 
     def has_user(self, folded_name: str) -> bool:
-        return folded_name in self.folded
+        return folded_name in self.user
 
     def user_name(self, folded_name: str) -> str | None:
-        return folded_name if folded_name in self.folded else None
+        return folded_name if folded_name in self.user else None
 
     def new_id(self) -> UUID:
         return UUID(int=1)

@@ -178,7 +178,7 @@ def subject(rounds: int) -> None:
         if name is not None:
             getattr(seen, name)
 
-    for name in (None, "user", "folded", "system"):
+    for name in (None, "user", "system"):
         print(f"{_timed(partial(see, name), 2_000, rounds):12.2f} us  {name or 'nothing is asked'}")
 
 

@@ -18,6 +18,7 @@ from bench.delay import delayed_path
 from bench.disk import fsync_us
 from bench.entities import ADMINISTRATION
 from bench.loadgen import LoadFailed, drive, idle_connections
+from bench.over_http import SCENARIOS as OVER_HTTP
 from bench.queue_kinds import SCENARIOS as QUEUE_KINDS
 from bench.run import MB, Run, drive_queue, settle_options
 from bench.systems import Peeklock, StartFailed, System, rss_bytes
@@ -246,4 +247,5 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     **TRANSPORTS,
     **CROWD,
     **ADMINISTRATION,
+    **OVER_HTTP,
 }

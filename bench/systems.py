@@ -314,6 +314,12 @@ def rss_bytes(pid: int, *, peak: bool = False) -> int:
     return int(found[1]) * 1024
 
 
+def cpu_s(pid: int) -> float:
+    """CPU time of a process, in steps of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _tail(log: Path) -> str:
     text = log.read_text(errors="replace") if log.exists() else ""
     return text[-600:].strip() or "it logged nothing"

@@ -1,7 +1,7 @@
 // Bytes on their way between a connection and its socket: plain, within TLS, and in the frames of a WebSocket.
 //
 // Connecting waits for its hand-shakes; reading and writing do not wait. Client frames have the mask 0, which costs the
-// peer what any other does and us nothing. Included once, by loadgen.c, after amqp.h. Sections are those of RFC 6455.
+// peer what any other does and us nothing. Included once by loadgen.c and by flood.c, after amqp.h. Sections are those of RFC 6455.
 
 #ifdef WITH_TLS
 #include <openssl/err.h>
@@ -46,8 +46,8 @@ static ssize_t wire_write(Wire *w, const void *bytes, size_t size) {
     return write(w->fd, bytes, size);
 }
 
-// Begin TLS without looking at the certificate: it is about cost.
-static void wire_encrypt(Wire *w) {
+// Begin TLS, with any certificate: it is about cost. Return why that failed, or NULL.
+static const char *wire_encrypt(Wire *w) {
 #ifdef WITH_TLS
     static SSL_CTX *context;
     if (!context) {
@@ -57,30 +57,43 @@ static void wire_encrypt(Wire *w) {
         SSL_CTX_set_read_ahead(context, 1); // else two system calls a record
     }
     w->tls = SSL_new(context);
-    if (!w->tls || !SSL_set_fd(w->tls, w->fd) || SSL_connect(w->tls) != 1)
-        die(EXIT_PEER_CLOSED, "TLS: %s", ERR_error_string(ERR_get_error(), NULL));
+    bool done = w->tls && SSL_set_fd(w->tls, w->fd) && SSL_connect(w->tls) == 1;
+    return done ? NULL : ERR_error_string(ERR_get_error(), NULL);
 #else
     (void)w;
     die(EXIT_USAGE, "built without TLS: install the headers of OpenSSL (Debian: libssl-dev)");
+    return NULL;
 #endif
 }
 
-// Ask for a WebSocket and read its answer, byte by byte, so that none of what follows is taken.
-static void wire_upgrade(Wire *w) {
+// Ask for a WebSocket and read its answer, byte by byte, so that none of what follows is taken. Return why that failed,
+// or NULL.
+static const char *wire_upgrade(Wire *w) {
     static const char REQUEST[] =
         "GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
         "Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n";
     if (wire_write(w, REQUEST, sizeof REQUEST - 1) != sizeof REQUEST - 1)
-        die(EXIT_PEER_CLOSED, "the request for a WebSocket could not be sent");
+        return "the request for a WebSocket could not be sent";
     char head[2048];
     size_t n = 0;
     while (n < 4 || memcmp(head + n - 4, "\r\n\r\n", 4)) {
-        if (n == sizeof head || wire_read(w, head + n, 1) != 1) die(EXIT_PEER_CLOSED, "no answer to an upgrade");
+        if (n == sizeof head || wire_read(w, head + n, 1) != 1) return "no answer to an upgrade";
         n++;
     }
-    if (memcmp(head, "HTTP/1.1 101 ", 13)) die(EXIT_PROTOCOL, "no WebSocket: %.40s", head);
+    if (memcmp(head, "HTTP/1.1 101 ", 13)) return "the upgrade to a WebSocket is refused";
     w->websocket = true;
+    return NULL;
+}
+
+static inline void wire_close(Wire *w) {
+#ifdef WITH_TLS
+    SSL_free(w->tls);
+    w->tls = NULL;
+#endif
+    close(w->fd);
+    w->websocket = false;
+    empty(&w->framed_in), empty(&w->framed_out);
 }
 
 // Put n bytes into a frame of a client: 5.2.

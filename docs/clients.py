@@ -23,9 +23,26 @@ INTRODUCTION = """\
 What each client was tried on, against a broker process with keys of its own (`--auth sas`) and a certificate
 by its local authority. `works` means that a program did with the client all that the line says, and checked
 it. `differs` means that the client does it, but a user would notice a difference from Azure: a footnote says
-which. `not offered` means that the client has no such thing. The programs are in
+which. `not offered` means that the client has no such thing, `not tried` that its program leaves it out.
+The programs are in
 [tests/interop/programs](../tests/interop/programs/README.md); a test run compares this page with what they
 come to. [compatibility.md](compatibility.md) lists what the broker does, whatever the client."""
+
+
+BY_HAND = """\
+.NET is not on the machines that test this project. The frames of its client are replayed by each test run;
+its live tests and those of five frameworks were run by hand. [dotnet.md](dotnet.md#what-was-run) has the
+results.
+
+| client or framework | package | tried |
+|---|---|---|
+| .NET | `Azure.Messaging.ServiceBus` | [frames of 7.19.0; live tests by hand](dotnet.md) |
+| .NET, retired | `Microsoft.Azure.ServiceBus` | [live tests by hand](dotnet.md#what-was-run) |
+| MassTransit | `MassTransit.Azure.ServiceBus.Core` | [by hand](masstransit.md) |
+| NServiceBus | `NServiceBus.Transport.AzureServiceBus` | [by hand](nservicebus.md) |
+| Rebus | `Rebus.AzureServiceBus` | [by hand](rebus.md) |
+| Wolverine | `WolverineFx.AzureServiceBus` | [by hand](wolverine.md) |
+| Durable Task Framework | `DurableTask.ServiceBus` | [by hand](durable-task.md) |"""
 
 
 class BadSource(Exception):
@@ -79,8 +96,9 @@ def load(root: Path) -> tuple[dict[str, Any], list[Client]]:
             feature: (result["status"], result.get("how", ""))
             for feature, result in written["features"].items()
         }
-        for feature in sorted(features ^ set(results)):
-            raise BadSource(f"{path.name} and features.toml do not both have {feature!r}")
+        source = "clients.toml" if "only" in fields else "features.toml"
+        for feature in sorted(set(fields.get("only", features)) ^ set(results)):
+            raise BadSource(f"{path.name} and {source} do not both have {feature!r}")
         for feature, (status, how) in results.items():
             if status not in STATUSES or (status == "differs" and not how):
                 raise BadSource(f"{path.name}: {feature!r} has the status {status!r} and says how: {how!r}")
@@ -106,11 +124,12 @@ def render(root: Path) -> str:
     for client in clients:
         versions = ", ".join(f"{name} {version}" for name, version in client.versions.items())
         lines.append(f"| {client.title} | `{client.package}` | {versions} |")
+    lines += ["", BY_HAND]
     for section in sections.values():
         titles = [client.title for client in clients]
         lines += ["", f"## {section['title']}", "", _row(["", *titles]), _row(["---"] * (len(titles) + 1))]
         for name, feature in section["features"].items():
-            cells = [_cell(client.results[name], footnotes) for client in clients]
+            cells = [_cell(client.results.get(name), footnotes) for client in clients]
             lines.append(_row([f"**{feature['title']}**: {feature['shows']}", *cells]))
     lines += ["", "# What to know of each"]
     for notes in dict.fromkeys(client.notes for client in clients):
@@ -123,7 +142,9 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cell(result: tuple[str, str], footnotes: Footnotes) -> str:
+def _cell(result: tuple[str, str] | None, footnotes: Footnotes) -> str:
+    if result is None:
+        return "not tried"
     status, how = result
     return status + (footnotes.mark(how) if how else "")
 

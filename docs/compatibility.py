@@ -18,8 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PAGE = Path(__file__).with_name("compatibility.md")
-TESTS_SHOWN = 3  # a requirement, so that a new test rarely changes the page by more than a number
-REQ = re.compile(r"\bReq:\s*([A-Z]-\d+(?:\s*,\s*[A-Z]-\d+)*)?")
+REQ = re.compile(r"\bReq:\s*([A-Z]-?\d+(?:\s*,\s*[A-Z]-?\d+)*)?")
 
 
 class BadSource(Exception):
@@ -43,6 +42,8 @@ class Requirement:
     proofs: list[Proof] = field(default_factory=list)
     differs: str = ""
     missing: str = ""
+    azure: str = "never run"
+    """Where and when its tests ran against Azure Service Bus."""
 
     @property
     def status(self) -> str:
@@ -66,11 +67,15 @@ def load(root: Path) -> tuple[dict[str, str], dict[str, Requirement], list[dict[
         _find(requirements, id_, f"{proof.path}::{proof.test}").proofs.append(proof)
     choices = tomllib.loads((root / "docs/choices.toml").read_text())
     for entry in choices.get("differs", []):
-        how, why = _fields(entry, "differs", "how", "why")
-        _find(requirements, entry.get("id", ""), "choices.toml").differs = f"{how} {why}"
+        how, why, source = _fields(entry, "differs", "how", "why", "source")
+        text = f"{how} {why} What Azure does: {source}."
+        _find(requirements, entry.get("id", ""), "choices.toml").differs = text
     for entry in choices.get("partly", []):
         (missing,) = _fields(entry, "partly", "missing")
         _find(requirements, entry.get("id", ""), "choices.toml").missing = missing
+    for entry in choices.get("azure", []):
+        (run,) = _fields(entry, "azure", "run")
+        _find(requirements, entry.get("id", ""), "choices.toml").azure = run
     for entry in choices.get("choice", []):
         _fields(entry, "choice", "about", "choice", "why")
     return told["sections"], requirements, choices.get("choice", [])
@@ -121,8 +126,12 @@ def render(root: Path) -> str:
         "<!-- Written by `python -m docs.compatibility` from the tests; do not edit. -->",
         "",
         "What the broker does as Azure Service Bus does it. A line that works or differs has tests that",
-        "prove it; they are named. Where nothing is proven, nothing is claimed.",
+        "prove it; they are named [below](#tests). Where nothing is proven, nothing is claimed.",
         "[clients.md](clients.md) says which client does what.",
+        "",
+        "The tests run against this broker. What Azure does comes from its documentation, the sources of its",
+        "clients and their own live suites. The column *Azure* says of each line whether its tests ran",
+        "against Azure itself; `./run compare` runs the programs of all clients against two endpoints.",
         "",
         f"{len(requirements)} requirements: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()) + ".",
     ]
@@ -131,10 +140,10 @@ def render(root: Path) -> str:
             "",
             f"## {letter}. {title}",
             "",
-            "| id | requirement | status | proof |",
-            "|---|---|---|---|",
+            "| id | requirement | status | Azure | proof |",
+            "|---|---|---|---|---|",
         ]
-        lines += [_row(r) for r in requirements.values() if r.id.startswith(f"{letter}-")]
+        lines += [_row(r) for r in requirements.values() if re.match(rf"{letter}-?\d", r.id)]
     differing = [r for r in requirements.values() if r.differs]
     if differing:
         lines += ["", "## Differences from Azure", "", *(f"- **{r.id}**: {r.differs}" for r in differing)]
@@ -142,16 +151,28 @@ def render(root: Path) -> str:
         lines += ["", "## Our choices", "", "Where Azure's documentation is silent or leaves it open.", ""]
         lines += ["| question | choice | why |", "|---|---|---|"]
         lines += [f"| {_cell(c['about'])} | {_cell(c['choice'])} | {_cell(c['why'])} |" for c in choices]
+    lines += ["", "## Tests"]
+    for requirement in requirements.values():
+        if requirement.proofs:
+            lines += ["", f"### {requirement.id}", "", *_tests(requirement)]
     return "\n".join(lines) + "\n"
 
 
 def _row(requirement: Requirement) -> str:
-    proofs = list(dict.fromkeys(requirement.proofs))
-    shown = [f"[{proof.test}](../{proof.path})" for proof in proofs[:TESTS_SHOWN]]
-    if len(proofs) > TESTS_SHOWN:
-        shown.append(f"and {len(proofs) - TESTS_SHOWN} more")
-    cells = (requirement.id, _cell(requirement.title), _cell(requirement.status), ", ".join(shown))
+    count = len(set(requirement.proofs))
+    proof = f"[{count} {'test' if count == 1 else 'tests'}](#{requirement.id.lower()})" if count else ""
+    azure = requirement.azure if count else ""
+    cells = (requirement.id, _cell(requirement.title), _cell(requirement.status), _cell(azure), proof)
     return f"| {' | '.join(cells)} |"
+
+
+def _tests(requirement: Requirement) -> Iterator[str]:
+    """List a requirement's tests, a line for each file."""
+    names: dict[str, list[str]] = {}
+    for proof in dict.fromkeys(requirement.proofs):
+        names.setdefault(proof.path, []).append(f"`{proof.test}`")
+    for path, tests in names.items():
+        yield f"- [{path}](../{path}): {', '.join(tests)}"
 
 
 def _cell(text: str) -> str:

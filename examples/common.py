@@ -1,4 +1,4 @@
-"""What the examples share: where the broker is, queues and topics of their own, and time to let pass.
+"""What the examples share: where the broker is, queues and topics of their own, lines, and time to let pass.
 
 Itself no example.
 """
@@ -6,6 +6,7 @@ Itself no example.
 from __future__ import annotations
 
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,11 @@ def connection_string() -> str:
             "set SERVICEBUS_CONNECTION_STRING to the connection string that `peeklock serve` prints"
         )
     return found
+
+
+def say(line: str) -> None:
+    """Print a line in one piece; `print` writes its end apart, and threads get between."""
+    sys.stdout.write(f"{line}\n")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
-from common import connection_string, own_queues
+from common import connection_string, own_queues, say
 
 WORK_S = 0.3
 SESSIONS = {"a": [1, 4, 8], "b": [2, 3, 6]}
@@ -43,7 +43,7 @@ class Work:
         """Process a message and complete it."""
         number = int(str(message))
         with self._changed:
-            print(f"{consumer}: {number} begun{', which will take long' if number == 1 else ''}")
+            say(f"{consumer}: {number} begun{', which will take long' if number == 1 else ''}")
         if number != 1:
             time.sleep(WORK_S)
         with self._changed:
@@ -52,7 +52,7 @@ class Work:
             receiver.complete_message(message)
             self.completed.append(number)
             self._changed.notify_all()
-            print(f"{consumer}: {number} completed")
+            say(f"{consumer}: {number} completed")
 
 
 def consume(broker: str, queue: str, consumer: str, work: Work) -> None:
@@ -72,7 +72,7 @@ def consume_session(broker: str, queue: str, consumer: str, work: Work) -> None:
         ServiceBusClient.from_connection_string(broker) as client,
         client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION) as receiver,
     ):
-        print(f"{consumer}: has session {receiver.session.session_id}")
+        say(f"{consumer}: has session {receiver.session.session_id}")
         for _ in SESSIONS[receiver.session.session_id]:
             (message,) = receiver.receive_messages(max_wait_time=10)
             work.do(consumer, receiver, message)

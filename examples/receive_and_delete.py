@@ -42,7 +42,10 @@ def left_after_a_crash(broker: str, queue: str, mode: str) -> int:
         with client.get_queue_receiver(
             queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
         ) as receiver:
-            while messages := receiver.receive_messages(max_message_count=COUNT, max_wait_time=1):
+            # The broker keeps what a dead worker has locked for a grace of 5 s.
+            while left < COUNT and (
+                messages := receiver.receive_messages(max_message_count=COUNT, max_wait_time=8)
+            ):
                 left += len(messages)
     return left
 

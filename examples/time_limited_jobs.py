@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
-from common import connection_string, own_queues
+from common import connection_string, own_queues, say
 
 LIMIT = timedelta(seconds=2)
 WORK_S = 0.4
@@ -68,16 +68,16 @@ def main() -> None:
         return job.reply_to, ServiceBusMessage("done", correlation_id=job.message_id)
 
     def confirm(reply: Any) -> None:
-        print(f"{reply.correlation_id}: {reply}")
+        say(f"{reply.correlation_id}: {reply}")
         confirmed.append(reply.correlation_id)
 
     def tell(dead: Any) -> tuple[str, ServiceBusMessage]:
-        print(f"{dead.message_id}: takes longer, the result will be mailed")
+        say(f"{dead.message_id}: takes longer, the result will be mailed")
         told[dead.message_id] = datetime.now(UTC) - dead.expires_at_utc
         return slow_jobs, ServiceBusMessage(str(dead), message_id=dead.message_id)
 
     def mail(job: Any) -> None:
-        print(f"{job.message_id}: result mailed")
+        say(f"{job.message_id}: result mailed")
         mailed.append(job.message_id)
 
     broker = connection_string()

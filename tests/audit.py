@@ -13,6 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
+from tests.spark_session import QUICK_JAVA
+
 LEDGERS = "ledgers"
 """Folder of what clients say, as JSON lines."""
 
@@ -58,7 +60,7 @@ def main(arguments: list[str]) -> int:
         "audit of tests",
         "local[2]",
         **{
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": QUICK_JAVA,
             "spark.driver.memory": "1g",
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": "2",

@@ -7,8 +7,13 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.spark_session import spark as spark  # a fixture for all suites
+
+# A slow machine is no failure. What hangs ends by pytest's time limit.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 HERE = Path(__file__).parent
 collect_ignore = [] if importlib.util.find_spec("pyspark") else ["capture", "pipeline", "spark"]

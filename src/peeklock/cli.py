@@ -10,17 +10,18 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from peeklock import __version__
+from peeklock.server.names import is_host, is_host_and_port
 
 if TYPE_CHECKING:
     from peeklock.server.guard import AuthMode
     from peeklock.server.keys import KeyFile
+    from peeklock.store.check import Report
 
 PROCESS_STARTED = time.monotonic()
 
@@ -73,18 +74,38 @@ def _bytes(context: click.Context, parameter: click.Parameter, given: str | None
     return None if given is None else int(given)
 
 
+def _lock_grace(context: click.Context, parameter: click.Parameter, given: str) -> int | None:
+    if given == "lapse":
+        return None
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", given):
+        raise click.BadParameter(f"{given!r} is neither a number of seconds, as 5 or 0.5, nor 'lapse'.")
+    return round(float(given) * 1000)
+
+
+def _hours(context: click.Context, parameter: click.Parameter, given: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", given):
+        raise click.BadParameter(f"{given!r} is not a number of hours, as 24 or 0.5.")
+    return round(float(given) * 3_600_000)
+
+
 def _host_names(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...]:
     for name in given:
-        label = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-        if len(name) > 253 or not re.fullmatch(rf"(\*\.)?({label}\.)*{label}", name):
-            try:
-                ip_address(name)
-            except ValueError:
-                raise click.BadParameter(
-                    f"{name!r} is neither a DNS name (with xn-- where it is not ASCII) nor an IP address."
-                ) from None
+        if not is_host(name):
+            raise click.BadParameter(
+                f"{name!r} is neither a DNS name (with xn-- where it is not ASCII) nor an IP address."
+            )
+    return given
+
+
+def _tls_names(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for name in given:
+        if not (is_host(name) or is_host_and_port(name)):
+            raise click.BadParameter(
+                f"{name!r} is neither a DNS name (with xn-- where it is not ASCII) nor an IP address, nor "
+                "one of them with a port."
+            )
     return given
 
 
@@ -155,9 +176,19 @@ def main() -> None:
     "--tls-name",
     "tls_names",
     multiple=True,
+    callback=_tls_names,
+    metavar="NAME",
+    help="A further DNS name or IP address by which clients reach this broker; may be repeated. "
+    "HOST:PORT names both HOST and HOST:PORT, for which the Go client looks.",
+)
+@click.option(
+    "--host-name",
+    "host_names",
+    multiple=True,
     callback=_host_names,
     metavar="NAME",
-    help="A further DNS name or IP address by which clients reach this broker; may be repeated.",
+    help="A DNS name by which HTTP and WebSocket clients come to a broker that asks for no secret, beside "
+    "localhost and IP addresses; may be repeated.",
 )
 @click.option(
     "--allow-plaintext",
@@ -167,7 +198,7 @@ def main() -> None:
 @click.option(
     "--usual-ports",
     is_flag=True,
-    help="Listen on 5671 and 443 too, where clients go that cannot be told a port.",
+    help="Listen on 5671, 443 and 80 too, where clients go that cannot be told a port.",
 )
 @click.option(
     "--auth",
@@ -196,6 +227,26 @@ def main() -> None:
     "own idleness can; rules can be deleted.",
 )
 @click.option(
+    "--lock-grace",
+    "lock_grace_ms",
+    default="5",
+    show_default=True,
+    callback=_lock_grace,
+    metavar="SECONDS",
+    help="How long the locks of a connection that broke are kept for a client that comes back; 0 = not at "
+    "all, lapse = until they lapse.",
+)
+@click.option(
+    "--clock-step-limit",
+    "clock_step_limit_ms",
+    default="24",
+    show_default=True,
+    callback=_hours,
+    metavar="HOURS",
+    help="A step of the machine's clock forwards by more is taken for an error: nothing expires and "
+    "no schedule fires by it until SIGUSR1 or a new start.",
+)
+@click.option(
     "--enforce-quotas",
     is_flag=True,
     help="Hold each queue and topic, a topic with its subscriptions, to its MaxSizeInMegabytes, and the "
@@ -207,6 +258,19 @@ def main() -> None:
     callback=_bytes,
     metavar="BYTES",
     help="Refuse sends while the volume has less free space than this.  [default: 1 GiB or 5 %, the smaller]",
+)
+@click.option(
+    "--history",
+    type=click.IntRange(0, 100_000),
+    metavar="N",
+    help="Remember the last N messages that left, and who took each, for `GET /$api/v1/history`; 0 = none.  "
+    "[default: 1000 in development mode, else 0]",
+)
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Where the store is damaged, go on with what can be read of it and say what is lost. The damaged "
+    "files are set aside in DATA. Without it the broker does not start.",
 )
 @click.option(
     "--capture",
@@ -262,14 +326,19 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_names: tuple[str, ...],
+    host_names: tuple[str, ...],
     allow_plaintext: bool,
     usual_ports: bool,
     auth: tuple[AuthMode, ...],
     jwt: Path | None,
     tier: str,
     resource_lock: str | None,
+    lock_grace_ms: int | None,
+    clock_step_limit_ms: int,
     enforce_quotas: bool,
     min_free_bytes: int | None,
+    history: int | None,
+    accept_loss: bool,
     capture: Path | None,
     capture_bodies: tuple[str, ...],
     capture_backlog_bytes: int | None,
@@ -319,8 +388,9 @@ def serve(
             "--capture writes what is durable, and --durability memory keeps nothing: choose fsync or os."
         )
 
-    from peeklock.server.app import Settings, StartFailed
+    from peeklock.server.app import StartFailed
     from peeklock.server.app import serve as run
+    from peeklock.server.settings import Settings
 
     capture_settings = None
     if capture is not None:
@@ -345,14 +415,19 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         tls_names=tls_names,
+        host_names=host_names,
         allow_plaintext=allow_plaintext,
         usual_ports=usual_ports,
         auth=frozenset(auth),
         jwt=jwt,
         tier=tier,
         delete_lock=resource_lock is not None,
+        lock_grace_ms=lock_grace_ms,
+        clock_step_limit_ms=clock_step_limit_ms,
         enforce_quotas=enforce_quotas,
         min_free_bytes=min_free_bytes,
+        history=history,
+        accept_loss=accept_loss,
         capture=capture_settings,
     )
     try:
@@ -386,18 +461,64 @@ def _check_capture(folder: Path, data: Path) -> None:
 
 @main.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
-def check(folder: Path) -> None:
-    """Verify the store in DIR without touching it.
+@click.option(
+    "--repair",
+    "repairs",
+    is_flag=True,
+    help="Then move each message whose body is damaged to its dead-letter queue, without the body, and say "
+    "which. No broker may run on DIR. Other damage is not repaired: see `peeklock serve --accept-loss`.",
+)
+def check(folder: Path, repairs: bool) -> None:
+    """Verify the store in DIR; without --repair it is not touched.
 
-    Reads every frame and every body, checks their checksums and numbers, and says what is damaged.
-    Exit status: 0 sound, 1 damaged, 2 not a store.
+    Reads every frame and every body, checks their checksums and numbers, and says what is damaged. KNOWN is
+    what was handled: a damaged body whose messages were dead-lettered without it.
+    Exit status: 0 sound, or all damage is known; 1 damaged; 2 not a store. With --repair: what is left then.
     """
-    from peeklock.store.check import check as check_store
+    from peeklock.server.repair import check as check_store
 
-    report = check_store(folder)
+    report = check_store(folder, repair_follows=repairs)
     for line in report.lines:
         click.echo(line)
+    if repairs and report.damages:
+        sys.exit(_repair(folder, report))
     sys.exit(report.exit_status)
+
+
+def _repair(folder: Path, report: Report) -> int:
+    """Dead-letter the messages whose bodies are damaged; answer the exit status, of what is left."""
+    from peeklock.server.repair import check as check_store
+    from peeklock.server.repair import repair
+    from peeklock.store.base import StoreError
+
+    if report.stops:
+        said = "peeklock: --repair is for damaged bodies, and this is other damage; nothing was changed"
+        if not report.is_gone:  # else the damage names the ways on
+            said += ". Put back a copy of the folder, or go on with what can be read: serve --accept-loss"
+        click.echo(said, err=True)
+        return 1
+    try:
+        lost = repair(folder)
+    except StoreError as failure:
+        click.echo(f"peeklock: {failure}", err=True)
+        return 1
+    states = [each for each in lost if not each.sequence_number]
+    for state in states:
+        click.echo(f"the state of session '{state.session_id}' was cleared: '{state.queue_name}'")
+    lost = [each for each in lost if each.sequence_number]
+    for each in lost:
+        session = "" if each.session_id is None else f" of session '{each.session_id}'"
+        message = f"message {each.sequence_number}{session} of '{each.queue_name}'"
+        click.echo(f"{message} was dead-lettered without its body")
+    if lost:
+        count, they = ("1 message", "it is") if len(lost) == 1 else (f"{len(lost):,} messages", "they are")
+        stay = f"the damaged bytes stay for rescue until {they} completed or deleted"
+        click.echo(f"{count} dead-lettered; {stay}")
+    left = check_store(folder)
+    if left.damages:
+        count = "1 damage is" if len(left.damages) == 1 else f"{len(left.damages):,} damages are"
+        click.echo(f"{count} left, and no message needs what is damaged")
+    return left.exit_status
 
 
 @main.command()

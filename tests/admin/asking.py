@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 from peeklock.admin.api import Administration, AdminRequest, Pending, Response
 from peeklock.auth import ALL_RIGHTS, Authority, Right, SasRule, generate
 from peeklock.broker.quotas import STANDARD, TierLimits
+from peeklock.server.origins import HostNames
 
 NOW_MS = 1_704_067_200_500  # 2024-01-01T00:00:00.500Z
 REPLY_TO = (0, 0, 0, 7)
@@ -40,6 +41,7 @@ class Client:
             self.authority,
             tracking=lambda: "6c1b1f2e-0000-4000-8000-000000000001",
             keys=lambda: f"fresh key {next(self.keys)}",
+            owns=HostNames(["broker.lan"]).owns,
             log=lambda event, fields: self.logged.append((event, fields)),
             namespace="home",
             limits=limits,

@@ -22,8 +22,12 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
 from peeklock.server.http import HttpProtocol
+from peeklock.server.http_dispatch import Dispatch
 from peeklock.server.listener import Listener
+from peeklock.server.origins import HostNames, OriginPolicy
 from peeklock.server.tls import CERTIFICATE_FILE, FOLDER, server_context
+from peeklock.server.turns import Turns
+from tests.server.stepping import raised
 
 
 def now_ms() -> int:
@@ -49,8 +53,9 @@ class World:
         """What a WebSocket carries."""
         self.patience = 1000
         """Bad tokens that are borne."""
-        self.takes_origin: Callable[[str, str], bool] = lambda origin, host: True
-        """Whether pages of browsers may come."""
+        self.origin_policy = OriginPolicy()
+        self.stops = False
+        """Which requests are taken by their `Host` and `Origin`."""
         self.refused: list[str] = []
         """The addresses that bad tokens came from."""
         self._numbers = itertools.count(1)
@@ -58,6 +63,7 @@ class World:
             Authority.development(),
             tracking=lambda: str(uuid.uuid4()),
             keys=lambda: base64.b64encode(os.urandom(32)).decode(),
+            owns=HostNames().owns,
             log=lambda event, fields: self.logged.append((event, fields)),
             limits=limits,
             created_at_ms=now_ms(),
@@ -72,19 +78,31 @@ class World:
         effects = self.namespace.apply(command, now_ms())[1]
         return next(effect for effect in effects if getattr(effect, "reply_to", None) == reply_to)
 
+    def ask(self, make: Callable[[ReplyTo], Command], then: Callable[[Effect], None]) -> None:
+        asking = asyncio.ensure_future(self.submit(make))
+        asking.add_done_callback(lambda done: then(done.result()))
+
     async def figures(self) -> Mapping[str, Any]:
         return self.health
 
     def http(self) -> HttpProtocol:
+        loop = asyncio.get_running_loop()
         return HttpProtocol(
-            self.submit,
-            self._admin,
-            self.figures,
+            Dispatch(
+                self.submit,
+                self.ask,
+                self._admin,
+                self.figures,
+                now_ms,
+                self._note,
+                self.origin_policy,
+                lambda: self.stops,
+            ),
             now_ms,
             self.amqp,
+            Turns(loop.call_soon, loop.call_later, on_defect=raised),
             self._note,
             self.bears_refusal,
-            self.takes_origin,
         )
 
     def bears_refusal(self, peer: str) -> bool:

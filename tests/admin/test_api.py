@@ -110,6 +110,7 @@ def test_every_setting_reaches_the_broker(client: Client) -> None:
         enable_batched_operations=False,
         status=EntityStatus.SEND_DISABLED,
         forward_to="other one",
+        forward_to_given="sb://localhost:5300/other%20one/",
         user_metadata="a <b> & é ",
         auto_delete_on_idle_ms=UNLIMITED_MS,
     )
@@ -463,7 +464,7 @@ def test_without_a_token_nothing_is_answered(client: Client) -> None:
         ("https://localhost", "unknown", "key", NOW_MS + 60_000, "InvalidSignature: "),
         ("https://localhost", "root", "key", NOW_MS - 60_000, "ExpiredToken: "),
         ("https://localhost/invoices", "root", "key", NOW_MS + 60_000, "InvalidAudience: "),
-        ("https://localhost", "watcher", "key", NOW_MS + 60_000, "Unauthorized access. 'Manage'"),
+        ("https://localhost", "watcher", "key", NOW_MS + 60_000, "Manage,EntityRead claims required"),
     ],
 )
 def test_a_wrong_token_is_a_401_that_says_why(
@@ -477,6 +478,15 @@ def test_a_wrong_token_is_a_401_that_says_why(
     logged = repr(client.logged)
     assert token not in logged
     assert re.search("sig=", logged) is None
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_a_change_without_manage_is_a_401_that_names_the_action(client: Client, method: str) -> None:
+    """Req: R-04. Source: wire contract C19."""
+    token = generate("https://localhost", "watcher", "key", NOW_MS + 60_000)
+    answer = client.answer(method, "/orders", BARE, authorization=token)
+    assert answer.status == 401
+    assert detail(answer).startswith("Authorization failed for specified action: Manage,EntityWrite. ")
 
 
 def test_a_token_for_the_entity_or_of_the_second_key_will_do(client: Client) -> None:
@@ -499,7 +509,12 @@ FORWARDING = PYTHON_ENTRY.format(
 
 
 def test_forwarding_needs_send_on_where_messages_are_to_go(client: Client) -> None:
-    """Req: R-04, F-01. The namespace's token will do, else one in a header for each target."""
+    """Req: R-04, F-01. The namespace's token will do, else one in a header for each target.
+
+    A refusal says which right is missing where, whatever is wrong with the token.
+    """
+    lacking = "Unauthorized access. 'Send' claim(s) are required on '{}' to forward to it"
+    own_rule = generate("sb://localhost/last", "no-such-rule", "key", NOW_MS + 60_000)
     own = generate("https://localhost/orders", "root", "key", NOW_MS + 60_000)
     last = generate("sb://localhost/last", "watcher", "key", NOW_MS + 60_000)
     dead = generate("sb://localhost/dead", "watcher", "key", NOW_MS + 60_000)
@@ -514,15 +529,22 @@ def test_forwarding_needs_send_on_where_messages_are_to_go(client: Client) -> No
             },
             None,
         ),
-        ({"authorization": own}, "InvalidAudience: "),
-        ({"authorization": own, "servicebussupplementaryauthorization": last}, "InvalidAudience: "),
+        ({"authorization": own}, f"{lacking.format('last')}: InvalidAudience: "),
+        (
+            {"authorization": own, "servicebussupplementaryauthorization": last},
+            f"{lacking.format('dead')}: InvalidAudience: ",
+        ),
         (
             {"authorization": own, "servicebusdlqsupplementaryauthorization": dead},
-            "InvalidAudience: ",
+            f"{lacking.format('last')}: InvalidAudience: ",
+        ),
+        (
+            {"servicebussupplementaryauthorization": own_rule},
+            f"{lacking.format('last')}: InvalidSignature: ",
         ),
         (
             {"servicebussupplementaryauthorization": listener},
-            "Unauthorized access. 'Send' claim(s) are required on 'last' to forward to it",
+            f"{lacking.format('last')}. TrackingId",
         ),
     ):
         for if_match in ({}, {"if_match": "*"}):
@@ -543,28 +565,105 @@ def test_an_update_that_first_looks_up_checks_its_forwards_too(client: Client) -
     assert answer.status == 401
 
 
+FORWARD = PYTHON_ENTRY.format("<QueueDescription><ForwardTo>{}</ForwardTo></QueueDescription>")
+
+
 @pytest.mark.parametrize(
-    ("address", "name"),
+    ("given_as", "name"),
     [
-        ("last", "last"),
         ("sb://localhost/last", "last"),
+        ("http://localhost/last", "last"),
         ("https://localhost:5300/a/last/", "a/last"),
         ("https://localhost/a%2Flast", "a/last"),
-        ("/last/", "last"),
-        ("", None),
-        ("sb://localhost/", None),
+        ("SB://LocalHost:1/Last", "Last"),
+        ("https://127.0.0.1:5300/last", "last"),
+        ("https://[::1]/last", "last"),
+        ("sb://Broker.LAN./last", "last"),
+        ("amqps://broker.lan:65535//last", "last"),
+        pytest.param("sb://localhost/last" + "/" * 2_029, "last", id="2048 characters"),
     ],
 )
-def test_a_forward_may_be_a_name_or_an_address_and_is_answered_as_an_address(
-    client: Client, address: str, name: str | None
+def test_a_forward_by_an_address_comes_back_as_it_was_given(client: Client, given_as: str, name: str) -> None:
+    """Req: A-01, F-01. Source: wire contract C14, C41."""
+    description = client.command("PUT", "/orders", FORWARD.format(given_as)).description
+    assert (description.forward_to, description.forward_to_given) == (name, given_as)
+    for host in ("localhost:5300", "10.1.2.3"):
+        effect = found(forward_to=name, forward_to_given=given_as)
+        answer = client.answer("GET", "/orders", effect=effect, host=host)
+        assert f"<ForwardTo>{given_as}</ForwardTo>" in answer.body.decode()
+
+
+@pytest.mark.parametrize(("given_as", "name"), [("last", "last"), ("/a/last/", "a/last")])
+def test_a_forward_by_a_name_comes_back_as_an_address(client: Client, given_as: str, name: str) -> None:
+    """Req: A-01, F-01. Source: wire contract C14. The host is the one that the client asks."""
+    description = client.command("PUT", "/orders", FORWARD.format(given_as)).description
+    assert (description.forward_to, description.forward_to_given) == (name, None)
+    for host in ("localhost:5300", "10.1.2.3"):
+        answer = client.answer("GET", "/orders", effect=found(forward_to=name), host=host)
+        assert f"<ForwardTo>sb://{host}/{name}</ForwardTo>" in answer.body.decode()
+
+
+def test_no_forward_has_no_element(client: Client) -> None:
+    """Req: A-01, F-01."""
+    description = client.command("PUT", "/orders", FORWARD.format("")).description
+    assert (description.forward_to, description.forward_to_given) == (None, None)
+    assert b"<ForwardTo" not in client.answer("GET", "/orders", effect=found()).body
+
+
+@pytest.mark.parametrize("element", ["ForwardTo", "ForwardDeadLetteredMessagesTo"])
+@pytest.mark.parametrize(
+    ("given_as", "text"),
+    [
+        ("sb://elsewhere.example/last", "names another host"),
+        ("sb://myns.servicebus.windows.net/last", "names another host"),
+        ("sb://localhost.example/last", "names another host"),
+        ("sb://10.1.2.3/last", "names another host"),
+        ("sb://user@localhost/last", "names another host"),
+        ("sb://localhost:65536/last", "names another host"),
+        ("sb://localhost:x/last", "names another host"),
+        ("sb:///last", "names another host"),
+        ("sb://localhost/last?a=b", "is neither a name nor an address such as sb://host/name"),
+        ("sb://localhost/last#a", "is neither a name nor an address such as sb://host/name"),
+        ("ftp://localhost/last", "is neither a name nor an address such as sb://host/name"),
+        ("sb://localhost/last" + "/" * 2_030, "is longer than 2048 characters"),
+        ("sb://localhost/", "is an address that names no entity"),
+        ("sb://localhost", "is an address that names no entity"),
+        ("sb://localhost/" + "x" * 261, "is longer than any name"),
+        ("x" * 261, "is longer than any name"),
+    ],
+)
+def test_a_forward_that_names_no_entity_of_ours_is_a_400(
+    client: Client, element: str, given_as: str, text: str
 ) -> None:
-    """Req: A-01, F-01. Source: wire contract 7.8."""
-    body = PYTHON_ENTRY.format(f"<QueueDescription><ForwardTo>{address}</ForwardTo></QueueDescription>")
-    assert client.command("PUT", "/orders", body).description.forward_to == name
-    answer = client.answer("PUT", "/orders", body, effect=found(forward_to=name))
-    shown = f"<ForwardTo>sb://localhost:5300/{name}</ForwardTo>"
-    assert (shown in answer.body.decode()) is (name is not None)
-    assert ("<ForwardTo" in answer.body.decode()) is (name is not None)
+    """Req: A-01, F-01, R-05. Source: wire contract C14, C41."""
+    body = FORWARD.format(given_as).replace("ForwardTo>", f"{element}>")
+    answer = client.answer("PUT", "/orders", body)
+    assert answer.status == 400
+    assert text in detail(answer)
+
+
+def test_the_host_that_a_request_asks_is_ours(client: Client) -> None:
+    """Req: A-01, F-01. Source: wire contract C41. Whatever its port and case."""
+    body = FORWARD.format("sb://QUEUES.example/last")
+    assert client.answer("PUT", "/orders", body).status == 400
+    assert client.command("PUT", "/orders", body, host="queues.example:8080").description.forward_to == "last"
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_foreign_address_that_is_there_may_be_sent_back(client: Client, complete: bool) -> None:
+    """Req: A-01, A-07. Clients that reach the broker by other names update what they have read."""
+    foreign = "sb://elsewhere.example/last"
+    body = FORWARDING.replace("sb://localhost/last", foreign) if complete else FORWARD.format(foreign)
+    looking = client.ask("PUT", "/orders", body, if_match="*")
+    assert isinstance(looking, Pending)
+    assert isinstance(looking.command, LookUp)
+    updating = looking.render(found(forward_to="last", forward_to_given=foreign))
+    assert isinstance(updating, Pending)
+    assert updating.command.description.forward_to_given == foreign
+    for other in (None, "sb://elsewhere.example/LAST"):
+        refused = looking.render(found(forward_to="last", forward_to_given=other))
+        assert isinstance(refused, Response)
+        assert refused.status == 400
 
 
 def test_a_token_for_one_entity_does_not_reach_another_through_an_odd_path(client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +21,7 @@ from peeklock.admin.reading import Description
 from peeklock.broker.changes import EntityStored
 from peeklock.broker.commands import LookUp, UpdateEntity
 from peeklock.broker.descriptions import RIGHTS, AuthorizationRule, QueueDescription, TopicDescription
-from peeklock.broker.effects import EntityFound, EntityView, Failed
+from peeklock.broker.effects import EntitiesFound, EntityFound, EntityView, Failed
 from peeklock.broker.errors import PreconditionFailed
 from tests.admin.asking import CONNECT, NOW_MS, PYTHON_ENTRY, REPLY_TO, Client, detail
 from tests.admin.official import refusal
@@ -76,6 +77,24 @@ def test_rules_are_written_in_the_service_s_order(asking: Client, kind: Any) -> 
     assert f"<IsAnonymousAccessible>false</IsAnonymousAccessible>{WRITTEN}<Status>" in answer.body.decode()
 
 
+@pytest.mark.parametrize(("status", "headers"), [(201, {}), (200, {"if_match": '"1"'})])
+def test_the_answer_to_a_put_has_no_times_of_rules(
+    asking: Client, status: int, headers: dict[str, str]
+) -> None:
+    """Req: R-04, A-01. Source: wire contract C16; a list and a look-up have them."""
+    about = found(QueueDescription("orders", authorization_rules=(RULE,)))
+    body = PYTHON_ENTRY.format(
+        "<QueueDescription><RequiresDuplicateDetection>false</RequiresDuplicateDetection>"
+        "<RequiresSession>false</RequiresSession><EnablePartitioning>false</EnablePartitioning>"
+        "<AuthorizationRules/></QueueDescription>"
+    )
+    answer = asking.answer("PUT", "/orders", body, effect=about, **headers)
+    assert answer.status == status
+    assert re.sub("<(Created|Modified)Time>.*</(Created|Modified)Time>", "", WRITTEN) in answer.body.decode()
+    listed = EntitiesFound(REPLY_TO, [about.entity], more=False)
+    assert WRITTEN in asking.answer("GET", "/$Resources/queues", effect=listed).body.decode()
+
+
 TEXTS = XML_TEXT.map(str.strip).filter(bool)
 RULES = st.builds(
     AuthorizationRule,
@@ -88,7 +107,7 @@ RULES = st.builds(
 
 @given(st.lists(RULES, max_size=5))
 def test_what_was_written_is_read(rules: list[AuthorizationRule]) -> None:
-    assert parsed(write_authorization_rules(rules)) == tuple(rules)
+    assert parsed(write_authorization_rules(rules, with_times=True)) == tuple(rules)
 
 
 def test_rules_are_read_whatever_is_left_out(asking: Client) -> None:
@@ -227,7 +246,10 @@ def test_the_official_client_creates_reads_rotates_and_removes(
     )
     read = get("orders")
     owner, sender = read.authorization_rules
-    assert [vars(rule) for rule in made.authorization_rules] == [vars(rule) for rule in (owner, sender)]
+    no_times = {"created_at_utc": None, "modified_at_utc": None}  # in the answer to a PUT: C16
+    assert [vars(rule) for rule in made.authorization_rules] == [
+        vars(rule) | no_times for rule in (owner, sender)
+    ]
     assert (owner.type, owner.claim_type, owner.claim_value) == (
         "SharedAccessAuthorizationRule",
         "SharedAccessKey",

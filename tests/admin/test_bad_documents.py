@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peeklock.admin.api import BODY_BYTES_MAX, Pending, Response
-from peeklock.admin.reading import TAGS_MAX
+from peeklock.admin.reading import MARKS_MAX, read_description
 from peeklock.broker.commands import LookUp
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import EntityFound, EntityView
@@ -20,7 +20,7 @@ from tests.admin.strategies import XML_TEXT
 
 ANSWER_BYTES_MAX = 1000
 SECONDS_MAX = 1.0
-"""For a document of 1 MiB; the worst takes 50 ms."""
+"""For a document of 512 KiB; the worst takes 8 ms."""
 
 PATHS = {
     "QueueDescription": "/orders",
@@ -137,13 +137,31 @@ def test_a_document_of_any_shape_is_read_or_refused_soon(client: Client) -> None
     ):
         refused(client, "/orders", body)
     assert "larger than" in refused(client, "/orders", b"<entry>" + b" " * BODY_BYTES_MAX + b"</entry>")
-    many = queue("<a/>" * TAGS_MAX)
-    for body in (many, many.replace("utf-8", "utf-16").encode("utf-16")):
-        assert f"more than {TAGS_MAX} tags" in refused(client, "/orders", body)
+
+
+@pytest.mark.parametrize("mark", ["tags", "attributes", "namespaces", "mixed"])
+def test_tags_and_attributes_are_bounded_together(client: Client, mark: str) -> None:
+    """At the limit and one past it, also in UTF-16. Req: R-05"""
+
+    def document(count: int) -> str:
+        """Make a document of so many tags and attributes."""
+        frame = "<entry><content><QueueDescription>{}</QueueDescription></content></entry>"
+        left = count - frame.count("<")
+        if mark == "tags":
+            return frame.format("<a/>" * left)
+        if mark == "mixed":
+            return frame.format("<a b=''/>" * (left // 2) + "<a/>" * (left % 2))
+        prefix = "a" if mark == "attributes" else "xmlns:a"
+        return frame.format("<a " + " ".join(f"{prefix}{n}='u'" for n in range(left - 1)) + "/>")
+
+    read_description(document(MARKS_MAX).encode())
+    assert isinstance(client.ask("PUT", "/orders", document(MARKS_MAX)), Pending)
+    for body in (document(MARKS_MAX + 1), document(MARKS_MAX + 1).encode("utf-16")):
+        assert f"more than {MARKS_MAX} tags and attributes" in refused(client, "/orders", body)
 
 
 def test_a_deep_element_that_nobody_knows_is_passed_over(client: Client) -> None:
-    depth = TAGS_MAX // 2 - 10
+    depth = MARKS_MAX // 2 - 20
     pending = client.ask("PUT", "/orders", queue("<a>" * depth + "</a>" * depth))
     assert isinstance(pending, Pending)
 

@@ -12,9 +12,9 @@ from peeklock.admin.queues import read_queue, write_queue
 from peeklock.admin.reading import read_description
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.effects import EntityView
-from tests.admin.strategies import DURATIONS, NAMES, XML_TEXT
+from tests.admin.strategies import DURATIONS, NAMES, SCHEMES, XML_TEXT, read_from, with_addresses
 
-DESCRIPTIONS = st.builds(
+BARE_DESCRIPTIONS = st.builds(
     QueueDescription,
     name=NAMES,
     lock_duration_ms=DURATIONS,
@@ -35,6 +35,7 @@ DESCRIPTIONS = st.builds(
     enable_express=st.booleans(),
     max_message_size_kb=st.none() | st.integers(1, 10**6).filter(lambda size: size != 256),
 )
+DESCRIPTIONS = st.builds(with_addresses, BARE_DESCRIPTIONS, SCHEMES)
 
 
 def entry(description: QueueDescription) -> bytes:
@@ -44,12 +45,14 @@ def entry(description: QueueDescription) -> bytes:
 
 @given(DESCRIPTIONS)
 def test_every_description_survives_writing_and_reading(description: QueueDescription) -> None:
-    """Req: A-01. A client that reads and writes back changes nothing."""
-    assert read_queue(read_description(entry(description)), description.name, 256) == description
+    """Req: A-01. A client that reads and writes back changes nothing, but that names become addresses."""
+    found = read_queue(read_description(entry(description)), description.name, 256)
+    assert found == read_from(description, "localhost:5300")
+    assert read_queue(read_description(entry(found)), description.name, 256) == found
 
 
 def test_the_size_of_a_partitioned_queue_is_asked_for_a_partition_and_shown_for_all() -> None:
-    """Req: A-01, S-02. Source: wire contract 7.3: "partitioned: returned x16"; 5 GB is the most of one."""
+    """Req: A-01, S-02, C44. Source: wire contract 7.3: "partitioned: returned x16"."""
     asked = (
         b"<entry><content><QueueDescription><MaxSizeInMegabytes>%d</MaxSizeInMegabytes>"
         b"<EnablePartitioning>%s</EnablePartitioning></QueueDescription></content></entry>"
@@ -60,6 +63,8 @@ def test_the_size_of_a_partitioned_queue_is_asked_for_a_partition_and_shown_for_
         (16_384, b"true", 1024),
         (81_920, b"true", 5120),
         (16_384, b"false", 16_384),
+        (16_385, b"true", 16_385),
+        (24_000, b"true", 1500),
     ):
         assert read_queue(read_description(asked % (size, partitioned)), "q", 256).max_size_mb == found
     assert b"<MaxSizeInMegabytes>32768<" in entry(
@@ -73,7 +78,9 @@ def test_only_what_an_update_leaves_out_of_the_immutable_comes_from_what_is_ther
 ) -> None:
     """Req: A-07."""
     whole = read_description(entry(given_one))
-    assert read_queue(whole, "orders", 256, existing) == replace(given_one, name="orders")
+    assert read_queue(whole, "orders", 256, existing) == replace(
+        read_from(given_one, "localhost:5300"), name="orders"
+    )
     bare = read_description(b"<entry><content><QueueDescription/></content></entry>")
     assert read_queue(bare, "orders", 256, existing) == QueueDescription(
         "orders",

@@ -11,12 +11,12 @@ from peeklock.admin.subscriptions import read_first_rule, read_subscription, wri
 from peeklock.broker.descriptions import EntityStatus, RuleDescription, SubscriptionDescription
 from peeklock.broker.effects import EntityView
 from peeklock.rules.filters import CorrelationFilter, SqlAction, TrueFilter
-from tests.admin.strategies import DURATIONS, NAMES, XML_TEXT
+from tests.admin.strategies import DURATIONS, NAMES, SCHEMES, XML_TEXT, read_from, with_addresses
 
 CONNECT = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 
-DESCRIPTIONS = st.builds(
+BARE_DESCRIPTIONS = st.builds(
     SubscriptionDescription,
     topic_name=NAMES,
     subscription_name=NAMES,
@@ -33,19 +33,20 @@ DESCRIPTIONS = st.builds(
     user_metadata=st.none() | XML_TEXT.filter(bool),
     auto_delete_on_idle_ms=DURATIONS,
 )
+DESCRIPTIONS = st.builds(with_addresses, BARE_DESCRIPTIONS, SCHEMES)
 
 
-def written(description: SubscriptionDescription) -> str:
-    view = EntityView(1, description, 1_704_067_200_500, 2, 0, 4096, 5, 0, 3, 2)
+def written(description: SubscriptionDescription, accessed_at_ms: int = 0) -> str:
+    view = EntityView(1, description, 1_704_067_200_500, 2, accessed_at_ms, 4096, 5, 0, 3, 2)
     return write_subscription(Shown(view, "localhost:5300", 256))
 
 
 @given(DESCRIPTIONS)
 def test_every_description_survives_writing_and_reading(description: SubscriptionDescription) -> None:
-    """Req: A-01. A client that reads and writes back changes nothing."""
+    """Req: A-01. A client that reads and writes back changes nothing, but that names become addresses."""
     body = f"<entry><content>{written(description)}</content></entry>".encode()
     found = read_subscription(read_description(body), description.topic_name, description.subscription_name)
-    assert found == description
+    assert found == read_from(description, "localhost:5300")
 
 
 def test_only_what_an_update_leaves_out_of_the_immutable_comes_from_what_is_there() -> None:
@@ -66,7 +67,7 @@ WRITTEN = f"""\
 <EnableBatchedOperations>true</EnableBatchedOperations><Status>Active</Status>\
 <ForwardTo>sb://localhost:5300/last</ForwardTo>\
 <CreatedAt>2024-01-01T00:00:00.500Z</CreatedAt><UpdatedAt>1970-01-01T00:00:00.002Z</UpdatedAt>\
-<AccessedAt>0001-01-01T00:00:00Z</AccessedAt>\
+<AccessedAt>2024-01-01T00:00:00.500Z</AccessedAt>\
 <CountDetails xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus">\
 <d2p1:ActiveMessageCount>5</d2p1:ActiveMessageCount>\
 <d2p1:DeadLetterMessageCount>3</d2p1:DeadLetterMessageCount>\
@@ -85,6 +86,13 @@ def test_a_subscription_is_written_to_the_byte() -> None:
         "news", "a", forward_to="last", forward_dead_lettered_to="dead", user_metadata="a&b"
     )
     assert written(description) == WRITTEN
+
+
+def test_a_subscription_that_was_used_shows_when() -> None:
+    """Req: A-01. Source: wire contract C16; one that was never used shows its creation (above)."""
+    assert "<AccessedAt>1970-01-01T00:00:00.003Z</AccessedAt>" in written(
+        SubscriptionDescription("news", "a"), accessed_at_ms=3
+    )
 
 
 def first_rule(text: str) -> RuleDescription | None:

@@ -117,6 +117,16 @@ def test_a_topic_is_looked_up_for_what_an_update_leaves_out(client: Client) -> N
     assert second.command == UpdateEntity(topic, REPLY_TO, (effect.entity.version,))
 
 
+@pytest.mark.parametrize("version", ["2017-04", "2021-05", "2024-05"])
+def test_counts_of_filters_are_answered_whatever_the_version(client: Client, version: str) -> None:
+    """Req: C45. The .NET client asks by 2024-05 for them; who asks by an older one passes over them."""
+    about = view(TopicDescription("news"))
+    about.sql_filter_count, about.correlation_filter_count = 12, 13
+    answer = client.answer("GET", f"/news?api-version={version}", effect=EntityFound(REPLY_TO, about))
+    counts = b"<SqlFilterCount>12</SqlFilterCount><CorrelationFilterCount>13</CorrelationFilterCount>"
+    assert (answer.status, answer.body.count(counts)) == (200, 1)
+
+
 def test_topics_are_listed_by_page(client: Client) -> None:
     """Req: A-01."""
     assert client.command("GET", "/$Resources/Topics?$skip=2&$top=1") == ListEntities(

@@ -11,9 +11,9 @@ from peeklock.amqp.codec import decode
 from peeklock.amqp.composites import composite
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, Event, LinkAttached, SaslInit
-from peeklock.amqp.frames import AMQP_HEADER, Limits, frame
-from peeklock.amqp.performatives import Source, Target, encode_attach, encode_open
-from peeklock.amqp.types import Role, UInt
+from peeklock.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, Limits, frame
+from peeklock.amqp.performatives import Source, Target, encode_attach, encode_end, encode_open
+from peeklock.amqp.types import Role, Symbol, UInt
 
 E = TypeVar("E")
 
@@ -122,6 +122,7 @@ def frames_of(data: bytes) -> list[tuple[int, int, list[Any], bytes]]:
             position += 8
             continue
         size, offset, _, channel = struct.unpack_from(">IBBH", data, position)
+        assert size >= 8, f"no frame at byte {position}"
         body = data[position + 4 * offset : position + size]
         position += size
         if not body:
@@ -165,6 +166,17 @@ def transfer(
     return frame(channel, composite(composites.TRANSFER, fields) + payload)
 
 
+def end(channel: int = 0) -> bytes:
+    return frame(channel, encode_end(None))
+
+
+def sasl_and_open(mechanism: str = "ANONYMOUS", response: bytes = b"") -> bytes:
+    """Make all that a client sends up to its `open`, in one piece."""
+    init = frame(0, composite(composites.SASL_INIT, [Symbol(mechanism), response]), SASL_FRAME)
+    opened = frame(0, encode_open("client", "localhost", 65536, 65535, None, None))
+    return SASL_HEADER + init + AMQP_HEADER + opened
+
+
 def attach(
     handle: int,
     peer_role: Role,
@@ -181,8 +193,9 @@ def attach(
     )
 
 
-def flow(handle: int, *, credit: int, channel: int = 0) -> bytes:
-    fields = [UInt(0), UInt(65536), UInt(0), UInt(65536), UInt(handle), UInt(0), UInt(credit)]
+def flow(handle: int, *, credit: int, channel: int = 0, window: int = 65536, echo: bool = False) -> bytes:
+    fields = [UInt(0), UInt(window), UInt(0), UInt(65536), UInt(handle), UInt(0), UInt(credit)]
+    fields += [None, False, echo]
     return frame(channel, composite(composites.FLOW, fields))
 
 

@@ -176,10 +176,31 @@ def test_too_many_bytes_before_the_outcome_end_the_connection() -> None:
     assert closed_with(server.receive(b"\x00", 0)) == "amqp:resource-limit-exceeded"
 
 
+def test_a_client_may_begin_without_sasl() -> None:
+    """Req: T-11. Source: wire contract, correction C1."""
+    server = Connection("server", container_id="s", now_ms=0, sasl_mechanisms=("ANONYMOUS",))
+    events = server.receive(AMQP_HEADER + open_frame() + begin(), 0)
+    assert [type(event) for event in events] == [ConnectionOpened, SessionBegun]
+    server.open()
+    assert server.data_to_send().startswith(AMQP_HEADER)
+
+
+def test_sasl_cannot_follow_an_amqp_header() -> None:
+    server = Connection("server", container_id="s", now_ms=0, sasl_mechanisms=("ANONYMOUS",))
+    assert closed_with(server.receive(AMQP_HEADER + SASL_HEADER, 0)) == "amqp:connection:framing-error"
+
+
+def test_an_amqp_header_in_answer_to_sasl_ends_a_client_of_ours() -> None:
+    """A client that has to log in never goes on without."""
+    client = Connection("client", container_id="c", now_ms=0, sasl_mechanisms=("PLAIN",))
+    client.open()
+    assert closed_with(client.receive(AMQP_HEADER, 0)) == "amqp:connection:framing-error"
+
+
 @pytest.mark.parametrize(
     ("mechanisms", "sent", "answer"),
     [
-        (("ANONYMOUS",), AMQP_HEADER, SASL_HEADER),
+        (("ANONYMOUS",), b"AMQP\x00\x00\x09\x01", SASL_HEADER),
         (("ANONYMOUS",), b"AMQP\x02\x01\x00\x00", SASL_HEADER),
         (("ANONYMOUS",), b"GET / HT", SASL_HEADER),
         ((), b"AMQP\x00\x00\x09\x01", AMQP_HEADER),
@@ -189,7 +210,7 @@ def test_too_many_bytes_before_the_outcome_end_the_connection() -> None:
 def test_another_protocol_header_is_answered_with_ours_and_the_end(
     mechanisms: tuple[str, ...], sent: bytes, answer: bytes
 ) -> None:
-    """Source: AMQP 2.2; wire contract 1.3: a client that skips SASL is closed."""
+    """Source: AMQP 2.2."""
     server = Connection("server", container_id="s", now_ms=0, sasl_mechanisms=mechanisms)
     events = server.receive(sent, 0)
     assert closed_with(events) == "amqp:connection:framing-error"

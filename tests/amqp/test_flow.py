@@ -94,6 +94,54 @@ def test_credit_granted_before_our_attach_is_reported() -> None:
     assert events[-1] == LinkFlow(0, 0, 5, False)
 
 
+HALF = 2**31
+
+
+@pytest.mark.parametrize(
+    ("delivery_count", "credit", "left"),
+    [
+        (1, 2**32 - 1, HALF - 1),
+        (HALF - 1, HALF + 1, HALF - 1),
+        (0, 2**32 - 1, HALF - 1),
+        (0, HALF, HALF - 1),
+        (0, HALF - 1, HALF - 1),
+        (0, HALF - 2, HALF - 2),
+        (None, 2**32 - 1, HALF - 1),
+        (2**32 - 1, 2**32 - 1, HALF - 1),  # one behind ours
+        (2**32 - 1, HALF - 1, HALF - 2),
+        (HALF + 1, 2**32 - 1, HALF - 1),  # as far behind as serial numbers can say
+        (HALF + 1, HALF - 1, 0),
+        (HALF, 5, 5),  # neither ahead nor behind
+        (1, 5, 5),
+        (HALF - 1, 0, 0),
+    ],
+)
+def test_credit_is_at_most_what_the_peer_says_and_what_serial_numbers_compare(
+    delivery_count: int | None, credit: int, left: int
+) -> None:
+    """Source: AMQP 2.6.7: a receiver's delivery-count is the last value that it knows of the sender's."""
+    server = sending_server()
+    events = server.receive(flow(0, delivery_count=delivery_count, credit=credit, echo=True), 0)
+    assert events == [LinkFlow(0, 0, left, False)]
+    (fields,) = flows_of(server.data_to_send())
+    assert fields[4:7] == [0, 0, left]
+
+
+def test_credit_counts_on_where_the_count_wraps_around() -> None:
+    server = sending_server()
+    events = server.receive(flow(0, delivery_count=0, credit=HALF - 1, drain=True), 0)
+    server.drained(0, 0)
+    server.receive(flow(0, delivery_count=HALF - 1, credit=HALF - 1, drain=True), 0)
+    server.drained(0, 0)
+    assert flows_of(server.data_to_send())[-1][5:7] == [2**32 - 2, 0]
+    server.receive(flow(0, delivery_count=2**32 - 2, credit=4), 0)
+    for _ in range(3):
+        server.send(0, 0, b"t", b"x")
+    events = server.receive(flow(0, delivery_count=0, credit=10, echo=True), 0)  # two of the three are seen
+    assert events == [LinkFlow(0, 0, 9, False)]
+    assert flows_of(server.data_to_send())[-1][5:7] == [1, 9]
+
+
 def test_a_receivers_flow_states_count_and_credit_in_full() -> None:
     """Source: wire contract 0.2: a null in either drops the link in the Python client."""
     server = bare_server()
@@ -401,6 +449,21 @@ def test_a_silent_peer_is_closed_at_the_full_time_out_and_not_before() -> None:
     assert code == composites.CLOSE
     assert fields[0].value[0] == "amqp:resource-limit-exceeded"
     assert pair.server.next_deadline_ms() is None
+
+
+def test_a_client_that_is_heard_of_late_is_kept() -> None:
+    """Req: C39. The .NET client says 30 s, and sends an empty frame after 7/8 of our 240 s."""
+    pair = idle_pair(30_000, 240_000)
+    start = pair.now_ms
+    written = b""
+    for since_ms in range(0, 1_000_000, 1_000):
+        if since_ms and since_ms % 210_000 == 0:
+            assert pair.server.receive(EMPTY_FRAME, start + since_ms) == []
+        assert pair.server.tick(start + since_ms) == []
+        written += pair.server.data_to_send()
+    assert written == EMPTY_FRAME * (999_000 // 12_000)  # less than half of 30 s
+    assert pair.server.tick(start + 840_000 + 239_999) == []
+    only(pair.server.tick(start + 840_000 + 240_000), ConnectionClosed)
 
 
 def test_any_byte_of_the_peer_is_a_sign_of_life() -> None:

@@ -9,6 +9,7 @@ import pytest
 from peeklock.amqp import composites
 from peeklock.amqp.codec import encode
 from peeklock.amqp.composites import composite
+from peeklock.amqp.connection import FRAME_UNITS
 from peeklock.amqp.errors import AmqpError, LocalProtocolError
 from peeklock.amqp.events import (
     DeliveryReceived,
@@ -25,8 +26,10 @@ from peeklock.amqp.performatives import (
     Target,
     encode_attach,
     encode_detach,
+    encode_disposition,
     encode_end,
     encode_flow,
+    encode_terminus,
 )
 from peeklock.amqp.types import Array, Described, Encoded, Long, Role, Symbol, UInt, ULong
 from tests.amqp.pair import (
@@ -525,3 +528,71 @@ def test_a_client_runs_out_of_channels_and_handles_at_the_servers_limit() -> Non
     pair.attach(Role.SENDER, channel=channel, name="b")
     with pytest.raises(LocalProtocolError):
         pair.client.attach(channel, "c", Role.SENDER, None, None)
+
+
+def test_refused_links_that_the_peer_does_not_detach_are_bounded() -> None:
+    """Req: R-05. As many as may be open; each that the peer detaches makes room, and its handle too."""
+    server = bare_server(Limits(links=3))
+    server.receive(begin(0), 0)
+    for handle in range(6):
+        server.receive(attach(handle, Role.SENDER), 0)
+    assert server.receive(detach(5) + attach(6, Role.SENDER), 0) == []
+    assert server.receive(attach(6, Role.SENDER), 0) == []  # a peer that never answers takes its handle again
+    assert closed_with(server.receive(attach(7, Role.SENDER), 0)) == "amqp:resource-limit-exceeded"
+
+
+LATE = {
+    "attach": attach(3, Role.SENDER, channel=1),
+    "flow": frame(1, encode_flow(0, 10, 0, 10, 3, 0, 10)),
+    "transfer": transfer(3, 0, b"x", channel=1),
+    "disposition": frame(1, encode_disposition(Role.SENDER, 0, 5, True, None)),
+    "detach": detach(3, channel=1),
+    "end": ended(1),
+}
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_what_comes_for_a_session_that_the_peer_has_ended_is_ignored(kind: str) -> None:
+    """Req: C43. The .NET client detaches and attaches late; others go on with their links."""
+    server = bare_server()
+    server.receive(begin(1) + attach(3, Role.SENDER, channel=1) + ended(1), 0)
+    server.data_to_send()
+    assert server.receive(LATE[kind] * 3, 0, 10**6) == []
+    assert server.units_left == 10**6 - 3 * FRAME_UNITS  # they count like other frames
+    assert server.data_to_send() == b""
+    assert server.receive(begin(1), 0) == [SessionBegun(1)]
+    assert server.receive(LATE[kind], 0) != [] or kind in ("flow", "disposition")
+
+
+@pytest.mark.parametrize("kind", sorted(LATE.keys() - {"detach"}))
+def test_what_comes_on_a_channel_that_was_never_begun_ends_the_connection(kind: str) -> None:
+    """Req: C43. As before; a detach alone is ignored there too."""
+    server = bare_server()
+    server.receive(begin(2) + ended(2), 0)
+    assert closed_with(server.receive(LATE[kind], 0)) == "amqp:illegal-state"
+
+
+def test_a_session_that_both_ends_ended_is_ended_by_the_peer() -> None:
+    """Req: C43."""
+    server = bare_server()
+    server.receive(begin(1), 0)
+    server.end(1)
+    assert server.receive(ended(1) + LATE["attach"] + LATE["end"], 0) == []
+
+
+def test_sessions_past_the_limit_end_the_connection() -> None:
+    """Req: R-05"""
+    server = bare_server(Limits(sessions=2))
+    server.receive(begin(0) + begin(1) + ended(1), 0)
+    assert server.receive(begin(2), 0) == [SessionBegun(2)]
+    assert closed_with(server.receive(begin(1), 0)) == "amqp:resource-limit-exceeded"
+
+
+def test_a_source_or_target_past_the_limit_is_refused() -> None:
+    """Req: R-05"""
+    server = bare_server(Limits(properties_bytes=1000))
+    server.receive(begin(0), 0)
+    around = len(encode_terminus(Source(address="q" * 500))) - 500
+    event = only(server.receive(attach(0, Role.SENDER, address="q" * (1000 - around)), 0), LinkAttached)
+    assert len(event.source_raw) == 1000
+    assert server.receive(attach(1, Role.SENDER, address="q" * (1001 - around)), 0) == []

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from peeklock.amqp.codec import DecodeError, decode, encode
 from peeklock.amqp.messaging import (
     REMOVE,
+    SECTIONS_MAX,
     Header,
     Properties,
     encode_message,
+    in_order,
     iter_batch,
     merge_map,
     scan,
@@ -219,7 +221,7 @@ def test_a_raw_property_that_reaches_beyond_its_section_is_a_decode_error() -> N
 def test_members_of_a_batch_come_back_in_order(members: list[bytes]) -> None:
     """Req: T-07"""
     envelope = encode_message(properties=Properties(message_id="first"), data=members or [b""])
-    assert iter_batch(envelope) == (members or [b""])
+    assert list(iter_batch(envelope)) == (members or [b""])
 
 
 def test_a_batch_member_is_a_whole_message_of_its_own() -> None:
@@ -232,9 +234,46 @@ def test_a_batch_member_is_a_whole_message_of_its_own() -> None:
 
 def test_a_batch_of_something_else_than_data_is_a_decode_error() -> None:
     """Req: T-07"""
-    assert iter_batch(b"") == []
+    assert list(iter_batch(b"")) == []
     with pytest.raises(DecodeError):
-        iter_batch(encode_message(value="x"))
+        list(iter_batch(encode_message(value="x")))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        _section(0x75, b"a") + _section(0x73, []),
+        _section(0x73, []) + _section(0x73, []),
+        _section(0x75, "text"),
+        _section(0x75, b"a") + _section(0x79, b"b"),
+        _section(0x75, b"abc")[:-1],
+        b"\x00\x53\x75",
+    ],
+)
+def test_a_batch_that_is_no_message_is_a_decode_error(payload: bytes) -> None:
+    """Req: T-07"""
+    with pytest.raises(DecodeError):
+        list(iter_batch(payload))
+
+
+def test_a_batch_is_read_no_further_than_asked_for() -> None:
+    """Req: R-05"""
+    members = iter_batch(_section(0x75, b"a") + _section(0x75, b"b") + b"\xff" * 1000)
+    assert [next(members), next(members)] == [b"a", b"b"]
+    with pytest.raises(DecodeError):
+        next(members)
+
+
+def test_the_sections_of_a_body_are_bounded() -> None:
+    """Req: R-05"""
+    part = _section(0x75, b"")
+    for footer in (b"", _section(0x78, {})):
+        assert scan(part * SECTIONS_MAX + footer).body == (0, len(part) * SECTIONS_MAX)
+        many = part * (SECTIONS_MAX + 1) + footer
+        with pytest.raises(DecodeError, match=f"more than {SECTIONS_MAX} body sections"):
+            scan(many)
+        assert in_order(many) is many
+    assert in_order(part * 200_000) == part * 200_000
 
 
 pairs = st.dictionaries(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peeklock.amqp import composites
 from peeklock.amqp.composites import composite
-from peeklock.amqp.connection import Connection
+from peeklock.amqp.connection import UNLIMITED_UNITS, Connection
 from peeklock.amqp.errors import AmqpError, LocalProtocolError
 from peeklock.amqp.events import (
     ConnectionClosed,
@@ -78,6 +78,12 @@ def _with_session() -> Connection:
     return server
 
 
+def _with_ended_session() -> Connection:
+    server = _with_session()
+    server.receive(NULL_FIELDS["end"], 0)
+    return server
+
+
 def _with_link() -> Connection:
     server = _with_session()
     server.receive(attach(0, Role.SENDER), 0)
@@ -122,6 +128,21 @@ STATES: dict[str, tuple[Callable[[], Connection], dict[str, list[type]], str, st
         bare_server,
         # The Python client detaches the links of a session it has ended already.
         {"begin": [SessionBegun], "detach": NOTHING, "close": [ConnectionClosed]},
+        ILLEGAL,
+        FRAMING,
+    ),
+    "open, session ended by the peer": (
+        _with_ended_session,
+        {
+            "begin": [SessionBegun],
+            "attach": NOTHING,
+            "flow": NOTHING,
+            "disposition": NOTHING,
+            "transfer": NOTHING,
+            "detach": NOTHING,
+            "end": NOTHING,
+            "close": [ConnectionClosed],
+        },
         ILLEGAL,
         FRAMING,
     ),
@@ -355,10 +376,10 @@ def test_any_order_of_frames_and_calls_keeps_the_grammar_of_events(steps: list[A
 @settings(deadline=None, max_examples=100)
 @given(st.lists(peer_frames, max_size=30), st.data())
 def test_frames_give_the_same_events_alone_or_in_one_batch(steps: list[bytes], data: st.DataObject) -> None:
-    """An owner that answers each event at once sees the same either way."""
+    """An owner that answers each event at once sees the same either way, also when it reads in slices."""
     alone, together = bare_server(), bare_server()
 
-    def feed(server: Connection, pieces: list[bytes]) -> list[Event]:
+    def feed(server: Connection, pieces: list[bytes], units: int = UNLIMITED_UNITS) -> list[Event]:
         seen: list[Event] = []
 
         def take(events: list[Event]) -> None:
@@ -368,9 +389,9 @@ def test_frames_give_the_same_events_alone_or_in_one_batch(steps: list[bytes], d
                     server.accept_link(event.channel, event.handle, max_message_size=1000)
 
         for piece in pieces:
-            take(server.receive(piece, 0))
-            while server.stalled:
-                take(server.receive(b"", 0))
+            take(server.receive(piece, 0, units))
+            while server.unread:
+                take(server.receive(b"", 0, units))
         return seen
 
     whole = b"".join(steps)
@@ -381,3 +402,6 @@ def test_frames_give_the_same_events_alone_or_in_one_batch(steps: list[bytes], d
     assert feed(together, [whole]) == expected
     assert feed(bare_server(), pieces) == expected
     assert feed(bare_server(), bytewise) == expected
+    units = data.draw(st.integers(1, 30))
+    assert feed(bare_server(), [whole], units) == expected
+    assert feed(bare_server(), pieces, units) == expected

@@ -273,7 +273,7 @@ def test_an_extended_frame_header_is_skipped() -> None:
     [
         transfer(0, None, b"x"),
         transfer(0, 0, b"x", tag=None),
-        transfer(0, 0, b"x", tag=b"t" * 33),
+        transfer(0, 0, b"x", tag=b"t" * 256),
         transfer(0, 0, b"x", more=True) + transfer(0, 1, b"y"),
         transfer(0, 0, b"x", more=True) + transfer(0, 0, b"y", tag=b"other"),
     ],
@@ -291,13 +291,29 @@ def test_a_delivery_without_a_clear_identity_detaches_its_link(data: bytes) -> N
     only(server.receive(transfer(1, 1, b"x"), 0), DeliveryReceived)
 
 
-def test_a_tag_of_32_bytes_is_taken() -> None:
-    """Req: R-05"""
+@pytest.mark.parametrize("size", [32, 36, 200, 255])
+def test_tags_that_are_longer_than_the_specification_allows_are_taken(size: int) -> None:
+    """Req: R-05, T-11. Source: wire contract C18: the Java client before com.azure's sends 36 bytes."""
     server = receiving_server()
-    assert (
-        only(server.receive(transfer(0, 0, b"x", tag=b"t" * 32), 0), DeliveryReceived).delivery_tag
-        == b"t" * 32
-    )
+    tag = bytes(range(size))
+    data = transfer(0, 0, b"x", tag=tag) + transfer(0, 1, b"y", tag=tag)
+    assert [event.delivery_tag for event in every(server.receive(data, 0), DeliveryReceived)] == [tag, tag]
+
+
+def test_a_long_tag_may_be_repeated_in_each_frame() -> None:
+    server = receiving_server()
+    tag = bytes(255)
+    data = transfer(0, 0, b"x", tag=tag, more=True) + transfer(0, 0, b"y", tag=tag)
+    assert only(server.receive(data, 0), DeliveryReceived).payload == b"xy"
+
+
+def test_our_own_tags_stay_within_the_specification() -> None:
+    """Source: AMQP 2.8.7."""
+    pair = opened_pair()
+    channel, handle = pair.attach(Role.SENDER, credit=2)
+    pair.client.send(channel, handle, b"t" * 32, b"x")
+    with pytest.raises(LocalProtocolError):
+        pair.client.send(channel, handle, b"t" * 33, b"x")
 
 
 def test_a_transfer_on_a_link_we_send_on_detaches_it() -> None:
@@ -325,18 +341,29 @@ def test_a_delivery_at_the_links_size_is_taken_and_one_past_it_reported(frames: 
 
     server.flow(0, 0, 10)
     assert len(only(deliver(0, 1000), DeliveryReceived).payload) == 1000
-    assert deliver(1, 1001) == [DeliveryOversized(0, 0, 1, b"tag0", False, None, 1000)]
+    assert deliver(1, 1001) == [DeliveryOversized(0, 0, 1, b"tag0", False, None, 1000, bytes(1001))]
     assert len(only(deliver(2, 1000), DeliveryReceived).payload) == 1000
     assert server.credit(0, 0) == 7
 
 
-def test_an_oversized_delivery_holds_no_memory() -> None:
-    """Req: R-05"""
+@pytest.mark.parametrize(("size", "step"), [(4095, 4095), (9000, 9000), (9000, 1000), (9000, 5)])
+def test_the_head_of_an_oversized_delivery_is_kept(size: int, step: int) -> None:
+    """Req: C25"""
+    server = receiving_server(size_bytes_max=min(size - 1, 5000))
+    payload = bytes(number & 0xFF for number in range(size))
+    parts = [payload[start : start + step] for start in range(0, size, step)]
+    frames = (transfer(0, 0, part, more=index < len(parts) - 1) for index, part in enumerate(parts))
+    event = only(server.receive(b"".join(frames), 0), DeliveryOversized)
+    assert event.head == payload[:4096]
+
+
+def test_an_oversized_delivery_holds_its_head_alone() -> None:
+    """Req: R-05, C25"""
     server = receiving_server(size_bytes_max=1000, limits=Limits(reassembly_bytes=5000))
     for _ in range(100):
         assert server.receive(transfer(0, 0, bytes(900), more=True), 0) == []
     assert server.receive(transfer(0, 0, b"end", settled=True), 0) == [
-        DeliveryOversized(0, 0, 0, b"tag0", True, None, 1000)
+        DeliveryOversized(0, 0, 0, b"tag0", True, None, 1000, bytes(1800))
     ]
 
 

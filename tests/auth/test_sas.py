@@ -170,6 +170,14 @@ def test_everything_else_is_refused_for_its_own_reason(text: str, error: type[Ex
         authorize(text)
 
 
+def test_the_refusal_of_an_expired_token_says_until_when_it_was_good() -> None:
+    """Req: R-04. Source: wire contract C19."""
+    with pytest.raises(
+        TokenExpired, match=r"^ExpiredToken: The token is expired\. Expiration time: 2023-11-14T22:13:19Z"
+    ):
+        authorize(token("sb://localhost/", expiry="1699999999"))
+
+
 def test_an_expiry_with_a_decimal_part_is_taken() -> None:
     parsed = SasToken.parse(token("sb://localhost/", expiry="1700003600.25"))
     assert parsed.expires_at_ms == 1_700_003_600_250

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import topics
+from bench import over_http, topics
 from bench.administration import Administration
 from bench.client import Client
+from bench.http_pool import Pool
 from bench.loadgen import LoadFailed, hand_out, idle_connections, offered
 from bench.run import drive_queue, settle_options
 from bench.stalls import answer_times
@@ -94,6 +95,19 @@ def test_a_message_for_a_tenant_comes_to_two_subscriptions(broker: Peeklock, top
         drive_queue(broker, "recv", 2, *settle_options(broker), queue=topics.subscription(number, topic))
     with pytest.raises(LoadFailed, match="no progress"):  # there are no more
         drive_queue(broker, "recv", 1, "-T", "0.1", queue=topics.subscription(5, topic))
+
+
+def test_messages_and_batches_over_http_are_those_over_amqp(broker: Peeklock) -> None:
+    for step, count in ((over_http.http_sends, 40), (over_http.amqp_sends, 40)):
+        assert step(broker, count).rate > 0
+    for step, count in ((over_http.http_batches, 3), (over_http.amqp_batches, 3)):
+        assert step(broker, count).rate > 0
+    drive_queue(broker, "recv", 80 + 600, *settle_options(broker))
+
+
+def test_those_who_wait_over_http_are_woken(broker: Peeklock) -> None:
+    with Pool(broker.endpoint(), 1) as pool:
+        assert len(over_http.woken(pool, 5, 20)) == 20
 
 
 def test_copies_for_all_share_one_body(broker: Peeklock) -> None:

@@ -303,7 +303,21 @@ def test_offering_ends_with_its_input() -> None:
         command = [str(compile_loadgen()), "-p", str(port), "-j", "-n", "100000", "-o", "1000", "-e"]
         done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
-    assert json.loads(done.stdout)["count"] == taken < 100_000
+    begun, said = done.stdout.splitlines()
+    assert begun == "offering"
+    assert json.loads(said)["count"] == taken < 100_000
+
+
+def test_refused_sends_are_counted_on_demand() -> None:
+    def refuse_second(peer: Peer) -> None:
+        peer.give_credit(3)
+        for _ in range(3):
+            peer.receive(0x14)
+        peer.send(disposition(0, 0, ACCEPTED), disposition(1, 2, REJECTED))
+
+    done = run(refuse_second, "-n", "3", "-f")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["refused"] == 2
 
 
 def test_no_two_messages_have_the_same_id() -> None:
@@ -467,6 +481,7 @@ def test_idle_connections_are_held_until_its_input_ends() -> None:
         ["-m", "next", "-g", "10", "-k", "3", "-n", "29"],
         ["-m", "recv", "-g", "1", "-G", "-R", "2"],
         ["-m", "recv", "-e"],
+        ["-m", "recv", "-f"],
     ],
 )
 def test_bad_options_show_the_usage(options: list[str]) -> None:

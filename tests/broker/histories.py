@@ -30,6 +30,7 @@ from peeklock.broker.entity import Entity
 from peeklock.broker.message import Message, Routing
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.rules.filters import FalseFilter, SqlAction, SqlFilter, TrueFilter
@@ -195,7 +196,7 @@ class Scene:
             dead_lettering_on_expiration=pick([True, False]),
             max_delivery_count=pick([1, 2, 10]),
             status=pick([*[EntityStatus.ACTIVE] * 8, EntityStatus.SEND_DISABLED, EntityStatus.DISABLED]),
-            forward_to=None if sessions else pick([None, None, *NAMES, *self.topics]),
+            forward_to=pick([None, None, *NAMES, *self.topics]),
             forward_dead_lettered_to=pick([None, None, None, None, *NAMES, *self.topics]),
         )
 
@@ -260,7 +261,7 @@ class Scene:
     def held(self) -> Any:
         """Give an entity, a session of it that is held, and whom to answer."""
         found = [
-            (queue.name, session.session_id, self.reply_to(session.lock.receiver.link[0]))
+            (queue.name, session.lock.session_id, self.reply_to(session.lock.receiver.link[0]))
             for queue in self.queues()
             for session in queue.sessions or ()
             if session.lock is not None
@@ -313,9 +314,8 @@ class Scene:
     def update(self) -> None:
         entity = self.random.choice(self.entities())
         drawn = self.description(entity.name)
-        fields = ["status", "lock_duration_ms", "default_ttl_ms", "forward_dead_lettered_to", "user_metadata"]
-        if not entity.description.requires_session:
-            fields.append("forward_to")
+        fields = ["status", "lock_duration_ms", "default_ttl_ms", "forward_to", "user_metadata"]
+        fields.append("forward_dead_lettered_to")
         if entity.kind is EntityKind.TOPIC:
             fields = ["status", "default_ttl_ms", "user_metadata"]
         changed = {name: getattr(drawn, name) for name in self.random.sample(fields, 2)}
@@ -345,6 +345,18 @@ class Scene:
             mode = self.random.choice([*ReceiveMode])
             numbers = [message.sequence_number]
             self.offer(ask.ReceiveDeferred(self.where(queue), numbers, mode, reply_to, message.session_id))
+
+    def look_everywhere(self) -> None:
+        """Find messages, or delete what is found."""
+        kind = self.random.choice([SearchMessages, SearchMessages, DeleteMatching])
+        where = self.random.choice([None, EVEN, SPLIT])
+        address = self.random.choice([None, self.address()])
+        self.offer(kind(self.reply_to(), where, address, None, self.random.randint(1, 3)))
+
+    def shift(self) -> None:
+        address = self.random.choice([None, self.address()])
+        by_ms = self.random.choice([None, -700, -100, 500, 3_000])
+        self.offer(ShiftScheduled(self.reply_to(), address, None, by_ms))
 
     def enlist(self) -> None:
         command = self.random.choice([self.sending, self.settling])()
@@ -450,6 +462,8 @@ class Scene:
             (2, self.declare),
             (1, lambda: self.offer(ask.DeleteMessages(self.address(), 2, before_ms, self.reply_to()))),
             (1, lambda: self.offer(ask.PurgeMessages(self.address(), before_ms, self.reply_to()))),
+            (1, self.look_everywhere),
+            (1, self.shift),
             (1, lambda: self.create(self.random.randint(1, len(NAMES) + 3 * len(self.topics)))),
             (16 if self.topics else 0, self.change_rules),
             (0.5, self.drop),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -122,6 +123,7 @@ class Broker:
             "limits": limits,
             "digest_key": b"test",
             "captures_body": lambda name: False,
+            "lock_grace_ms": 0,
             **settings,
         }
         self.counter = itertools.count(1)
@@ -146,6 +148,10 @@ class Broker:
 
     def do(self, command: Command) -> list[Effect]:
         changes, effects = self.namespace.apply(command, self.now_ms)
+        while self.namespace.unfinished:
+            more, others = self.namespace.go_on(self.now_ms)
+            changes += more
+            effects += others
         self._keep(changes)
         return effects
 
@@ -241,6 +247,7 @@ class Broker:
             if isinstance(fact, MessageStored | MessageRemoved):
                 fact.message = copy.copy(fact.message)
                 fact.message.lock = None
+                fact.message.lead_ms = 0  # neither is written
         for at in range(0, len(journal), 3):
             self.namespace.restore(journal[at : at + 3])
         self.namespace.finish_restore(self.now_ms, next_id)
@@ -338,12 +345,12 @@ class Broker:
         return self.do(SendBatch(queue_id, [(message, b"") for message in messages], self.reply_to()))
 
     def schedule(self, *delays_ms: int, name: str = "orders", **fields: Any) -> list[int]:
-        messages = [
-            (arriving(100, scheduled_at_ms=self.now_ms + delay, **fields), b"") for delay in delays_ms
-        ]
-        return self.one(
-            Schedule(Address(name), messages, self.reply_to()), MessagesScheduled
-        ).sequence_numbers
+        command = Schedule(Address(name), self.later(*delays_ms, **fields), self.reply_to())
+        return self.one(command, MessagesScheduled).sequence_numbers
+
+    def later(self, *delays_ms: int, **fields: Any) -> list[tuple[Message, bytes]]:
+        """Make messages to be enqueued in so many ms each."""
+        return [(arriving(100, scheduled_at_ms=self.now_ms + delay, **fields), b"") for delay in delays_ms]
 
     def sender(self, name: str = "orders", connection: int = 1) -> Link:
         return self.one(OpenSender(self.link(connection), Address(name)), SenderOpened).link
@@ -454,13 +461,24 @@ class Broker:
         assert effects[0] == Settled(command.reply_to), effects  # type: ignore[arg-type]  # given above
         return effects[1:]
 
-    def renew(self, *views: MessageView, sub_queue: SubQueue = SubQueue.MAIN) -> list[int]:
+    def renew(
+        self, *views: MessageView, sub_queue: SubQueue = SubQueue.MAIN, connection: int = 1
+    ) -> list[int]:
         tokens = [token(view) for view in views]
-        command = RenewLocks(Address("orders", sub_queue), tokens, self.reply_to())
+        command = RenewLocks(Address("orders", sub_queue), tokens, self.reply_to(connection))
         return self.one(command, LocksRenewed).locked_until_ms
 
-    def drop(self, connection: int = 1, *, broken: bool = True) -> list[Effect]:
-        return self.do(DropConnection(connection, broken))
+    def drop(
+        self,
+        connection: int = 1,
+        *,
+        broken: bool = True,
+        undelivered: Sequence[Deliver] = (),
+        queue_id: int = 4,
+    ) -> list[Effect]:
+        """End a connection, and let happen what is due then; some deliveries of a queue were never sent."""
+        never_sent = [(queue_id, token(delivery)) for delivery in undelivered]
+        return [*self.do(DropConnection(connection, broken, never_sent)), *self.settle_time()]
 
     # Transactions
 
@@ -470,12 +488,21 @@ class Broker:
     def declare(self, link: Link) -> bytes:
         return self.one(Declare(link, self.reply_to(link[0])), Declared).transaction_id
 
-    def enlist(self, transaction_id: bytes, command: Any, connection: int = 1) -> None:
+    def enlist(
+        self, transaction_id: bytes, command: Any, connection: int = 1, *, via: str | None = None
+    ) -> None:
         """Enlist a command, which nobody else may hear of."""
         facts = len(self.facts)
-        effects = self.do(Enlist(connection, transaction_id, command))
+        effects = self.do(Enlist(connection, transaction_id, command, via))
         assert effects == [Enlisted(command.reply_to)], effects
         assert len(self.facts) == facts
+
+    def enlist_schedule(
+        self, transaction_id: bytes, *delays_ms: int, name: str = "orders", **fields: Any
+    ) -> list[int]:
+        """Schedule in a transaction; give the numbers."""
+        command = Schedule(Address(name), self.later(*delays_ms, **fields), self.reply_to())
+        return self.one(Enlist(1, transaction_id, command), MessagesScheduled).sequence_numbers
 
     def discharge(self, link: Link, transaction_id: bytes, *, fail: bool = False) -> list[Effect]:
         """Commit or roll back; give what follows beside the answer."""

@@ -415,6 +415,12 @@ def test_a_locked_message_that_is_peeked_names_no_cursor(broker: Reader) -> None
     assert [view.cursor for view in broker.peek()] == [None, None]
 
 
+def test_a_claimed_message_that_is_peeked_shows_no_lock(broker: Reader) -> None:
+    broker.fill(1)
+    broker.claim()
+    assert [(view.cursor, view.locked_until_ms) for view in broker.peek()] == [("lake", 0)]
+
+
 # What passes over claimed messages
 
 

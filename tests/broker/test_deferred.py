@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.broker.commands import Address, Complete, ReceiveDeferred, ReceiveMode
+from peeklock.amqp import codec
+from peeklock.broker.commands import (
+    Address,
+    CloseLink,
+    Complete,
+    Defer,
+    Disposition,
+    ReceiveDeferred,
+    ReceiveMode,
+    SubQueue,
+    UpdateDisposition,
+)
+from peeklock.broker.effects import Done
 from peeklock.broker.errors import ArgumentOutOfRange, MessageLockLost, MessageNotFound
-from peeklock.broker.message import MessageState
+from peeklock.broker.message import MessageState, MessageView
 from peeklock.broker.quotas import DEFERRED_BYTES_MAX, PREMIUM
-from tests.broker.playbook import MINUTE_MS, START_MS, Broker, numbers, token
+from tests.broker.playbook import MINUTE_MS, START_MS, Broker, deliveries, numbers, token
 
 
 @pytest.fixture
@@ -88,20 +100,132 @@ def test_they_stay_deferred_when_the_lock_ends(broker: Broker) -> None:
     (view,) = broker.receive_deferred(1)
     broker.abandon(view)
     (view,) = broker.receive_deferred(1)
-    assert (view.state, view.delivery_count) == (MessageState.DEFERRED, 1)
+    assert (view.state, view.delivery_count) == (MessageState.DEFERRED, 2)
     broker.release(view)
     broker.receive_deferred(1)
     broker.advance(MINUTE_MS)
     (view,) = broker.receive_deferred(1)
-    assert (view.state, view.delivery_count) == (MessageState.DEFERRED, 2)
+    assert (view.state, view.delivery_count) == (MessageState.DEFERRED, 3)
     broker.defer(view)
     assert numbers(broker.receive(9)) == [2, 4]
 
 
+def test_each_deferral_counts_as_a_delivery() -> None:
+    """Source: wire contract, correction C2. Req: L-08, L-10"""
+    broker = Broker()
+    broker.create()
+    broker.send()
+    (delivery,) = broker.receive()
+    assert delivery.delivery_count == 0
+    broker.defer(delivery)
+    assert [view.delivery_count for view in broker.peek()] == [1]
+    broker.restart()
+    (view,) = broker.receive_deferred(1)
+    assert view.delivery_count == 1
+    broker.defer(view)
+    (view,) = broker.receive_deferred(1)
+    assert view.delivery_count == 2
+    command = UpdateDisposition(Address("orders"), [token(view)], Disposition.DEFERRED, broker.reply_to())
+    broker.one(command, Done)
+    (view,) = broker.receive_deferred(1, deletes=True)
+    assert view.delivery_count == 3
+
+
+@pytest.mark.parametrize("attempts_max", [1, 2, 3])
+@pytest.mark.parametrize("over", ["link", "management", "transaction"])
+def test_the_last_deferral_allowed_dead_letters(attempts_max: int, over: str) -> None:
+    """Source: wire contract, correction C2. Req: L-08, L-10, L-14, F-03"""
+    broker = Broker()
+    broker.create(max_delivery_count=attempts_max)
+    broker.send()
+    view: MessageView = broker.receive()[0]
+    for attempt in range(attempts_max):
+        if attempt:
+            (view,) = broker.receive_deferred(1)
+        assert view.delivery_count == attempt
+        defer(broker, view, over)
+    assert broker.peek() == []
+    assert isinstance(refusal(broker, 1), MessageNotFound)
+    (dead,) = broker.receive_dead()
+    assert (dead.state, dead.delivery_count) == (MessageState.ACTIVE, attempts_max)
+    assert dead.message.overlay is not None
+    description = f"Message could not be consumed after {attempts_max} delivery attempts."
+    assert codec.decode(dead.message.overlay)[0] == {
+        "note": "kept",
+        "DeadLetterReason": "MaxDeliveryCountExceeded",
+        "DeadLetterErrorDescription": description,
+    }
+    assert broker.view().active_count == 0
+    broker.restart()
+    assert numbers(broker.peek_dead()) == [1]
+
+
+def defer(broker: Broker, view: MessageView, over: str) -> None:
+    """Defer a message over its link, by a request, or in a transaction."""
+    properties = {"note": "kept"}
+    command: Defer | UpdateDisposition = Defer(4, token(view), broker.reply_to(), properties)
+    if over == "management":
+        where, to = Address("orders"), Disposition.DEFERRED
+        command = UpdateDisposition(where, [token(view)], to, broker.reply_to(), properties=properties)
+    if over != "transaction":
+        broker.do(command)
+        return
+    link = broker.coordinator()
+    for fail in (True, False):  # a roll-back counts nothing
+        transaction_id = broker.declare(link)
+        broker.enlist(transaction_id, command)
+        broker.discharge(link, transaction_id, fail=fail)
+
+
+def test_a_session_is_rid_of_what_its_last_deferral_dead_letters() -> None:
+    """Req: L-08, G-05"""
+    broker = Broker()
+    broker.create(requires_session=True, max_delivery_count=2)
+    for _ in range(2):
+        broker.send(session_id="a")
+    opened = broker.accept("a")
+    first, second = broker.credit(opened.link)
+    broker.defer(first)
+    (view,) = broker.receive_deferred(1, session_id="a")
+    assert view.delivery_count == 1
+    broker.defer(view)
+    assert numbers(broker.receive_dead()) == [1]
+    broker.complete(second)
+    broker.do(CloseLink(opened.link))
+    sessions = broker.namespace._queues[4].sessions
+    assert sessions is not None
+    assert sessions.get("a") is None, "nothing is left of the session"
+
+
+def test_expiry_does_not_decide_about_the_last_deferral() -> None:
+    """It would remove what its holder wants to keep: a deferred message does not expire. Req: E-02, E-03"""
+    broker = Broker()
+    broker.create(max_delivery_count=1)
+    broker.send(ttl_ms=1_000)
+    (delivery,) = broker.receive()
+    broker.advance(2_000)
+    broker.defer(delivery)
+    assert broker.peek() == []
+    (dead,) = broker.peek_dead()
+    assert dead.message.overlay is not None
+    assert codec.decode(dead.message.overlay)[0]["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+
+
+def test_the_last_deferral_serves_who_waits_for_dead_letters() -> None:
+    """Req: L-08, L-17"""
+    broker = Broker()
+    broker.create(max_delivery_count=1)
+    waiting = broker.receiver(connection=2, sub_queue=SubQueue.DEAD_LETTER)
+    broker.credit(waiting)
+    broker.send()
+    (dead,) = deliveries(broker.defer(broker.receive()[0]))
+    assert (dead.link, dead.delivery_count) == (waiting, 1)
+
+
 def test_the_last_attempt_dead_letters_them_too(broker: Broker) -> None:
     """Req: L-08, L-10"""
-    broker.update(max_delivery_count=1)
-    (view,) = broker.receive_deferred(1)
+    broker.update(max_delivery_count=2)
+    (view,) = broker.receive_deferred(1)  # the deferral was the first
     broker.abandon(view)
     assert isinstance(refusal(broker, 1), MessageNotFound)
     assert numbers(broker.peek_dead()) == [1]

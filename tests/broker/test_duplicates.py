@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import tracemalloc
 
 import pytest
 
 from peeklock.broker.changes import MessageIdSeen
-from peeklock.broker.commands import Send
+from peeklock.broker.commands import Address, CancelScheduled, Send
 from peeklock.broker.duplicates import Duplicates
-from peeklock.broker.effects import Accepted
+from peeklock.broker.effects import Accepted, Done
 from peeklock.broker.errors import QuotaExceeded
 from tests.broker.playbook import MINUTE_MS, START_MS, Broker, arriving, numbers
 
@@ -118,6 +119,81 @@ def test_scheduling_a_duplicate_answers_the_first_number(broker: Broker) -> None
     assert broker.view().scheduled_count == 2
     broker.restart()
     assert broker.schedule(5_000, message_id=b"b") == [3]
+
+
+def cancel(broker: Broker, *sequence_numbers: int, name: str = "orders") -> None:
+    broker.one(CancelScheduled(Address(name), list(sequence_numbers), broker.reply_to()), Done)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_id_of_a_cancelled_message_is_free_again(broker: Broker, restarts: bool) -> None:
+    """It was never enqueued. Req: D-01, S-06"""
+    assert broker.schedule(MINUTE_MS, message_id=b"a") == [1]
+    broker.send(message_id=b"b", scheduled_at_ms=START_MS + MINUTE_MS)
+    if restarts:
+        broker.restart()
+    cancel(broker, 1, 2)
+    if restarts:
+        broker.restart()
+    assert seen(broker) == 0
+    assert broker.schedule(MINUTE_MS, message_id=b"a") == [3]
+    broker.send(message_id=b"b")
+    assert numbers(broker.peek()) == [3, 4]
+    if restarts:
+        broker.restart()
+    assert broker.schedule(MINUTE_MS, message_id=b"a") == [3]
+    broker.send(message_id=b"b")
+    assert numbers(broker.peek()) == [3, 4]
+
+
+def test_a_cancelled_message_whose_id_was_seen_otherwise_leaves_it_taken(broker: Broker) -> None:
+    """After the window another message has the id. Req: D-01, S-06"""
+    assert broker.schedule(2 * WINDOW_MS, message_id=b"a") == [1]
+    broker.advance(WINDOW_MS)
+    broker.send(message_id=b"a")
+    cancel(broker, 1)
+    broker.restart()
+    broker.send(message_id=b"a")
+    assert numbers(broker.peek()) == [2]
+
+
+def test_an_activated_message_keeps_its_id(broker: Broker) -> None:
+    """Req: D-01, S-06"""
+    broker.schedule(1_000, message_id=b"a")
+    broker.advance(1_000)
+    broker.send(message_id=b"a")
+    assert numbers(broker.peek()) == [2]
+    duplicates = broker.namespace._queues[4].duplicates
+    assert duplicates is not None
+    assert duplicates.waiting == {}
+
+
+def test_the_fact_that_frees_an_id_wins_in_any_order_and_at_any_time(broker: Broker) -> None:
+    """Req: D-01, R-02"""
+    broker.schedule(MINUTE_MS, message_id=b"a")
+    cancel(broker, 1)
+    taken, freed = [fact for fact in broker.facts if isinstance(fact, MessageIdSeen)]
+    assert broker.namespace.still_holds(freed, broker.now_ms) is None
+    for order, now_ms in itertools.product(((taken, freed), (freed, taken)), (0, START_MS)):
+        restored = Duplicates(4, b"key", WINDOW_MS)
+        restored.restore(order, now_ms, {1})
+        assert (len(restored), restored.waiting) == (0, {})
+
+
+def test_the_id_of_a_cancelled_message_is_free_in_its_partition_and_in_a_topic() -> None:
+    """Req: D-01, S-02, S-05"""
+    broker = Broker()
+    broker.create(requires_duplicate_detection=True, enable_partitioning=True)
+    broker.create_topic(requires_duplicate_detection=True)
+    for name in ("orders", "news"):
+        for key in ("k", "l", None):
+            first = broker.schedule(MINUTE_MS, name=name, message_id=b"a", partition_key=key)
+            cancel(broker, *first, name=name)
+            second = broker.schedule(MINUTE_MS, name=name, message_id=b"a", partition_key=key)
+            assert second == [first[0] + 1]
+            assert broker.schedule(MINUTE_MS, name=name, message_id=b"a", partition_key=key) == second
+            if name == "news":
+                cancel(broker, *second, name=name)
 
 
 def test_a_refused_send_leaves_its_id_free(broker: Broker) -> None:

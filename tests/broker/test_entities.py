@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from peeklock.broker.changes import EntityRemoved, EntityStored
 from peeklock.broker.commands import (
     Address,
+    AddRule,
     CancelScheduled,
+    Command,
     Complete,
     CreateEntity,
     DeleteEntity,
@@ -21,11 +24,20 @@ from peeklock.broker.commands import (
     Peek,
     ReceiveDeferred,
     ReceiveMode,
+    RemoveRule,
     SetCredit,
     SubQueue,
     UpdateEntity,
 )
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityKind, EntityStatus, QueueDescription
+from peeklock.broker.descriptions import (
+    UNLIMITED_MS,
+    EntityKind,
+    EntityStatus,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.effects import (
     DetachLink,
     Done,
@@ -42,6 +54,7 @@ from peeklock.broker.errors import (
     EntityDisabled,
     EntityNotFound,
     MessageNotFound,
+    NameInvalid,
     NotSupported,
     QuotaExceeded,
     ServiceBusError,
@@ -83,13 +96,13 @@ def test_a_new_queue_has_the_defaults_and_is_written(broker: Broker) -> None:
         {"lock_duration_ms": 5_000},
         {"lock_duration_ms": 300_000},
         {"max_delivery_count": 1},
-        {"max_delivery_count": 2_000},
+        {"max_delivery_count": 2**31 - 1},
         {"default_ttl_ms": 1_000},
         {"default_ttl_ms": UNLIMITED_MS},
         {"duplicate_window_ms": 20_000},
         {"duplicate_window_ms": 7 * DAY_MS},
-        {"max_size_mb": 1024},
-        {"max_size_mb": 5120},
+        *({"max_size_mb": 1024 * number} for number in range(1, 6)),
+        {"max_size_mb": 5120, "enable_partitioning": True},
         {"user_metadata": "x" * 1024},
         {"auto_delete_on_idle_ms": 5 * MINUTE_MS},
         {"name": "x" * 260},
@@ -98,7 +111,7 @@ def test_a_new_queue_has_the_defaults_and_is_written(broker: Broker) -> None:
     ],
 )
 def test_a_setting_at_its_limit_passes(settings: dict[str, Any]) -> None:
-    """Req: L-03, L-08, D-01, E-06, R-05"""
+    """Req: L-03, L-08, D-01, E-06, R-05, C33, C44"""
     broker = Broker()
     broker.create(**settings)
     assert broker.namespace.totals().entities == 1
@@ -110,29 +123,38 @@ def test_a_setting_at_its_limit_passes(settings: dict[str, Any]) -> None:
         ({"lock_duration_ms": 4_999}, ArgumentOutOfRange, "LockDuration"),
         ({"lock_duration_ms": 300_001}, ArgumentOutOfRange, "LockDuration"),
         ({"max_delivery_count": 0}, ArgumentOutOfRange, "MaxDeliveryCount"),
-        ({"max_delivery_count": 2_001}, ArgumentOutOfRange, "MaxDeliveryCount"),
+        ({"max_delivery_count": 2**31}, ArgumentOutOfRange, "MaxDeliveryCount"),
         ({"default_ttl_ms": 999}, ArgumentOutOfRange, "DefaultMessageTimeToLive"),
         ({"default_ttl_ms": -1}, ArgumentOutOfRange, "DefaultMessageTimeToLive"),
         ({"duplicate_window_ms": 19_999}, ArgumentOutOfRange, "DuplicateDetectionHistoryTimeWindow"),
         ({"duplicate_window_ms": 7 * DAY_MS + 1}, ArgumentOutOfRange, "DuplicateDetectionHistoryTimeWindow"),
         ({"max_size_mb": 1023}, ArgumentOutOfRange, "MaxSizeInMegabytes"),
-        ({"max_size_mb": 5121}, ArgumentOutOfRange, "MaxSizeInMegabytes"),
+        ({"max_size_mb": 5121}, ArgumentOutOfRange, "allowed are 1024, 2048, 3072, 4096, 5120"),
+        ({"max_size_mb": 1500}, ArgumentOutOfRange, "MaxSizeInMegabytes of"),
+        ({"max_size_mb": 6144}, ArgumentOutOfRange, "MaxSizeInMegabytes of"),
+        ({"max_size_mb": 0}, ArgumentOutOfRange, "MaxSizeInMegabytes of"),
+        ({"max_size_mb": -1024}, ArgumentOutOfRange, "MaxSizeInMegabytes of"),
         ({"user_metadata": "x" * 1025}, ArgumentOutOfRange, "UserMetadata"),
         ({"auto_delete_on_idle_ms": 5 * MINUTE_MS - 1}, ArgumentOutOfRange, "AutoDeleteOnIdle"),
         ({"max_message_size_kb": 1024}, ArgumentInvalid, "MaxMessageSizeInKilobytes"),
-        ({"name": "x" * 261}, ArgumentInvalid, "260"),
-        ({"name": ""}, ArgumentInvalid, "''"),
-        ({"name": "-a"}, ArgumentInvalid, "'-a'"),
-        ({"name": "a/"}, ArgumentInvalid, "'a/'"),
-        ({"name": "a b"}, ArgumentInvalid, "'a b'"),
-        ({"name": "q\n"}, ArgumentInvalid, "'q\\n'"),
-        ({"name": "q/$management"}, ArgumentInvalid, "management"),
+        ({"name": "x" * 261}, NameInvalid, "260"),
+        ({"name": ""}, NameInvalid, "''"),
+        ({"name": "a/"}, NameInvalid, "'a/'"),
+        ({"name": "/a"}, NameInvalid, "'/a'"),
+        ({"name": "a//b"}, NameInvalid, "'a//b'"),
+        ({"name": "."}, NameInvalid, "'.'"),
+        ({"name": "a/../b"}, NameInvalid, "'a/../b'"),
+        ({"name": "a/.."}, NameInvalid, "'a/..'"),
+        ({"name": "./a"}, NameInvalid, "'./a'"),
+        ({"name": "a b"}, NameInvalid, "'a b'"),
+        ({"name": "q\n"}, NameInvalid, "'q\\n'"),
+        ({"name": "q/$management"}, NameInvalid, "management"),
     ],
 )
 def test_a_setting_past_its_limit_or_not_offered_is_refused_by_name(
     broker: Broker, settings: dict[str, Any], reason: type[ServiceBusError], named: str
 ) -> None:
-    """Req: L-03, L-08, D-01, E-06, A-03, A-07, R-05"""
+    """Req: L-03, L-08, D-01, E-06, A-03, A-07, R-05, C32, C33, C44"""
     asked = replace(QueueDescription("new"), **settings)
     error = broker.refused(CreateEntity(asked, broker.reply_to()))
     assert type(error) is reason
@@ -154,6 +176,8 @@ def test_a_setting_past_its_limit_or_not_offered_is_refused_by_name(
         (STANDARD, {"requires_duplicate_detection": True}, None),
         (PREMIUM, {"max_size_mb": 81_920}, None),
         (PREMIUM, {"max_size_mb": 81_921}, ArgumentOutOfRange),
+        (PREMIUM, {"max_size_mb": 1_500}, None),
+        (BASIC, {"max_size_mb": 1_500}, ArgumentOutOfRange),
         (PREMIUM, {"max_message_size_kb": 1024}, None),
         (PREMIUM, {"max_message_size_kb": 102_400}, None),
         (PREMIUM, {"max_message_size_kb": 1023}, ArgumentOutOfRange),
@@ -170,6 +194,15 @@ def test_each_tier_has_its_own_limits(
     else:
         command = CreateEntity(QueueDescription("orders", **settings), broker.reply_to())
         assert type(broker.refused(command)) is reason
+
+
+def test_a_message_size_out_of_range_is_refused_with_the_service_s_text() -> None:
+    """Req: A-05, T-10. Source: wire contract C19."""
+    command = CreateEntity(QueueDescription("orders", max_message_size_kb=1023), (0, 0, 0, 1))
+    assert str(Broker(PREMIUM).refused(command)) == (
+        "The specified value for 'MaxMessageSizeInKilobytes' must be between 1024 and 102400. "
+        "'orders' asks for 1023."
+    )
 
 
 def test_the_tiers_are_found_by_name() -> None:
@@ -189,6 +222,61 @@ def test_the_number_of_entities_is_held_only_where_the_namespace_says_so() -> No
             assert isinstance(broker.refused(command), QuotaExceeded)
         else:
             broker.one(command, EntityFound)
+
+
+def test_each_character_at_both_ends_of_a_name() -> None:
+    """Req: C32. Names of queues, topics, subscriptions and rules."""
+    allowed = set(string.ascii_letters + string.digits + "._-")
+    broker = Broker()
+    broker.create_topic("t")
+    broker.subscribe("s", topic="t")
+    for code in [*range(128), 0xE9, 0x130, 0x2170, 0x1F600]:
+        end = chr(code)
+        for name in (f"{end}a", f"a{end}", f"{end}a{end}"):
+            wanted: list[tuple[Command, Command]] = [
+                (CreateEntity(QueueDescription(name), (0, 0, 0, 1)), DeleteEntity(name, (0, 0, 0, 2))),
+                (CreateEntity(TopicDescription(name), (0, 0, 0, 1)), DeleteEntity(name, (0, 0, 0, 2))),
+                (
+                    CreateEntity(SubscriptionDescription("t", name), (0, 0, 0, 1)),
+                    DeleteEntity(f"t/Subscriptions/{name}", (0, 0, 0, 2)),
+                ),
+                (
+                    AddRule("t/Subscriptions/s", RuleDescription(name), (0, 0, 0, 1)),
+                    RemoveRule("t/Subscriptions/s", name, (0, 0, 0, 2)),
+                ),
+            ]
+            for make, remove in wanted:
+                if end in allowed or (name == "$a" and isinstance(make, AddRule)):
+                    broker.do(make)
+                    broker.one(remove, Done)
+                else:
+                    error = broker.refused(make)
+                    assert isinstance(error, NameInvalid), (make, name)
+                    assert repr(name) in str(error)
+
+
+def test_what_an_earlier_release_named_can_still_be_changed(broker: Broker) -> None:
+    """Req: C32. It took empty parts, and parts of one dot within a name."""
+    fact = EntityStored(9, QueueDescription("a//./b"), START_MS, START_MS)
+    broker.facts.append(fact)
+    broker.restart()
+    broker.update("a//./b", max_delivery_count=3)
+    assert broker.view("a//./b").description.max_delivery_count == 3
+    broker.one(DeleteEntity("a//./b", broker.reply_to()), Done)
+
+
+@pytest.mark.parametrize("description", [QueueDescription("old"), TopicDescription("old")])
+def test_a_stored_size_that_is_refused_today_stays(broker: Broker, description: QueueDescription) -> None:
+    """Req: C44. It may be sent back as it is, and changed to one that is allowed."""
+    broker.facts.append(EntityStored(9, replace(description, max_size_mb=1_500), START_MS, START_MS))
+    broker.restart()
+    for size_mb, fits in ((1_500, True), (1_501, False), (2_048, True), (1_500, False)):
+        new = replace(description, max_size_mb=size_mb, user_metadata=f"{size_mb}")
+        command = UpdateEntity(new, broker.reply_to())
+        if fits:
+            assert broker.one(command, EntityFound).entity.description == new
+        else:
+            assert isinstance(broker.refused(command), ArgumentOutOfRange)
 
 
 def test_names_differ_by_more_than_case_and_keep_theirs(broker: Broker) -> None:
@@ -257,7 +345,8 @@ def test_a_smaller_count_applies_to_the_next_attempt(broker: Broker) -> None:
     for _ in range(4):
         broker.abandon(broker.receive()[0])
     broker.update(max_delivery_count=3)
-    broker.abandon(broker.receive()[0])
+    assert broker.view().dead_letter_count == 0
+    assert broker.receive() == []
     assert broker.view().dead_letter_count == 1
 
 
@@ -415,17 +504,17 @@ def test_batch_delete_takes_the_oldest_that_are_free(broker: Broker) -> None:
     assert numbers(broker.receive(5)) == [6]
 
 
-@pytest.mark.parametrize(("tier", "most"), [(STANDARD, 500), (PREMIUM, 4_000)])
-def test_batch_delete_takes_no_more_than_the_tier_allows(tier: TierLimits, most: int) -> None:
-    """Req: A-06, A-05"""
+@pytest.mark.parametrize("tier", [BASIC, STANDARD, PREMIUM])
+def test_batch_delete_takes_as_many_as_asked_on_every_tier(tier: TierLimits) -> None:
+    """Req: A-06, A-05. Source: wire contract C9; clients that purge stop at a smaller answer."""
     broker = Broker(tier)
     broker.create()
     broker.checks = False
-    for _ in range(most + 1):
+    for _ in range(4_001):
         broker.send(size=1)
-    command = DeleteMessages(Address("orders"), 10_000, broker.now_ms, broker.reply_to())
-    assert broker.one(command, MessagesDeleted).count == most
-    assert numbers(broker.peek()) == [most + 1]
+    command = DeleteMessages(Address("orders"), 4_000, broker.now_ms, broker.reply_to())
+    assert broker.one(command, MessagesDeleted).count == 4_000
+    assert numbers(broker.peek()) == [4_001]
 
 
 def test_batch_delete_in_a_dead_letter_queue_and_of_what_has_expired(broker: Broker) -> None:

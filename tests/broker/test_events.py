@@ -92,6 +92,42 @@ def test_a_broken_connection_is_told_of(broker: Broker) -> None:
     broker.drop(3)
     lapsed = last(broker, EventType.LOCK_LAPSED)
     assert (lapsed.reason, lapsed.delivery_count, lapsed.connection_id) == ("the connection broke", 1, 3)
+    assert lapsed.connection_lost
+    assert [event.connection_lost for event in broker.events[:-1]] == [0, 0, 0]
+    lost = last(broker, EventType.CONNECTION_LOST)
+    assert (lost.connection_id, lost.queue_name, lost.sequence_number) == (3, None, 0)
+
+
+def test_a_connection_that_is_closed_in_order_is_not_lost(broker: Broker) -> None:
+    """Its lock lapses in its own time, also after another connection broke. Req: X-03"""
+    link = broker.receiver(connection=3)
+    broker.send()
+    broker.credit(link, 1)
+    broker.drop(3, broken=False)
+    broker.receiver(connection=4)
+    broker.drop(4)
+    broker.advance(MINUTE_MS)
+    lapsed = last(broker, EventType.LOCK_LAPSED)
+    assert (lapsed.reason, lapsed.delivery_count, lapsed.connection_lost) == (None, 1, 0)
+
+
+def test_what_follows_from_a_broken_connection_but_ends_no_lock_is_not_marked(broker: Broker) -> None:
+    """Req: X-03"""
+    for connection in (3, 4):
+        link = broker.receiver(connection=connection)
+        if connection == 3:
+            broker.send()
+        broker.credit(link, 1)
+        broker.drop(connection)
+    assert {EventType(event.type).name for event in broker.events if event.connection_lost} == {"LOCK_LAPSED"}
+    assert last(broker, EventType.DEAD_LETTERED).reason == "MaxDeliveryCountExceeded"
+
+
+def test_a_reason_that_is_no_text_is_no_reason(broker: Broker) -> None:
+    """Req: X-03, C31"""
+    broker.send()
+    broker.dead_letter(delivered(broker), properties={"DeadLetterReason": 5})
+    assert last(broker, EventType.DEAD_LETTERED).reason is None
 
 
 def test_a_dead_letter_goes_on_under_its_number(broker: Broker) -> None:
@@ -129,6 +165,24 @@ def test_deferral_and_what_is_deleted_as_it_is_received(broker: Broker) -> None:
         ("DELIVERED", "orders", 2),
         ("COMPLETED", "orders", 2),
     ]
+
+
+def test_the_last_deferral_is_told_of_before_the_dead_letter(broker: Broker) -> None:
+    """Req: X-03, L-08"""
+    broker.send()
+    broker.defer(delivered(broker))
+    broker.defer(broker.receive_deferred(1)[0])
+    counts = [(EventType(event.type).name, event.state, event.delivery_count) for event in broker.events]
+    active, deferred = MessageState.ACTIVE, MessageState.DEFERRED
+    assert counts[2:] == [
+        ("DEFERRED", active, 1),
+        ("DELIVERED", deferred, 1),
+        ("DEFERRED", deferred, 2),
+        ("DEAD_LETTERED", deferred, 2),
+        ("ENQUEUED", active, 2),
+    ]
+    left = last(broker, EventType.DEAD_LETTERED)
+    assert (left.reason, left.lock_token) == ("MaxDeliveryCountExceeded", None)
 
 
 def test_a_scheduled_message_goes_on_under_a_new_number(broker: Broker) -> None:
@@ -270,7 +324,11 @@ def test_sessions_are_told_of() -> None:
     broker.credit(opened.link, 1)
     broker.events.clear()
     broker.drop(3)
+    assert [event.connection_lost for event in broker.events] == [1, 1]
     assert told(broker) == [("LOCK_LAPSED", "orders", 1), ("SESSION_RELEASED", "orders", 0)]
+    broker.accept("s", connection=4)
+    broker.drop(4, broken=False)
+    assert last(broker, EventType.SESSION_RELEASED).connection_lost == 0
 
 
 def test_what_nothing_durable_follows_asks_for_a_batch_within_a_second(broker: Broker) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
+from peeklock.broker import history as departures
 from peeklock.broker.changes import EntityRemoved, MessageRemoved, MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.entity import Entity
@@ -22,14 +23,23 @@ from peeklock.broker.message import Message, MessageState
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
+from peeklock.broker.search_commands import DeleteMatching, ShiftScheduled
 from peeklock.rules.filters import TrueFilter
 from tests.broker.histories import DIVIDING, EVEN, SPLIT, Scene, payload_of
 from tests.engine.rig import at_once
 
 SMALL = {
+    "broker.arrival.COPIES_MAX": 4,
+    "broker.arrival.FORWARDED_COPIES_MAX": 2,
+    "broker.forwarding.COPIES_FOLLOWING_MAX": 30,
+    "broker.fan_out.COPIES_FOLLOWING_MAX": 30,
+    "broker.message.COPIES_FOLLOWING_MAX": 30,
+    "store.frames.COPIES_FOLLOWING_MAX": 30,
     "broker.namespace.SLICE": 3,
     "broker.delivery.PASS_OVER_MAX": 2,
     "broker.forwarding.FETCH_MAX": 2,
+    "broker.searching.LOOKED_MAX": 9,
+    "broker.searching.ROUND_MAX": 2,
     "broker.message_session.COMPACT_MIN": 2,
     "engine.engine.ROW_BYTES_MAX": 700,
     "engine.reclaim.JOURNAL_BYTES_MIN": 6_000,
@@ -41,7 +51,7 @@ SMALL = {
 REFUSALS = (do.Rejected, do.Failed, do.SettlementFailed)
 TAKING = (
     ask.Complete | ask.UpdateDisposition | ask.Discharge | ask.ReceiveDeferred | ask.DeleteMessages
-    | ask.CancelScheduled
+    | ask.CancelScheduled | DeleteMatching | ask.Fetched
 )  # fmt: skip
 """Commands that may take messages away."""
 
@@ -76,6 +86,7 @@ class History(Scene):
     def __init__(self, seed: int, *, topics: bool = False) -> None:
         self.durable: Any = []
         self.payloads: dict[Place, bytes] = {}  # of states
+        self.forwards: dict[str, set[str]] = {}
         super().__init__(seed, topics=topics)
 
     def make_namespace(self) -> Namespace:
@@ -84,6 +95,7 @@ class History(Scene):
             tokens=lambda: next(self.counter).to_bytes(16, "big"),
             digest_key=b"key",
             first_sequence_number=self.first,
+            history=departures.History(20),
         )
         namespace.history = self
         return namespace
@@ -124,6 +136,7 @@ class History(Scene):
         self, command: Any, before: dict[Place, Stored], changes: list[Any], effects: list[Any]
     ) -> None:
         self.namespace.check(self.now_ms)
+        self.has_circle()  # takes note of the forwards
         after = self.present()
         told: dict[Place, Message | None] = {}
         for change in changes:
@@ -141,7 +154,7 @@ class History(Scene):
             if place not in after or after[place][1] is not message:
                 assert told[place] is None
             elif shown != [*after[place][3:]]:
-                assert lock is not None
+                assert lock is not None or isinstance(command, ShiftScheduled)
                 assert 0 <= message.delivery_count - shown[0] <= 1
                 assert told[place] is message
         reply_to = getattr(command, "reply_to", None)
@@ -182,15 +195,16 @@ class History(Scene):
         stored = Counter(
             (change.queue_id // 4, change.message.size_bytes)
             for change in changes
-            if isinstance(change, MessageStored)
+            if isinstance(change, MessageStored) and not change.message.hops  # else back in a circle
         )
         batch = [(command.message, b"")] if isinstance(command, ask.Send) else command.messages
+        comes_back = topic.name in self.reached(topic.name)  # and is copied again
         for message, _ in batch:
             size = message.size_bytes
             waits = stored[topic.entity_id, size] or message.sequence_number == 0  # or nobody is told
             for entity in topic.subscriptions():
                 forwards = entity.main.forward_to or entity.description.forward_dead_lettered_to
-                if not (waits or forwards or self.is_repeated(size)):
+                if not (waits or forwards or comes_back or self.is_repeated(size)):
                     assert stored[entity.entity_id, size] == self.copies_for(entity, size), entity.name
         bodies = {id(change.payload) for change in changes if isinstance(change, MessageStored)}
         assert len(bodies) <= len(batch), "one body for all"
@@ -231,8 +245,28 @@ class History(Scene):
         return set()
 
     def is_repeated(self, size: int) -> bool:
+        """Whether an entity may have seen its id before: another message has it, or it came there in a
+        circle."""
         message_id = self.routings[size].message_id
-        return message_id is not None and self.ids[message_id] > 1
+        return message_id is not None and (self.ids[message_id] > 1 or self.has_circle())
+
+    def has_circle(self) -> bool:
+        """Whether messages may have come back to an entity, by all the forwards that there were."""
+        for entity in self.entities():
+            about = entity.description
+            ways = self.forwards.setdefault(entity.name, set())
+            ways |= {path for path in (about.forward_to, about.forward_dead_lettered_to) if path}
+            ways |= {subscription.name for subscription in entity.subscriptions()}
+        return any(name in self.reached(name) for name in self.forwards)
+
+    def reached(self, name: str) -> set[str]:
+        reached: set[str] = set()
+        left = [name]
+        while left:
+            found = self.forwards.get(left.pop(), set()) - reached
+            reached |= found
+            left += found
+        return reached
 
     def may_go(self, command: Any, size: int) -> bool:
         """Whether a message may be gone: its time is up, its id was seen where it was passed on, or a

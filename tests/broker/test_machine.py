@@ -121,10 +121,12 @@ class QueueMachine(RuleBasedStateMachine):
         assert found.token is not None
         self.lost.append(found.token)
         found.token, found.holder = None, ()
+        if found.first_number in self.dead:
+            return
         found.count += counted
-        if found.expired(self.now(), self.default_ttl_ms) and found.first_number in self.known:
+        if found.expired(self.now(), self.default_ttl_ms):
             self.expire(found)
-        elif counted and found.count >= ATTEMPTS_MAX and found.first_number in self.known:
+        elif counted and found.count >= ATTEMPTS_MAX:
             self.bury(found)
 
     def expire(self, found: Known) -> None:
@@ -269,8 +271,8 @@ class QueueMachine(RuleBasedStateMachine):
         elif kind is Abandon or kind is Release:
             self.unlock(found, counted=kind is Abandon)
         elif kind is Defer:
-            self.lost.append(found.token)
-            found.token, found.state = None, "deferred"
+            found.state = "deferred"
+            self.unlock(found, counted=True)
         else:
             self.lost.append(found.token)
             found.token = None

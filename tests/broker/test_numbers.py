@@ -156,8 +156,12 @@ def test_peek_shows_every_state_in_order_without_locking(broker: Broker) -> None
     assert numbers(views) == [1, 2, 3, 4, 5]
     active, deferred, scheduled = MessageState.ACTIVE, MessageState.DEFERRED, MessageState.SCHEDULED
     assert [view.state for view in views] == [active, deferred, active, active, scheduled]
-    assert all(view.lock_token is None and view.locked_until_ms == 0 for view in views)
+    assert all(view.lock_token is None for view in views)
+    until_ms = locked.locked_until_ms
+    assert [view.locked_until_ms for view in views] == [until_ms, 0, until_ms, 0, 0]
     broker.complete(locked)
+    broker.advance(until_ms - START_MS)
+    assert [view.locked_until_ms for view in broker.peek()] == [0] * 4
 
 
 def test_peek_goes_on_from_a_number(broker: Broker) -> None:

@@ -11,9 +11,10 @@ from peeklock.broker.commands import (
     DeleteMessages,
     Send,
     SendBatch,
+    SubQueue,
 )
-from peeklock.broker.effects import Accepted, Done, ReceiverOpened
-from peeklock.broker.errors import InvalidOperation, MessageNotFound
+from peeklock.broker.effects import Accepted, Done, MessagesDeleted, ReceiverOpened
+from peeklock.broker.errors import MessageNotFound
 from peeklock.broker.sequence_numbers import PARTITION_COUNT
 from tests.broker.playbook import START_MS, Broker, arriving, deliveries, numbers
 
@@ -69,6 +70,21 @@ def test_a_session_id_is_the_key_of_its_session() -> None:
     assert numbers(broker.credit(opened.link)) == sent
     assert numbers(broker.peek(session_id="s")) == sent
     assert numbers(broker.peek(sent[1], session_id="s")) == sent[1:]
+
+
+@pytest.mark.parametrize("requires_session", [False, True])
+def test_the_empty_session_id_is_a_key_only_where_sessions_are_required(requires_session: bool) -> None:
+    """Req: S-02, G-01. Source: wire contract C11, 10.3."""
+    broker = Broker()
+    broker.create(enable_partitioning=True, requires_session=requires_session)
+    keys = "abcdefgh"
+    partitions = [broker.send(session_id="", partition_key=key).sequence_number >> 48 for key in keys]
+    if requires_session:
+        assert len(set(partitions)) == 1
+    else:
+        alone = [broker.send(partition_key=key).sequence_number >> 48 for key in keys]
+        assert partitions == alone
+        assert len(set(alone)) > 3
 
 
 def test_with_duplicate_detection_the_message_id_is_a_key_too() -> None:
@@ -183,10 +199,31 @@ def test_a_dead_letter_keeps_its_number_and_is_found_by_it(broker: Broker) -> No
     assert numbers(broker.peek_dead()) == sorted(sent)
 
 
-def test_batch_delete_is_not_for_partitioned_queues(broker: Broker) -> None:
-    """Req: A-06"""
-    command = DeleteMessages(Address("orders"), 10, START_MS, broker.reply_to())
-    assert isinstance(broker.refused(command), InvalidOperation)
+@pytest.mark.parametrize("sub_queue", [SubQueue.MAIN, SubQueue.DEAD_LETTER])
+def test_batch_delete_takes_the_oldest_of_all_partitions(broker: Broker, sub_queue: SubQueue) -> None:
+    """Req: A-06, S-02. Source: wire contract C9. Neither the numbers of partitions nor the order in which
+    messages were dead-lettered is that of their enqueued times."""
+    sent = []
+    for _ in range(40):
+        sent.append(broker.send().sequence_number)
+        broker.jump(10)
+    if sub_queue is SubQueue.DEAD_LETTER:
+        for delivery in reversed(broker.receive(40)):
+            broker.dead_letter(delivery)
+
+    def delete(count_max: int, before_ms: int) -> int:
+        command = DeleteMessages(Address("orders", sub_queue), count_max, before_ms, broker.reply_to())
+        return broker.one(command, MessagesDeleted).count
+
+    def left() -> list[int]:
+        return numbers(broker.peek() if sub_queue is SubQueue.MAIN else broker.peek_dead())
+
+    assert delete(5, broker.now_ms) == 5
+    assert left() == sorted(sent[5:])
+    assert delete(40, START_MS + 190) == 15
+    assert left() == sorted(sent[20:])
+    assert delete(40, broker.now_ms) == 20
+    assert left() == []
 
 
 def test_competing_receivers_get_messages_of_all_partitions(broker: Broker) -> None:

@@ -17,6 +17,8 @@ from peeklock.broker.commands import (
 from peeklock.broker.effects import Deliver, Drained
 from peeklock.broker.errors import EntityNotFound
 from peeklock.broker.message import Message, MessageState
+from peeklock.broker.peek_lock import Holder
+from peeklock.broker.receivers import ReceiverLink
 from tests.broker.playbook import LOTS, MINUTE_MS, START_MS, Broker, deliveries, numbers, token
 
 
@@ -68,6 +70,26 @@ def test_receivers_with_credit_are_served_in_turn(broker: Broker) -> None:
     effects = broker.send_batch([Message(10) for _ in range(7)])
     assert [delivery.link for delivery in deliveries(effects)] == links + links
     assert numbers(deliveries(effects)) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_a_released_message_goes_to_others_first(broker: Broker, others: int) -> None:
+    """Req: L-07. A receiver that does not want it gets it again only when no other has credit."""
+    for _ in range(others):
+        broker.send()
+    picky, *links = [broker.receiver() for _ in range(1 + others)]
+    unwanted = broker.credit(picky, 100)
+    for link in links:
+        broker.credit(link, 1)
+    taken = [deliveries(broker.release(delivery))[0] for delivery in unwanted]
+    assert [delivery.link for delivery in taken] == links
+    [again] = deliveries(broker.release(taken[0]))
+    assert again.link == picky  # no other has credit now
+    bounces = [again]
+    for _ in range(5):
+        bounces += deliveries(broker.release(bounces[-1]))
+    assert {delivery.link for delivery in bounces} == {picky}
+    assert {delivery.delivery_count for delivery in bounces} == {0}
 
 
 def test_a_receiver_without_credit_gets_nothing(broker: Broker) -> None:
@@ -186,4 +208,65 @@ def test_thousands_of_receivers_without_credit_are_not_looked_at(broker: Broker)
     effects = broker.send_batch([Message(10) for _ in range(50)])
     assert {delivery.link for delivery in deliveries(effects)} == {served}
     queue = broker.namespace._queues[4]
-    assert list(queue.line.receivers.turns) == [broker.namespace._shared.links.by_link[served]]
+    assert list(queue.line.receivers.turns.values()) == [broker.namespace._shared.links.by_link[served]]
+
+
+@pytest.mark.parametrize("how", ["closed", "drained", "taken back"])
+def test_thousands_of_waits_that_end_at_once_are_not_looked_for(
+    broker: Broker, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each leaves the line without a look at the others, the last one first. Req: T-08"""
+    looks = count_looks(monkeypatch)
+    broker.checks = False
+    links = [broker.receiver() for _ in range(1_000)]
+    for link in links:
+        broker.credit(link, 1)
+    for link in reversed(links):
+        if how == "closed":
+            broker.do(CloseLink(link))
+        else:
+            broker.do(SetCredit(link, 1 if how == "drained" else 0, LOTS, drain=how == "drained"))
+    assert looks[0] < 10_000
+    assert not broker.namespace._queues[4].line.receivers.turns
+
+
+def test_a_release_among_thousands_of_waits_looks_at_few(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gave a message back goes last, and the others keep their order. Req: L-07, T-08"""
+    looks = count_looks(monkeypatch)
+    broker.checks = False
+    links = [broker.receiver() for _ in range(1_000)]
+    for link in links:
+        broker.credit(link, 2)
+    [delivery] = deliveries(broker.send_batch([Message(10)]))
+    assert delivery.link == links[0]
+    looks[0] = 0
+    for link in links[1:] + links[:1]:
+        [delivery] = deliveries(broker.release(delivery))
+        assert delivery.link == link
+    assert looks[0] < 20_000
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count how often a receiver is compared with another one, or asked for its locks."""
+    looks = [0]
+    locks = ReceiverLink.locks
+
+    class Counted:
+        def __get__(self, receiver: ReceiverLink, of: type) -> Holder:
+            looks[0] += 1
+            held: Holder = locks.__get__(receiver, of)  # type: ignore[attr-defined]  # a slot
+            return held
+
+        def __set__(self, receiver: ReceiverLink, held: Holder) -> None:
+            locks.__set__(receiver, held)  # type: ignore[attr-defined]  # a slot
+
+    def compare(self: ReceiverLink, other: object) -> bool:
+        looks[0] += 1
+        return self is other
+
+    monkeypatch.setattr(ReceiverLink, "locks", Counted())
+    monkeypatch.setattr(ReceiverLink, "__eq__", compare)
+    monkeypatch.setattr(ReceiverLink, "__hash__", object.__hash__)
+    return looks

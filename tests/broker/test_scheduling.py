@@ -213,6 +213,38 @@ def test_it_survives_a_restart(broker: Broker) -> None:
     assert delivery.message.sequence_number == 3
 
 
+def test_an_activated_message_is_active_and_known_to_have_been_scheduled(broker: Broker) -> None:
+    """Wherever it goes from here, also over a restart. Req: S-06, R-02. Source: wire contract C10."""
+    broker.create("graves")
+    second = broker.create("second", max_delivery_count=1, forward_dead_lettered_to="graves")
+    broker.create("first", forward_to="second")
+    broker.schedule(1_000, name="first")
+    broker.schedule(1_000)
+    broker.send()
+    assert not any(view.message.was_scheduled for view in broker.peek())
+    broker.advance(1_000)
+    broker.restart()
+    assert {v.message.enqueued_sequence_number: v.message.was_scheduled for v in broker.peek()} == {
+        1: True,
+        2: False,
+    }
+    assert [view.state for view in broker.peek()] == [MessageState.ACTIVE] * 2
+    for name in ("second", "graves"):
+        (view,) = broker.peek(name=name)
+        assert view.message.was_scheduled
+        assert view.state is MessageState.ACTIVE
+        if name == "second":
+            (delivery,) = broker.receive(name=name)
+            broker.abandon(delivery, second)
+            broker.restart()
+
+
+def test_a_message_whose_time_is_past_was_never_scheduled(broker: Broker) -> None:
+    """Req: S-05"""
+    broker.schedule(0, -1)
+    assert not any(view.message.was_scheduled for view in broker.peek())
+
+
 def test_a_burst_is_activated_in_slices_and_in_order(broker: Broker) -> None:
     """Req: S-07, T-08"""
     broker.checks = False

@@ -9,6 +9,7 @@ import pytest
 from peeklock.broker.changes import MessageStored
 from peeklock.broker.commands import (
     Address,
+    CountDroppedSend,
     DeleteEntity,
     LimitSending,
     OpenSender,
@@ -24,6 +25,7 @@ from peeklock.broker.errors import (
     EntityDisabled,
     EntityNotFound,
     InvalidOperation,
+    LowSpace,
     MessageSizeExceeded,
     QuotaExceeded,
     ServerBusy,
@@ -69,8 +71,9 @@ def test_a_pre_settled_send_that_is_refused_is_only_counted(broker: Broker) -> N
     assert broker.do(Send(4, Message(257 * KIB), b"", None)) == []
     assert broker.do(Send(99, Message(1), b"", None)) == []
     assert broker.do(SendBatch(4, [(Message(257 * KIB), b"")], None)) == []
+    assert broker.do(CountDroppedSend()) == []  # the gateway refused it
     assert broker.view().active_count == 0
-    assert broker.namespace.totals().dropped_sends == 3
+    assert broker.namespace.totals().dropped_sends == 4
 
 
 def test_a_batch_is_stored_as_a_whole_with_consecutive_numbers(broker: Broker) -> None:
@@ -125,9 +128,9 @@ def test_a_message_taken_over_the_limit_is_refused_by_the_schedule_operation_too
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (LimitSending(low_space=True), QuotaExceeded),
+        (LimitSending(low_space=True), LowSpace),
         (LimitSending(lagging=True), ServerBusy),
-        (LimitSending(low_space=True, lagging=True), QuotaExceeded),
+        (LimitSending(low_space=True, lagging=True), LowSpace),
     ],
 )
 def test_sends_are_refused_while_space_is_low_or_the_broker_lags(

@@ -7,9 +7,10 @@ import pytest
 from peeklock.broker.commands import (
     Address,
     CloseLink,
-    Complete,
     DeleteEntity,
     DeleteMessages,
+    Disposition,
+    Enlist,
     GetSessionState,
     ListSessions,
     OpenReceiver,
@@ -20,7 +21,9 @@ from peeklock.broker.commands import (
     Send,
     SetCredit,
     SetSessionState,
+    ShowSession,
     SubQueue,
+    UpdateDisposition,
 )
 from peeklock.broker.descriptions import EntityStatus
 from peeklock.broker.effects import (
@@ -34,6 +37,7 @@ from peeklock.broker.effects import (
     ReceiverOpened,
     SessionLockRenewed,
     SessionsFound,
+    SessionShown,
 )
 from peeklock.broker.errors import (
     EntityDeleted,
@@ -44,7 +48,7 @@ from peeklock.broker.errors import (
     SessionLockLost,
     SessionWaitTimedOut,
 )
-from peeklock.broker.message import Message, MessageState
+from peeklock.broker.message import Message, MessageState, MessageView
 from peeklock.broker.message_queue import MessageQueue
 from tests.broker.playbook import (
     LOTS,
@@ -72,6 +76,18 @@ def listed(broker: Broker, since_ms: int | None = None, skip: int = 0, top: int 
 def set_state(broker: Broker, state: bytes | None, session_id: str = "a", connection: int = 1) -> None:
     command = SetSessionState(Address("orders"), session_id, state, broker.reply_to(connection))
     broker.one(command, Done)
+
+
+def disposition(
+    broker: Broker,
+    view: MessageView,
+    to: Disposition = Disposition.COMPLETED,
+    *,
+    connection: int = 1,
+    session_id: str | None = "a",
+) -> UpdateDisposition:
+    where, reply_to = Address("orders"), broker.reply_to(connection)
+    return UpdateDisposition(where, [token(view)], to, reply_to, session_id=session_id)
 
 
 def state_record(broker: Broker, session_id: str = "a") -> Message | None:
@@ -118,6 +134,10 @@ def test_a_plain_receiver_and_a_session_receiver_do_not_mix(broker: Broker) -> N
         ),
     ):
         assert isinstance(broker.refused(command), InvalidOperation)
+    plain = OpenReceiver(broker.link(), Address("orders"), ReceiveMode.PEEK_LOCK)
+    text = str(broker.refused(plain))  # the service's sentence, wire contract C19
+    assert text.startswith("It is not possible for an entity that requires sessions to create a ")
+    assert "non-sessionful message receiver. Entity: 'orders'." in text
 
 
 def test_next_available_gives_the_session_that_has_been_available_longest(broker: Broker) -> None:
@@ -181,44 +201,6 @@ def test_many_cancelled_waits_leave_nothing_behind(broker: Broker) -> None:
     assert len(sessions._wait_ends) < 100
 
 
-def test_a_lapsed_session_lock_detaches_its_link_and_counts(broker: Broker) -> None:
-    """Req: G-02, L-08"""
-    broker.send(session_id="a")
-    opened = broker.accept("a")
-    (delivery,) = broker.credit(opened.link)
-    effects = broker.advance(MINUTE_MS)
-    (detached,) = [effect for effect in effects if isinstance(effect, DetachLink)]
-    assert detached.link == opened.link
-    assert isinstance(detached.error, SessionLockLost)
-    error = broker.refused(Complete(4, token(delivery), broker.reply_to()))
-    assert isinstance(error, SessionLockLost)
-    again = broker.accept("a")
-    (delivery,) = broker.credit(again.link)
-    assert delivery.delivery_count == 1
-
-
-def test_at_exactly_its_end_a_session_lock_is_lost_to_who_asks_first(broker: Broker) -> None:
-    """Req: G-02, L-11"""
-    broker.send(session_id="a")
-    opened = broker.accept("a")
-    (delivery,) = broker.credit(opened.link)
-    broker.jump(MINUTE_MS)
-    assert isinstance(broker.refused(Complete(4, token(delivery), broker.reply_to())), SessionLockLost)
-    effects = broker.do(broker.wish("a", connection=2))
-    assert {type(effect) for effect in effects} == {DetachLink, ReceiverOpened}
-
-
-def test_nothing_is_delivered_under_a_lock_that_has_run_out(broker: Broker) -> None:
-    """It would count as an attempt, and nobody could settle it. Req: G-02, L-08"""
-    broker.send(session_id="a")
-    opened = broker.accept("a")
-    broker.jump(MINUTE_MS)
-    assert broker.credit(opened.link) == []
-    assert deliveries(broker.do(Send(4, arriving(session_id="a"), b"", None))) == []
-    assert [type(effect) for effect in broker.settle_time()] == [DetachLink]
-    assert [view.delivery_count for view in broker.peek()] == [0, 0]
-
-
 def test_a_holder_gets_what_stands_behind_many_expired_messages(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +251,27 @@ def test_only_the_connection_that_holds_a_session_may_ask_for_it(broker: Broker)
         RenewSessionLock(where, "unknown", broker.reply_to(1)),
     ):
         assert isinstance(broker.refused(command), SessionLockLost)
+
+
+@pytest.mark.parametrize("to", list(Disposition))
+def test_only_the_holder_of_a_session_settles_its_messages_by_token(broker: Broker, to: Disposition) -> None:
+    """Also one that was received by number, and in a transaction. Req: L-14, G-02. Source: contract C20."""
+    for _ in range(2):
+        broker.send(session_id="a")
+    opened = broker.accept("a", connection=1)
+    first, second = broker.credit(opened.link)
+    broker.accept("b", connection=2)
+    broker.defer(second)
+    (fetched,) = broker.receive_deferred(2, session_id="a")
+    for view in (first, fetched):
+        for named in ("a", "b", None):
+            asked = disposition(broker, view, to, connection=2, session_id=named)
+            assert isinstance(broker.refused(asked), SessionLockLost)
+    transaction_id = broker.declare(broker.coordinator(2))
+    asked = disposition(broker, first, to, connection=2)
+    assert isinstance(broker.refused(Enlist(2, transaction_id, asked)), SessionLockLost)
+    for view in (first, fetched):
+        broker.one(disposition(broker, view, to, connection=1), Done)
 
 
 @pytest.mark.parametrize(("how", "count"), [("close", 0), ("end of connection", 0), ("broken connection", 1)])
@@ -327,7 +330,6 @@ def test_deferred_messages_are_fetched_under_the_lock_of_their_session(broker: B
     broker.defer(delivery)
     assert listed(broker) == ["a", "b"]
     (view,) = broker.receive_deferred(1, session_id="a")
-    assert view.locked_until_ms == 0
     assert view.state is MessageState.DEFERRED
     broker.abandon(view)
     (view,) = broker.receive_deferred(1, session_id="a")
@@ -340,6 +342,24 @@ def test_deferred_messages_are_fetched_under_the_lock_of_their_session(broker: B
     assert isinstance(broker.refused(not_held), SessionLockLost)
 
 
+def test_a_deferred_message_of_a_session_shows_the_end_of_its_lock(broker: Broker) -> None:
+    """The Java client fails without it. Req: G-05. Source: wire contract C4."""
+    broker.send(session_id="a")
+    opened = broker.accept("a")
+    (delivery,) = broker.credit(opened.link)
+    broker.defer(delivery)
+    (view,) = broker.receive_deferred(1, session_id="a")
+    assert view.locked_until_ms == opened.locked_until_ms
+    broker.abandon(view)
+    broker.advance(1_000)
+    renewed = broker.one(RenewSessionLock(Address("orders"), "a", broker.reply_to()), SessionLockRenewed)
+    (view,) = broker.receive_deferred(1, session_id="a")
+    assert view.locked_until_ms == renewed.locked_until_ms == broker.now_ms + MINUTE_MS
+    broker.abandon(view)
+    (deleted,) = broker.receive_deferred(1, session_id="a", deletes=True)
+    assert (deleted.lock_token, deleted.locked_until_ms) == (None, 0)
+
+
 def test_a_deferred_message_held_under_a_session_lock_returns_when_it_lapses(broker: Broker) -> None:
     """Req: G-05, L-08"""
     broker.send(session_id="a")
@@ -349,7 +369,7 @@ def test_a_deferred_message_held_under_a_session_lock_returns_when_it_lapses(bro
     broker.receive_deferred(1, session_id="a")
     broker.advance(MINUTE_MS)
     (view,) = broker.peek()
-    assert (view.state, view.delivery_count) == (MessageState.DEFERRED, 1)
+    assert (view.state, view.delivery_count) == (MessageState.DEFERRED, 2)
     broker.accept("a")
     assert broker.receive_deferred(1, session_id="a")
 
@@ -434,14 +454,38 @@ def test_sessions_are_listed_with_messages_or_by_their_states_age(broker: Broker
     broker.advance(1_000)
     broker.accept("new")
     set_state(broker, b"1", "new")
-    assert listed(broker) == ["c", "a", "b", "old", "new"]
+    assert listed(broker) == ["a", "b", "c", "new", "old"]
     assert listed(broker, since_ms) == ["new"]
-    assert listed(broker, since_ms - 1) == ["old", "new"]
-    assert listed(broker, skip=1, top=2) == ["a", "b"]
+    assert listed(broker, since_ms - 1) == ["new", "old"]
+    assert listed(broker, skip=1, top=2) == ["b", "c"]
     assert listed(broker, skip=9) == []
     broker.do(CloseLink(opened.link))
     broker.create("plain")
     command = ListSessions(Address("plain"), None, 0, 10, broker.reply_to())
+    assert isinstance(broker.refused(command), InvalidOperation)
+
+
+def test_a_session_is_shown_whoever_holds_it(broker: Broker) -> None:
+    broker.send(session_id="A")
+    broker.schedule(60_000, session_id="a")
+
+    def shown(session_id: str = "a") -> SessionShown:
+        return broker.one(ShowSession(Address("orders"), session_id, broker.reply_to(9)), SessionShown)
+
+    found = shown()
+    assert (found.session_id, found.locked_until_ms, found.state) == ("a", 0, None)
+    assert (found.active, found.deferred, found.scheduled) == (1, 0, 1)
+    broker.accept("a")
+    set_state(broker, b"1")
+    found = shown()
+    assert found.locked_until_ms == broker.now_ms + MINUTE_MS
+    assert found.state is not None
+    assert found.state.message.size_bytes == 1
+    broker.advance(MINUTE_MS)
+    assert shown().locked_until_ms == 0
+    assert shown("nobody").active == 0
+    broker.create("plain")
+    command = ShowSession(Address("plain"), "a", broker.reply_to())
     assert isinstance(broker.refused(command), InvalidOperation)
 
 
@@ -462,6 +506,8 @@ def test_peek_and_batch_delete_of_one_session(broker: Broker) -> None:
     broker.schedule(5_000, session_id="a")
     broker.credit(broker.accept("a").link, 1)
     assert numbers(broker.peek(session_id="a")) == [1, 3, 5]
+    # Of a held session only what was delivered is locked, as long as the session is.
+    assert [view.locked_until_ms for view in broker.peek(session_id="a")] == [broker.now_ms + MINUTE_MS, 0, 0]
     assert numbers(broker.peek(2, session_id="a")) == [3, 5]
     assert numbers(broker.peek(session_id="a", count=1)) == [1]
     assert broker.peek(session_id="none") == []

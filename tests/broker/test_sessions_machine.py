@@ -2,7 +2,7 @@
 
 The model: every accepted message is in one place; whoever receives holds the session; what is delivered is
 the lowest number of the session that is neither out nor set aside; a session that could be had is given to
-whoever waits. Indexes are compared after each step by the playbook.
+whoever waits. Several spellings are one session. Indexes are compared after each step by the playbook.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from peeklock.broker.commands import (
     ReadClaim,
     Release,
     ReleaseCursor,
+    RenewSessionLock,
     Send,
     SetCredit,
 )
@@ -36,16 +37,21 @@ from peeklock.broker.effects import (
     ClaimsLeft,
     Deliver,
     DetachLink,
+    Drained,
     Effect,
+    Failed,
     LinkRefused,
     MessagesFound,
     ReceiverOpened,
+    SessionLockLapsed,
     Settled,
 )
 from peeklock.broker.message import MessageState
 from tests.broker.playbook import LOTS, Broker, arriving, token
 
-SESSIONS = "abc"
+SPELLINGS = {"a": "a", "A": "a", "b": "b", "ß": "ß", "ç": "ç", "Ç": "ç"}
+"""Session ids, and which session each means."""
+SESSIONS = sorted(set(SPELLINGS.values()))
 LOCK_MS = 5_000
 
 
@@ -54,6 +60,7 @@ class Known:
     """What the model knows of one message."""
 
     session_id: str
+    spelling: str
     out: bytes | None = None  # lock token while somebody has it
     deferred: bool = False
     claim: tuple[str, int] | None = None  # cursor and number
@@ -67,8 +74,9 @@ class SessionMachine(RuleBasedStateMachine):
         self.broker = Broker()
         self.known: dict[int, Known] = {}
         self.holders: dict[str, Link] = {}
-        self.waiting: list[Link] = []
+        self.waiting: dict[Link, str | None] = {}  # and the spelling that was asked for
         self.links: dict[Link, str | None] = {}
+        self.lapsed: dict[str, Link] = {}  # whose lock has lapsed, and which are not detached yet
         self.credit_given: dict[Link, int] = {}
         self.last_no: dict[str, int] = {}  # by cursor
 
@@ -87,17 +95,25 @@ class SessionMachine(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, ReceiverOpened):
                 assert effect.session_id is not None
-                assert effect.session_id not in self.holders
-                assert self.reader(effect.session_id) is None
-                self.holders[effect.session_id] = effect.link
-                self.links[effect.link] = effect.session_id
-                if effect.link in self.waiting:
-                    self.waiting.remove(effect.link)
+                session_id = SPELLINGS[effect.session_id]
+                assert session_id not in self.holders
+                assert self.reader(session_id) is None
+                assert session_id not in self.lapsed
+                self.holders[session_id] = effect.link
+                self.links[effect.link] = session_id
+                wanted = self.waiting.pop(effect.link)
+                # The first message's, in the order of arrival.
+                texts = (each.spelling for each in self.known.values() if each.session_id == session_id)
+                assert effect.session_id == (next(texts) if wanted is None else wanted)
+            elif isinstance(effect, SessionLockLapsed):
+                session_id = self.links[effect.link]
+                assert session_id is not None
+                self.gone(effect.link)
+                self.lapsed[session_id] = effect.link
             elif isinstance(effect, DetachLink):
                 self.gone(effect.link)
             elif isinstance(effect, LinkRefused):
-                if effect.link in self.waiting:
-                    self.waiting.remove(effect.link)
+                self.waiting.pop(effect.link, None)
             elif isinstance(effect, Deliver):
                 self.delivered(effect)
 
@@ -107,6 +123,7 @@ class SessionMachine(RuleBasedStateMachine):
         number = effect.message.sequence_number
         message = self.known[number]
         assert message.session_id == session_id
+        assert message.spelling == effect.message.session_id
         assert message.out is None
         assert not message.deferred
         assert number == min(self.available(session_id))
@@ -133,6 +150,7 @@ class SessionMachine(RuleBasedStateMachine):
         return readers.pop() if readers else None
 
     def gone(self, link: Link) -> None:
+        self.lapsed = {session_id: lapsed for session_id, lapsed in self.lapsed.items() if lapsed != link}
         session_id = self.links.pop(link, None)
         if session_id is not None:
             del self.holders[session_id]
@@ -142,24 +160,25 @@ class SessionMachine(RuleBasedStateMachine):
 
     # What is asked
 
-    @rule(session_id=st.sampled_from(SESSIONS), count=st.integers(1, 3))
-    def send(self, session_id: str, count: int) -> None:
+    @rule(spelling=st.sampled_from(sorted(SPELLINGS)), count=st.integers(1, 3))
+    def send(self, spelling: str, count: int) -> None:
         for _ in range(count):
-            message = arriving(session_id=session_id)
+            message = arriving(session_id=spelling)
             reply_to = self.broker.reply_to()
             effects = self.broker.do(Send(4, message, b"", reply_to))
             assert effects[0] == Accepted(reply_to)
-            self.known[message.sequence_number] = Known(session_id)
+            self.known[message.sequence_number] = Known(SPELLINGS[spelling], spelling)
             self.take(effects)
 
     @rule(
-        session_id=st.sampled_from([None, *SESSIONS]),
+        spelling=st.sampled_from([None, *sorted(SPELLINGS)]),
         connection=st.integers(1, 3),
         credit=st.integers(0, 3),
     )
-    def accept(self, session_id: str | None, connection: int, credit: int) -> None:
-        wish = self.broker.wish(session_id, connection=connection, wait_ms=7_000)
-        self.waiting.append(wish.link)
+    def accept(self, spelling: str | None, connection: int, credit: int) -> None:
+        session_id = None if spelling is None else SPELLINGS[spelling]
+        wish = self.broker.wish(spelling, connection=connection, wait_ms=7_000)
+        self.waiting[wish.link] = spelling
         held = session_id is not None and (session_id in self.holders or self.reader(session_id) is not None)
         effects = self.broker.do(wish)
         self.take(effects)
@@ -177,6 +196,30 @@ class SessionMachine(RuleBasedStateMachine):
         total = self.credit_given.get(link, 0) + more
         self.credit_given[link] = total
         self.take(self.broker.do(SetCredit(link, total, LOTS)))
+
+    @precondition(lambda self: self.lapsed)
+    @rule(data=st.data(), more=st.integers(0, 3), drain=st.booleans())
+    def give_credit_in_vain(self, data: st.DataObject, more: int, drain: bool) -> None:
+        link = data.draw(st.sampled_from(sorted(self.lapsed.values())))
+        effects = self.broker.do(SetCredit(link, self.credit_given.get(link, 0) + more, LOTS, drain))
+        assert effects == ([Drained(link)] if drain else [])
+
+    @precondition(lambda self: self.lapsed)
+    @rule(data=st.data(), connection=st.integers(1, 3))
+    def use_in_vain(self, data: st.DataObject, connection: int) -> None:
+        session_id = data.draw(st.sampled_from(sorted(self.lapsed)))
+        link = self.lapsed[session_id]
+        holder = self.holders.get(session_id)
+        assert holder is None
+        spelling = data.draw(st.sampled_from([each for each in SPELLINGS if SPELLINGS[each] == session_id]))
+        refused, *effects = self.broker.do(
+            RenewSessionLock(Address("orders"), spelling, self.broker.reply_to(connection))
+        )
+        assert isinstance(refused, Failed)
+        assert [effect.link for effect in effects if isinstance(effect, DetachLink)] == (
+            [link] if connection == link[0] else []
+        )
+        self.take(effects)
 
     @precondition(lambda self: any(message.out for message in self.known.values()))
     @rule(data=st.data(), how=st.sampled_from([Complete, Abandon, Defer, DeadLetter, Release]))
@@ -206,7 +249,10 @@ class SessionMachine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(candidates))
         message = self.known[number]
         connection = self.holders[message.session_id][0]
-        (view,) = self.broker.receive_deferred(number, session_id=message.session_id, connection=connection)
+        spelling = data.draw(
+            st.sampled_from([each for each in SPELLINGS if SPELLINGS[each] == message.session_id])
+        )
+        (view,) = self.broker.receive_deferred(number, session_id=spelling, connection=connection)
         message.out = token(view)
 
     @rule(cursor=st.sampled_from("xy"), count=st.integers(1, 4))
@@ -278,21 +324,20 @@ class SessionMachine(RuleBasedStateMachine):
                 message.claim = None
         self.take(effects)
 
-    @precondition(lambda self: self.links or self.waiting)
+    @precondition(lambda self: self.links or self.waiting or self.lapsed)
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
-        link = data.draw(st.sampled_from(sorted([*self.links, *self.waiting])))
-        if link in self.waiting:
-            self.waiting.remove(link)
+        link = data.draw(st.sampled_from(sorted([*self.links, *self.waiting, *self.lapsed.values()])))
+        self.waiting.pop(link, None)
         self.gone(link)
         self.take(self.broker.do(CloseLink(link)))
 
     @rule(connection=st.integers(1, 3), broken=st.booleans())
     def drop(self, connection: int, broken: bool) -> None:
-        for link in [*self.links]:
+        for link in [*self.links, *self.lapsed.values()]:
             if link[0] == connection:
                 self.gone(link)
-        self.waiting = [link for link in self.waiting if link[0] != connection]
+        self.waiting = {link: asked for link, asked in self.waiting.items() if link[0] != connection}
         self.take(self.broker.drop(connection, broken=broken))
 
     @rule(ms=st.sampled_from([1, 1_000, LOCK_MS - 1, LOCK_MS, 8_000]))
@@ -303,6 +348,7 @@ class SessionMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.broker.restart()
         self.links.clear()
+        self.lapsed.clear()
         self.holders.clear()
         self.waiting.clear()
         self.credit_given.clear()

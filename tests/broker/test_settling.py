@@ -8,7 +8,7 @@ import pytest
 
 from peeklock.amqp import codec
 from peeklock.amqp.codec import ELEMENTS_MAX, iter_map_raw
-from peeklock.amqp.types import Array
+from peeklock.amqp.types import Array, Timestamp
 from peeklock.broker.changes import MessageRemoved, MessageStored
 from peeklock.broker.commands import Abandon, Complete, DeadLetter, Defer, DeleteEntity, Release
 from peeklock.broker.effects import Settled
@@ -225,6 +225,16 @@ def test_dead_letter_without_reason_adds_no_property(broker: Broker) -> None:
     broker.send()
     broker.dead_letter(broker.receive()[0])
     assert broker.receive_dead()[0].message.overlay is None
+
+
+def test_a_reason_that_is_no_text_is_a_property_of_its_type(broker: Broker) -> None:
+    """Req: C31. It comes from the gateway among the properties."""
+    broker.send()
+    when = Timestamp(5)
+    broker.dead_letter(broker.receive()[0], properties={"DeadLetterReason": when})
+    found = overlay(broker.receive_dead()[0])
+    assert found == {"DeadLetterReason": when}
+    assert type(found["DeadLetterReason"]) is Timestamp
 
 
 def test_dead_letter_keeps_what_was_changed_before(broker: Broker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from peeklock.broker.changes import MessageRemoved, MessageStored
 from peeklock.broker.commands import (
     Abandon,
     Address,
+    CancelScheduled,
     CloseLink,
     Complete,
     DeadLetter,
@@ -24,12 +26,15 @@ from peeklock.broker.commands import (
     Link,
     OpenCoordinator,
     Release,
+    ReplyTo,
+    Schedule,
     Send,
     SendBatch,
+    SetSessionState,
     UpdateDisposition,
 )
 from peeklock.broker.descriptions import EntityStatus
-from peeklock.broker.effects import DetachLink, Enlisted, Rejected
+from peeklock.broker.effects import Declared, Enlisted, Rejected, SessionLockLapsed, TransactionEnded
 from peeklock.broker.errors import (
     EntityDisabled,
     InvalidOperation,
@@ -37,7 +42,7 @@ from peeklock.broker.errors import (
     MessageSizeExceeded,
     NotSupported,
     QuotaExceeded,
-    SessionLockLost,
+    ServerBusy,
     TransactionRolledBack,
     TransactionTimedOut,
     TransactionUnknown,
@@ -45,15 +50,19 @@ from peeklock.broker.errors import (
 from peeklock.broker.message import Message, MessageState
 from peeklock.broker.quotas import (
     BASIC,
+    DECLARE_WAIT_MS_MAX,
+    EMPTY_TRANSACTION_MS_MAX,
     OPEN_TRANSACTIONS_MAX,
     PREMIUM,
     TRANSACTION_MESSAGES_MAX,
     TRANSACTION_MS_MAX,
+    WAITING_DECLARES_MAX,
 )
 from peeklock.broker.transactions import TIMED_OUT_MAX
 from tests.broker.playbook import MINUTE_MS, Broker, arriving, deliveries, numbers, token
 
 MIB = 1024 * 1024
+SPANS = "Local transactions cannot span multiple top-level entities such as queue or topic."
 
 
 @pytest.fixture
@@ -93,10 +102,13 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(broker: Broker, l
     broker.credit(receiver, 10)
     transaction = broker.declare(link)
     assert len(transaction) == 16
-    broker.enlist(transaction, completing(broker, held))
-    broker.enlist(transaction, sending(broker))
-    broker.enlist(transaction, sending(broker, 8))
-    broker.enlist(transaction, DeadLetter(4, token(kept), broker.reply_to(), "why"))
+    for command in (
+        completing(broker, held),
+        sending(broker),
+        sending(broker, 8),
+        DeadLetter(4, token(kept), broker.reply_to(), "why"),
+    ):
+        broker.enlist(transaction, command, via="orders")
     assert numbers(broker.peek()) == [1, 2]
     assert broker.peek(name="bills") == []
     facts = len(broker.facts)
@@ -132,7 +144,7 @@ def test_every_settlement_can_be_enlisted(broker: Broker, link: Link) -> None:
     left = broker.peek()
     assert [(view.message.sequence_number, view.state, view.delivery_count) for view in left] == [
         (2, MessageState.ACTIVE, 1),
-        (3, MessageState.DEFERRED, 0),
+        (3, MessageState.DEFERRED, 1),
     ]
     assert left[0].message.overlay is not None
     assert numbers(broker.peek_dead()) == [4]
@@ -223,7 +235,7 @@ def test_a_commit_leaves_what_the_same_commands_leave_one_by_one(seed: int) -> N
         for kind, n in steps:
             command = _command(broker, kind, n, views)
             if together:
-                broker.enlist(transaction, command)
+                broker.enlist(transaction, command, via="orders")
             else:
                 broker.do(command)
         broker.discharge(coordinator, transaction)
@@ -436,8 +448,7 @@ def test_messages_of_a_session_are_settled_while_it_is_held(broker: Broker, link
     assert numbers(broker.peek(name="steps")) == [2]
     lapsing = broker.declare(link)
     broker.enlist(lapsing, completing(broker, second, queue_id))
-    effects = broker.advance(MINUTE_MS)
-    assert [type(effect.error) for effect in effects if isinstance(effect, DetachLink)] == [SessionLockLost]
+    assert broker.advance(MINUTE_MS) == [SessionLockLapsed(opened.link)]
     error = broker.refused(Discharge(link, lapsing, False, broker.reply_to()))
     assert type(error) is TransactionRolledBack
     assert numbers(broker.peek(name="steps")) == [2]
@@ -452,8 +463,8 @@ def test_a_commit_is_refused_as_a_whole_when_one_entity_is_gone(broker: Broker, 
     broker.send()
     (held,) = broker.receive()
     transaction = broker.declare(link)
-    broker.enlist(transaction, completing(broker, held))
-    broker.enlist(transaction, sending(broker, 8))
+    broker.enlist(transaction, completing(broker, held), via="orders")
+    broker.enlist(transaction, sending(broker, 8), via="orders")
     broker.do(DeleteEntity("bills", broker.reply_to()))
     error = broker.refused(Discharge(link, transaction, False, broker.reply_to()))
     assert type(error) is TransactionRolledBack
@@ -579,7 +590,7 @@ def test_a_transaction_is_rolled_back_two_minutes_after_its_first_operation(
     """Req: F-03; "the transaction timer starts when the first operation starts" (Learn)."""
     broker.update(lock_duration_ms=5 * MINUTE_MS)
     transaction = broker.declare(link)
-    broker.advance(10 * MINUTE_MS)
+    broker.advance(EMPTY_TRANSACTION_MS_MAX - 1)
     broker.send()
     (held,) = broker.receive()
     broker.enlist(transaction, completing(broker, held))
@@ -634,18 +645,34 @@ def test_transactions_time_out_one_after_the_other(broker: Broker, link: Link) -
     assert broker.namespace.next_deadline_ms() is None
 
 
+def test_a_transaction_without_an_operation_ends_ten_minutes_after_its_declare(
+    broker: Broker, link: Link
+) -> None:
+    """Req: F-03, C34"""
+    empty, used = broker.declare(link), broker.declare(link)
+    broker.advance(EMPTY_TRANSACTION_MS_MAX - 1)
+    broker.enlist(used, sending(broker))
+    assert broker.advance(1) == [TransactionEnded(link, empty)]
+    discharge = Discharge(link, empty, False, broker.reply_to())
+    assert type(broker.refused(discharge)) is TransactionTimedOut
+    assert type(broker.refused(discharge)) is TransactionUnknown
+    broker.advance(TRANSACTION_MS_MAX - 2)
+    broker.discharge(link, used)
+    assert len(broker.peek()) == 1
+
+
 def test_so_many_ids_of_timed_out_transactions_are_remembered(broker: Broker, link: Link) -> None:
     """Req: F-03, T-08"""
-    ids: list[bytes] = []
-    while len(ids) <= TIMED_OUT_MAX:
-        declared = [broker.declare(link) for _ in range(OPEN_TRANSACTIONS_MAX)]
-        for transaction in declared:
-            broker.enlist(transaction, sending(broker))
-        ids += declared
-        broker.advance(TRANSACTION_MS_MAX)
-    ids = ids[-TIMED_OUT_MAX - 1 :]
-    reasons = [type(broker.refused(Enlist(1, found, sending(broker)))) for found in ids]
-    assert reasons == [TransactionUnknown] + [TransactionTimedOut] * TIMED_OUT_MAX
+    broker.checks = False
+    ids = [broker.declare(link) for _ in range(OPEN_TRANSACTIONS_MAX)]
+    broker.advance(EMPTY_TRANSACTION_MS_MAX)
+    ids.append(broker.declare(link))
+    broker.advance(EMPTY_TRANSACTION_MS_MAX)
+    broker.checks = True
+    assert len(ids) == TIMED_OUT_MAX + 1
+    found = [ids[place] for place in (0, 1, -1)]
+    reasons = [type(broker.refused(Enlist(1, each, sending(broker)))) for each in found]
+    assert reasons == [TransactionUnknown, TransactionTimedOut, TransactionTimedOut]
     broker.do(CloseLink(link))
     again = broker.coordinator()
     assert type(broker.refused(Discharge(again, ids[-1], False, broker.reply_to()))) is TransactionUnknown
@@ -654,43 +681,76 @@ def test_so_many_ids_of_timed_out_transactions_are_remembered(broker: Broker, li
 # Limits
 
 
-def test_a_transaction_holds_a_hundred_messages(broker: Broker, link: Link) -> None:
-    """Req: F-03, R-05"""
-    for _ in range(3):
+def test_a_transaction_sends_a_hundred_messages_and_settles_more(broker: Broker, link: Link) -> None:
+    """Req: F-03, R-05, C34"""
+    for _ in range(150):
         broker.send()
-    views = broker.receive(3)
+    views = broker.receive(150)
     transaction = broker.declare(link)
-    broker.enlist(transaction, batch(broker, TRANSACTION_MESSAGES_MAX - 4))
-    request = UpdateDisposition(
-        Address("orders"), [token(view) for view in views], Disposition.COMPLETED, broker.reply_to()
+    for view in views[:100]:
+        broker.enlist(transaction, completing(broker, view))
+    tokens = [token(view) for view in views[100:]]
+    broker.enlist(
+        transaction, UpdateDisposition(Address("orders"), tokens, Disposition.COMPLETED, broker.reply_to())
     )
-    broker.enlist(transaction, request)
+    broker.enlist(transaction, batch(broker, TRANSACTION_MESSAGES_MAX - 1))
     assert type(broker.refused(Enlist(1, transaction, batch(broker, 2)))) is QuotaExceeded
     broker.enlist(transaction, sending(broker))
     error = broker.refused(Enlist(1, transaction, sending(broker)))
     assert type(error) is QuotaExceeded
     assert "101 messages" in str(error)
     broker.discharge(link, transaction)
-    assert len(broker.peek()) == TRANSACTION_MESSAGES_MAX - 3
+    assert numbers(broker.peek()) == list(range(151, 151 + TRANSACTION_MESSAGES_MAX))
 
 
-def test_a_transaction_holds_16_mib_and_a_connection_32() -> None:
-    """Req: F-03, R-05, T-08"""
+def test_a_transaction_holds_16_mib_and_a_connection_64() -> None:
+    """Req: F-03, R-05, T-08, C34"""
     broker = Broker(PREMIUM)
     broker.create(max_message_size_kb=100 * 1024)
     link, other = broker.coordinator(), broker.coordinator(connection=2)
-    first, second, third = (broker.declare(link) for _ in range(3))
-    broker.enlist(first, sending(broker, size=15 * MIB))
-    assert type(broker.refused(Enlist(1, first, sending(broker, size=MIB + 1)))) is QuotaExceeded
-    broker.enlist(first, sending(broker, size=MIB))
-    broker.enlist(second, batch(broker, 16, size=MIB))
-    assert type(broker.refused(Enlist(1, third, sending(broker, size=1)))) is QuotaExceeded
+    opened = [broker.declare(link) for _ in range(5)]
+    broker.enlist(opened[0], sending(broker, size=15 * MIB))
+    assert type(broker.refused(Enlist(1, opened[0], sending(broker, size=MIB + 1)))) is QuotaExceeded
+    broker.enlist(opened[0], sending(broker, size=MIB))
+    for transaction in opened[1:4]:
+        broker.enlist(transaction, batch(broker, 16, size=MIB))
+    assert type(broker.refused(Enlist(1, opened[4], sending(broker, size=1)))) is ServerBusy
     broker.enlist(broker.declare(other), sending(broker, size=16 * MIB), connection=2)
-    broker.discharge(link, first, fail=True)
-    broker.enlist(third, sending(broker, size=16 * MIB))
-    broker.discharge(link, second)
-    broker.discharge(link, third)
-    assert len(broker.peek()) == 17
+    broker.discharge(link, opened[0], fail=True)
+    broker.enlist(opened[4], sending(broker, size=16 * MIB))
+    for transaction in opened[1:]:
+        broker.discharge(link, transaction)
+    assert len(broker.peek()) == 49
+
+
+def test_what_is_small_counts_512_bytes(broker: Broker, link: Link) -> None:
+    """Req: F-03, R-05, T-08, C34"""
+    for _ in range(3):
+        broker.send()
+    views = broker.receive(3)
+    scheduled = broker.schedule(MINUTE_MS, MINUTE_MS)
+    queue_id = broker.create("jobs", requires_session=True)
+    broker.send(queue_id, session_id="s")
+    broker.accept("s", "jobs")
+    connection = broker.namespace._transactions._connections[1]
+
+    def counted(command: Any, via: str | None = None) -> int:
+        before = connection.size_bytes
+        transaction = broker.declare(link)
+        broker.enlist(transaction, command, via=via)
+        return connection.size_bytes - before
+
+    tokens = [token(view) for view in views[1:]]
+    disposition = UpdateDisposition(Address("orders"), tokens, Disposition.COMPLETED, broker.reply_to())
+    assert counted(completing(broker, views[0])) == 512
+    assert counted(disposition) == 1024
+    assert counted(CancelScheduled(Address("orders"), scheduled, broker.reply_to())) == 1024
+    assert counted(batch(broker, 3)) == 3 * 512
+    assert counted(sending(broker, size=1_000)) == 1_000
+    for state, size in ((None, 512), (b"s" * 600, 600)):
+        assert counted(SetSessionState(Address("jobs"), "s", state, broker.reply_to())) == size
+    broker.do(CloseLink(link))
+    assert connection.size_bytes == 0
 
 
 def test_changed_properties_count_as_what_a_transaction_holds(broker: Broker, link: Link) -> None:
@@ -710,17 +770,180 @@ def test_changed_properties_count_as_what_a_transaction_holds(broker: Broker, li
     assert len(broker.peek_dead()) == 16  # the properties are too large for the messages
 
 
-def test_a_connection_has_16_transactions_open_at_a_time(broker: Broker, link: Link) -> None:
-    """Req: F-03, R-05"""
+@pytest.fixture
+def crowd(broker: Broker, link: Link) -> list[bytes]:
+    """All that a connection may have open."""
+    broker.checks = False
+    opened = [broker.declare(link) for _ in range(OPEN_TRANSACTIONS_MAX)]
+    broker.checks = True
+    return opened
+
+
+def waiting(broker: Broker, link: Link) -> ReplyTo:
+    """Declare, with no answer yet; return to whom it will be."""
+    reply_to = broker.reply_to(link[0])
+    assert broker.do(Declare(link, reply_to)) == []
+    return reply_to
+
+
+def declared(effects: list[Any]) -> list[ReplyTo]:
+    return [effect.reply_to for effect in effects if isinstance(effect, Declared)]
+
+
+def test_a_declare_beyond_5000_waits_until_another_transaction_ends(
+    broker: Broker, link: Link, crowd: list[bytes]
+) -> None:
+    """In order of arrival over all links of the connection, and of no other. Req: F-03, R-05, C34"""
     other = broker.coordinator()
-    opened = [broker.declare(found) for found in (link, other) * (OPEN_TRANSACTIONS_MAX // 2)]
-    for found in (link, other):
-        error = broker.refused(Declare(found, broker.reply_to()))
-        assert type(error) is QuotaExceeded
-        assert "16" in str(error)
     broker.declare(broker.coordinator(connection=2))
-    broker.discharge(link, opened[0], fail=True)
-    broker.declare(other)
+    asked = [waiting(broker, found) for found in (link, other, link, other)]
+    assert declared(broker.discharge(link, crowd[0], fail=True)) == asked[:1]
+    broker.enlist(crowd[1], sending(broker))
+    broker.update(status=EntityStatus.SEND_DISABLED)
+    effects = broker.do(Discharge(link, crowd[1], False, broker.reply_to()))
+    assert declared(effects) == asked[1:2]
+    assert [type(effect.error) for effect in effects if isinstance(effect, Rejected)] == [
+        TransactionRolledBack
+    ]
+    assert declared(broker.do(CloseLink(link))) == asked[3:]  # what waited on that link went with it
+    assert broker.advance(DECLARE_WAIT_MS_MAX) == []
+
+
+def test_a_declare_waits_20_seconds(broker: Broker, link: Link, crowd: list[bytes]) -> None:
+    """Req: F-03, C34"""
+    first = waiting(broker, link)
+    broker.advance(1_000)
+    second = waiting(broker, link)
+    (refused,) = broker.advance(DECLARE_WAIT_MS_MAX - 1_000)
+    assert isinstance(refused, Rejected)
+    assert (refused.reply_to, type(refused.error)) == (first, ServerBusy)
+    assert declared(broker.discharge(link, crowd[0])) == [second]
+    assert broker.advance(DECLARE_WAIT_MS_MAX) == []
+
+
+def test_what_waits_is_answered_when_others_time_out(broker: Broker, link: Link, crowd: list[bytes]) -> None:
+    """Req: F-03, C34"""
+    broker.advance(EMPTY_TRANSACTION_MS_MAX - 1)
+    asked = [waiting(broker, link) for _ in range(3)]
+    effects = broker.advance(1)
+    assert declared(effects) == asked
+    assert [effect.transaction_id for effect in effects if isinstance(effect, TransactionEnded)] == crowd
+
+
+def test_a_hundred_declares_wait_on_a_link(broker: Broker, link: Link, crowd: list[bytes]) -> None:
+    """Who sends more than its credit is refused at once. Req: F-03, R-05, C34"""
+    other = broker.coordinator()
+    for _ in range(WAITING_DECLARES_MAX):
+        last = waiting(broker, link)
+    for reply_to in (last, broker.reply_to()):
+        assert type(broker.refused(Declare(link, reply_to))) is ServerBusy
+    waiting(broker, other)
+
+
+def test_declares_that_wait_end_with_their_connection(broker: Broker, link: Link, crowd: list[bytes]) -> None:
+    """Req: F-03, C34"""
+    for _ in range(3):
+        waiting(broker, link)
+    assert broker.drop() == []
+    assert broker.advance(DECLARE_WAIT_MS_MAX) == []
+    broker.declare(broker.coordinator())
+
+
+def test_an_enlist_takes_as_many_steps_with_5000_open_as_with_one(broker: Broker, link: Link) -> None:
+    """Told by the calls and lines of Python, no clock. Req: F-03, C34"""
+    broker.checks = False
+    counts = []
+    first = broker.declare(link)
+    for _ in range(2):
+        commands = [Enlist(1, first, sending(broker)) for _ in range(2)]
+        broker.namespace.apply(commands[0], broker.now_ms)
+        steps = 0
+
+        def trace(frame: Any, event: str, arg: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            broker.namespace.apply(commands[1], broker.now_ms)
+        finally:
+            sys.settrace(before)
+        counts.append(steps)
+        for _ in range(OPEN_TRANSACTIONS_MAX - 1 if len(counts) == 1 else 0):
+            broker.enlist(broker.declare(link), sending(broker))
+    assert counts[0] == counts[1] > 50
+
+
+# Top-level entities
+
+
+@pytest.fixture
+def bills(broker: Broker) -> int:
+    return broker.create("bills")
+
+
+def test_a_transaction_is_about_one_top_level_entity(broker: Broker, link: Link, bills: int) -> None:
+    """Req: F-03, C48"""
+    broker.send(bills)
+    (held,) = broker.receive(1, "bills")
+    transaction = broker.declare(link)
+    broker.enlist(transaction, sending(broker))
+    for command in (
+        sending(broker, bills),
+        completing(broker, held, bills),
+        UpdateDisposition(Address("bills"), [token(held)], Disposition.COMPLETED, broker.reply_to()),
+        Schedule(Address("bills"), broker.later(MINUTE_MS), broker.reply_to()),
+    ):
+        error = broker.refused(Enlist(1, transaction, command))
+        assert type(error) is InvalidOperation
+        assert str(error) == SPANS
+    error = broker.refused(Enlist(1, transaction, sending(broker, bills), "bills"))
+    assert str(error) == SPANS
+    broker.enlist(broker.declare(link), completing(broker, held, bills))
+    broker.discharge(link, transaction)
+    assert len(broker.peek()) == 1
+
+
+def test_over_the_coordinators_session_it_sends_anywhere(broker: Broker, link: Link, bills: int) -> None:
+    """Whatever the case of the name. Req: F-03, C48"""
+    transaction = broker.declare(link)
+    for queue_id, via in ((bills, "Orders"), (4, "orders"), (4, None)):
+        broker.enlist(transaction, sending(broker, queue_id), via=via)
+    assert type(broker.refused(Enlist(1, transaction, sending(broker, bills)))) is InvalidOperation
+    broker.discharge(link, transaction)
+    assert (len(broker.peek()), len(broker.peek(name="bills"))) == (2, 1)
+
+
+def test_what_is_refused_does_not_make_a_transaction_about_its_entity(
+    broker: Broker, link: Link, bills: int
+) -> None:
+    """Req: F-03, C48"""
+    transaction = broker.declare(link)
+    broker.refused(Enlist(1, transaction, sending(broker, bills, size=1 << 20)))
+    broker.enlist(transaction, sending(broker))
+
+
+def test_a_queue_and_its_dead_letters_and_a_topic_and_its_subscriptions_are_one(
+    broker: Broker, link: Link
+) -> None:
+    """Req: F-03, C48, P-01"""
+    broker.send()
+    (held,) = broker.receive()
+    broker.do(DeadLetter(4, token(held), broker.reply_to()))
+    (dead,) = broker.receive_dead()
+    transaction = broker.declare(link)
+    broker.enlist(transaction, completing(broker, dead, 5))
+    broker.enlist(transaction, sending(broker))
+    broker.discharge(link, transaction)
+    topic, subscription = broker.create_topic(), broker.subscribe()
+    broker.send(topic)
+    (copy,) = broker.receive(1, "news/Subscriptions/all")
+    transaction = broker.declare(link)
+    broker.enlist(transaction, completing(broker, copy, subscription))
+    broker.enlist(transaction, sending(broker, topic))
+    broker.discharge(link, transaction)
 
 
 def test_answers_go_to_who_asked_for_the_command(broker: Broker, link: Link) -> None:

@@ -28,7 +28,7 @@ from tests.capture.stores import (
 CREATED = EventType.ENTITY_CREATED
 HOUR_MS = 3_600_000
 AT = datetime.fromtimestamp(AT_MS / 1000, UTC)
-OF_ALL = {"namespace": "here", "shard": 0, "event_version": 1, "broker_epoch": 1}
+OF_ALL = {"namespace": "here", "shard": 0, "event_version": 2, "broker_epoch": 1}
 OF_MESSAGE = OF_ALL | {
     "entity": "work",
     "sequence_number": 7,
@@ -109,6 +109,7 @@ def test_each_event_is_a_row_with_its_fields(data: Path, log: Path) -> None:
             "delivery_count": 0,
             "message_id": "abc",
             "session_id": "",
+            "session_key": "",
             "connection_id": 3,
             "link_name": "sender",
         },
@@ -182,6 +183,14 @@ def test_partitions_are_shown_of_entities_that_have_some(data: Path, log: Path) 
     assert [row.get("partition_id") for row in rows(log)] == [None] * 3 + [5, 5, None] + [None] * 4
 
 
+def test_a_lock_that_ended_with_its_connection_says_so(data: Path, log: Path) -> None:
+    """Req: X-03"""
+    lapsed = enqueued(1, type=EventType.LOCK_LAPSED)
+    write_store(data, [EPOCH, enqueued(1), lapsed], [lapsed._replace(connection_lost=1), lapsed])
+    export(data, log)
+    assert [row.get("connection_lost") for row in rows(log)] == [None, None, None, True, None]
+
+
 def test_times_that_no_calendar_has_do_not_stop_the_log(data: Path, log: Path) -> None:
     """Req: X-03"""
     write_store(data, [EPOCH], [enqueued(1, scheduled_at_ms=-(1 << 63)), enqueued(2, expires_at_ms=1 << 62)])
@@ -197,9 +206,18 @@ def test_texts_of_many_batches_do_not_mix(data: Path, log: Path) -> None:
         *([enqueued(n, session_id=f"s{n % 3}", reason=f"\udc80{n}" if n % 2 else None)] for n in range(1, 9)),
     )
     export(data, log)
-    assert [(row["session_id"], row.get("reason")) for row in rows(log)] == [
-        (f"s{n % 3}", f"?{n}" if n % 2 else None) for n in range(1, 9)
+    assert [(row["session_id"], row["session_key"], row.get("reason")) for row in rows(log)] == [
+        (f"s{n % 3}", f"S{n % 3}", f"?{n}" if n % 2 else None) for n in range(1, 9)
     ]
+
+
+def test_all_spellings_of_a_session_have_one_key(data: Path, log: Path) -> None:
+    """Req: X-03, C27. By which the log is grouped; an event without a session has none."""
+    spellings = ["Straße 7", "STRAßE 7", "σίσυφος", "ΣΊΣΥΦΟΣ", None]
+    write_store(data, [enqueued(n, session_id=spelling) for n, spelling in enumerate(spellings, 1)])
+    export(data, log)
+    found = [(row.get("session_id"), row.get("session_key")) for row in rows(log)]
+    assert found == list(zip(spellings, ["STRAßE 7", "STRAßE 7", "ΣΊΣΥΦΟΣ", "ΣΊΣΥΦΟΣ", None], strict=True))
 
 
 def test_it_goes_on_behind_what_is_there(data: Path, log: Path) -> None:
@@ -410,6 +428,7 @@ class TestRefusals:
             for table in ("event", "journal"):
                 db.execute(f"DELETE FROM {table} WHERE no > 1")
         db.close()
+        (data / "peeklock.witness").unlink()  # set back on purpose
         write_store(data, [EPOCH], [enqueued(3)], [enqueued(4)], [enqueued(5)])
         with pytest.raises(LogRefused, match=r"batch 2 .* started.*set back.*--capture"):
             export(data, log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,18 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark_session import QUICK_JAVA
+
 PROGRAM = Path(sys.executable).with_name("peeklock")
 START = "import sys; from peeklock.cli import main; main(sys.argv[1:])"
 
 
 @pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(320)
 def test_the_audit_of_its_own_log_agrees(tmp_path: Path) -> None:
     """Req: X-03, X-04, X-05"""
     done = subprocess.run(
         [PROGRAM, "demo", "--jobs", "150", "--seed", "5"],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
+        env={**os.environ, "SPARK_SUBMIT_OPTS": QUICK_JAVA},
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

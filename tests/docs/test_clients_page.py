@@ -96,3 +96,13 @@ def test_a_client_that_never_ran_is_left_out(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(tmp_path: Path, results: dict[str, Any], complaint: str) -> None:
     with pytest.raises(BadSource, match=complaint):
         render(_tree(tmp_path, one=results))
+
+
+def test_what_a_client_is_not_tried_on_says_so(tmp_path: Path) -> None:
+    root = _tree(tmp_path, one={"send": WORKS, "batch": WORKS}, two={"send": WORKS})
+    clients = root / "tests/interop/programs/clients.toml"
+    clients.write_text(clients.read_text() + 'only = ["send"]\n')
+    assert "| **Batch**: all arrive | works | not tried |" in render(root)
+    clients.write_text(clients.read_text().replace('["send"]', '["batch"]'))
+    with pytest.raises(BadSource, match=r"two\.json and clients\.toml do not both have 'batch'"):
+        render(root)

@@ -20,6 +20,7 @@ from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
 from peeklock.server.config import parse_config
 from peeklock.server.config_settings import IMMUTABLE as FIXED
 from peeklock.server.config_settings import PROPERTIES
+from peeklock.server.origins import HostNames
 from peeklock.server.reconcile import reconcile
 
 PAGE = (Path(__file__).parents[2] / "docs/entities.md").read_text(encoding="utf-8")
@@ -66,7 +67,7 @@ def test_settings_have_one_name_in_the_file_and_in_the_administration() -> None:
 def test_the_configuration_on_the_page_is_taken() -> None:
     """Req: A-02"""
     (example,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(reconcile(parse_config(example.encode()), [], {}, STANDARD)) == 5
+    assert len(reconcile(parse_config(example.encode()), [], {}, STANDARD, HostNames())) == 5
 
 
 def _yes(field: str) -> Callable[[TierLimits], str]:
@@ -91,6 +92,7 @@ CELLS: dict[str, tuple[str, Callable[[TierLimits], str]]] = {
         ),
     ),
     "largest `MaxSizeInMegabytes`": ("max_size_mb_max", lambda tier: f"{tier.max_size_mb_max:,}"),
+    "`MaxSizeInMegabytes` is a multiple of": ("size_mb_step", lambda tier: f"{tier.size_mb_step:,}"),
     "queues and topics with `--enforce-quotas`": ("queues_max", lambda tier: f"{tier.queues_max:,}"),
     "subscriptions of a topic with `--enforce-quotas`": (
         "subscriptions_max",
@@ -108,7 +110,6 @@ CELLS: dict[str, tuple[str, Callable[[TierLimits], str]]] = {
         "ttl_ms_max",
         lambda tier: "any" if tier.ttl_ms_max == UNLIMITED_MS else f"{tier.ttl_ms_max // 86_400_000} days",
     ),
-    "most messages of one batch delete": ("batch_delete_max", lambda tier: f"{tier.batch_delete_max:,}"),
     "largest state of a session": (
         "session_state_bytes_max",
         lambda tier: _kib(tier.session_state_bytes_max),

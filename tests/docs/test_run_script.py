@@ -63,16 +63,73 @@ def test_help_needs_no_python(bare_tree: Path) -> None:
     assert "usage: ./run COMMAND" in done.stdout
 
 
+def _install_project(tree: Path, extras: tuple[str, ...], **programs: str) -> None:
+    """Put scripts into .venv, and note the extras as installed."""
+    folder = tree / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    with (tree / "pyproject.toml").open() as project:
+        sum_of_it = subprocess.run(["cksum"], stdin=project, capture_output=True, check=True).stdout
+    for extra in extras:
+        (folder.parent / f".installed-{extra}").write_bytes(sum_of_it)
+
+
 @pytest.mark.parametrize("command", ["serve", "check", "export", "keys", "ca"])
 def test_commands_of_the_broker_are_handed_on(bare_tree: Path, command: str) -> None:
     assert f"\n  {command} " in _run(bare_tree, "help").stdout
-    programs = bare_tree / ".venv" / "bin"
-    programs.mkdir(parents=True)
-    for name, script in (("python", "exit 0"), ("peeklock", 'printf "%s\\n" "$@"')):
-        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
-        (programs / name).chmod(0o755)
-    with (bare_tree / "pyproject.toml").open() as project:
-        sum_of_it = subprocess.run(["cksum"], stdin=project, capture_output=True, check=True).stdout
-    (programs.parent / ".installed-demo").write_bytes(sum_of_it)
+    _install_project(bare_tree, ("demo",), python="exit 0", peeklock='printf "%s\\n" "$@"')
     done = _run(bare_tree, command, "list", "a folder")
     assert done.stdout.splitlines() == [command, "list", "a folder"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "handed_on"),
+    [
+        ([], ["-m", "tests", "test"]),
+        (["--all"], ["-m", "tests", "rest"]),
+        (["tests/broker", "-k", "a b"], ["-m", "pytest", "tests/broker", "-k", "a b"]),
+    ],
+)
+def test_the_tests_are_a_part_or_what_is_named(
+    bare_tree: Path, arguments: list[str], handed_on: list[str]
+) -> None:
+    _install_project(bare_tree, ("lint", "test"), python='[ "$1" = -c ] || printf "%s\\n" "$@"')
+    assert _run(bare_tree, "test", *arguments).stdout.splitlines() == handed_on
+
+
+RUN_OF_CI = """#!/bin/sh
+echo "== ./run $*"
+case $* in
+test) echo "7 passed, 1 failed"; exit 1 ;;
+"test --all") {rest} ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "status", "total"),
+    [
+        ('echo "3 passed, 0 failed"', 1, "10 passed, 1 failed"),
+        ('echo "no closing line"; exit 1', 1, "7 passed, 2 failed"),
+    ],
+)
+def test_ci_runs_both_parts_and_adds_them_up(tmp_path: Path, rest: str, status: int, total: str) -> None:
+    (tmp_path / ".ci").mkdir()
+    script = Path(shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run"))
+    (tmp_path / "run").write_text(RUN_OF_CI.format(rest=rest))
+    (tmp_path / "run").chmod(0o755)
+    done = subprocess.run([script], cwd="/", capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("==")] == ["== ./run test", "== ./run test --all"]
+    assert (done.returncode, lines[-1]) == (status, total), done.stderr
+
+
+def test_ci_passes_when_both_parts_do(tmp_path: Path) -> None:
+    (tmp_path / ".ci").mkdir()
+    script = Path(shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run"))
+    (tmp_path / "run").write_text('#!/bin/sh\necho "4 passed, 0 failed"\n')
+    (tmp_path / "run").chmod(0o755)
+    done = subprocess.run([script], cwd="/", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "8 passed, 0 failed"), done.stderr

@@ -13,7 +13,7 @@ from peeklock.broker.commands import Command
 from peeklock.broker.effects import Deliver, Done, Effect
 from peeklock.engine import engine as engine_module
 from peeklock.engine.bodies import BodyCache
-from peeklock.engine.engine import RECORD_BYTES, Engine
+from peeklock.engine.engine import RECORD_BYTES, WAITING_A_TURN, Engine
 from peeklock.store.sqlite import SqliteStore
 from tests.engine.rig import Rig
 from tests.engine.tiny import (
@@ -23,6 +23,7 @@ from tests.engine.tiny import (
     Delete,
     Fan,
     Look,
+    Many,
     Move,
     Put,
     Skip,
@@ -111,6 +112,73 @@ def test_a_failed_commit_releases_nothing_ever(rig: Rig) -> None:
     assert rig.engine.release() == []
     assert rig.engine.take_batch(1000) is None
     assert rig.engine.in_flight
+
+
+def test_a_command_in_steps_is_one_batch(rig: Rig) -> None:
+    """No batch is taken between its steps, nor an effect given out. Req: T-07, R-01"""
+    rig.offer(Put(b"before"), Many([b"a", b"b", b"c"]))
+    for _ in range(2):
+        assert rig.engine.under_way
+        assert not rig.engine.idle
+        assert rig.begin() is None
+        assert rig.engine.release() == []
+        rig.engine.go_on(0)
+    assert not rig.engine.under_way
+    batch = rig.begin()
+    assert batch is not None
+    assert [change.payload for change in batch.changes if isinstance(change, MessageStored)] == [
+        b"before", b"a", b"b", b"c"
+    ]  # fmt: skip
+    assert numbers(rig.finish()) == [2, 3]
+    assert rig.engine.idle
+    assert Rig(rig.store).state() == rig.state()
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_crash_between_steps_leaves_nothing_of_the_command(rig: Rig, steps: int) -> None:
+    """Req: T-07, R-01"""
+    rig.commit(Put(b"before"))
+    rig.offer(Put(b"in the same batch"), Many([b"a", b"b", b"c", b"d"]))
+    for _ in range(steps):
+        rig.begin()
+        rig.engine.go_on(0)
+    assert [message.size_bytes for message in Rig(rig.store).messages()] == [len(b"before")]
+
+
+def test_commands_wait_in_order_for_one_that_is_under_way(rig: Rig) -> None:
+    """Req: T-07"""
+    rig.offer(Many([b"a", b"b", b"c"]), Put(b"d"), Look(), Many([b"e", b"f"]), Put(b"g"))
+    batches = []
+    for _ in range(20):
+        batch = rig.begin()
+        if batch is not None:
+            batches.append([change.payload for change in batch.changes if isinstance(change, MessageStored)])
+            rig.finish()
+        if rig.engine.under_way:
+            rig.engine.go_on(0)
+    # A batch can be taken when a command is done, before those that wait begin.
+    assert batches == [[b"a", b"b", b"c"], [b"d", b"e", b"f"], [b"g"]]
+    assert rig.engine.idle
+
+
+def test_commands_that_waited_are_applied_a_bounded_number_a_call(rig: Rig) -> None:
+    """Req: R-05"""
+    rig.offer(Many([b"a", b"b"]), *[Put(b"x") for _ in range(2 * WAITING_A_TURN + 1)])
+    rig.engine.go_on(0)
+    sizes = []
+    while rig.engine.under_way:
+        rig.engine.go_on(0)
+        sizes.append(len(rig.messages()))
+    assert sizes == [2 + WAITING_A_TURN, 2 + 2 * WAITING_A_TURN, 2 + 2 * WAITING_A_TURN + 1]
+
+
+def test_what_is_due_waits_for_a_command_under_way(rig: Rig) -> None:
+    rig.offer(Many([b"a", b"b"]))
+    rig.engine.advance(5)
+    assert rig.engine.ledger.now_ms == 0
+    rig.engine.go_on(5)
+    rig.engine.advance(5)
+    assert rig.engine.ledger.now_ms == 5
 
 
 def test_uncommitted_bytes_are_counted_and_tiny_messages_are_not_free(rig: Rig) -> None:

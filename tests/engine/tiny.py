@@ -5,7 +5,7 @@ Stands in where a test is about durability or space and not about queues.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from peeklock.broker.changes import (
@@ -36,6 +36,13 @@ class Put:
     message_id: bytes | None = None
     queue_id: int = QUEUE_ID
     session_id: str | None = None
+
+
+@dataclass
+class Many:
+    """Put several messages, one a step."""
+
+    payloads: Sequence[bytes]
 
 
 @dataclass
@@ -110,6 +117,19 @@ class TinyNamespace:
         self._issued: set[int] = set()
         self._removed: dict[int, list[Message]] = {}
         self._answers = 0
+        self._left: list[bytes] = []  # of `Many`
+
+    def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
+        """Take note of nothing: nobody is delivered anything here."""
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._left)
+
+    def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
+        payload = self._left.pop(0)
+        message = self._number(QUEUE_ID, Message(len(payload)), now_ms)
+        return [MessageStored(QUEUE_ID, message, payload)], [] if self._left else [self._done()]
 
     def take_events(self) -> None:
         return None
@@ -131,6 +151,10 @@ class TinyNamespace:
                     )
                     changes.append(seen)
                 return changes, [self._done()]
+            case Many(payloads):
+                assert not self._left
+                self._left += payloads
+                return self.go_on(now_ms)
             case Fan(payload, queue_ids):
                 copies = [(queue_id, Message(len(payload))) for queue_id in queue_ids]
                 for queue_id, copy in copies:

@@ -128,7 +128,7 @@ def test_the_codec_gives_a_value_or_a_decode_error(data: bytes) -> None:
 def test_a_message_is_read_or_refused(data: bytes) -> None:
     """Req: R-05"""
     with contextlib.suppress(DecodeError):
-        iter_batch(data)
+        list(iter_batch(data))
     try:
         sections = scan(data)
     except DecodeError:

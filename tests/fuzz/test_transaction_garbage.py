@@ -48,8 +48,8 @@ def recorded() -> tuple[bytes, bytes]:
     """
     desk = Recorder(broker_with_a_message())
     control = desk.controller()
-    sender = desk.sender("audit")
     desk.listen(credit=1)
+    sender = desk.sender("audit")
     [delivery] = desk.deliveries()
     desk.transfer(control, encode_coordination(Declare()))
     declared = desk.take_event(DispositionReceived).state

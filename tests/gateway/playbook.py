@@ -28,6 +28,7 @@ from peeklock.broker.effects import (
     SenderOpened,
 )
 from peeklock.broker.message import Message, MessageState, MessageView
+from peeklock.gateway.bounds import Buffers
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import OneNamespace
@@ -85,14 +86,18 @@ class Desk:
     def __init__(
         self,
         *,
-        mechanism: str = "PLAIN",
+        mechanism: str | None = "PLAIN",
         response: bytes | None = None,
         authority: Authority | None = None,
         limits: GatewayLimits | None = None,
         hostname: str = "localhost",
         opened: bool = True,
+        buffers: Buffers | None = None,
     ) -> None:
         self.clock = ManualClock()
+        self.ahead_ms = 0
+        """How far the wall clock is ahead of `clock`: it was set by so much."""
+        self.buffers = buffers
         self.logged: list[tuple[str, dict[str, object]]] = []
         self._tracked = 0
         self.authority = authority or Authority([SasRule(KEY_NAME, KEY)])
@@ -104,7 +109,7 @@ class Desk:
             container_id="test",
             hostname=hostname,
             now_ms=self.clock.now_ms,
-            sasl_mechanisms=(mechanism,),
+            sasl_mechanisms=() if mechanism is None else (mechanism,),
             sasl_response=response,
             idle_timeout_ms=None,
         )
@@ -128,6 +133,8 @@ class Desk:
             log=lambda event, fields: self.logged.append((event, fields)),
             now_ms=self.clock.now_ms,
             limits=limits,
+            buffers=self.buffers,
+            ahead_ms=lambda: self.ahead_ms,
         )
 
     def _track(self) -> str:
@@ -141,6 +148,8 @@ class Desk:
             up = self.client.data_to_send()
             if up:
                 self.commands += self.gateway.receive(up, now)
+            while self.gateway.unread:
+                self.commands += self.gateway.receive(b"", now)
             down = self.gateway.data_to_send()
             self.commands += self.gateway.written(0, now)
             if down:
@@ -179,8 +188,8 @@ class Desk:
         """Attach a link of the client's whose far end is `address`; the near end is named "client"."""
         name = options.pop("name", f"link-{role.name}-{uuid.uuid4()}")
         near = options.pop("near", "client")
-        filters = options.pop("filter", None)
-        source: Any = Source(near if role is Role.SENDER else address, filter=filters)
+        wishes = {name: options.pop(name, None) for name in ("filter", "distribution_mode", "capabilities")}
+        source: Any = Source(near if role is Role.SENDER else address, **wishes)
         target: Any = Target(address if role is Role.SENDER else near)
         if not isinstance(address, (str, type(None))):
             target = address
@@ -206,7 +215,7 @@ class Desk:
         """Attach a receiver that the broker accepts; `opened` are further fields of its answer."""
         handle = self.attach(Role.RECEIVER, address, **{"rcv_settle_mode": 1, **options})
         command = self.take(OpenReceiver)
-        self.effect(ReceiverOpened(command.link, QUEUE_ID, SIZE_MAX, **(opened or {})))
+        self.effect(ReceiverOpened(command.link, QUEUE_ID, **(opened or {})))
         if credit:
             self.client.flow(self.channel, handle, credit)
             self.pump()
@@ -271,6 +280,7 @@ class Desk:
         message_id: Any = None,
         reply_to: Any = None,
         state: DeliveryState | None = None,
+        settled: bool = False,
         **properties: Any,
     ) -> None:
         """Send a request over the sending half of a node."""
@@ -284,6 +294,7 @@ class Desk:
             sender,
             section(0x73, fields) + section(0x74, application_properties) + section(0x77, body),
             state=state,
+            settled=settled,
         )
 
     def response(self) -> Response:
@@ -341,6 +352,11 @@ class LiveDesk(Desk):
                 return
             self.sent += down
             self.events += self.client.receive(down, self.clock.now_ms)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes that the client's own engine would not."""
+        self._wire.write(data)
+        self.pump()
 
     def sender(self, address: str = "orders", *, routed: bool = False, **options: Any) -> int:
         return self.attach(Role.SENDER, address, **options)

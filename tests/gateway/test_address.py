@@ -21,6 +21,8 @@ ENTITY, MANAGEMENT = NodeKind.ENTITY, NodeKind.MANAGEMENT
         ("amqps://ns.servicebus.windows.net/orders", ENTITY, "orders", MAIN, "orders"),
         ("sb://localhost/a/b/c", ENTITY, "a/b/c", MAIN, "a/b/c"),
         ("a%2Fb%20c", ENTITY, "a/b c", MAIN, "a/b c"),
+        ("sb://localhost/.Fault--/_b./", ENTITY, ".Fault--/_b.", MAIN, ".fault--/_b."),
+        ("Fault--/$DeadLetterQueue", ENTITY, "Fault--", DEAD, "fault--/$deadletterqueue"),
         ("orders/$DeadLetterQueue", ENTITY, "orders", DEAD, "orders/$deadletterqueue"),
         ("orders/$deadletterqueue", ENTITY, "orders", DEAD, "orders/$deadletterqueue"),
         (

@@ -14,9 +14,9 @@ from peeklock.amqp.codec import decode_typed
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Array, Described, Int, Long, Short, Symbol, Timestamp, UByte, UInt, ULong
-from peeklock.broker.message import MessageState, MessageView
+from peeklock.broker.message import NEVER_MS, MessageState, MessageView
 from peeklock.gateway.annotations import encode_for_receiver
-from peeklock.gateway.inspection import inspect
+from peeklock.gateway.inspection import take_in
 from tests.gateway.playbook import TOKEN, message_bytes, section, stored
 
 UNTIL_MS = 1_700_000_060_000
@@ -27,9 +27,11 @@ def shown(payload: bytes, **view: Any) -> bytes:
     """Encode a stored message for a receiver who holds its lock."""
     number = view.pop("number", 5)
     overlay = view.pop("overlay", None)
-    options = {key: view.pop(key) for key in ("tag_only", "partitioned") if key in view}
+    options = {key: view.pop(key) for key in ("over_link", "tag_only", "partitioned") if key in view}
     message = stored(payload, number=number)
     message.dead_letter_source = view.pop("dead_letter_source", None)
+    message.expires_at_ms = view.pop("expires_at_ms", NEVER_MS)
+    message.was_scheduled = view.pop("was_scheduled", False)
     message.overlay = None if overlay is None else encode(overlay)
     fields: dict[str, Any] = {
         "lock_token": TOKEN.bytes_le,
@@ -87,6 +89,16 @@ def test_the_broker_s_annotations_have_their_exact_types() -> None:
     assert {key: type(value) for key, value in found.items()} == {key: type(v) for key, v in expected.items()}
 
 
+@pytest.mark.parametrize("how", [{}, {"tag_only": True}, {"locked_until_ms": 0}])
+def test_over_a_link_a_message_that_was_scheduled_says_so(how: dict[str, Any]) -> None:
+    """In each mode of receiving; elsewhere it shows the state that it has. Req: S-06. Source: wire contract
+    C10."""
+    for over_link, was_scheduled, state in ((True, True, 2), (True, False, 0), (False, True, 0)):
+        encoded = shown(message_bytes(), over_link=over_link, was_scheduled=was_scheduled, **how)
+        found = typed(encoded, "message_annotations")["x-opt-message-state"]
+        assert (found, type(found)) == (state, Int)
+
+
 def test_without_a_lock_there_is_neither_token_nor_locked_until() -> None:
     """Req: S-11, L-01. Peeked, and received with receive-and-delete though its delivery has a tag."""
     for token in (None, TOKEN.bytes_le):
@@ -96,12 +108,56 @@ def test_without_a_lock_there_is_neither_token_nor_locked_until() -> None:
         assert "x-opt-sequence-number" in typed(encoded, "message_annotations")
 
 
-def test_a_message_of_a_session_shows_its_token_and_no_locked_until() -> None:
-    """Req: G-02. Its lock is the session's. Source: wire contract 3.2, 3.4."""
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("foreign", [{}, {Symbol("x"): "y"}, {Symbol("x"): "y" * 300}])
+def test_a_peek_shows_until_when_another_holds_the_message(
+    foreign: dict[Any, Any], partitioned: bool
+) -> None:
+    """Req: S-11. In an annotation of ours: clients take the service's for a lock of their own."""
+    own = Symbol("x-opt-peeklock-locked-until")
+    payload = message_bytes(annotations={own: "forged", **foreign})
+    plain = typed(
+        shown(payload, lock_token=None, locked_until_ms=0, partitioned=partitioned), "message_annotations"
+    )
+    assert own not in plain
+    for until_ms in (UNTIL_MS, UNTIL_MS + 1):
+        encoded = shown(payload, lock_token=None, locked_until_ms=until_ms, partitioned=partitioned)
+        assert typed(encoded, "message_annotations") == {**plain, own: Timestamp(until_ms)}
+        assert typed(encoded, "delivery_annotations") is None
+    assert own not in typed(shown(payload, partitioned=partitioned), "message_annotations")
+    removed = shown(payload, tag_only=True, partitioned=partitioned)
+    assert own not in typed(removed, "message_annotations")
+
+
+END_OF_9999_MS = 253_402_300_799_999
+
+
+def test_a_message_of_a_session_shows_its_token_and_a_lock_without_end() -> None:
+    """Req: G-02, C28. Its lock is the session's; without a time .NET shows year 1."""
     encoded = shown(message_bytes(), locked_until_ms=0)
+    found = typed(encoded, "message_annotations")
     assert typed(encoded, "delivery_annotations") == {"x-opt-lock-token": TOKEN}
-    assert "x-opt-locked-until" not in typed(encoded, "message_annotations")
-    assert len(typed(encoded, "message_annotations")) == 4
+    assert found["x-opt-locked-until"] == END_OF_9999_MS
+    assert type(found["x-opt-locked-until"]) is Timestamp
+    assert len(found) == 5
+    removed = shown(message_bytes(), locked_until_ms=0, tag_only=True)
+    assert "x-opt-locked-until" not in typed(removed, "message_annotations")
+
+
+@pytest.mark.parametrize("until_ms", [0, UNTIL_MS])
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_peek_of_a_deferred_message_of_a_session_shows_a_lock_without_end(
+    until_ms: int, partitioned: bool
+) -> None:
+    """Req: C28. Beside it, until when its session holds it."""
+    payload = message_bytes(annotations={Symbol("x"): 1})
+    how = {"lock_token": None, "locked_until_ms": until_ms, "partitioned": partitioned}
+    encoded = shown(payload, of_session=True, state=MessageState.DEFERRED, **how)
+    found = typed(encoded, "message_annotations")
+    assert found["x-opt-locked-until"] == END_OF_9999_MS
+    assert found.get("x-opt-peeklock-locked-until", 0) == until_ms
+    assert found["x"] == 1
+    assert "x-opt-locked-until" not in typed(shown(payload, **how), "message_annotations")
 
 
 @pytest.mark.parametrize("until", [0, UNTIL_MS])
@@ -123,15 +179,19 @@ def test_a_partitioned_entity_s_message_shows_its_partition(
         assert encode(Symbol("x-opt-partition-id")) + b"\x61" + partition.to_bytes(2, "big") in encoded
         assert found["x-opt-sequence-number"] == number
         assert {key: found[key] for key in foreign} == foreign
-        assert ("x-opt-locked-until" in found) == bool(token and until)
+        assert found.get("x-opt-locked-until") == ((until or END_OF_9999_MS) if token else None)
         assert "x-opt-partition-id" not in typed(shown(payload, number=number), "message_annotations")
 
 
 def test_a_forwarded_dead_letter_names_the_entity_that_it_came_from() -> None:
-    """Req: F-02. A string. Source: wire contract 3.2."""
-    for source in ("orders", "o" * 260):
+    """Req: F-02, C37. A string, of a queue in lower case. Source: wire contract 3.2."""
+    for source, said in (
+        ("Orders/EU", "orders/eu"),
+        ("O" * 260, "o" * 260),
+        ("News/Subscriptions/All", "News/Subscriptions/All"),
+    ):
         found = typed(shown(message_bytes(), dead_letter_source=source), "message_annotations")
-        assert found["x-opt-deadletter-source"] == source
+        assert found["x-opt-deadletter-source"] == said
         assert type(found["x-opt-deadletter-source"]) is str
     both = typed(shown(message_bytes(), dead_letter_source="orders", partitioned=True), "message_annotations")
     assert (both["x-opt-deadletter-source"], both["x-opt-partition-id"]) == ("orders", 0)
@@ -148,6 +208,117 @@ def test_the_header_always_has_the_delivery_count_and_the_ttl_only_when_there_is
     assert (durable, priority, first) == (None, None, None)
     assert (ttl, delivery_count) == (ttl_ms, count)
     assert type(delivery_count) is UInt
+
+
+DAY_MS = 86_400_000
+CREATED_MS = 1_600_000_000_000
+
+
+def times(expires_ms: int | None, created_ms: int | None, ttl_ms: int | None = 60_000) -> bytes:
+    """Encode a message whose sender said when it expires."""
+    between = [None if at is None else Timestamp(at) for at in (expires_ms, created_ms)]
+    header = None if ttl_ms is None else [True, None, UInt(ttl_ms)]
+    return message_bytes(header=header, properties=["id", *[None] * 5, Symbol("a/b"), None, *between, "g"])
+
+
+@pytest.mark.parametrize(
+    ("created_ms", "begins_ms"), [(CREATED_MS, CREATED_MS), (None, ENQUEUED_MS), (-5, -5)]
+)
+def test_an_expiry_time_follows_a_time_to_live_that_was_capped(
+    created_ms: int | None, begins_ms: int
+) -> None:
+    """Req: E-04, E-05. Its 8 bytes alone change. Source: wire contract 3.2, C17."""
+    sent = times(CREATED_MS + 60_000, created_ms)
+    bare = scan(sent).bare_offset
+    for ttl_ms in (0, 1, 59_999):
+        assert shown(sent, ttl_ms=ttl_ms).endswith(times(begins_ms + ttl_ms, created_ms)[bare:])
+
+
+@pytest.mark.parametrize(
+    ("sent", "ttl_ms"),
+    [
+        (times(5, CREATED_MS), 60_000),  # not capped
+        (times(5, CREATED_MS), None),
+        (times(5, CREATED_MS, None), 60_000),  # the entity's time-to-live, the sender set none
+        (times(None, CREATED_MS), 30_000),  # no expiry time
+        (times(CREATED_MS + 90 * DAY_MS, CREATED_MS, 2**32 - 1), 90 * DAY_MS),
+        (times(CREATED_MS + 5, CREATED_MS, 2**32 - 1), 2**32 - 1),
+        (times(5, None, 2**32 - 1), 2**32 - 1),
+        (message_bytes(header=[True, None, UInt(60_000)]), 30_000),
+        (message_bytes(header=[True, None, UInt(60_000)], properties=[None] * 8 + ["never"]), 30_000),
+        (message_bytes(header=[True, None, UInt(60_000)], properties=["id"]), 30_000),
+    ],
+)
+def test_an_expiry_time_is_returned_as_sent_where_nothing_was_capped(sent: bytes, ttl_ms: int | None) -> None:
+    """Req: E-05. Source: wire contract 3.2, C17."""
+    assert shown(sent, ttl_ms=ttl_ms).endswith(sent[scan(sent).bare_offset :])
+
+
+def test_the_expiry_time_of_a_long_time_to_live_that_was_capped() -> None:
+    """Req: E-06. Beyond the reach of header.ttl; and a sum beyond the year 9999 is cut to its end."""
+    sent = times(CREATED_MS + 90 * DAY_MS, CREATED_MS, 2**32 - 1)
+    for ttl_ms in (60 * DAY_MS, 2**32 - 1, 1):
+        capped = times(CREATED_MS + ttl_ms, CREATED_MS)
+        encoded = shown(sent, ttl_ms=ttl_ms, expires_at_ms=ENQUEUED_MS + ttl_ms)
+        assert encoded.endswith(capped[scan(capped).bare_offset :])
+    late = times(5, 2**63 - 1)
+    end = times(253_402_300_799_999, 2**63 - 1)
+    assert shown(late, ttl_ms=1).endswith(end[scan(end).bare_offset :])
+
+
+@pytest.mark.parametrize("created_ms", [CREATED_MS, None])
+@pytest.mark.parametrize("ttl_ms", [2**32, 100 * DAY_MS, 2**62])
+def test_a_long_time_to_live_of_an_entity_is_told_by_the_expiry_time(
+    ttl_ms: int, created_ms: int | None
+) -> None:
+    """Req: C29. Clients subtract the creation-time, which is the enqueued time where the sender set none.
+
+    Nothing is added where header.ttl says all, or where the time-to-live is the message's own.
+    """
+    sent = times(None, created_ms, None)
+    encoded = shown(sent, ttl_ms=ttl_ms)
+    begins_ms = ENQUEUED_MS if created_ms is None else created_ms
+    told = times(min(begins_ms + ttl_ms, END_OF_9999_MS), begins_ms, None)
+    assert typed(encoded, "header")[2] == 2**32 - 1
+    assert encoded.endswith(told[scan(told).bare_offset :])
+    for how in ({"ttl_ms": 2**32 - 1}, {"ttl_ms": ttl_ms, "expires_at_ms": ENQUEUED_MS + ttl_ms}):
+        assert shown(sent, **how).endswith(sent[scan(sent).bare_offset :])
+
+
+def test_a_long_time_to_live_of_an_entity_is_told_where_there_are_no_properties() -> None:
+    """Req: C29."""
+    found = typed(shown(message_bytes(), ttl_ms=100 * DAY_MS), "properties")
+    assert found == [None] * 8 + [Timestamp(ENQUEUED_MS + 100 * DAY_MS), Timestamp(ENQUEUED_MS)]
+    assert {type(value) for value in found[8:]} == {Timestamp}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        times(5, CREATED_MS, None),
+        times(5, None, None),
+        message_bytes(properties=[None] * 8 + ["never"]),
+        b"\x00\x53\x73\xc0\x03\x01\xa1\x7f" + section(0x75, b"hello"),
+    ],
+)
+def test_an_expiry_time_of_the_sender_stays_beside_an_entity_s_long_time_to_live(sent: bytes) -> None:
+    """Req: C29. So do properties that cannot be read."""
+    assert shown(sent, ttl_ms=100 * DAY_MS).endswith(sent[scan(sent).bare_offset :])
+
+
+def test_a_creation_time_that_is_none_counts_from_the_enqueued_time() -> None:
+    """Req: C29, R-05. It stays as it was sent."""
+    sent = message_bytes(properties=[None] * 9 + ["once"])
+    found = typed(shown(sent, ttl_ms=100 * DAY_MS), "properties")
+    assert found[8:] == [Timestamp(ENQUEUED_MS + 100 * DAY_MS), "once"]
+
+
+def test_an_expiry_time_is_found_in_the_longer_forms() -> None:
+    long = message_bytes(
+        header=[True, None, UInt(9)], properties=["i" * 128, b"u" * 300, *[None] * 6, Timestamp(7)]
+    )
+    (found,) = typed(shown(long, ttl_ms=8), "properties")[8:]
+    assert found == Timestamp(ENQUEUED_MS + 8)
 
 
 def test_a_ttl_beyond_the_header_s_reach_is_shown_as_its_maximum() -> None:
@@ -350,7 +521,7 @@ def test_fields_that_cannot_be_read_stay_as_they_are() -> None:
 def test_properties_that_cannot_be_read_give_way_to_the_broker_s() -> None:
     """Req: R-05. A map with one element only; the message can still be dead-lettered."""
     payload = b"\x00\x53\x74\xc1\x02\x01\x40" + message_bytes()
-    assert inspect(payload, False)
+    assert take_in(payload, False)
     assert typed(shown(payload, overlay={"DeadLetterReason": "why"}), "application_properties") == {
         "DeadLetterReason": "why"
     }
@@ -417,7 +588,7 @@ def test_whatever_was_accepted_can_be_shown_and_read(
 ) -> None:
     """Round trip: all sections of the sender come back, whatever their sizes."""
     payload = message_bytes(body, header=header, delivery_annotations=delivery, annotations=message)
-    inspect(payload, False)
+    take_in(payload, False)
     encoded = shown(payload, delivery_count=count, ttl_ms=ttl, number=number, tag_only=not locked)
     found = typed(encoded, "message_annotations")
     assert found.pop("x-opt-sequence-number") == number

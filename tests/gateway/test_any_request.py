@@ -28,7 +28,7 @@ from peeklock.amqp.types import (
 from peeklock.broker.commands import OpenReceiver
 from peeklock.broker.effects import ReceiverOpened
 from peeklock.gateway.management import OPERATIONS
-from tests.gateway.playbook import QUEUE_ID, SIZE_MAX, TOKEN, Desk, Response, message_bytes
+from tests.gateway.playbook import QUEUE_ID, TOKEN, Desk, Response, message_bytes
 from tests.gateway.test_sessions import FILTER, TIMEOUT
 
 few = settings(deadline=None, max_examples=300)
@@ -148,7 +148,7 @@ def test_a_session_filter_is_a_wish_or_a_refusal(value: Any, timeout: Any, sessi
     command = desk.take(OpenReceiver)
     assert command.session is not None
     assert 0 <= command.session.wait_until_ms - desk.clock.now_ms <= 86_400_000
-    opened = ReceiverOpened(command.link, QUEUE_ID, SIZE_MAX, session_id=session_id, locked_until_ms=1)
+    opened = ReceiverOpened(command.link, QUEUE_ID, session_id=session_id, locked_until_ms=1)
     desk.effect(opened)
     answered = desk.take_event(LinkAttached).source.filter[FILTER]  # type: ignore[union-attr, index]
     assert (answered.value if isinstance(answered, Described) else answered) == session_id

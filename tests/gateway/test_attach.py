@@ -8,7 +8,7 @@ import pytest
 
 from peeklock.amqp.events import LinkAttached, LinkDetached
 from peeklock.amqp.performatives import Source
-from peeklock.amqp.types import Role
+from peeklock.amqp.types import Array, Described, Role, Symbol, ULong
 from peeklock.auth import Authority, Right, SasRule
 from peeklock.broker.commands import (
     Address,
@@ -21,6 +21,8 @@ from peeklock.broker.commands import (
 )
 from peeklock.broker.effects import EntityFound, Failed, LinkRefused, ReceiverOpened, SenderOpened
 from peeklock.broker.errors import EntityDisabled, EntityNotFound
+from peeklock.gateway.attach import SESSION_FILTER
+from peeklock.gateway.intake import MESSAGE_OVERHEAD_BYTES
 from tests.gateway.playbook import CONNECTION_ID, KEY, KEY_NAME, QUEUE_ID, SIZE_MAX, Desk, view_of_queue
 
 
@@ -74,7 +76,7 @@ def test_a_receiver_of_any_queue_of_an_entity_is_opened(
     desk.attach(Role.RECEIVER, address, **modes)
     command = desk.take(OpenReceiver)
     assert (command.address, command.mode) == (Address("orders", sub_queue), mode)
-    desk.effect(ReceiverOpened(command.link, QUEUE_ID, SIZE_MAX))
+    desk.effect(ReceiverOpened(command.link, QUEUE_ID))
     attached = desk.take_event(LinkAttached)
     assert isinstance(attached.source, Source)
     assert attached.source.address == address
@@ -105,6 +107,78 @@ def test_what_cannot_be_is_refused_without_asking_the_broker(
     assert desk.commands == []
 
 
+SHARED = Symbol("com.microsoft:non-exclusive-session-filter")
+SELECTOR, NO_LOCAL = 0x0000468C00000004, 0x0000468C00000003
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"filter": {Symbol("jms-selector"): Described(ULong(SELECTOR), "a = 1")}},
+        {"filter": {Symbol("selector"): Described(Symbol("apache.org:selector-filter:string"), "a = 1")}},
+        {"filter": {Symbol("no-local"): Described(ULong(NO_LOCAL), [])}},
+        {"filter": {Symbol("x"): Described(Symbol("apache.org:no-local-filter:list"), [])}},
+        {"filter": {SESSION_FILTER: Described(ULong(SELECTOR), "a = 1")}},
+        {"filter": {Symbol("other"): 7, "jms-selector": Described(ULong(SELECTOR), None)}},
+        {"filter": {SHARED: Described(ULong(0x000000137000000E), [])}},
+        {"filter": {SHARED: None}},
+        {"filter": {Symbol("x"): Described(ULong(0x000000137000000E), ["s", 1])}},
+        {"filter": {Symbol("x"): Described(SHARED, []), SESSION_FILTER: "s"}},
+        {"distribution_mode": "copy"},
+        {"distribution_mode": "copy", "filter": {SESSION_FILTER: "s"}},
+        {"capabilities": Symbol("shared")},
+        {"capabilities": Array.of(Symbol, ["topic", "shared", "global"])},
+    ],
+)
+@pytest.mark.parametrize("address", ["orders", "orders/$DeadLetterQueue", "orders/$management", "$cbs"])
+def test_a_receiver_that_would_get_other_messages_than_it_asks_for_is_refused(
+    desk: Desk, address: str, wish: dict[str, Any]
+) -> None:
+    """Req: T-11, C45. Qpid JMS accepts each message that its browser shows: served, it would remove them all.
+
+    Source: wire contract C42: JMS filters are known by their descriptor, whatever their key; the one of
+    .NET for sessions that receivers share by either.
+    """
+    desk.attach(Role.RECEIVER, address, **wish)
+    assert str(desk.refusal().condition) == "amqp:not-implemented"
+    assert desk.commands == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({}, {}),
+        ({Symbol("other"): 7}, {}),
+        ({Symbol("other"): Described(Symbol("a:b:c"), [1]), Symbol("more"): None}, {}),
+        ({Symbol("other"): Described(Described(Symbol("odd"), 1), "x")}, {}),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("address", ["orders", "$cbs"])
+def test_a_filter_that_is_not_in_force_does_not_come_back(
+    desk: Desk, address: str, asked: Any, told: Any
+) -> None:
+    """Req: T-11. So a client sees that nothing is filtered. Source: wire contract C42; AMQP 3.5.3."""
+    options = {"filter": asked, "distribution_mode": "move", "capabilities": Symbol("queue")}
+    if address == "orders":
+        desk.receiver(address, **options)
+    else:
+        desk.attach(Role.RECEIVER, address, **options)
+    source = desk.take_event(LinkAttached).source
+    assert isinstance(source, Source)
+    assert (source.address, source.filter, source.distribution_mode) == (address, told, "move")
+    assert source.capabilities == "queue"
+
+
+def test_a_sender_may_say_what_it_likes_of_its_own_source(desk: Desk) -> None:
+    """Nothing is taken from there. Source: wire contract 0.1."""
+    asked = {Symbol("jms-selector"): Described(ULong(SELECTOR), "a = 1")}
+    desk.sender(filter=asked, distribution_mode="copy")
+    source = desk.take_event(LinkAttached).source
+    assert isinstance(source, Source)
+    assert (source.filter, source.distribution_mode) == (asked, "copy")
+
+
 @pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
 def test_a_refusal_of_the_broker_is_a_null_terminus_and_a_detach(desk: Desk, role: Role) -> None:
     """Req: T-03, A-04. Source: wire contract 2.2: the handle is free at once."""
@@ -129,9 +203,7 @@ def test_a_client_that_detaches_before_the_answer_gets_no_link(desk: Desk) -> No
     desk.pump()
     assert desk.take(CloseLink).link == command.link
     before = len(desk.sent)
-    desk.effect(
-        ReceiverOpened(command.link, QUEUE_ID, SIZE_MAX), LinkRefused(command.link, EntityNotFound("x"))
-    )
+    desk.effect(ReceiverOpened(command.link, QUEUE_ID), LinkRefused(command.link, EntityNotFound("x")))
     assert len(desk.sent) == before
 
 
@@ -241,7 +313,7 @@ def test_requests_before_the_management_node_is_accepted_are_not_lost(desk: Desk
     payload = b"no message"
     frame = (8 + len(body) + len(payload)).to_bytes(4, "big") + b"\x02\x00" + desk.channel.to_bytes(2, "big")
     desk.commands += desk.gateway.receive(frame + body + payload, desk.clock.now_ms)
-    assert desk.gateway.uncommitted_bytes == len(payload)
+    assert desk.gateway.uncommitted_bytes == len(payload) + MESSAGE_OVERHEAD_BYTES
     desk.effect(EntityFound(command.reply_to, view_of_queue()))
     assert b"\x00\x53\x25\xc0" in desk.sent or b"\x00\x53\x25\xd0" in desk.sent  # no message, but answered
     assert desk.gateway.uncommitted_bytes == 0

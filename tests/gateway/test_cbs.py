@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from peeklock.amqp.events import DeliveryReceived, DispositionReceived, LinkAttached, LinkDetached
+from peeklock.amqp.events import (
+    ConnectionClosed,
+    DeliveryReceived,
+    DispositionReceived,
+    LinkAttached,
+    LinkDetached,
+)
+from peeklock.amqp.frames import EMPTY_FRAME
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Role, ULong
 from peeklock.auth import Authority, Right, SasRule, generate
@@ -15,6 +23,7 @@ from peeklock.broker.commands import Address, CloseLink, Command, LookUp, OpenRe
 from peeklock.broker.effects import EntityFound, Failed, ReceiverOpened, SenderOpened
 from peeklock.broker.errors import EntityNotFound
 from peeklock.gateway import claims
+from peeklock.gateway.bounds import STRANGER_CBS_PAIRS_MAX
 from tests.gateway.playbook import KEY, KEY_NAME, QUEUE_ID, SIZE_MAX, Desk, Response, view_of_queue
 
 AUDIENCE = "sb://localhost/orders"
@@ -239,7 +248,7 @@ def opened_links(desk: Desk) -> tuple[int, int]:
     sender = desk.attach(Role.SENDER, "orders")
     receiver = desk.attach(Role.RECEIVER, "orders")
     desk.effect(SenderOpened(desk.take(OpenSender).link, QUEUE_ID, SIZE_MAX, False))
-    desk.effect(ReceiverOpened(desk.take(OpenReceiver).link, QUEUE_ID, SIZE_MAX))
+    desk.effect(ReceiverOpened(desk.take(OpenReceiver).link, QUEUE_ID))
     return sender, receiver
 
 
@@ -274,7 +283,9 @@ def test_when_a_token_runs_out_only_its_links_are_detached(desk: Desk) -> None:
     assert len(detached) == 4
     assert other not in {event.handle for event in detached}
     assert {str(event.error.condition) for event in detached if event.error} == {"amqp:unauthorized-access"}
-    assert all(event.error and event.error.description.startswith("ExpiredToken:") for event in detached)
+    until = datetime.fromtimestamp(desk.clock.now_ms // 1000, UTC)
+    text = f"ExpiredToken: The token is expired. Expiration time: {until:%Y-%m-%dT%H:%M:%SZ}. "
+    assert all(event.error and event.error.description.startswith(text) for event in detached)
     assert [type(command) for command in commands] == [
         CloseLink,
         CloseLink,
@@ -283,6 +294,51 @@ def test_when_a_token_runs_out_only_its_links_are_detached(desk: Desk) -> None:
     assert put(desk, cbs).status == 202  # the client comes back over the same links
     desk.attach(Role.SENDER, "orders")
     assert desk.take(OpenSender)
+
+
+@pytest.mark.parametrize("step_ms", [-7_200_000, 7_200_000])
+def test_a_token_is_judged_by_the_clock_that_its_maker_has(desk: Desk, step_ms: int) -> None:
+    """Whoever makes tokens has set the same clock. A good one is not refused. Req: R-04."""
+    cbs, _ = desk.pair("$cbs")
+    desk.ahead_ms = step_ms
+    assert put(desk, cbs, token=token_for(desk, lives_ms=step_ms + 60_000)).status == 202
+    opened_links(desk)
+    assert desk.gateway.next_deadline_ms() == desk.clock.now_ms + 60_000
+    assert tick(desk, 59_999) == []
+    assert [type(command) for command in tick(desk, 1)] == [CloseLink, CloseLink]
+
+
+@pytest.mark.parametrize("step_ms", [-7_200_000, 7_200_000])
+def test_a_token_that_has_run_out_by_the_clock_of_now_is_not_taken(desk: Desk, step_ms: int) -> None:
+    """Req: R-04."""
+    cbs, _ = desk.pair("$cbs")
+    desk.ahead_ms = step_ms
+    assert put(desk, cbs, token=token_for(desk, lives_ms=step_ms - 600_000)).status == 401
+    assert put(desk, cbs, token=token_for(desk, lives_ms=step_ms + 600_000)).status == 202
+
+
+def test_a_step_forwards_ends_a_token_at_the_next_tick(desk: Desk) -> None:
+    """Req: R-04."""
+    cbs, _ = desk.pair("$cbs")
+    assert put(desk, cbs, token=token_for(desk, lives_ms=60_000)).status == 202
+    opened_links(desk)
+    desk.ahead_ms = 59_999
+    assert tick(desk, 0) == []
+    desk.ahead_ms = 7_200_000
+    assert [type(command) for command in tick(desk, 0)] == [CloseLink, CloseLink]
+    desk.attach(Role.SENDER, "orders")
+    assert not any(isinstance(command, OpenSender) for command in desk.commands)
+
+
+def test_a_step_backwards_lets_a_token_live_as_long_as_it_says(desk: Desk) -> None:
+    """Req: R-04."""
+    cbs, _ = desk.pair("$cbs")
+    assert put(desk, cbs, token=token_for(desk, lives_ms=60_000)).status == 202
+    opened_links(desk)
+    desk.ahead_ms = -100_000
+    assert tick(desk, 60_000) == []
+    assert desk.gateway.next_deadline_ms() == desk.clock.now_ms + 100_000
+    assert [type(command) for command in tick(desk, 100_000)] == [CloseLink, CloseLink]
 
 
 def test_a_renewed_token_disturbs_no_link(desk: Desk) -> None:
@@ -322,9 +378,86 @@ def test_the_number_of_audiences_is_bounded(desk: Desk, monkeypatch: pytest.Monk
 
 
 def test_a_pair_is_accepted_at_once(desk: Desk) -> None:
-    """Source: wire contract 1.7: credit at once, any number of pairs."""
+    """Source: wire contract 1.7, C21: credit at once, any number of pairs on one session."""
+    senders = []
     for _ in range(3):
         sender, _ = desk.pair("$cbs")
         assert desk.client.credit(desk.channel, sender) == 100
+        senders.append(sender)
     assert sum(isinstance(event, LinkAttached) for event in desk.events) == 6
     assert desk.commands == []
+    assert [put(desk, sender).status for sender in senders] == [202, 202, 202]
+
+
+# Tokens for what is absent
+
+
+def put_for_absent(desk: Desk, sender: int, token: str | None = None) -> Response:
+    desk.put_token(sender, AUDIENCE, token)
+    for command in [command for command in desk.commands if isinstance(command, LookUp)]:
+        desk.commands.remove(command)
+        desk.effect(Failed(command.reply_to, EntityNotFound("orders")))
+    return desk.response()
+
+
+def pass_to(desk: Desk, at_ms: int) -> list[ConnectionClosed]:
+    """Let time pass in steps of 10 s, and return how the connection ended, if it has."""
+    while desk.clock.now_ms < at_ms:
+        desk.clock.now_ms = min(desk.clock.now_ms + 10_000, at_ms)
+        desk.commands += desk.gateway.tick(desk.clock.now_ms)
+        desk.client.receive(b"", desk.clock.now_ms)
+        desk.gateway.receive(EMPTY_FRAME, desk.clock.now_ms)
+        desk.pump()
+    return [event for event in desk.events if isinstance(event, ConnectionClosed)]
+
+
+def test_a_valid_token_for_an_absent_entity_makes_the_peer_known(desk: Desk) -> None:
+    """Req: C47. It is held to no limits of strangers, and it may not do anything yet."""
+    sender, _ = desk.pair("$cbs")
+    assert put_for_absent(desk, sender).status == 404
+    assert desk.gateway.known
+    for _ in range(STRANGER_CBS_PAIRS_MAX + 2):
+        desk.pair("$cbs")
+    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+    desk.attach(Role.SENDER, "other")
+    assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+
+
+def test_who_may_and_finds_nothing_is_closed_after_five_minutes(desk: Desk) -> None:
+    """Req: C47. Not after 60 s, with a text that says that there was no valid token; asking again changes
+    nothing."""
+    sender, _ = desk.pair("$cbs")
+    desk.clock.now_ms += 20_000
+    put_for_absent(desk, sender)
+    since_ms = desk.clock.now_ms
+    assert pass_to(desk, since_ms + 200_000) == []
+    put_for_absent(desk, sender)
+    assert pass_to(desk, since_ms + 299_999) == []
+    [closed] = pass_to(desk, since_ms + 300_000)
+    assert closed.error is not None
+    assert closed.error.condition == "amqp:connection:forced"
+    assert "inactive for 300000 ms" in str(closed.error.description)
+
+
+def test_who_finds_something_in_time_stays(desk: Desk) -> None:
+    """Req: C47."""
+    sender, _ = desk.pair("$cbs")
+    put_for_absent(desk, sender)
+    assert pass_to(desk, desk.clock.now_ms + 250_000) == []
+    assert put(desk, sender).status == 202
+    put_for_absent(desk, sender)
+    assert pass_to(desk, desk.clock.now_ms + 400_000) == []
+
+
+def test_a_bad_token_for_an_absent_entity_leaves_a_stranger(desk: Desk) -> None:
+    """Req: C47. So does one whose key goes while the entity is looked up."""
+    sender, _ = desk.pair("$cbs")
+    assert put_for_absent(desk, sender, token_for(desk, key="other")).status == 401
+    assert not desk.gateway.known
+    desk.put_token(sender, AUDIENCE)
+    desk.authority.set_rules("", [SasRule("other", "key")])
+    desk.effect(Failed(desk.take(LookUp).reply_to, EntityNotFound("orders")))
+    assert not desk.gateway.known
+    [closed] = pass_to(desk, desk.clock.now_ms + 60_000)
+    assert closed.error is not None
+    assert "no valid token or key within 60 s" in str(closed.error.description)

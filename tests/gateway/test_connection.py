@@ -8,14 +8,13 @@ from peeklock.amqp.connection import Connection
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkDetached, SessionBegun
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
-from peeklock.auth import Authority, Right, SasRule, generate
+from peeklock.auth import Authority, OpenAuthority, Right, SasRule, generate
 from peeklock.broker.commands import CloseLink, Complete, DropConnection, LookUp, OpenSender, Peek, Send
-from peeklock.broker.effects import Accepted, Drained, Failed, MessagesFound
-from peeklock.broker.errors import EntityNotFound
+from peeklock.broker.effects import Accepted, Drained, EntityFound, MessagesFound
 from peeklock.gateway.connection import SASL_MECHANISMS, Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import NamespaceEntry
-from tests.gateway.playbook import CONNECTION_ID, KEY, KEY_NAME, Desk, message_bytes
+from tests.gateway.playbook import CONNECTION_ID, KEY, KEY_NAME, Desk, message_bytes, view_of_queue
 
 NOW_MS = 1_700_000_000_000
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -97,6 +96,29 @@ def test_anyone_may_connect_and_authorise_by_cbs(mechanism: str, response: bytes
     assert (opened.max_frame_size, opened.channel_max, opened.idle_timeout_ms) == (65536, 4999, 240_000)
     assert b"\x00\x53\x44\xc0\x03\x01\x50\x00" in desk.sent  # sasl-outcome, code 0 as ubyte
     assert not desk.gateway.closing
+
+
+def test_a_client_without_sasl_authorises_by_cbs() -> None:
+    """Req: T-11. Source: wire contract C1: JavaScript with a SharedAccessSignature sends no SASL header."""
+    desk = Desk(mechanism=None)
+    assert desk.sent.startswith(AMQP_HEADER)
+    desk.take_event(ConnectionOpened)
+    desk.attach(Role.SENDER, "orders")
+    assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+    sender, _ = desk.pair("$cbs")
+    token = generate("sb://localhost/orders", KEY_NAME, KEY, desk.clock.now_ms + 60_000)
+    desk.put_token(sender, "sb://localhost/orders", token)
+    desk.effect(EntityFound(desk.take(LookUp).reply_to, view_of_queue()))
+    assert desk.response().status == 202
+    desk.attach(Role.SENDER, "orders")
+    assert desk.take(OpenSender)
+
+
+def test_a_client_without_sasl_needs_no_claim_where_anybody_may() -> None:
+    """Req: T-11. Source: wire contract C1."""
+    desk = Desk(mechanism=None, authority=OpenAuthority())
+    desk.attach(Role.SENDER, "orders")
+    assert desk.take(OpenSender)
 
 
 def test_plain_authorises_the_connection_without_cbs() -> None:
@@ -219,9 +241,10 @@ def test_a_peer_that_does_not_get_as_far_as_open_is_given_up_although_it_says_so
     assert all(not command.broken for command in gateway.eof(NOW_MS) if isinstance(command, DropConnection))
 
 
-def test_a_connection_without_a_claim_is_closed_with_what_to_do() -> None:
-    """Req: R-05. It sends all the time. Source: wire contract 1.6 (20 s there; 60 s are our choice)."""
-    desk = Desk(mechanism="ANONYMOUS")
+@pytest.mark.parametrize("mechanism", [None, "ANONYMOUS"])
+def test_a_connection_without_a_claim_is_closed_with_what_to_do(mechanism: str | None) -> None:
+    """Req: R-05. It sends all the time. Source: wire contract 1.6 (20 s there; 60 s are our choice), C1."""
+    desk = Desk(mechanism=mechanism)
     sender, _ = desk.pair("$cbs")
     began = desk.clock.now_ms
     while desk.clock.now_ms < began + 50_000:
@@ -256,16 +279,6 @@ def test_a_claim_in_time_keeps_the_connection_also_when_it_has_run_out(mechanism
         desk.put_token(sender, "sb://localhost/", token)
     assert pass_time(desk.gateway, desk.clock.now_ms + 120_000) == []
     assert not desk.gateway.closing
-
-
-def test_a_token_for_an_entity_that_is_missing_is_no_claim() -> None:
-    """Req: R-05."""
-    desk = Desk(mechanism="ANONYMOUS")
-    sender, _ = desk.pair("$cbs")
-    desk.put_token(sender, "sb://localhost/nowhere")
-    desk.effect(Failed(desk.take(LookUp).reply_to, EntityNotFound("nowhere")))
-    pass_time(desk.gateway, desk.clock.now_ms + 60_000)
-    assert desk.gateway.closing
 
 
 # The end of a connection

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.events import DeliveryReceived, DispositionReceived, LinkDetached, LinkDrained
-from peeklock.amqp.messaging import BATCH_FORMAT, scan
+from peeklock.amqp.messaging import BATCH_FORMAT, Properties, scan
 from peeklock.amqp.performatives import ACCEPTED, RELEASED, Modified, Rejected
 from peeklock.amqp.types import Array, Int, Long, Role, Symbol, Timestamp, UInt
 from peeklock.auth import generate
-from peeklock.broker.commands import DeleteEntity
+from peeklock.broker.commands import DeleteEntity, UpdateEntity
+from peeklock.broker.descriptions import RuleDescription
+from peeklock.broker.effects import ScheduledShifted
+from peeklock.broker.graces import LOCK_GRACE_MS
 from peeklock.broker.quotas import PREMIUM
+from peeklock.broker.search_commands import ShiftScheduled
 from peeklock.gateway.context import GatewayLimits
+from peeklock.rules.filters import TrueFilter
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.playbook import KEY, KEY_NAME, LiveDesk, message_bytes, section
 
@@ -95,6 +101,43 @@ def test_a_batch_is_stored_as_its_members(desk: LiveDesk) -> None:
     assert bodies(got) == [b"a", b"b"]
     assert [scan(event.payload).decode_header().ttl for event in got] == [None, 60_000]
     assert scan(got[1].payload).decode_header().durable is True
+
+
+def test_an_entity_s_time_to_live_beyond_the_header_s_reach_as_it_is_now(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: C29, E-04, E-05, E-07. To who receives, by number too; not to who peeks, nor of a dead letter."""
+    day_ms = 86_400_000
+    broker.create_topic("news", default_ttl_ms=100 * day_ms)
+    about = broker.create_subscription("news", "all", rule=RuleDescription("r", TrueFilter()))
+    address = "news/Subscriptions/all"
+    desk.transfer(desk.sender("news"), message_bytes(b"x"))
+    enqueued_ms = broker.clock.now_ms
+
+    def told(payload: bytes) -> tuple[int | None, ...]:
+        sections = scan(payload)
+        found = sections.decode_properties() if sections.properties else Properties()
+        ttl_ms = sections.decode_header().ttl
+        return ttl_ms, found.absolute_expiry_time, found.creation_time
+
+    desk.listen(address, credit=1)
+    [got] = desk.deliveries()
+    assert told(got.payload) == (2**32 - 1, enqueued_ms + 100 * day_ms, enqueued_ms)
+    desk.settle(got.delivery_id, got.delivery_id, Modified(True, True))
+    pair = desk.pair(f"{address}/$management")
+    desk.request(pair[0], "com.microsoft:peek-message", {"from-sequence-number": Long(1), "message-count": 1})
+    assert told(desk.response().body["messages"][0]["message"]) == (None, None, None)
+    shorter = replace(about.description, default_ttl_ms=90 * day_ms)
+    broker.ask(lambda reply_to: UpdateEntity(shorter, reply_to))
+    body = {"sequence-numbers": Array.of(Long, [1]), "receiver-settle-mode": UInt(1)}
+    desk.request(pair[0], "com.microsoft:receive-by-sequence-number", body)
+    [item] = desk.response().body["messages"]
+    assert told(item["message"]) == (2**32 - 1, enqueued_ms + 90 * day_ms, enqueued_ms)
+    settled = {"disposition-status": "suspended", "lock-tokens": Array.of(uuid.UUID, [item["lock-token"]])}
+    desk.request(pair[0], "com.microsoft:update-disposition", settled)
+    dead_letters = desk.listen(f"{address}/$DeadLetterQueue", credit=1)
+    [dead] = [event for event in desk.deliveries() if event.handle == dead_letters]
+    assert told(dead.payload) == (None, None, None)
 
 
 def test_abandoned_at_its_place_with_changed_properties_until_dead_lettered(desk: LiveDesk) -> None:
@@ -185,6 +228,7 @@ def test_a_broken_connection_drops_its_locks_and_a_closed_one_keeps_them(broker:
             desk.client.close()
             desk.pump()
         desk.cut()
+        broker.advance(LOCK_GRACE_MS)
         other = LiveDesk(broker)
         other.listen(credit=1)
         again = other.deliveries()
@@ -198,6 +242,7 @@ def test_a_broken_connection_drops_its_locks_and_a_closed_one_keeps_them(broker:
                 other.request(sender, "com.microsoft:update-disposition", body)
                 assert other.response().status == status
         other.cut()
+        broker.advance(LOCK_GRACE_MS)
     assert broker.queue("orders").active_count == 0
 
 
@@ -323,7 +368,16 @@ def test_the_management_node_end_to_end(desk: LiveDesk, broker: InProcessBroker)
         (2, 0),
         (4, 2),
     ]
-    broker.advance(5_000)
+    assert found[1]["x-opt-scheduled-enqueue-time"] == due
+    due -= 2_000
+    shifted = broker.ask(lambda to: ShiftScheduled(to, None, None, -2_000))
+    assert isinstance(shifted, ScheduledShifted)
+    status, body = ask("peek-message", {"from-sequence-number": 3, "message-count": 10})
+    [item] = body["messages"]
+    annotations = scan(item["message"]).decode_message_annotations()
+    assert annotations["x-opt-scheduled-enqueue-time"] == due
+    assert isinstance(annotations["x-opt-scheduled-enqueue-time"], Timestamp)
+    broker.advance(3_000)
     status, body = ask("peek-message", {"from-sequence-number": 3, "message-count": 10})
     [item] = body["messages"]
     annotations = scan(item["message"]).decode_message_annotations()
@@ -335,6 +389,39 @@ def test_the_management_node_end_to_end(desk: LiveDesk, broker: InProcessBroker)
     )
     assert ask("peek-message", {"from-sequence-number": 0, "message-count": 10}) == (204, {})
     assert broker.queue("orders").active_count == 0
+
+
+def test_a_message_that_was_scheduled_says_so_on_links_alone(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: S-06. Source: wire contract C10."""
+    sender, _ = desk.pair("orders/$management")
+
+    def states(operation: str, body: dict[str, Any]) -> list[Any]:
+        desk.request(sender, f"com.microsoft:{operation}", body)
+        items = desk.response().body["messages"]
+        return [state_of(item["message"]) for item in items]
+
+    def state_of(payload: bytes) -> Any:
+        return scan(payload).decode_message_annotations()["x-opt-message-state"]
+
+    due = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(broker.clock.now_ms + 5_000)}
+    messages = [{"message": message_bytes(b"later", annotations=due)} for _ in range(3)]
+    desk.request(sender, "com.microsoft:schedule-message", {"messages": messages})
+    assert desk.response().status == 200
+    peek = {"from-sequence-number": 0, "message-count": 10}
+    assert states("peek-message", peek) == [2, 2, 2]
+    broker.advance(5_000)
+    assert states("peek-message", peek) == [0, 0, 0]
+    desk.listen(credit=3)
+    deferred, dead, given_back = desk.deliveries()
+    assert [state_of(each.payload) for each in (deferred, dead, given_back)] == [2, 2, 2]
+    desk.settle(deferred.delivery_id, deferred.delivery_id, Modified(True, True))
+    desk.settle(dead.delivery_id, dead.delivery_id, Rejected(AmqpError("com.microsoft:dead-letter")))
+    desk.settle(given_back.delivery_id, given_back.delivery_id, ACCEPTED)
+    body = {"sequence-numbers": Array.of(Long, [4]), "receiver-settle-mode": UInt(1)}
+    assert states("receive-by-sequence-number", body) == [1]
+    desk.listen("orders/$DeadLetterQueue", credit=1, snd_settle_mode=1, rcv_settle_mode=0)
+    [received] = desk.deliveries()
+    assert state_of(received.payload) == 2
 
 
 def test_cbs_end_to_end(broker: InProcessBroker) -> None:

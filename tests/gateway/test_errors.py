@@ -69,6 +69,7 @@ def test_the_table_holds_every_leaf_and_nothing_else() -> None:
         (gateway_errors.FilterInvalid, "amqp:invalid-field", 400),
         (gateway_errors.TooManyGrants, "amqp:resource-limit-exceeded", 403),
         (gateway_errors.ClaimOverdue, "amqp:connection:forced", 401),
+        (gateway_errors.Inactive, "amqp:connection:forced", 408),
     ],
 )
 def test_each_refusal_has_the_condition_that_clients_classify_rightly(

@@ -11,26 +11,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peeklock.amqp.encoding import encode
-from peeklock.amqp.messaging import scan
+from peeklock.amqp.messaging import iter_batch, scan
 from peeklock.amqp.types import Symbol, Timestamp, UInt, ULong
 from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
-from peeklock.broker.message import MessageView, Routing
+from peeklock.broker.errors import (
+    ArgumentInvalid,
+    ArgumentOutOfRange,
+    InvalidOperation,
+    MessageSizeExceeded,
+)
+from peeklock.broker.message import Message, MessageView, Routing
 from peeklock.broker.routing import read_routing
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.errors import MessageMalformed
 from peeklock.gateway.inspection import (
+    BATCH_MESSAGES_MAX,
+    INSTANT_MS_MAX,
     PROPERTIES_BYTES_MAX,
-    SCHEDULED_AT_MS_MAX,
-    inspect,
-    inspect_batch,
+    PROPERTY_BYTES_MAX,
+    BatchReader,
     take_in,
 )
 from tests.gateway.playbook import TOKEN, message_bytes, section
 
 SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 PARTITION_KEY = Symbol("x-opt-partition-key")
+VIA_PARTITION_KEY = Symbol("x-opt-via-partition-key")
 GROUP = [None] * 10
+
+
+def inspect(payload: bytes, reads_routing: bool) -> Message:
+    return take_in(payload, reads_routing)[0]
+
+
+def inspect_batch(payload: bytes, reads_routing: bool, count: int = 7) -> list[tuple[Message, bytes]]:
+    """Read a batch in slices."""
+    reader = BatchReader(iter_batch(payload), reads_routing)
+    while reader.read(count):
+        pass
+    return reader.messages
 
 
 def test_a_plain_message_is_its_size_and_nothing_else() -> None:
@@ -115,16 +134,19 @@ FILLED = [None, b"user", "to", "subject", "reply", uuid.UUID(int=3), Symbol("a/b
 @pytest.mark.parametrize("between", [GROUP[1:], FILLED[1:]])
 @pytest.mark.parametrize("first", ["id", None])
 @pytest.mark.parametrize("group", ["", "s", "é" * 128, None])
-@pytest.mark.parametrize("key", [None, "s"])
+@pytest.mark.parametrize("key", [None, "", "s"])
 def test_routing_is_message_id_session_id_and_partition_key(
     between: list[Any], first: str | None, group: str | None, key: str | None
 ) -> None:
-    """Req: G-01, S-02. Whatever stands between them; the empty text is a session id, null is none."""
+    """Req: G-01, S-02. Whatever stands between them; the empty text is a session id, null is none.
+
+    Beside the empty one any partition key is right. Source: wire contract C11.
+    """
     payload = message_bytes(
         properties=[first, *between, group, UInt(7), "reply-group"],
         annotations=None if key is None else {PARTITION_KEY: key},
     )
-    if key is not None and group is not None and group != key:
+    if key is not None and group and group != key:
         with pytest.raises(InvalidOperation):
             inspect(payload, True)
         return
@@ -194,16 +216,24 @@ def test_ids_up_to_the_limit_are_taken(value: Any) -> None:
         (message_bytes(properties=[*GROUP, "g" * 129]), ArgumentInvalid),
         (message_bytes(annotations={PARTITION_KEY: "p" * 129}), ArgumentInvalid),
         (message_bytes(annotations={PARTITION_KEY: 7}), ArgumentInvalid),
+        (message_bytes(annotations={PARTITION_KEY: b"p" * 129}), ArgumentInvalid),
+        (message_bytes(annotations={PARTITION_KEY: b"\xff"}), ArgumentInvalid),
+        (message_bytes(annotations={VIA_PARTITION_KEY: "v" * 129}), ArgumentInvalid),
+        (message_bytes(annotations={VIA_PARTITION_KEY: b"\xc3"}), ArgumentInvalid),
+        (message_bytes(annotations={VIA_PARTITION_KEY: 7}), ArgumentInvalid),
         (message_bytes(annotations={SCHEDULED: "soon"}), ArgumentInvalid),
         (message_bytes(annotations={SCHEDULED: True}), ArgumentInvalid),
-        (message_bytes(annotations={SCHEDULED: Timestamp(SCHEDULED_AT_MS_MAX + 1)}), ArgumentOutOfRange),
+        (message_bytes(annotations={SCHEDULED: Timestamp(INSTANT_MS_MAX + 1)}), ArgumentOutOfRange),
         (message_bytes(annotations={SCHEDULED: ULong(2**64 - 1)}), ArgumentOutOfRange),
         (message_bytes(annotations={PARTITION_KEY: "p"}, properties=[*GROUP, "g"]), InvalidOperation),
+        (message_bytes(annotations={PARTITION_KEY: b"p"}, properties=[*GROUP, "g"]), InvalidOperation),
         (message_bytes(application_properties={"k": "v" * PROPERTIES_BYTES_MAX}), InvalidOperation),
         (b"hello", MessageMalformed),
         (message_bytes()[:-1], MessageMalformed),
         (message_bytes() + b"\x00", MessageMalformed),
         (message_bytes() + section(0x73, ["late"]), MessageMalformed),
+        (message_bytes() + b"\x00\x53\x78\xc1\x04\x02\xa3\x05k", MessageMalformed),
+        (message_bytes() + b"\x00\x53\x78\xc1\x06\x02\xc0\x02\x01\x40\x40", MessageMalformed),  # a list
         (section(0x75, b"a") + section(0x77, 1), MessageMalformed),
         (section(0x79, b"a"), MessageMalformed),
         (message_bytes(header=[None, None, "soon"]), MessageMalformed),
@@ -255,6 +285,53 @@ def test_a_footer_before_the_body_is_put_in_its_place() -> None:
         take_in(footer + head + section(0x77, 1) + footer, False)
 
 
+KEYED = {0x71: "delivery annotations", 0x72: "message annotations", 0x78: "footer"}
+
+
+@pytest.mark.parametrize("code", KEYED, ids=KEYED.values())
+def test_keys_that_are_strings_become_symbols_and_nothing_else_moves(code: int) -> None:
+    """Req: T-11. Source: wire contract C5: the official Java client sends strings and reads only symbols."""
+    values = {"x-opt-a": "x-opt-b", "l" * 300: {"inner": "text"}, "": None, Symbol("s"): "t", ULong(5): 6}
+    symbols = {Symbol(key) if type(key) is str else key: value for key, value in values.items()}
+    own = {"keys": "of application properties", "stay": "strings"}
+
+    def message(pairs: dict[Any, Any]) -> bytes:
+        rest = message_bytes(properties=["id"], application_properties=own)
+        return rest + section(code, pairs) if code == 0x78 else section(code, pairs) + rest
+
+    record, kept = take_in(message(values), False)
+    assert kept == message(symbols)
+    assert record.size_bytes == len(kept)
+    assert inspect_batch(section(0x75, message(values)), True)[0][1] == kept
+    assert take_in(kept, False)[1] is kept
+
+
+def test_a_key_that_no_symbol_can_be_stays_a_string() -> None:
+    """Our choice: a symbol is ASCII."""
+    payload = message_bytes() + section(0x78, {"é": 1, "e": 2})
+    assert take_in(payload, False)[1] == message_bytes() + section(0x78, {"é": 1, Symbol("e"): 2})
+
+
+def test_a_footer_may_be_as_large_as_the_properties() -> None:
+    """Req: R-05. At the limit, and one past it."""
+    rest = PROPERTIES_BYTES_MAX - len(section(0x78, {Symbol("k"): "v" * 1000}))
+    fits = {Symbol("k"): "v" * (1000 + rest)}
+    assert len(section(0x78, fits)) == PROPERTIES_BYTES_MAX
+    assert inspect(message_bytes() + section(0x78, fits), False)
+    with pytest.raises(InvalidOperation, match="The footer takes 65537 bytes; the limit is 65536"):
+        inspect(message_bytes() + section(0x78, {Symbol("k"): "v" * (1001 + rest)}), False)
+
+
+@pytest.mark.parametrize("key", [b"key", "Zürich".encode(), b"p" * 128, b""])
+def test_a_partition_key_may_be_binary_that_holds_utf_8(key: bytes) -> None:
+    """Req: T-11, S-02. As the official Python client sends a received message again. Source: contract C6."""
+    payload = message_bytes(annotations={PARTITION_KEY: key, VIA_PARTITION_KEY: key}, properties=["id"])
+    message, kept = take_in(payload, True)
+    assert kept is payload  # it comes back as it was sent
+    assert message.routing == read_routing(payload) == Routing(encode("id"), None, key.decode(), key.decode())
+    assert inspect(message_bytes(annotations={PARTITION_KEY: b"g"}, properties=[*GROUP, "g"]), False)
+
+
 def test_partition_key_and_session_id_may_be_equal() -> None:
     """Source: wire contract 3.3."""
     assert inspect(message_bytes(annotations={PARTITION_KEY: "g"}, properties=[*GROUP, "g"]), False)
@@ -262,13 +339,49 @@ def test_partition_key_and_session_id_may_be_equal() -> None:
 
 def test_properties_may_be_as_large_as_the_limit() -> None:
     """Req: R-05. At the limit, and one past it."""
-    small = len(section(0x74, {"k": "v" * 1000}))
-    fits = message_bytes(application_properties={"k": "v" * (PROPERTIES_BYTES_MAX - small + 1000 - 3)})
-    sizes = [PROPERTIES_BYTES_MAX - len(fits) + len(message_bytes()), 1]
-    value = "v" * (PROPERTIES_BYTES_MAX - small + 1000 - 3 + sizes[0])
-    assert inspect(message_bytes(application_properties={"k": value}), False)
-    with pytest.raises(InvalidOperation):
-        inspect(message_bytes(application_properties={"k": value + "v"}), False)
+    two = {"k": "v" * 30_000, "l": "v" * 30_000}
+    rest = PROPERTIES_BYTES_MAX - len(section(0x74, {**two, "m": "v" * 1000}))
+    fits = {**two, "m": "v" * (1000 + rest)}
+    assert len(section(0x74, fits)) == PROPERTIES_BYTES_MAX
+    assert inspect(message_bytes(application_properties=fits), False)
+    with pytest.raises(InvalidOperation, match="header and properties take 65537 bytes"):
+        inspect(message_bytes(application_properties={**two, "m": fits["m"] + "v"}), False)
+
+
+@pytest.mark.parametrize(
+    ("fits", "one_more"),
+    [
+        ("v" * PROPERTY_BYTES_MAX, "v" * (PROPERTY_BYTES_MAX + 1)),
+        (b"v" * PROPERTY_BYTES_MAX, b"v" * (PROPERTY_BYTES_MAX + 1)),
+        ("é" * (PROPERTY_BYTES_MAX // 2), "é" * (PROPERTY_BYTES_MAX // 2) + "v"),
+        (Symbol("v" * PROPERTY_BYTES_MAX), Symbol("v" * (PROPERTY_BYTES_MAX + 1))),
+    ],
+)
+def test_one_property_may_be_as_large_as_its_limit(fits: object, one_more: object) -> None:
+    """Req: R-05. Also within a batch."""
+    assert PROPERTY_BYTES_MAX == 32 * 1024
+    others = {f"k{n}": "v" for n in range(10)}
+    good = message_bytes(application_properties={**others, "large": fits, "after": 1})
+    bad = message_bytes(application_properties={**others, "large": one_more, "after": 1})
+    assert inspect(good, False).size_bytes == len(good)
+    for routed in (False, True):
+        with pytest.raises(InvalidOperation, match="property 'large' has 32769 bytes; the limit is 32768"):
+            take_in(bad, routed)
+        with pytest.raises(InvalidOperation, match="'large'"):
+            inspect_batch(section(0x75, message_bytes()) + section(0x75, bad), routed)
+
+
+def test_many_small_properties_may_have_more_than_one_may() -> None:
+    """Req: R-05."""
+    small = {f"property-{n}": "v" * 100 for n in range(500)}
+    assert inspect(message_bytes(application_properties=small), False)
+
+
+def test_large_properties_that_are_no_map_are_malformed() -> None:
+    """Req: R-05."""
+    payload = section(0x74, ["v" * PROPERTY_BYTES_MAX]) + section(0x77, 1)
+    with pytest.raises(MessageMalformed):
+        inspect(payload, False)
 
 
 def test_a_batch_is_its_members_in_order() -> None:
@@ -279,6 +392,34 @@ def test_a_batch_is_its_members_in_order() -> None:
     assert [payload for _, payload in found] == members
     assert [message.routing for message, _ in found] == [Routing(), Routing(encode("id"))]
     assert [message.ttl_ms for message, _ in found] == [None, 3]
+
+
+def test_a_batch_is_read_in_slices() -> None:
+    """Req: R-05"""
+    for count in (25, 20):
+        reader = BatchReader(iter_batch(section(0x75, message_bytes()) * count), False)
+        found = [(reader.read(10), len(reader.messages)) for _ in range(3)]
+        assert found == [(True, 10), (True, 20), (False, count)]
+
+
+def test_a_slice_of_large_messages_has_fewer() -> None:
+    """Req: R-05"""
+    members = [message_bytes(b"x" * size) for size in (40_000, 40_000, 1, 70_000, 1)]
+    reader = BatchReader(iter_batch(b"".join(section(0x75, member) for member in members)), False)
+    found = [(reader.read(10), len(reader.messages)) for _ in range(3)]
+    assert found == [(True, 2), (True, 4), (False, 5)]
+
+
+def test_a_batch_has_as_many_messages_as_the_service_takes() -> None:
+    """Req: T-07. Source: Azure/azure-service-bus issue 397."""
+    part = section(0x75, message_bytes())
+    assert len(inspect_batch(part * BATCH_MESSAGES_MAX, False, 1000)) == BATCH_MESSAGES_MAX == 4500
+    reader = BatchReader(iter_batch(part * 100_000), False)
+    for _ in range(4):
+        assert reader.read(1000)
+    with pytest.raises(MessageSizeExceeded, match="more than 4500 messages in one batch: send"):
+        reader.read(1000)
+    assert len(reader.messages) == 4000  # and no further
 
 
 @pytest.mark.parametrize("payload", [b"", b"x", section(0x77, "value"), section(0x75, b"no message")])

@@ -164,6 +164,35 @@ def test_peeked_messages_are_whole_messages_without_a_lock(desk: Desk, sender: i
         assert item["message"].endswith(section(0x75, str(number).encode()))
 
 
+@pytest.mark.parametrize(("omit", "omitted"), [(True, True), (False, False), (None, False)])
+def test_peek_leaves_the_bodies_out_where_it_is_asked_to(
+    desk: Desk, sender: int, omit: bool | None, omitted: bool
+) -> None:
+    """Req: S-11. All other sections are there. Source: wire contract 5.2, C8."""
+    asked = {"from-sequence-number": Long(0), "message-count": Int(9), "omit-message-body": omit}
+    ask(desk, sender, "peek-message", asked)
+    footer = section(0x78, {Symbol("k"): 1})
+    head = message_bytes(b"", properties=["id"], application_properties={"n": 1})[: -len(section(0x75, b""))]
+    bodies = [section(0x75, b"a") + section(0x75, b"b"), section(0x77, {"a": 1}), section(0x76, [1]), b""]
+    views = []
+    for number, body in enumerate(bodies, 1):
+        desk.payloads[number] = head + body + footer
+        views.append(view(desk.payloads[number], number))
+    desk.effect(MessagesFound(desk.take(Peek).reply_to, views))
+    for item, body in zip(desk.response().body["messages"], bodies, strict=True):
+        sections = scan(item["message"])
+        assert sections.message_annotations is not None
+        assert item["message"].endswith(head + (b"" if omitted else body) + footer)
+        assert (sections.body is None) == (omitted or not body)
+
+
+def test_whether_to_leave_bodies_out_is_a_boolean(desk: Desk, sender: int) -> None:
+    """Req: R-05"""
+    asked = {"from-sequence-number": Long(0), "message-count": Int(9), "omit-message-body": "yes"}
+    ask(desk, sender, "peek-message", asked)
+    refused(desk, 400, "com.microsoft:argument-error")
+
+
 @pytest.mark.parametrize("operation", ["peek-message", "receive-by-sequence-number"])
 def test_nothing_found_is_204_with_an_empty_body(desk: Desk, sender: int, operation: str) -> None:
     """Source: wire contract 5.2."""
@@ -291,6 +320,9 @@ def test_one_bad_message_refuses_the_whole_schedule(desk: Desk, sender: int) -> 
     bad = message_bytes(properties=["m" * 129])
     ask(desk, sender, "schedule-message", {"messages": [{"message": message_bytes()}, {"message": bad}]})
     refused(desk, 400, "com.microsoft:argument-error")
+    bad = message_bytes(application_properties={"k": "v" * 32_769})
+    ask(desk, sender, "schedule-message", {"messages": [{"message": message_bytes()}, {"message": bad}]})
+    refused(desk, 400, "amqp:not-allowed")
     ask(desk, sender, "schedule-message", {"messages": [{"message": b"nonsense"}]})
     refused(desk, 400, "amqp:decode-error")
     assert desk.commands == []
@@ -356,6 +388,29 @@ def test_reason_description_and_properties_come_along(desk: Desk, sender: int) -
     assert type(command.properties["tries"]) is UInt
     desk.effect(Failed(command.reply_to, MessageLockLost("gone")))
     refused(desk, 410, "com.microsoft:message-lock-lost")
+
+
+def test_a_reason_that_is_no_text_keeps_its_type(desk: Desk, sender: int) -> None:
+    """Req: C31. A symbol is text, a null nothing."""
+    body: dict[str, Any] = {
+        "disposition-status": "suspended",
+        "lock-tokens": [TOKEN],
+        "deadletter-reason": Timestamp(5),
+        "deadletter-description": Symbol("because"),
+        "properties-to-modify": {"DeadLetterReason": "another", "tries": UInt(3)},
+    }
+    ask(desk, sender, "update-disposition", body)
+    command = desk.take(UpdateDisposition)
+    assert (command.reason, command.description) == (None, "because")
+    assert command.properties == {"DeadLetterReason": Timestamp(5), "tries": UInt(3)}
+    assert type(command.properties["DeadLetterReason"]) is Timestamp
+    ask(desk, sender, "update-disposition", {**body, "deadletter-reason": None, "deadletter-description": 5})
+    command = desk.take(UpdateDisposition)
+    assert (command.reason, command.description) == (None, None)
+    told = {"DeadLetterReason": "another", "DeadLetterErrorDescription": 5, "tries": 3}
+    assert command.properties == told
+    ask(desk, sender, "update-disposition", {**body, "disposition-status": "abandoned"})
+    assert desk.take(UpdateDisposition).properties == body["properties-to-modify"]
 
 
 @pytest.mark.parametrize("asked", [1, 4000])
@@ -450,12 +505,7 @@ def test_operations_that_are_not_offered_are_501(desk: Desk, sender: int, operat
             "update-disposition",
             {"lock-tokens": [TOKEN], "disposition-status": "completed", "properties-to-modify": 1},
         ),
-        (
-            "update-disposition",
-            {"lock-tokens": [TOKEN], "disposition-status": "suspended", "deadletter-reason": 1},
-        ),
         ("batch-delete-messages", {"message-count": 1}),
-        ("batch-delete-messages", {"message-count": 4001, "enqueued-time-utc": 1}),
         ("batch-delete-messages", {"message-count": "1", "enqueued-time-utc": 1}),
         ("batch-delete-messages", {"message-count": 1, "enqueued-time-utc": "now"}),
         ("peeklock:purge-messages", {"enqueued-time-utc": "now"}),
@@ -482,6 +532,15 @@ def test_a_count_of_nothing_is_out_of_range(desk: Desk, sender: int, operation: 
             {"from-sequence-number": 1, "message-count": count, "enqueued-time-utc": 1},
         )
         refused(desk, 400, "com.microsoft:argument-out-of-range")
+
+
+def test_a_batch_delete_of_more_than_the_limit_is_refused_by_name(desk: Desk, sender: int) -> None:
+    """Req: A-06. Source: wire contract C9."""
+    ask(desk, sender, "batch-delete-messages", {"message-count": 4001, "enqueued-time-utc": 1})
+    response = desk.response()
+    assert (response.status, str(response.condition)) == (400, "com.microsoft:argument-out-of-range")
+    assert "4001; the limit is 4000" in (response.description or "")
+    assert desk.commands == []
 
 
 @pytest.mark.parametrize(
@@ -630,20 +689,14 @@ def test_a_request_is_settled_at_once(desk: Desk, sender: int) -> None:
     assert not any(isinstance(event, DeliveryReceived) for event in desk.events)
 
 
-def test_what_is_no_message_or_too_large_is_rejected_and_the_link_lives_on(desk: Desk) -> None:
+def test_what_is_no_message_is_rejected_and_the_link_lives_on(desk: Desk, sender: int) -> None:
     """Req: R-05."""
-    desk = Desk(limits=GatewayLimits(request_bytes_max=2000))
-    sender, _ = desk.pair(NODE)
-    for payload, condition in (
-        (b"nonsense", "amqp:decode-error"),
-        (b"x" * 2001, "amqp:link:message-size-exceeded"),
-    ):
-        delivery_id = desk.transfer(sender, payload)
-        outcome = desk.take_event(DispositionReceived)
-        assert (outcome.first, outcome.settled) == (delivery_id, True)
-        assert isinstance(outcome.state, Rejected)
-        assert outcome.state.error is not None
-        assert str(outcome.state.error.condition) == condition
+    delivery_id = desk.transfer(sender, b"nonsense")
+    outcome = desk.take_event(DispositionReceived)
+    assert (outcome.first, outcome.settled) == (delivery_id, True)
+    assert isinstance(outcome.state, Rejected)
+    assert outcome.state.error is not None
+    assert str(outcome.state.error.condition) == "amqp:decode-error"
     ask(desk, sender, "bogus", {})
     assert desk.response().status == 501
 
@@ -690,21 +743,18 @@ def test_replies_wait_for_the_client_s_credit_within_bounds(desk: Desk) -> None:
     desk = Desk(limits=GatewayLimits(unsent_replies_bytes_max=2000))
     sender, receiver = desk.pair(NODE)
     desk.client.flow(desk.channel, receiver, 0)
-    for number in range(12):
+    for number in range(5):
         ask(desk, sender, "bogus", {}, message_id=f"m{number}")
     assert not any(isinstance(event, DeliveryReceived) for event in desk.events)
-    dropped = sum(event == "reply dropped" for event, _ in desk.logged)
-    assert 0 < dropped < 12
     desk.client.flow(desk.channel, receiver, 3)
     desk.pump()
     assert [desk.response().correlation_id for _ in range(3)] == ["m0", "m1", "m2"]
     desk.client.flow(desk.channel, receiver, 100, drain=True)
     desk.pump()
-    rest = [event for event in desk.events if isinstance(event, DeliveryReceived)]
-    assert len(rest) == 12 - dropped - 3
+    assert [desk.response().correlation_id for _ in range(2)] == ["m3", "m4"]
     assert desk.take_event(LinkDrained)
     ask(desk, sender, "bogus", {})
-    assert len([event for event in desk.events if isinstance(event, DeliveryReceived)]) == len(rest)
+    assert not any(isinstance(event, DeliveryReceived) for event in desk.events)
 
 
 def test_answers_with_messages_are_bounded_whatever_a_client_asks_for() -> None:

@@ -264,9 +264,7 @@ def test_what_waits_when_the_client_closes_is_available_again(desk: Desk) -> Non
     waiting_delivery(desk)
     desk.client.close()
     desk.pump()
-    assert [type(command) for command in desk.commands] == [Release, DropConnection]
-    release = desk.take(Release)
-    assert (release.queue_id, release.lock_token) == (QUEUE_ID, TOKEN.bytes_le)
+    assert desk.commands == [DropConnection(7, False, [(QUEUE_ID, TOKEN.bytes_le)])]
     assert desk.gateway.bodies_wanted() == set()
 
 
@@ -280,10 +278,19 @@ def test_what_was_under_way_when_the_client_closed_is_available_again(desk: Desk
     assert desk.take(Release).lock_token == TOKEN.bytes_le
 
 
-def test_what_waits_when_the_connection_breaks_needs_no_release(desk: Desk) -> None:
-    """Req: L-13. The broker drops all locks of a broken connection itself."""
+def test_what_waits_when_the_connection_breaks_is_available_again(desk: Desk) -> None:
+    """Req: L-13, L-16, C26. It was not written to the socket, so it has no grace and is not counted."""
     waiting_delivery(desk)
-    assert desk.gateway.eof(desk.clock.now_ms) == [DropConnection(7, broken=True)]
+    assert desk.gateway.eof(desk.clock.now_ms) == [DropConnection(7, True, [(QUEUE_ID, TOKEN.bytes_le)])]
+
+
+def test_what_was_under_way_when_the_connection_broke_is_available_again(desk: Desk) -> None:
+    """Req: L-13, L-16, C26."""
+    _, opened = desk.receiver(credit=2)
+    desk.gateway.receive(b"no frame of AMQP", desk.clock.now_ms)
+    desk.commands.clear()
+    desk.effect(desk.deliver(opened.link, message_bytes()))
+    assert desk.take(Release).lock_token == TOKEN.bytes_le
 
 
 def test_links_that_wait_for_nothing_are_not_looked_at(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

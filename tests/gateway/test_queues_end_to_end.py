@@ -11,8 +11,10 @@ from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import ACCEPTED, Modified, Rejected
 from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt
 from peeklock.broker.quotas import PREMIUM
+from peeklock.gateway.annotations import INSTANT_MS_MAX
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.live import (
+    LOCK_MS,
     SETTINGS,
     accept,
     ask_for,
@@ -46,7 +48,7 @@ def desk(broker: InProcessBroker) -> LiveDesk:
 def test_deferred_messages_are_received_under_their_session_s_lock(
     desk: LiveDesk, broker: InProcessBroker
 ) -> None:
-    """Req: G-05, L-10."""
+    """Req: G-05, L-10. Source: wire contract C4."""
     send(desk, message("1", "s"))
     accept(desk, "s", credit=1)
     [delivery] = desk.deliveries()
@@ -61,7 +63,8 @@ def test_deferred_messages_are_received_under_their_session_s_lock(
     response = request(desk, "orders", "receive-by-sequence-number", {**body, "session-id": "s"})
     [item] = response.body["messages"]
     annotations = scan(item["message"]).decode_message_annotations()
-    assert (annotations["x-opt-message-state"], "x-opt-locked-until" in annotations) == (1, False)
+    assert annotations["x-opt-message-state"] == 1
+    assert annotations["x-opt-locked-until"] == broker.clock.now_ms + LOCK_MS
     settle = {"disposition-status": "completed", "lock-tokens": [item["lock-token"]], "session-id": "s"}
     assert request(desk, "orders", "update-disposition", settle).status == 200
     assert broker.queue("orders").active_count == 0
@@ -219,7 +222,7 @@ def test_batch_delete_of_one_session(desk: LiveDesk, broker: InProcessBroker) ->
 
 
 def test_a_partitioned_queue_shows_its_partitions(desk: LiveDesk, broker: InProcessBroker) -> None:
-    """Req: S-02. Wherever a message is shown; batch delete is not possible."""
+    """Req: S-02. Wherever a message is shown."""
     broker.create_queue("wide", enable_partitioning=True)
     key = Symbol("x-opt-partition-key")
     send(desk, *(message(str(number), annotations={key: f"k{number % 3}"}) for number in range(9)), to="wide")
@@ -238,9 +241,17 @@ def test_a_partitioned_queue_shows_its_partitions(desk: LiveDesk, broker: InProc
         annotations = scan(event.payload).decode_message_annotations()
         numbers.setdefault(annotations[key], []).append(annotations["x-opt-sequence-number"])
     assert {len({number >> 48 for number in found}) for found in numbers.values()} == {1}
+
+
+def test_batch_delete_in_a_partitioned_queue(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: A-06, S-02."""
+    broker.create_queue("wide", enable_partitioning=True)
+    key = Symbol("x-opt-partition-key")
+    send(desk, *(message(str(number), annotations={key: f"k{number}"}) for number in range(7)), to="wide")
     body = {"message-count": Int(5), "enqueued-time-utc": Timestamp(2**50)}
-    response = request(desk, "wide", "batch-delete-messages", body)
-    assert (response.status, str(response.condition)) == (400, "amqp:not-allowed")
+    assert request(desk, "wide", "batch-delete-messages", body).body == {"message-count": 5}
+    desk.listen("wide", credit=9)
+    assert bodies(desk.deliveries()) == ["5", "6"]
 
 
 def test_a_partitioned_queue_of_sessions(desk: LiveDesk, broker: InProcessBroker) -> None:
@@ -255,7 +266,7 @@ def test_a_partitioned_queue_of_sessions(desk: LiveDesk, broker: InProcessBroker
         for event in deliveries:
             annotations = scan(event.payload).decode_message_annotations()
             assert annotations["x-opt-partition-id"] == annotations["x-opt-sequence-number"] >> 48
-            assert "x-opt-locked-until" not in annotations
+            assert annotations["x-opt-locked-until"] == INSTANT_MS_MAX
         desk.settle(deliveries[0].delivery_id, deliveries[-1].delivery_id, ACCEPTED)
         desk.client.detach(desk.channel, handle)
         desk.pump()
@@ -266,9 +277,9 @@ def test_a_partitioned_queue_of_sessions(desk: LiveDesk, broker: InProcessBroker
 
 
 def test_a_forwarded_dead_letter_tells_where_it_came_from(desk: LiveDesk, broker: InProcessBroker) -> None:
-    """Req: F-02."""
+    """Req: F-02, C37. In lower case on the wire alone."""
     broker.create_queue("graves")
-    broker.create_queue("work", forward_dead_lettered_to="graves")
+    broker.create_queue("Work", forward_dead_lettered_to="graves")
     send(desk, message("bad"), to="work")
     desk.listen("work", credit=1)
     [delivery] = desk.deliveries()

@@ -18,7 +18,7 @@ from peeklock.amqp.performatives import (
     Rejected,
     Released,
 )
-from peeklock.amqp.types import Role, Symbol, UInt
+from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
 from peeklock.broker.commands import (
     DELIVERY_BYTES,
     Abandon,
@@ -35,7 +35,7 @@ from peeklock.broker.effects import Deliver, DetachLink, Drained, ReceiverOpened
 from peeklock.broker.errors import EntityDisabled, InvalidOperation, MessageLockLost
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.receiver_link import SHARE_BYTES_MIN
-from tests.gateway.playbook import CONNECTION_ID, QUEUE_ID, SIZE_MAX, TOKEN, Desk, message_bytes
+from tests.gateway.playbook import CONNECTION_ID, QUEUE_ID, TOKEN, Desk, message_bytes
 
 MIB = 1_048_576
 
@@ -118,7 +118,7 @@ def test_credit_that_comes_before_the_link_is_open_is_not_lost(desk: Desk) -> No
     desk.pump()
     command = desk.take(OpenReceiver)
     assert desk.commands == []
-    desk.effect(ReceiverOpened(command.link, QUEUE_ID, SIZE_MAX))
+    desk.effect(ReceiverOpened(command.link, QUEUE_ID))
     assert desk.take(SetCredit).deliveries_max == 7
 
 
@@ -515,16 +515,37 @@ def test_properties_to_modify_come_from_the_annotations_of_modified(desk: Desk) 
             "text",
             {"k": 1},
         ),
+        (
+            AmqpError("com.microsoft:dead-letter", "text", {"DeadLetterReason": Symbol("r")}),
+            "r",
+            "text",
+            None,
+        ),
+        (
+            AmqpError(
+                "com.microsoft:dead-letter",
+                "text",
+                {Symbol("DeadLetterReason"): UInt(7), "DeadLetterErrorDescription": Timestamp(5)},
+            ),
+            None,
+            None,
+            {"DeadLetterReason": UInt(7), "DeadLetterErrorDescription": Timestamp(5)},
+        ),
     ],
 )
 def test_reason_and_description_of_a_dead_letter_come_from_the_info_map(
     desk: Desk, error: AmqpError | None, reason: str | None, description: str | None, properties: Any
 ) -> None:
-    """Req: L-09. Source: wire contract 4.2."""
+    """Req: L-09, C31. Texts, a symbol too; what is no text is a property of its own type, and no other
+    description stands in for it. Source: wire contract 4.2."""
     [delivery_id] = delivered(desk)
     desk.settle(delivery_id, delivery_id, Rejected(error))
     command = desk.take(DeadLetter)
     assert (command.reason, command.description, command.properties) == (reason, description, properties)
+    assert {type(text) for text in (command.reason, command.description)} <= {str, type(None)}
+    if error is not None and command.properties is not None:
+        sent = error.info or {}
+        assert all(type(value) is type(sent[Symbol(key)]) for key, value in command.properties.items())
 
 
 # The end of a link

@@ -13,7 +13,7 @@ from peeklock.gateway.attach import SESSION_FILTER
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import OneNamespace
-from tests.gateway.playbook import KEY, KEY_NAME, QUEUE_ID, SIZE_MAX, Desk, section, view_of_queue
+from tests.gateway.playbook import KEY, KEY_NAME, QUEUE_ID, Desk, section, view_of_queue
 
 AUDIENCE = "sb://localhost/orders"
 
@@ -102,7 +102,7 @@ def test_an_attach_that_waits_for_a_session_ends_with_its_key() -> None:
     detached = desk.take_event(LinkDetached)
     assert detached.handle == handle
     assert str(detached.error.condition) == "amqp:unauthorized-access"
-    desk.effect(ReceiverOpened(opening.link, QUEUE_ID, SIZE_MAX, session_id="s", locked_until_ms=1))
+    desk.effect(ReceiverOpened(opening.link, QUEUE_ID, session_id="s", locked_until_ms=1))
     assert not any(isinstance(event, LinkDetached) for event in desk.events)
 
 

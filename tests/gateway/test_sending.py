@@ -8,7 +8,7 @@ from peeklock.amqp.events import DispositionReceived, LinkAttached, LinkFlow
 from peeklock.amqp.messaging import BATCH_FORMAT
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
-from peeklock.broker.commands import CloseLink, OpenSender, Send, SendBatch
+from peeklock.broker.commands import CloseLink, CountDroppedSend, OpenSender, Send, SendBatch
 from peeklock.broker.effects import Accepted, DetachLink, Rejected, SenderOpened
 from peeklock.broker.errors import EntityDeleted, EntityDisabled, QuotaExceeded, ServerBusy
 from peeklock.broker.message import Routing
@@ -114,6 +114,7 @@ def test_a_refusal_of_the_broker_rejects_with_condition_and_tracking_id(
             "amqp:not-allowed",
         ),
         (message_bytes(application_properties={"k": "v" * 70_000}), "amqp:not-allowed"),
+        (message_bytes(application_properties={"k": "v" * 32_769}), "amqp:not-allowed"),
     ],
 )
 def test_an_unacceptable_message_is_rejected_without_asking_the_broker(
@@ -175,20 +176,39 @@ def test_several_data_sections_in_the_ordinary_format_are_one_message(desk: Desk
 
 
 def test_pre_settled_transfers_have_no_outcome_either_way(desk: Desk) -> None:
-    """Req: T-06. A refused one is dropped without outcome or detach, and logged."""
+    """Req: T-06. A refused one is dropped without outcome or detach, logged, and counted by the broker."""
     handle = desk.sender()
     events = len(desk.events)
     desk.transfer(handle, message_bytes(), settled=True)
     assert desk.take(Send).reply_to is None
-    desk.transfer(handle, b"no message", settled=True)
-    desk.transfer(handle, message_bytes(b"x" * SIZE_MAX), settled=True)
-    assert desk.commands == []
+    for payload, message_format, condition in (
+        (b"no message", 0, "amqp:decode-error"),
+        (message_bytes(b"x" * SIZE_MAX), 0, "amqp:link:message-size-exceeded"),
+        (message_bytes(properties=["m" * 129]), 0, "com.microsoft:argument-error"),
+        (section(0x75, b"no message"), BATCH_FORMAT, "amqp:decode-error"),
+    ):
+        desk.transfer(handle, payload, settled=True, message_format=message_format)
+        assert desk.logged.pop()[1]["condition"] == condition
+        assert desk.commands == [CountDroppedSend()]
+        desk.commands.clear()
     assert len(desk.events) == events
-    assert [fields["condition"] for _, fields in desk.logged] == [
-        "amqp:decode-error",
-        "amqp:link:message-size-exceeded",
-    ]
     assert desk.gateway.uncommitted_bytes == 0
+
+
+def test_a_refused_send_whose_sender_learns_it_is_not_counted_as_dropped(desk: Desk) -> None:
+    """Req: T-06."""
+    delivery_id = desk.transfer(desk.sender(), b"no message")
+    assert str(desk.rejection(delivery_id).condition) == "amqp:decode-error"
+    assert desk.commands == []
+
+
+def test_a_refused_request_that_wants_no_outcome_is_no_dropped_send(desk: Desk) -> None:
+    """Req: T-06. It was no message for an entity."""
+    sender, _ = desk.pair("orders/$management")
+    desk.transfer(sender, b"no message", settled=True)
+    desk.transfer(desk.controller(), b"no message", settled=True)
+    assert len(desk.logged) == 2
+    assert desk.commands == []
 
 
 def test_credit_is_given_at_attach_and_topped_up_at_half(desk: Desk) -> None:

@@ -45,10 +45,12 @@ from peeklock.broker.commands import (
 )
 from peeklock.broker.effects import (
     DetachLink,
+    Drained,
     EntityFound,
     LinkRefused,
     ReceiverOpened,
     SenderOpened,
+    SessionLockLapsed,
     Settled,
     SettlementFailed,
 )
@@ -59,6 +61,7 @@ from peeklock.broker.errors import (
     SessionLockLost,
     SessionWaitTimedOut,
 )
+from peeklock.gateway.annotations import INSTANT_MS_MAX
 from tests.gateway.playbook import (
     KEY,
     KEY_NAME,
@@ -95,7 +98,6 @@ def give(desk: Desk, command: OpenReceiver, session_id: str = "s", until_ms: int
         ReceiverOpened(
             command.link,
             QUEUE_ID,
-            SIZE_MAX,
             session_id=session_id,
             locked_until_ms=until_ms,
         )
@@ -208,7 +210,7 @@ def test_the_client_says_how_long_it_waits(desk: Desk, timeout: Any, wait_ms: in
 def test_a_session_that_was_given_is_told_byte_for_byte(desk: Desk) -> None:
     """Req: G-02. Golden bytes: Python compares the address, JavaScript reads the ticks as 8 raw bytes.
 
-    Source: wire contract 0.1, 0.4, 2.6.
+    Of the filters only the one in force comes back. Source: wire contract 0.1, 0.4, 2.6, C42.
     """
     address = b"\xb1\x00\x00\x00\x06orders"  # not as we would write it
     outcomes = Array.of(Symbol, ["amqp:accepted:list"])
@@ -221,7 +223,7 @@ def test_a_session_that_was_given_is_told_byte_for_byte(desk: Desk) -> None:
     desk.pump()
     before = len(desk.sent)
     attached = give(desk, desk.take(OpenReceiver), "the-one", 1_700_000_000_000)
-    fields[7] = {Symbol("first"): 1, FILTER: "the-one", Symbol("last"): "z"}
+    fields[7] = {FILTER: "the-one"}
     assert b"\x00\x53\x28" + encode(fields) in desk.sent[before:]
     assert (attached.handle, attached.properties) == (handle, {LOCKED_UNTIL: 638_355_968_000_000_000})
     golden = encode(LOCKED_UNTIL) + b"\x81" + (638_355_968_000_000_000).to_bytes(8, "big")
@@ -319,7 +321,7 @@ def test_a_wait_ends_with_a_detach(desk: Desk) -> None:
         desk.events.clear()
         before = len(desk.sent)
         desk.effect(
-            ReceiverOpened(waiting.link, QUEUE_ID, SIZE_MAX, session_id="late", locked_until_ms=1),
+            ReceiverOpened(waiting.link, QUEUE_ID, session_id="late", locked_until_ms=1),
             LinkRefused(waiting.link, SessionWaitTimedOut("late")),
             DetachLink(waiting.link, SessionLockLost("late")),
         )
@@ -361,7 +363,7 @@ def test_a_wait_ends_with_the_end_of_its_amqp_session(desk: Desk) -> None:
     assert desk.commands == [CloseLink(waiting.link)]
     desk.events.clear()
     before = len(desk.sent)
-    desk.effect(ReceiverOpened(waiting.link, QUEUE_ID, SIZE_MAX, session_id="s", locked_until_ms=1))
+    desk.effect(ReceiverOpened(waiting.link, QUEUE_ID, session_id="s", locked_until_ms=1))
     assert len(desk.sent) == before
     assert give(desk, other).channel == desk.channel
 
@@ -387,7 +389,7 @@ def test_a_wait_ends_with_its_connection(desk: Desk) -> None:
         assert command.broken is broken
         desk.gateway.data_to_send()
         desk.gateway.handle(
-            ReceiverOpened(waiting.link, QUEUE_ID, SIZE_MAX, session_id="s", locked_until_ms=1),
+            ReceiverOpened(waiting.link, QUEUE_ID, session_id="s", locked_until_ms=1),
             lambda message: None,
             now,
         )
@@ -411,7 +413,7 @@ def test_a_wait_ends_with_its_token(desk: Desk) -> None:
     assert str(desk.refusal().condition) == "amqp:unauthorized-access"
     assert desk.commands == [CloseLink(waiting.link)]
     desk.events.clear()
-    desk.effect(ReceiverOpened(waiting.link, QUEUE_ID, SIZE_MAX, session_id="s", locked_until_ms=1))
+    desk.effect(ReceiverOpened(waiting.link, QUEUE_ID, session_id="s", locked_until_ms=1))
     assert desk.events == []
 
 
@@ -421,7 +423,7 @@ def test_a_broker_that_stops_gives_no_session_any_more(desk: Desk) -> None:
     desk.gateway.shutdown(desk.clock.now_ms)
     desk.gateway.data_to_send()
     desk.gateway.handle(
-        ReceiverOpened(waiting.link, QUEUE_ID, SIZE_MAX, session_id="s", locked_until_ms=1),
+        ReceiverOpened(waiting.link, QUEUE_ID, session_id="s", locked_until_ms=1),
         lambda message: None,
         desk.clock.now_ms,
     )
@@ -431,8 +433,8 @@ def test_a_broker_that_stops_gives_no_session_any_more(desk: Desk) -> None:
 # Deliveries and settlement
 
 
-def test_a_delivery_of_a_session_has_its_token_and_no_locked_until(desk: Desk) -> None:
-    """Req: G-02. Source: wire contract 3.2, 3.4."""
+def test_a_delivery_of_a_session_has_its_token_and_a_lock_without_end(desk: Desk) -> None:
+    """Req: G-02, C28. Source: wire contract 3.2, 3.4."""
     _, command = hold(desk, credit=2)
     desk.effect(desk.deliver(command.link, message_bytes(), locked=False))
     delivery = desk.take_event(DeliveryReceived)
@@ -440,7 +442,7 @@ def test_a_delivery_of_a_session_has_its_token_and_no_locked_until(desk: Desk) -
     assert delivery.delivery_tag == TOKEN.bytes_le
     assert not delivery.settled
     assert sections.decode_delivery_annotations() == {"x-opt-lock-token": TOKEN}
-    assert "x-opt-locked-until" not in sections.decode_message_annotations()
+    assert sections.decode_message_annotations()["x-opt-locked-until"] == INSTANT_MS_MAX
 
 
 def test_received_and_deleted_from_a_session_the_token_is_a_tag_only(desk: Desk) -> None:
@@ -523,6 +525,52 @@ def test_what_waited_for_its_body_is_given_up_with_the_session(desk: Desk) -> No
     desk.gateway.bodies_arrived(desk.payloads.get, desk.clock.now_ms)  # type: ignore[arg-type]  # not called
     desk.pump()
     assert not any(isinstance(event, DeliveryReceived) for event in desk.events)
+
+
+def test_a_lapse_takes_back_what_waits_to_be_sent_and_leaves_the_link(desk: Desk) -> None:
+    """For its body, or for credit that the client has taken back. What was asked before is answered.
+
+    Req: G-02, L-16. Source: wire contract C7.
+    """
+    handle, command = hold(desk, credit=3)
+    desk.effect(desk.deliver(command.link, message_bytes(), number=1, locked=False))
+    desk.settle(0, 0, ACCEPTED)
+    complete = desk.take(Complete)
+    effect = desk.deliver(command.link, message_bytes(), number=2, locked=False)
+    payload = desk.payloads.pop(effect.message.body_row)
+    desk.effect(effect, Settled(complete.reply_to))  # type: ignore[arg-type]  # it has one
+    desk.client.flow(desk.channel, handle, 0)
+    desk.pump()
+    desk.take_event(DeliveryReceived)
+    assert desk.gateway.bodies_wanted() == {2}
+    desk.commands.clear()
+    desk.effect(SessionLockLapsed(command.link))
+    assert desk.take_event(DispositionReceived).state == ACCEPTED
+    assert desk.gateway.bodies_wanted() == set()
+    assert desk.commands == []
+    desk.payloads[2] = payload
+    desk.client.flow(desk.channel, handle, 5, drain=True)
+    desk.pump()
+    assert desk.take(SetCredit).drain
+    desk.effect(Drained(command.link))
+    assert desk.client.credit(desk.channel, handle) == 0
+    assert not any(isinstance(event, DeliveryReceived | LinkDetached) for event in desk.events)
+    desk.effect(DetachLink(command.link, SessionLockLost("lapsed")))
+    assert desk.take_event(LinkDetached).closed
+    assert not [asked for asked in desk.commands if isinstance(asked, Release)]
+
+
+def test_a_lapse_keeps_what_was_deleted_as_it_was_delivered(desk: Desk) -> None:
+    """Nobody else can send it: it goes out with the next credit. Req: L-01, G-02."""
+    _, command = hold(desk, credit=1, snd_settle_mode=1, rcv_settle_mode=0)
+    effect = desk.deliver(command.link, message_bytes(b"gone"), locked=False)
+    payload = desk.payloads.pop(effect.message.body_row)
+    desk.effect(effect, SessionLockLapsed(command.link))
+    assert desk.gateway.bodies_wanted() == {1}
+    desk.payloads[1] = payload
+    desk.gateway.bodies_arrived(lambda message: payload, desk.clock.now_ms)
+    desk.pump()
+    assert desk.take_event(DeliveryReceived).payload.endswith(b"gone")
 
 
 @pytest.mark.parametrize(

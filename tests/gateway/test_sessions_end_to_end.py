@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,11 @@ from peeklock.amqp.events import (
 )
 from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.performatives import ACCEPTED, RELEASED, Modified, Rejected, Source
-from peeklock.amqp.types import Array, Role, Symbol
+from peeklock.amqp.types import Array, Described, Int, Long, Role, Symbol, Timestamp, ULong
 from peeklock.broker.commands import DeleteEntity, UpdateEntity
 from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.lapsed_sessions import DETACH_AFTER_MS
+from peeklock.gateway.annotations import INSTANT_MS_MAX
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.live import (
     FILTER,
@@ -63,7 +66,7 @@ def lost(desk: LiveDesk) -> str:
 def test_a_session_is_received_in_order_by_one_receiver_alone(
     desk: LiveDesk, broker: InProcessBroker
 ) -> None:
-    """Req: G-01, G-02."""
+    """Req: G-01, G-02, C28."""
     send(desk, *(message(f"{name}{number}", name) for number in range(3) for name in "ab"))
     handle = ask_for(desk, "a", credit=10)
     attached = desk.take_event(LinkAttached)
@@ -73,7 +76,7 @@ def test_a_session_is_received_in_order_by_one_receiver_alone(
     for event in deliveries:
         sections = scan(event.payload)
         assert sections.decode_properties().group_id == "a"
-        assert "x-opt-locked-until" not in sections.decode_message_annotations()
+        assert sections.decode_message_annotations()["x-opt-locked-until"] == INSTANT_MS_MAX
         assert sections.decode_delivery_annotations() == {
             "x-opt-lock-token": uuid.UUID(bytes_le=event.delivery_tag)
         }
@@ -93,6 +96,31 @@ def test_a_session_is_received_in_order_by_one_receiver_alone(
     assert bodies(other.deliveries()) == ["a3"]
 
 
+def test_a_peek_shows_the_lock_of_a_deferred_message_of_a_session(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: C28, S-11. The same value as a delivery; others show none, in the dead-letter queue too."""
+    send(desk, message("set aside", "s"), message("waits", "s"), message("dead", "s"))
+    accept(desk, "s", credit=3)
+    first, _, last = desk.deliveries()
+    desk.settle(first.delivery_id, first.delivery_id, Modified(True, True))
+    desk.settle(last.delivery_id, last.delivery_id, Rejected(AmqpError(Symbol("x"), "")))
+    broker.create_queue("plain")
+    send(desk, message("set aside"), to="plain")
+    for address in ("plain", "orders/$DeadLetterQueue"):
+        desk.listen(address, credit=1)
+        [event] = desk.deliveries()
+        desk.settle(event.delivery_id, event.delivery_id, Modified(True, True))
+
+    def peek(node: str) -> list[int | None]:
+        body = {"from-sequence-number": Long(0), "message-count": 5}
+        found = [scan(item["message"]) for item in request(desk, node, "peek-message", body).body["messages"]]
+        return [each.decode_message_annotations().get("x-opt-locked-until") for each in found]
+
+    assert peek("orders") == [INSTANT_MS_MAX, None]
+    assert peek("plain") == peek("orders/$DeadLetterQueue") == [None]
+
+
 def test_a_session_may_be_empty_or_named_by_the_empty_text(desk: LiveDesk) -> None:
     """Req: G-01."""
     send(desk, message("m", ""))
@@ -100,6 +128,34 @@ def test_a_session_may_be_empty_or_named_by_the_empty_text(desk: LiveDesk) -> No
     assert bodies(desk.deliveries()) == ["m"]
     assert accept(desk, "nothing yet", credit=1)[1] == "nothing yet"
     assert desk.deliveries() == []
+
+
+def test_a_session_by_any_spelling_of_its_id(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: C27. The answer is in the spelling asked for, described as the Go client has it."""
+    send(desk, message("1", "Ab"), message("2", "aB"), message("other", "c"))
+    handle = ask_for(desk, Described(ULong(0x137000000C), "AB"), credit=9)  # type: ignore[arg-type]
+    attached = desk.take_event(LinkAttached)
+    assert isinstance(attached.source, Source)
+    assert attached.source.filter == {FILTER: Described(ULong(0x137000000C), "AB")}
+    first, second = desk.deliveries()
+    assert [scan(each.payload).decode_properties().group_id for each in (first, second)] == ["Ab", "aB"]
+    other = LiveDesk(broker)
+    ask_for(other, "ab")
+    assert "'ab'" in str(other.refusal().description)
+    for session_id in ("ab", "AB"):
+        body: dict[str, Any] = {"session-id": session_id, "session-state": session_id.encode()}
+        assert request(desk, "orders", "renew-session-lock", body).status == 200
+        assert request(desk, "orders", "set-session-state", body).status == 200
+    state = request(desk, "orders", "get-session-state", {"session-id": "aB"})
+    assert state.body["session-state"] == b"AB"
+    body = {"from-sequence-number": Long(0), "message-count": 5, "session-id": "AB"}
+    assert len(request(desk, "orders", "peek-message", body).body["messages"]) == 2
+    desk.settle(first.delivery_id, second.delivery_id, ACCEPTED)
+    desk.client.detach(desk.channel, handle)
+    desk.pump()
+    asked = {"last-updated-time": Timestamp(INSTANT_MS_MAX), "skip": Int(0), "top": Int(9)}
+    found = request(desk, "orders", "get-message-sessions", asked).body["sessions-ids"]
+    assert list(found) == ["AB", "c"]
 
 
 def test_who_may_attach_where(desk: LiveDesk, broker: InProcessBroker) -> None:
@@ -224,22 +280,82 @@ def test_a_wait_ends_with_its_entity(desk: LiveDesk, broker: InProcessBroker) ->
 # Locks
 
 
+def is_attached(desk: LiveDesk) -> bool:
+    desk.pump()
+    return not any(isinstance(event, LinkDetached) for event in desk.events)
+
+
+def test_who_waits_out_a_session_lock_ends_the_wait_in_peace(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """The drain finds nothing, although others send; the link goes 3 s later.
+
+    Req: G-02, T-08, C40. Source: wire contract C7.
+    """
+    handle, _ = accept(desk, "s", credit=5)
+    broker.advance(LOCK_MS)
+    other = LiveDesk(broker)
+    send(other, message("1", "s"))
+    desk.client.flow(desk.channel, handle, 5, drain=True)
+    assert is_attached(desk)
+    assert desk.client.credit(desk.channel, handle) == 0
+    assert desk.deliveries() == []
+    desk.client.flow(desk.channel, handle, 5, echo=True)
+    response = request(desk, "orders", "peek-message", {"from-sequence-number": Long(0), "message-count": 5})
+    assert response.status == 200
+    broker.advance(DETACH_AFTER_MS - 1)
+    assert is_attached(desk)
+    broker.advance(1)
+    desk.pump()
+    assert lost(desk) == "com.microsoft:session-lock-lost"
+    assert desk.deliveries() == []
+
+
+def test_a_lapsed_session_that_somebody_else_accepts_costs_the_holder_the_link(
+    desk: LiveDesk, broker: InProcessBroker
+) -> None:
+    """Req: G-02. Source: wire contract C7."""
+    send(desk, message("1", "s"))
+    accept(desk, "s", credit=1)
+    broker.advance(LOCK_MS)
+    assert is_attached(desk)
+    other = LiveDesk(broker)
+    accept(other, "s", credit=1)
+    assert counts(other.deliveries()) == [1]
+    desk.pump()
+    assert lost(desk) == "com.microsoft:session-lock-lost"
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_settlement_in_a_lapsed_session_costs_the_link(
+    desk: LiveDesk, broker: InProcessBroker, settled: bool
+) -> None:
+    """Python settles on its own side, without waiting for an answer. Req: G-02, L-11."""
+    send(desk, message("1", "s"))
+    accept(desk, "s", credit=1)
+    broker.advance(LOCK_MS)
+    assert is_attached(desk)
+    desk.settle(0, 0, ACCEPTED, settled=settled)
+    if not settled:
+        assert str(desk.rejection(0).condition) == "com.microsoft:session-lock-lost"
+    assert lost(desk) == "com.microsoft:session-lock-lost"
+
+
 def test_a_lapsed_session_is_lost_and_its_messages_return_counted(
     desk: LiveDesk, broker: InProcessBroker
 ) -> None:
-    """Req: G-02, L-08, L-11. Source: wire contract 2.6, 10.4."""
+    """Req: G-02, L-08, L-11. Source: wire contract 2.6, 10.4, C7."""
     send(desk, message("1", "s"), message("2", "s"), message("3", "s"))
     accept(desk, "s", credit=2)
     deliveries = desk.deliveries()
     tokens = [uuid.UUID(bytes_le=event.delivery_tag) for event in deliveries]
     broker.advance(LOCK_MS - 1)
-    desk.pump()
-    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+    assert is_attached(desk)
     broker.advance(1)
-    desk.pump()
-    assert lost(desk) == "com.microsoft:session-lock-lost"
+    assert is_attached(desk)
     desk.settle(0, 0, ACCEPTED)
     assert str(desk.rejection(0).condition) == "com.microsoft:session-lock-lost"
+    assert lost(desk) == "com.microsoft:session-lock-lost"
+    desk.settle(1, 1, ACCEPTED)
+    assert str(desk.rejection(1).condition) == "com.microsoft:session-lock-lost"
     for operation, body in (
         ("update-disposition", {"disposition-status": "completed", "lock-tokens": tokens, "session-id": "s"}),
         ("renew-session-lock", {"session-id": "s"}),

@@ -16,6 +16,7 @@ from peeklock.amqp.types import Array, Described, Int, Long, Role, Symbol, Times
 from peeklock.auth import Authority, Right, SasRule
 from peeklock.broker.commands import DeleteEntity
 from peeklock.broker.descriptions import RuleDescription
+from peeklock.gateway.annotations import INSTANT_MS_MAX
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.live import LOCK_MS, accept, bodies, counts, message, request, send
@@ -442,7 +443,7 @@ def test_a_rule_that_is_not_there_cannot_be_removed(desk: LiveDesk) -> None:
 
 
 def test_a_correlation_filter_compares_types_and_all_fields(desk: LiveDesk, broker: InProcessBroker) -> None:
-    """Req: P-02. Every kind of property that clients send. Source: wire contract 9.2."""
+    """Req: P-02, C36. Every kind of property that clients send. Source: wire contract 9.2."""
     wanted: dict[str, Any] = {
         "text": "x",
         "int": Int(3),
@@ -453,6 +454,7 @@ def test_a_correlation_filter_compares_types_and_all_fields(desk: LiveDesk, brok
         "id": uuid.UUID(int=9),
         "span": Described(Symbol("com.microsoft:timespan"), Long(600_000_000)),
     }
+    capitals = {name.upper(): value for name, value in wanted.items()}
     filter = {"correlation-filter": {"message-id": "m", "label": "red", "properties": wanted}}
     remove_rule(desk, AUDIT, "$Default")
     add_rule(desk, AUDIT, "all", filter)
@@ -471,9 +473,10 @@ def test_a_correlation_filter_compares_types_and_all_fields(desk: LiveDesk, brok
         sent("case", text="X"),
         sent("flag", flag=1),
         sent("span", span=Described(Symbol("com.microsoft:timespan"), Long(600_000_010))),
+        message_bytes(b"names", properties=["m", None, None, "red"], application_properties=capitals),
         to="events",
     )
-    assert bodies(take(desk, AUDIT)) == ["same", "wider"]
+    assert bodies(take(desk, AUDIT)) == ["same", "wider", "names"]
 
 
 # Actions
@@ -607,7 +610,7 @@ def test_sessions_of_a_subscription(desk: LiveDesk, broker: InProcessBroker) -> 
     assert session_id == "a"
     deliveries = desk.deliveries()
     assert bodies(deliveries) == ["a0", "a1"]
-    assert all("x-opt-locked-until" not in annotations(event) for event in deliveries)
+    assert {annotations(event)["x-opt-locked-until"] for event in deliveries} == {INSTANT_MS_MAX}
     complete(desk, *deliveries)
     named, session_id = accept(desk, "b", address=talks, credit=1)
     assert (session_id, bodies(desk.deliveries())) == ("b", ["b0"])

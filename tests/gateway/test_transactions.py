@@ -31,10 +31,12 @@ from peeklock.broker import commands
 from peeklock.broker.commands import (
     Abandon,
     Address,
+    CancelScheduled,
     CloseLink,
     Complete,
     DeadLetter,
     Defer,
+    DeleteMessages,
     Disposition,
     DropConnection,
     Enlist,
@@ -43,8 +45,10 @@ from peeklock.broker.commands import (
     OpenSender,
     RenewLocks,
     ReplyTo,
+    Schedule,
     Send,
     SendBatch,
+    SetSessionState,
     UpdateDisposition,
 )
 from peeklock.broker.effects import (
@@ -56,22 +60,26 @@ from peeklock.broker.effects import (
     Failed,
     LinkRefused,
     LocksRenewed,
+    MessagesScheduled,
     SenderOpened,
     Settled,
     SettlementFailed,
+    TransactionEnded,
 )
 from peeklock.broker.effects import Declared as DeclaredEffect
 from peeklock.broker.effects import Rejected as RejectedEffect
 from peeklock.broker.errors import (
+    InvalidOperation,
     MessageLockLost,
     NotSupported,
     QuotaExceeded,
+    ServerBusy,
     ServiceBusError,
     TransactionRolledBack,
     TransactionTimedOut,
     TransactionUnknown,
 )
-from peeklock.gateway.coordinator import REQUEST_BYTES_MAX, TRANSACTIONS_MAX
+from peeklock.gateway.coordinator import REQUEST_BYTES_MAX
 from tests.gateway.playbook import (
     CONNECTION_ID,
     KEY,
@@ -112,6 +120,14 @@ def outcome(desk: Desk, delivery_id: int, role: Role = Role.RECEIVER) -> Deliver
     """Take the next disposition: settled, of one delivery; gives its state."""
     event = desk.take_event(DispositionReceived)
     assert (event.role, event.first, event.last, event.settled) == (role, delivery_id, delivery_id, True)
+    return event.state
+
+
+def provisional(desk: Desk, delivery_id: int) -> DeliveryState | None:
+    """Take the next disposition: the outcome of one delivery in a transaction, which does not settle it."""
+    event = desk.take_event(DispositionReceived)
+    assert (event.role, event.first, event.last) == (Role.SENDER, delivery_id, delivery_id)
+    assert not event.settled
     return event.state
 
 
@@ -222,11 +238,11 @@ def test_a_discharge_that_fails_says_why(desk: Desk, error: ServiceBusError, con
     assert str(desk.rejection(0).condition) == condition
 
 
-def test_a_transaction_too_many_is_refused(desk: Desk) -> None:
-    """Req: F-03."""
+def test_a_declare_that_waited_for_too_long_is_refused(desk: Desk) -> None:
+    """Req: F-03, C34."""
     desk.transfer(desk.controller(), encode_coordination(Declare()))
-    desk.effect(RejectedEffect(desk.take(commands.Declare).reply_to, QuotaExceeded("16 are open")))
-    assert str(desk.rejection(0).condition) == "amqp:resource-limit-exceeded"
+    desk.effect(RejectedEffect(desk.take(commands.Declare).reply_to, ServerBusy("5000 are open")))
+    assert str(desk.rejection(0).condition) == "com.microsoft:server-busy"
 
 
 @pytest.mark.parametrize(
@@ -298,9 +314,26 @@ def test_a_controller_may_speak_before_it_is_answered(desk: Desk) -> None:
 
 def test_credit_for_a_controller_does_not_run_out(desk: Desk) -> None:
     control = desk.controller()
-    for _ in range(250):
+    for number in range(250):
         assert desk.client.credit(desk.channel, control) > 0
+        declare(desk, control, number.to_bytes(16, "big"))
+    for _ in range(150):
+        assert desk.client.credit(desk.channel, control) > 0
+        desk.transfer(control, encode_coordination(Declare()), settled=True)
+        desk.transfer(control, b"nonsense")
+
+
+def test_a_request_keeps_its_credit_until_it_is_answered(desk: Desk) -> None:
+    """Req: F-03, R-05, C34."""
+    control = desk.controller()
+    for left in range(100, 0, -1):
+        assert desk.client.credit(desk.channel, control) == left
         desk.transfer(control, encode_coordination(Declare()))
+    assert desk.client.credit(desk.channel, control) == 0
+    asked = [desk.take(commands.Declare).reply_to for _ in range(100)]
+    for number, reply_to in enumerate(asked, 1):
+        desk.effect(DeclaredEffect(reply_to, number.to_bytes(16, "big")))
+        assert desk.client.credit(desk.channel, control) == min(number, 51)
 
 
 @pytest.mark.parametrize("how", ["detach", "end", "close", "cut"])
@@ -506,7 +539,7 @@ def test_a_settlement_within_a_transaction_is_enlisted_and_echoed(
     assert desk.commands == []
     assert silent(desk)
     desk.effect(Enlisted(command.reply_to))
-    assert outcome(desk, delivery_id, Role.SENDER) == TransactionalState(TXN, echo)
+    assert provisional(desk, delivery_id) == TransactionalState(TXN, echo)
 
 
 @pytest.mark.parametrize(
@@ -587,28 +620,32 @@ def test_a_settlement_within_what_is_no_transaction_is_for_the_broker_to_refuse(
 
 
 def test_after_a_roll_back_a_delivery_can_be_settled_anew(desk: Desk) -> None:
-    """It is locked as before, so long as its lock lasts. Req: F-03. Source: wire contract 6."""
+    """It is locked as before, so long as its lock lasts. Req: F-03. Source: wire contract 6, C13."""
     control = desk.controller()
-    declare(desk, control)
     [delivery_id] = delivered(desk)
-    desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED))
-    desk.effect(Enlisted(enlisted(desk).reply_to))
-    assert outcome(desk, delivery_id, Role.SENDER) == TransactionalState(TXN, ACCEPTED)
-    desk.effect(Accepted(discharge(desk, control, fail=True).reply_to))
-    assert outcome(desk, 1) == ACCEPTED
+    for coordination_id in (0, 2):
+        declare(desk, control)
+        desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED))
+        desk.effect(Enlisted(enlisted(desk).reply_to))
+        assert provisional(desk, delivery_id) == TransactionalState(TXN, ACCEPTED)
+        desk.effect(Accepted(discharge(desk, control, fail=True).reply_to))
+        assert outcome(desk, coordination_id + 1) == ACCEPTED
+        assert silent(desk)
     desk.settle(delivery_id, delivery_id, RELEASED, settled=True)
     assert desk.take(commands.Release).lock_token == TOKEN.bytes_le
 
 
 def test_after_the_commit_a_delivery_is_not_known_any_more(desk: Desk) -> None:
-    """Req: F-03, L-11. Others of the link are."""
+    """A settled disposition ends it. Others of the link are known. Req: F-03, L-11. Source: wire contract
+    C13."""
     control = desk.controller()
     declare(desk, control)
     first, second = delivered(desk, 2)
     desk.settle(first, first, TransactionalState(TXN, ACCEPTED))
     desk.effect(Enlisted(enlisted(desk).reply_to))
-    assert outcome(desk, first, Role.SENDER) == TransactionalState(TXN, ACCEPTED)
+    assert provisional(desk, first) == TransactionalState(TXN, ACCEPTED)
     desk.effect(Accepted(discharge(desk, control).reply_to))
+    assert outcome(desk, first, Role.SENDER) == TransactionalState(TXN, ACCEPTED)
     assert outcome(desk, 1) == ACCEPTED
     desk.settle(first, second, ACCEPTED)
     assert desk.take(Complete).lock_token != TOKEN.bytes_le
@@ -625,7 +662,7 @@ def test_a_commit_for_a_link_that_is_gone_is_no_harm(desk: Desk) -> None:
     [delivery_id] = delivered(desk)
     desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED))
     desk.effect(Enlisted(enlisted(desk).reply_to))
-    outcome(desk, delivery_id, Role.SENDER)
+    provisional(desk, delivery_id)
     desk.client.detach(desk.channel, 1)
     desk.pump()
     desk.effect(Accepted(discharge(desk, control).reply_to))
@@ -643,13 +680,20 @@ def test_a_delivery_settled_on_the_clients_side_is_enlisted_without_an_answer(de
 
 
 def test_the_clients_half_of_a_settlement_is_no_second_one(desk: Desk) -> None:
-    """Some clients settle on their side once they are answered. Req: F-03. Source: AMQP 4.4.2."""
+    """Some clients settle on their side once they are answered; then the commit does not. Req: F-03.
+    Source: AMQP 4.4.2."""
+    control = desk.controller()
+    declare(desk, control)
     [delivery_id] = delivered(desk)
     desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED))
     desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED), settled=True)
     desk.effect(Enlisted(enlisted(desk).reply_to))
     desk.settle(delivery_id, delivery_id, TransactionalState(TXN, ACCEPTED), settled=True)
     assert desk.commands == []
+    assert provisional(desk, delivery_id) == TransactionalState(TXN, ACCEPTED)
+    desk.effect(Accepted(discharge(desk, control).reply_to))
+    assert outcome(desk, 1) == ACCEPTED
+    assert silent(desk)
 
 
 @pytest.mark.parametrize("what", ["message", "oversized", "outcome"])
@@ -706,7 +750,7 @@ def test_a_delivery_settled_in_two_transactions_at_once_is_answered_in_order(des
     desk.effect(Enlisted(first.reply_to))
     desk.effect(SettlementFailed(second.reply_to, MessageLockLost("x")))
     desk.effect(SettlementFailed(third.reply_to, MessageLockLost("x")))
-    assert outcome(desk, delivery_id, Role.SENDER) == TransactionalState(TXN, Modified(True, False))
+    assert provisional(desk, delivery_id) == TransactionalState(TXN, Modified(True, False))
     for _ in range(2):
         assert isinstance(outcome(desk, delivery_id, Role.SENDER), Rejected)
 
@@ -726,15 +770,58 @@ def test_the_answer_to_an_enlisted_settlement_stays_behind_earlier_deliveries(de
     desk.gateway.bodies_arrived(lambda message: desk.payloads.get(message.body_row), desk.clock.now_ms)
     desk.pump()
     assert isinstance(desk.events[-2], DeliveryReceived)
-    assert outcome(desk, first, Role.SENDER) == TransactionalState(TXN, ACCEPTED)
+    assert provisional(desk, first) == TransactionalState(TXN, ACCEPTED)
 
 
-def test_what_is_remembered_of_transactions_that_nobody_discharges_is_bounded(desk: Desk) -> None:
-    """Req: R-05."""
-    control = desk.controller()
-    for number in range(TRANSACTIONS_MAX + 10):
+@pytest.mark.parametrize("how", ["timed out", "link", "session", "connection", "refused"])
+def test_what_is_remembered_of_a_transaction_goes_with_it(desk: Desk, how: str) -> None:
+    """Req: R-05, C34."""
+    control, other = desk.controller(), desk.controller()
+    kept = b"kept"
+    declare(desk, other, kept)
+    for number in range(200):
         declare(desk, control, number.to_bytes(16, "big"))
-    assert len(desk.gateway._context.transactions) == TRANSACTIONS_MAX
+    declare(desk, control)
+    transactions = desk.gateway._context.transactions
+    assert len(transactions) == 202
+    desk.transfer(other, encode_coordination(Discharge(TXN, fail=True)))  # is not this link's
+    desk.effect(RejectedEffect(desk.take(commands.Discharge).reply_to, TransactionUnknown("x")))
+    assert len(transactions) == 202
+    if how == "timed out":
+        link = (CONNECTION_ID, desk.channel, 1)
+        for _ in range(2):
+            desk.effect(TransactionEnded(link, TXN))
+        assert len(transactions) == 201
+    elif how == "refused":
+        desk.effect(RejectedEffect(discharge(desk, control).reply_to, TransactionRolledBack("x")))
+        assert len(transactions) == 201
+    elif how == "link":
+        desk.client.detach(desk.channel, control)
+        desk.pump()
+        assert list(transactions) == [kept]
+    else:
+        if how == "session":
+            desk.client.end(desk.channel)
+        else:
+            desk.client.close()
+        desk.pump()
+        assert not transactions
+
+
+def test_a_command_names_the_via_entity_of_the_coordinators_session_alone(desk: Desk) -> None:
+    """Req: F-03, C48."""
+    control = desk.controller()
+    declare(desk, control)
+    desk.receiver("News/Subscriptions/one")
+    desk.sender("other")
+    sender = desk.sender("third")
+    desk.transfer(sender, message_bytes(), state=WITHIN)
+    assert desk.take(Enlist).via == "news"
+    desk.transfer(sender, message_bytes(), state=TransactionalState(b"of nobody"))
+    assert desk.take(Enlist).via is None
+    desk.channel = desk.client.begin()
+    desk.transfer(desk.sender("news"), message_bytes(), state=WITHIN)
+    assert desk.take(Enlist).via is None
 
 
 # Requests
@@ -786,13 +873,57 @@ def test_locks_are_renewed_at_once_within_a_transaction_too(desk: Desk) -> None:
     assert desk.response().status == 200
 
 
+def test_a_schedule_within_a_transaction_is_enlisted_and_answered_with_its_numbers(desk: Desk) -> None:
+    """Req: F-03, S-05. Source: wire contract C12; .NET sends the request settled."""
+    sender, _ = desk.pair("orders/$management")
+    body = {"messages": [{"message": message_bytes()}, {"message": message_bytes()}]}
+    desk.request(sender, "com.microsoft:schedule-message", body, state=WITHIN, settled=True)
+    assert silent(desk)
+    enlist = desk.take(Enlist)
+    assert (enlist.connection_id, enlist.transaction_id) == (CONNECTION_ID, TXN)
+    assert isinstance(enlist.command, Schedule)
+    assert len(enlist.command.messages) == 2
+    desk.effect(MessagesScheduled(enlist.command.reply_to, [7, 8]))
+    response = desk.response()
+    assert (response.status, list(response.body["sequence-numbers"])) == (200, [7, 8])
+    desk.request(sender, "com.microsoft:schedule-message", body, state=WITHIN)
+    refused = desk.take(Enlist).command
+    assert refused.reply_to is not None
+    desk.effect(Failed(refused.reply_to, InvalidOperation("two partition keys")))
+    assert (desk.response().condition, desk.commands) == ("amqp:not-allowed", [])
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "kind"),
+    [
+        ("cancel-scheduled-message", {"sequence-numbers": [1]}, CancelScheduled),
+        ("set-session-state", {"session-id": "s", "session-state": b"x"}, SetSessionState),
+    ],
+)
+def test_a_cancellation_and_a_state_are_enlisted_and_answered_200(
+    desk: Desk, operation: str, body: dict[str, Any], kind: type
+) -> None:
+    """Req: F-03, S-06, G-03, C30."""
+    sender, _ = desk.pair("orders/$management")
+    desk.request(sender, f"com.microsoft:{operation}", body, state=WITHIN, settled=True)
+    enlist = desk.take(Enlist)
+    assert (enlist.transaction_id, type(enlist.command)) == (TXN, kind)
+    assert enlist.command.reply_to is not None
+    desk.effect(Enlisted(enlist.command.reply_to))
+    assert desk.response().status == 200
+
+
+def test_messages_are_deleted_at_once_within_a_transaction_too(desk: Desk) -> None:
+    """Req: F-03, C30."""
+    sender, _ = desk.pair("orders/$management")
+    body = {"message-count": 1, "enqueued-time-utc": Timestamp(1)}
+    desk.request(sender, "com.microsoft:batch-delete-messages", body, state=WITHIN)
+    assert desk.take(DeleteMessages).count_max == 1
+
+
 @pytest.mark.parametrize(
     ("operation", "body"),
     [
-        ("com.microsoft:schedule-message", {"messages": [{"message": message_bytes()}]}),
-        ("com.microsoft:cancel-scheduled-message", {"sequence-numbers": [1]}),
-        ("com.microsoft:batch-delete-messages", {"message-count": 1, "enqueued-time-utc": Timestamp(1)}),
-        ("com.microsoft:set-session-state", {"session-id": "s", "session-state": b"x"}),
         ("peeklock:purge-messages", {"enqueued-time-utc": Timestamp(1)}),
         ("peeklock:cursor-claim", {"cursor": "lake", "max-messages": 1, "max-bytes": 1}),
         ("peeklock:cursor-commit", {"cursor": "lake", "claim": 1}),
@@ -802,7 +933,7 @@ def test_locks_are_renewed_at_once_within_a_transaction_too(desk: Desk) -> None:
 def test_other_changes_are_refused_within_a_transaction(
     desk: Desk, operation: str, body: dict[str, Any]
 ) -> None:
-    """A schedule would promise a number before the commit. Req: F-03."""
+    """They are done at once and cannot be undone. Req: F-03."""
     sender, _ = desk.pair("orders/$management")
     desk.request(sender, operation, body, state=WITHIN)
     assert outcome(desk, 0) == TransactionalState(TXN, ACCEPTED)

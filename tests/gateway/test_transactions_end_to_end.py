@@ -11,7 +11,7 @@ import pytest
 
 from peeklock.amqp.coordination import Declare, Discharge, encode_coordination
 from peeklock.amqp.events import DeliveryReceived, DispositionReceived, LinkDetached
-from peeklock.amqp.messaging import BATCH_FORMAT, scan
+from peeklock.amqp.messaging import BATCH_FORMAT, encode_message, scan
 from peeklock.amqp.performatives import (
     ACCEPTED,
     RELEASED,
@@ -21,15 +21,19 @@ from peeklock.amqp.performatives import (
     Rejected,
     TransactionalState,
 )
-from peeklock.amqp.types import Array, Role, Symbol, Timestamp
+from peeklock.amqp.types import Array, Int, Long, Role, Symbol, Timestamp
 from peeklock.broker.commands import DeleteEntity, UpdateEntity
 from peeklock.broker.descriptions import EntityStatus
-from peeklock.broker.quotas import BASIC
+from peeklock.broker.graces import LOCK_GRACE_MS
+from peeklock.broker.lapsed_sessions import DETACH_AFTER_MS
+from peeklock.broker.quotas import BASIC, OPEN_TRANSACTIONS_MAX
+from peeklock.gateway.attach import SESSION_WAIT_MS
 from peeklock.testing.inprocess import InProcessBroker
-from tests.gateway.live import FILTER, LOCK_MS, SETTINGS, bodies, counts, message, send
+from tests.gateway.live import FILTER, LOCK_MS, SETTINGS, accept, bodies, counts, message, send
 from tests.gateway.playbook import LiveDesk, message_bytes, section
 
 DESTINATION = Symbol("com.microsoft:transfer-destination-address")
+SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 MINUTE_MS = 60_000
 
 
@@ -53,6 +57,8 @@ class Controller:
     def __init__(self, desk: LiveDesk) -> None:
         self.desk = desk
         self.handle = desk.controller()
+        self.ended: dict[int, DeliveryState | None] = {}
+        """Outcomes of deliveries that a commit has settled."""
 
     def declare(self) -> bytes:
         """Begin a transaction; gives its id."""
@@ -65,7 +71,11 @@ class Controller:
     def discharge(self, txn_id: bytes, *, fail: bool = False) -> DeliveryState | None:
         """End a transaction; gives what the coordinator says to that."""
         delivery_id = self.desk.transfer(self.handle, encode_coordination(Discharge(txn_id, fail)))
-        return said(self.desk, delivery_id)
+        while (event := self.desk.take_event(DispositionReceived)).role is Role.SENDER:
+            assert event.settled
+            self.ended.update(dict.fromkeys(range(event.first, event.last + 1), event.state))
+        assert (event.first, event.last, event.settled) == (delivery_id, delivery_id, True)
+        return event.state
 
     def commit(self, txn_id: bytes) -> None:
         assert self.discharge(txn_id) == ACCEPTED
@@ -86,7 +96,7 @@ class Controller:
     ) -> DeliveryState | None:
         number = delivery.delivery_id
         self.desk.settle(number, number, TransactionalState(txn_id, outcome))
-        return said(self.desk, number, Role.SENDER)
+        return said(self.desk, number, Role.SENDER, provisional=True)
 
 
 @pytest.fixture
@@ -94,10 +104,13 @@ def controller(desk: LiveDesk) -> Controller:
     return Controller(desk)
 
 
-def said(desk: LiveDesk, delivery_id: int, role: Role = Role.RECEIVER) -> DeliveryState | None:
-    """Take the broker's word on one delivery."""
+def said(
+    desk: LiveDesk, delivery_id: int, role: Role = Role.RECEIVER, *, provisional: bool = False
+) -> DeliveryState | None:
+    """Take the broker's word on one delivery. A provisional outcome does not settle it."""
     event = desk.take_event(DispositionReceived)
-    assert (event.role, event.first, event.last, event.settled) == (role, delivery_id, delivery_id, True)
+    assert (event.role, event.first, event.last) == (role, delivery_id, delivery_id)
+    assert event.settled is not (provisional and isinstance(event.state, TransactionalState))
     return event.state
 
 
@@ -143,6 +156,7 @@ def test_what_was_enlisted_happens_at_the_commit_and_not_before(
     assert active(broker, "orders", "audit") == [1, 0]
     assert waiting(broker, "audit") == []
     controller.commit(txn_id)
+    assert controller.ended == {delivery.delivery_id: accepted}
     assert active(broker, "orders", "audit") == [0, 1]
     assert waiting(broker, "audit") == ["out"]
 
@@ -159,11 +173,13 @@ def test_what_was_rolled_back_never_was(
     controller.send(txn_id, sender, message("out"))
     controller.settle(txn_id, delivery)
     controller.roll_back(txn_id)
+    assert controller.ended == {}
     assert active(broker, "orders", "audit") == [1, 0]
     assert desk.deliveries() == []
     send(desk, message("next"), to="audit")
-    desk.listen("audit", credit=1)
-    [following] = desk.deliveries()
+    other = LiveDesk(broker)
+    other.listen("audit", credit=1)
+    [following] = other.deliveries()
     annotations = scan(following.payload).decode_message_annotations()
     assert annotations["x-opt-sequence-number"] == 1
     # The lock is still held, and the delivery can be settled over its link.
@@ -207,6 +223,7 @@ def test_every_settlement_and_a_batch_in_one_transaction(
     desk.pump()
     assert desk.deliveries() == []
     controller.commit(txn_id)
+    assert list(controller.ended.values()) == [TransactionalState(txn_id, outcome) for outcome in outcomes]
     [again] = desk.deliveries()
     desk.pump()
     assert (bodies([again]), counts([again])) == (["abandon"], [1])
@@ -295,7 +312,6 @@ def test_dispositions_by_request_are_part_of_a_transaction_and_renewals_are_not(
     broker.advance(LOCK_MS - 1)
     assert ask("renew-lock", {"lock-tokens": tokens}) == 200
     broker.advance(LOCK_MS - 1)
-    assert ask("schedule-message", {"messages": [{"message": message("x")}]}) == 400
     assert ask("update-disposition", {"disposition-status": "abandoned", "lock-tokens": tokens}) == 410
     controller.commit(txn_id)
     assert active(broker, "orders") == [0]
@@ -381,7 +397,7 @@ def test_a_settlement_after_the_time_is_refused_and_can_be_made_outside(
 ) -> None:
     """Req: F-03."""
     txn_id = controller.declare()
-    controller.send(txn_id, desk.sender("audit"), message("out"))
+    controller.send(txn_id, desk.sender("orders"), message("out"))
     broker.advance(2 * MINUTE_MS)
     send(desk, message("in"))
     desk.listen(credit=1)
@@ -440,6 +456,7 @@ def test_losing_the_coordinators_link_rolls_back(
         desk.cut()
     else:
         desk.cut()
+        broker.advance(LOCK_GRACE_MS)
     assert active(broker, "orders", "audit") == [1, 0]
     if how in ("detach", "end"):
         assert condition(controller.send(txn_id, sender, message("x"))) == "amqp:transaction:unknown-id"
@@ -529,9 +546,11 @@ def test_a_session_whose_lock_lapses_rolls_the_transaction_back(
         controller.commit(txn_id)
         assert active(broker, "steps", "audit") == [0, 1]
         return
-    assert str(desk.take_event(LinkDetached).error).startswith("AmqpError('com.microsoft:session-lock-lost'")
     assert controller.refused(txn_id) == "amqp:transaction:rollback"
     assert active(broker, "steps", "audit") == [1, 0]
+    broker.advance(DETACH_AFTER_MS)
+    desk.pump()
+    assert str(desk.take_event(LinkDetached).error).startswith("AmqpError('com.microsoft:session-lock-lost'")
 
 
 def test_duplicates_are_found_at_the_commit(
@@ -567,6 +586,47 @@ def test_a_scheduled_message_is_sent_in_a_transaction(
     assert active(broker, "orders") == [0]
     controller.commit(txn_id)
     assert waiting(broker, "orders") == ["later"]
+
+
+@pytest.mark.parametrize("how", ["commit", "roll back", "crash"])
+def test_a_message_is_scheduled_by_request_in_a_transaction(
+    desk: LiveDesk, broker: InProcessBroker, controller: Controller, how: str
+) -> None:
+    """Its number is answered at once, and used whatever follows. Req: F-03, S-01, S-05, R-02. Source: wire
+    contract C12."""
+    at = Timestamp(broker.clock.now_ms + 5_000)
+    payload = message_bytes(b"later", annotations={Symbol("x-opt-scheduled-enqueue-time"): at})
+    node, _ = desk.pair("orders/$management")
+    txn_id = controller.declare()
+
+    def ask(operation: str, body: dict[str, Any], **options: Any) -> Any:
+        desk.request(node, f"com.microsoft:{operation}", body, settled=True, **options)
+        return desk.response()
+
+    scheduled = ask(
+        "schedule-message", {"messages": [{"message": payload}]}, state=TransactionalState(txn_id)
+    )
+    assert list(scheduled.body["sequence-numbers"]) == [1]
+    assert broker.queue("orders").scheduled_count == 0
+    cancelled = ask("cancel-scheduled-message", {"sequence-numbers": Array.of(Long, [1])})
+    assert str(cancelled.condition) == "com.microsoft:message-not-found"
+    if how == "commit":
+        controller.commit(txn_id)
+    elif how == "roll back":
+        controller.roll_back(txn_id)
+    else:
+        broker = InProcessBroker(clock=broker.clock, store=broker.store, seed=1)
+    assert broker.queue("orders").scheduled_count == (1 if how == "commit" else 0)
+    broker.advance(5_000)
+    send(LiveDesk(broker), message("now"))
+    receiver = LiveDesk(broker)
+    receiver.listen(credit=5)
+    found = receiver.deliveries()
+    sequence_numbers = [
+        scan(delivery.payload).decode_message_annotations()["x-opt-sequence-number"] for delivery in found
+    ]
+    assert bodies(found) == (["later", "now"] if how == "commit" else ["now"])
+    assert sequence_numbers == ([2, 3] if how == "commit" else [2])
 
 
 def test_what_is_sent_in_a_transaction_is_forwarded_with_its_commit(
@@ -683,17 +743,346 @@ def test_a_transaction_takes_a_hundred_messages(
     assert active(broker, "orders") == [100]
 
 
-def test_a_connection_has_sixteen_transactions(
+def test_a_transaction_that_ran_out_is_not_remembered(
     desk: LiveDesk, broker: InProcessBroker, controller: Controller
 ) -> None:
-    """At the limit, and one past it. Req: F-03, R-05."""
-    open_ones = [controller.declare() for _ in range(16)]
-    refused = desk.transfer(controller.handle, encode_coordination(Declare()))
-    assert condition(said(desk, refused)) == "amqp:resource-limit-exceeded"
-    controller.roll_back(open_ones[3])
-    controller.declare()
-    other = Controller(LiveDesk(broker))
-    other.declare()
+    """Whether it was used or not, and whoever is asked. Req: F-03, R-05, C34."""
+    transactions = desk.gateway._context.transactions
+    used, empty = controller.declare(), controller.declare()
+    controller.send(used, desk.sender("orders"), message("out"))
+    assert set(transactions) == {used, empty}
+    for minute in range(10):
+        assert set(transactions) == ({used, empty} if minute < 2 else {empty})
+        broker.advance(MINUTE_MS)
+        desk.sender("orders")  # for a sign of life
+    assert not transactions
+    for txn_id in (used, empty):
+        assert controller.refused(txn_id) == "amqp:transaction:timeout"
+
+
+def test_120_transactions_are_open_each_with_a_hundred_sends_and_a_complete(
+    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+) -> None:
+    """As NServiceBus has one for each message in a handler's hands. Req: F-03, R-05, C34."""
+    for number in range(120):
+        send(desk, message(str(number)))
+    desk.listen(credit=120)
+    deliveries = desk.deliveries()
+    sender = desk.sender("audit")
+    batch = encode_message(data=[message("out")] * 99)
+    opened = []
+    for delivery in deliveries:
+        txn_id = controller.declare()
+        for payload, message_format in ((batch, BATCH_FORMAT), (message("out"), 0)):
+            answer = controller.send(txn_id, sender, payload, message_format=message_format)
+            assert answer == TransactionalState(txn_id, ACCEPTED)
+        controller.settle(txn_id, delivery)
+        opened.append(txn_id)
+    assert active(broker, "orders", "audit") == [120, 0]
+    for txn_id in opened:
+        controller.commit(txn_id)
+    assert active(broker, "orders", "audit") == [0, 12_000]
+
+
+def test_a_declare_that_waits_is_answered_in_order_and_keeps_its_credit(
+    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+) -> None:
+    """5,001 and more. Req: F-03, R-05, C34."""
+    opened = [controller.declare() for _ in range(OPEN_TRANSACTIONS_MAX)]
+    others = Controller(desk)
+    asked = [desk.transfer(each.handle, encode_coordination(Declare())) for each in (others, others) * 25]
+    assert not any(isinstance(event, DispositionReceived) for event in desk.events)
+    assert desk.client.credit(desk.channel, others.handle) == 50
+    Controller(LiveDesk(broker)).declare()  # of another connection
+    rolled_back = desk.transfer(controller.handle, encode_coordination(Discharge(opened[3], True)))
+    assert isinstance(said(desk, asked[0]), Declared)
+    assert said(desk, rolled_back) == ACCEPTED
+    broker.advance(20_000)
+    desk.pump()
+    for delivery_id in asked[1:]:
+        assert condition(said(desk, delivery_id)) == "com.microsoft:server-busy"
+    assert desk.client.credit(desk.channel, others.handle) > 50
+    late = desk.transfer(others.handle, encode_coordination(Declare()))
+    desk.client.detach(desk.channel, controller.handle)
+    desk.pump()
+    assert isinstance(said(desk, late), Declared)
+
+
+# Schedules that are cancelled, states that are set
+
+
+@pytest.mark.parametrize("how", ["commit", "roll back", "crash"])
+def test_state_sends_completes_and_cancels_happen_together(
+    desk: LiveDesk, broker: InProcessBroker, controller: Controller, how: str
+) -> None:
+    """Looking, renewing and deleting in between happens at once. Req: F-03, G-03, S-06, R-02, C30."""
+    broker.create_queue("steps", **SETTINGS)
+    send(desk, message("1", "s"), message("2", "t"), to="steps")
+    accept(desk, "s", credit=1, address="steps")
+    [delivery] = desk.deliveries()
+    sender = desk.sender("audit")
+    node, _ = desk.pair("steps/$management")
+    txn_id: bytes | None = None
+
+    def ask(operation: str, body: dict[str, Any]) -> Any:
+        state = None if txn_id is None else TransactionalState(txn_id)
+        desk.request(node, f"com.microsoft:{operation}", body, state=state, settled=True)
+        return desk.response()
+
+    later = {"messages": [{"message": message("3", "s", annotations={SCHEDULED: Timestamp(1 << 41)})}]}
+    [number] = ask("schedule-message", later).body["sequence-numbers"]
+    cancel = {"sequence-numbers": Array.of(Long, [number])}
+    txn_id = controller.declare()
+    controller.settle(txn_id, delivery)
+    controller.send(txn_id, sender, message("out"))
+    assert ask("cancel-scheduled-message", cancel).status == 200
+    assert str(ask("cancel-scheduled-message", cancel).condition) == "com.microsoft:message-not-found"
+    assert ask("set-session-state", {"session-id": "s", "session-state": b"done"}).status == 200
+    assert ask("get-session-state", {"session-id": "s"}).body == {"session-state": None}
+    assert ask("renew-session-lock", {"session-id": "s"}).status == 200
+    assert ask("peek-message", {"from-sequence-number": Long(0), "message-count": Int(9)}).status == 200
+    before = {
+        "message-count": Int(9),
+        "enqueued-time-utc": Timestamp(broker.clock.now_ms + 1),
+        "session-id": "t",
+    }
+    assert ask("batch-delete-messages", before).body == {"message-count": 1}
+    assert (broker.queue("steps").scheduled_count, active(broker, "steps", "audit")) == (1, [1, 0])
+    if how == "commit":
+        controller.commit(txn_id)
+    elif how == "roll back":
+        controller.roll_back(txn_id)
+    else:
+        broker = InProcessBroker(clock=broker.clock, store=broker.store, seed=1)
+    done = how == "commit"
+    assert active(broker, "steps", "audit") == ([0, 1] if done else [1, 0])
+    assert broker.queue("steps").scheduled_count == (0 if done else 1)
+    if how == "crash":
+        desk = LiveDesk(broker)
+        accept(desk, "s", address="steps")
+        node, _ = desk.pair("steps/$management")
+    txn_id = None
+    state = ask("get-session-state", {"session-id": "s"}).body["session-state"]
+    assert state == (b"done" if done else None)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "session"])
+def test_what_is_gone_at_the_discharge_rolls_all_of_it_back(
+    desk: LiveDesk, broker: InProcessBroker, controller: Controller, how: str
+) -> None:
+    """A number that somebody else cancelled; a session that lapsed. Req: F-03, G-02, S-09, C30."""
+    broker.create_queue("steps", **SETTINGS)
+    sender = desk.sender("steps")
+    accepted = None
+    send(desk, message("1", "s"), to="steps")
+    accept(desk, "s", address="steps")
+    node, _ = desk.pair("steps/$management")
+    later = {"messages": [{"message": message("3", "s", annotations={SCHEDULED: Timestamp(1 << 41)})}]}
+    desk.request(node, "com.microsoft:schedule-message", later, settled=True)
+    cancel = {"sequence-numbers": Array.of(Long, desk.response().body["sequence-numbers"])}
+    txn_id = controller.declare()
+    controller.send(txn_id, sender, message("out", "t"))
+    within = TransactionalState(txn_id)
+    if how == "cancelled":
+        desk.request(node, "com.microsoft:cancel-scheduled-message", cancel, state=within, settled=True)
+        accepted = desk.response().status
+        desk.request(node, "com.microsoft:cancel-scheduled-message", cancel, settled=True)
+        assert desk.response().status == 200
+    else:
+        state = {"session-id": "s", "session-state": b"x"}
+        desk.request(node, "com.microsoft:set-session-state", state, state=within, settled=True)
+        accepted = desk.response().status
+        broker.advance(LOCK_MS)
+        desk.pump()
+    assert accepted == 200
+    assert controller.refused(txn_id) == "amqp:transaction:rollback"
+    assert active(broker, "steps") == [1]
+
+
+# Top-level entities
+
+SPANS = "Local transactions cannot span multiple top-level entities such as queue or topic."
+
+
+def refused_attach(desk: LiveDesk, address: str, **options: Any) -> tuple[str, bool]:
+    """Attach a receiver; return the condition of the refusal, and whether it has the service's text."""
+    desk.listen(address, **options)
+    error = desk.refusal()
+    return str(error.condition), str(error.description).startswith(SPANS)
+
+
+@pytest.mark.parametrize("coordinated", ["before", "after"])
+@pytest.mark.parametrize("first", ["sender", "receiver"])
+def test_a_session_with_a_coordinator_is_about_its_first_entity(
+    desk: LiveDesk, broker: InProcessBroker, first: str, coordinated: str
+) -> None:
+    """Also while no transaction is open; senders are free. Req: F-03, C48."""
+    broker.create_queue("steps", **SETTINGS)
+    if coordinated == "before":
+        desk.controller()
+    if first == "sender":
+        desk.sender("Orders")
+    else:
+        desk.listen("Orders")
+    if coordinated == "after":
+        desk.controller()
+    send(desk, message("out"), to="audit")
+    desk.listen("orders/$deadletterqueue")
+    assert refused_attach(desk, "audit") == ("amqp:not-allowed", True)
+    assert refused_attach(desk, "audit/$deadletterqueue") == ("amqp:not-allowed", True)
+    assert refused_attach(desk, "steps", filter={FILTER: None}) == ("amqp:not-allowed", True)
+    node, _ = desk.pair("audit/$management")
+    desk.request(
+        node, "com.microsoft:peek-message", {"from-sequence-number": Long(0), "message-count": Int(1)}
+    )
+    response = desk.response()
+    assert (response.status, str(response.condition)) == (400, "amqp:not-allowed")
+    assert SPANS in response.description
+    desk.channel = desk.client.begin()
+    desk.listen("audit", credit=1)
+    assert bodies(desk.deliveries()) == ["out"]
+
+
+def test_a_topic_and_its_subscriptions_are_one_to_a_session(desk: LiveDesk, broker: InProcessBroker) -> None:
+    """Req: F-03, P-01, C48."""
+    broker.create_topic("news")
+    for name in ("one", "two"):
+        broker.create_subscription("news", name)
+    desk.controller()
+    desk.listen("news/Subscriptions/one")
+    desk.listen("news/subscriptions/Two")
+    desk.sender("news")
+    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+    assert refused_attach(desk, "orders") == ("amqp:not-allowed", True)
+
+
+def test_a_link_that_is_refused_uses_nothing(desk: LiveDesk) -> None:
+    """Req: F-03, C48."""
+    desk.controller()
+    desk.listen("nowhere")
+    assert str(desk.refusal().condition) == "amqp:not-found"
+    desk.listen("orders")
+    assert refused_attach(desk, "audit") == ("amqp:not-allowed", True)
+
+
+@pytest.mark.parametrize("why", ["timed out", "held by another"])
+def test_who_only_does_not_get_a_session_uses_its_entity(
+    desk: LiveDesk, broker: InProcessBroker, controller: Controller, why: str
+) -> None:
+    """It goes on waiting there, and what is sent meanwhile goes by way of it. Req: F-03, C48."""
+    broker.create_queue("steps", **SETTINGS)
+    if why == "held by another":
+        other = LiveDesk(broker)
+        send(other, message("1", "s"), to="steps")
+        accept(other, "s", address="steps")
+    wanted = None if why == "timed out" else "s"
+    txn_id = controller.declare()
+    desk.listen("steps", filter={FILTER: wanted})
+    controller.send(txn_id, desk.sender("audit"), message("before"))
+    broker.advance(SESSION_WAIT_MS)
+    desk.pump()
+    assert desk.refusal() is not None
+    desk.events.clear()
+    controller.send(txn_id, desk.sender("orders"), message("after"))
+    controller.commit(txn_id)
+    assert active(broker, "audit", "orders") == [1, 1]
+    assert refused_attach(desk, "audit") == ("amqp:not-allowed", True)
+
+
+def test_a_session_is_free_again_without_its_coordinators(desk: LiveDesk) -> None:
+    """And a new one on its channel. Req: F-03, C48."""
+    first, second = desk.controller(), desk.controller()
+    desk.listen("orders")
+    desk.client.detach(desk.channel, first)
+    desk.pump()
+    desk.events.clear()
+    assert refused_attach(desk, "audit") == ("amqp:not-allowed", True)
+    desk.client.detach(desk.channel, second)
+    desk.pump()
+    desk.listen("audit")
+    desk.client.end(desk.channel)
+    desk.pump()
+    desk.events.clear()
+    desk.channel = desk.client.begin()
+    desk.controller()
+    desk.listen("audit")
+    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+
+
+def test_over_other_sessions_a_transaction_has_one_top_level_entity(
+    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+) -> None:
+    """Req: F-03, C48."""
+    desk.channel = desk.client.begin()
+    orders, audit = desk.sender("orders"), desk.sender("audit")
+    txn_id = desk_declares(desk, controller)
+    assert controller.send(txn_id, orders, message("1")) == TransactionalState(txn_id, ACCEPTED)
+    answer = controller.send(txn_id, audit, message("2"))
+    assert isinstance(answer, Rejected)
+    assert answer.error is not None
+    assert condition(answer) == "amqp:not-allowed"
+    assert str(answer.error.description).startswith(SPANS)
+
+
+def desk_declares(desk: LiveDesk, controller: Controller) -> bytes:
+    """Declare over the coordinator's own session."""
+    links, desk.channel = desk.channel, 0
+    txn_id = controller.declare()
+    desk.channel = links
+    return txn_id
+
+
+def test_over_its_own_session_it_completes_here_and_sends_there(
+    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+) -> None:
+    """As .NET does, told to cross entities. Req: F-03, C48."""
+    send(desk, message("in"))
+    desk.listen("orders", credit=1)
+    [delivery] = desk.deliveries()
+    txn_id = controller.declare()
+    controller.settle(txn_id, delivery)
+    for name in ("audit", "orders"):
+        answer = controller.send(txn_id, desk.sender(name), message(name))
+        assert answer == TransactionalState(txn_id, ACCEPTED)
+    controller.commit(txn_id)
+    assert active(broker, "orders", "audit") == [1, 1]
+
+
+def test_what_azure_does_otherwise_is_logged_once() -> None:
+    """At its first use, on whichever connection. Req: F-03, C48."""
+    logged: list[str] = []
+    broker = InProcessBroker(log=lambda event, fields: logged.append(event))
+    for name in ("orders", "audit"):
+        broker.create_queue(name)
+    for uses in range(3):
+        controller = Controller(LiveDesk(broker))
+        senders = [controller.desk.sender(name) for name in ("orders", "audit")]
+        for sender in senders:
+            txn_id = controller.declare()
+            assert len(logged) == (uses > 0)
+            controller.send(txn_id, sender, message("m"))
+            controller.commit(txn_id)
+        assert logged == ["differs from azure"]
+
+
+def test_the_partition_key_of_the_way_counts_for_the_via_entity(
+    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+) -> None:
+    """Though nothing depends on it where the message goes. Req: F-03, S-02, C48."""
+    broker.create_queue("parts", enable_partitioning=True)
+    parts, audit = desk.sender("parts"), desk.sender("audit")
+    txn_id = controller.declare()
+
+    def keyed(**keys: str) -> bytes:
+        names = {"key": "x-opt-partition-key", "via": "x-opt-via-partition-key"}
+        return message("m", annotations={Symbol(names[name]): key for name, key in keys.items()})
+
+    taken = TransactionalState(txn_id, ACCEPTED)
+    assert controller.send(txn_id, parts, keyed(key="one")) == taken
+    assert controller.send(txn_id, audit, keyed(key="any", via="one")) == taken
+    assert condition(controller.send(txn_id, audit, keyed(via="two"))) == "amqp:not-allowed"
+    controller.commit(txn_id)
+    assert active(broker, "parts", "audit") == [1, 1]
 
 
 def test_the_basic_tier_has_no_transactions() -> None:

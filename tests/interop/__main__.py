@@ -71,24 +71,25 @@ def build_all(console: Console, chosen: list[Client]) -> list[str]:
 def run_all(console: Console, chosen: list[Client]) -> list[Run]:
     """Run the programs on every feature, and tell how far they are: by bars on a terminal, else by lines."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    wanted = {client: list(features()) for client in chosen}
+    wanted = {client: client.tried for client in chosen}
+    tried = {client.name: client.tried for client in chosen}
     with (
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
         tempfile.TemporaryDirectory(prefix="peeklock-interop-") as folder,
         Trials(wanted, Path(folder)) as trials,
     ):
-        bars = {client.name: progress.add_task(client.name, total=len(features())) for client in chosen}
+        bars = {client.name: progress.add_task(client.name, total=len(client.tried)) for client in chosen}
         told = {client.name: Semaphore(0) for client in chosen}
         for (name, feature), future in trials.outcomes.items():
             if console.is_terminal:
                 future.add_done_callback(partial(_advance, progress, bars[name]))
             else:
-                future.add_done_callback(partial(_tell_feature, console, name, feature))
+                future.add_done_callback(partial(_tell_feature, console, name, tried[name], feature))
             future.add_done_callback(partial(_release, told[name]))
         runs = []
         for client in chosen:
             run = Run(client)
-            for feature in features():
+            for feature in client.tried:
                 try:
                     run.outcomes[feature] = trials.outcomes[client.name, feature].result()
                 except Exception as error:  # BuildFailed, BrokerFailed, a folder that cannot be written
@@ -110,11 +111,11 @@ def _release(told: Semaphore, _done: Future[Outcome]) -> None:
     told.release()
 
 
-def _tell_feature(console: Console, name: str, feature: str, done: Future[Outcome]) -> None:
+def _tell_feature(console: Console, name: str, tried: list[str], feature: str, done: Future[Outcome]) -> None:
     if done.cancelled() or done.exception() is not None:
         return  # the client's own line says so
-    number = list(features()).index(feature) + 1  # they are tried in this order
-    console.print(f"{name} {number}/{len(features())}: {feature} {done.result().status}", highlight=False)
+    number = tried.index(feature) + 1  # they are tried in this order
+    console.print(f"{name} {number}/{len(tried)}: {feature} {done.result().status}", highlight=False)
 
 
 def _tell(console: Console, run: Run, seconds: float | None) -> None:

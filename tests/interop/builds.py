@@ -27,11 +27,14 @@ ROOT = HERE.parents[1]
 PROGRAMS = HERE / "programs"
 BUILDS = ROOT / ".interop"
 
-BUILD_S_MAX = 600
-"""How long a build may take, downloads included. Our choice: four times what all together should take."""
+BUILD_S_MAX = 300
+"""How long a build may take, downloads included. Our choice: ten times what the longest takes."""
 
 LEFTOVERS = {"__pycache__", "node_modules", "target"}
 """Folders that tools make beside a program when it is tried by hand."""
+
+CHECKSUM_DIGITS = 16
+"""Of the state of a folder, at the end of its build's name. Our choice: no two states meet."""
 
 FAILURE_LINES = 40
 """So much of what a failed tool said is shown."""
@@ -52,6 +55,15 @@ class Client:
     arguments: tuple[str, ...]
     needs: tuple[str, ...]
     modules: tuple[str, ...]
+    only: tuple[str, ...] = ()
+    """The features that it is tried on; empty = all."""
+    own: str = ""
+    """Why it needs the broker of the tests; empty where it runs against any Service Bus."""
+
+    @property
+    def tried(self) -> list[str]:
+        """The features that it is tried on, in the order of the page."""
+        return [name for name in features() if not self.only or name in self.only]
 
     @property
     def missing(self) -> str:
@@ -77,6 +89,8 @@ class Feature:
     title: str
     shows: str
     section: str
+    own: str = ""
+    """Why it needs the broker of the tests; empty where it runs against any Service Bus."""
 
 
 @functools.cache
@@ -95,6 +109,8 @@ def _client(name: str, fields: dict[str, Any]) -> Client:
         tuple(fields["arguments"]),
         tuple(fields["needs"]),
         tuple(fields["modules"]),
+        tuple(fields.get("only", ())),
+        fields.get("own", ""),
     )
 
 
@@ -103,7 +119,7 @@ def features() -> dict[str, Feature]:
     """Read the features, in the order of the page."""
     told = tomllib.loads((HERE / "features.toml").read_text(encoding="utf-8"))
     return {
-        name: Feature(name, fields["title"], fields["shows"], section["title"])
+        name: Feature(name, fields["title"], fields["shows"], section["title"], fields.get("own", ""))
         for section in told.values()
         for name, fields in section["features"].items()
     }
@@ -154,7 +170,7 @@ def build(client: Client) -> Path:
     stamp = built / ".built"
     with _locked(BUILDS / f"{client.folder.name}.lock"):
         if not stamp.exists():
-            for outdated in BUILDS.glob(f"{client.folder.name}-*"):
+            for outdated in BUILDS.glob(client.folder.name + "-" + "[0-9a-f]" * CHECKSUM_DIGITS):
                 shutil.rmtree(outdated)
             built.mkdir()
             _build(client, built)
@@ -207,7 +223,7 @@ def _checksum(folder: Path) -> str:
         if path.is_file() and path.suffix != ".md" and not LEFTOVERS & set(name.parts):
             total.update(f"{name}\0{os.access(path, os.X_OK)}\0{path.stat().st_size}\0".encode())
             total.update(path.read_bytes())
-    return total.hexdigest()[:16]
+    return total.hexdigest()[:CHECKSUM_DIGITS]
 
 
 @contextmanager

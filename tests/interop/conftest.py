@@ -40,8 +40,8 @@ def tls_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory, tls_pair: tuple[Path, Path]) -> Iterator[BrokerProcess]:
-    """The broker that most tests share."""
-    arguments = (f"--tls-cert={tls_pair[0]}", f"--tls-key={tls_pair[1]}")
+    """The broker that most tests share. It gives broken connections no grace, for which tests would wait."""
+    arguments = (f"--tls-cert={tls_pair[0]}", f"--tls-key={tls_pair[1]}", "--lock-grace=0")
     with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments) as process:
         yield process
         assert process.stop() == 0

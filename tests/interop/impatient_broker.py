@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from peeklock.gateway.context import GatewayLimits
-from peeklock.server.app import Broker, Settings
+from peeklock.server.app import Broker
+from peeklock.server.settings import Settings
 
 IDLE_MS = 1_000
 

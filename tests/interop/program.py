@@ -1,4 +1,4 @@
-"""A client's program with a broker of its own: features in, outcomes out.
+"""A client's program with a broker of its own, or with another Service Bus: features in, outcomes out.
 
 Owns: the broker process and its keys, the program's process group, the lines between us and it, and every
 time-out. Must not know: what a feature does, and what a client is written in.
@@ -19,12 +19,13 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
-from peeklock.auth import Right
+from peeklock.auth import Right, SasRule
 from peeklock.demo.broker import BrokerProcess
 from peeklock.server.keys import KeyFile
 from tests.interop.builds import ROOT, Client, environment
@@ -33,8 +34,9 @@ FEATURE_S_MAX = 60.0
 """From the request to the answer, the start of the program included. A program ends a feature itself at
 30 s."""
 
-END_S_MAX = 5.0
-"""How long a program may take to end once its input is closed; then it is killed."""
+END_S_MAX = 60.0
+"""How long a program may take to remove its entities and to end once its input is closed; then it is killed.
+Our choice: 300 entities over a slow path."""
 
 STATUSES = ("works", "differs", "not offered", "failed")
 
@@ -59,27 +61,42 @@ class Program:
     Use it as a context manager; both end with it.
     """
 
-    def __init__(self, client: Client, built: Path, folder: Path) -> None:
-        """`built` is the folder of the build; `folder` gets data, logs and whatever else is made."""
+    def __init__(
+        self,
+        client: Client,
+        built: Path,
+        folder: Path,
+        elsewhere: str = "",
+        told: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`built` is the folder of the build; `folder` gets data, logs and whatever else is made.
+
+        `elsewhere` is the connection string of the Service Bus to try; empty = a broker process of its own.
+        `told` is what else stands in the program's environment.
+        """
+        self._told = told
         self._client = client
         self._built = built
-        self._broker = BrokerProcess(folder, ("--auth", "sas"))
+        self._elsewhere = elsewhere
+        self._broker = None if elsewhere else BrokerProcess(folder, ("--auth", "sas"))
+        self._rules: list[SasRule] = []
         self.log = folder / "program.log"
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def __enter__(self) -> Program:
-        keys = KeyFile(self._broker.data)
-        (self._root,) = keys.load_or_make()
-        self._listener = keys.add("listener", [Right.LISTEN.value])
-        self._broker.start()
+        if self._broker is not None:
+            keys = KeyFile(self._broker.data)
+            self._rules = [*keys.load_or_make(), keys.add("listener", [Right.LISTEN.value])]
+            self._broker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
-        self._broker.kill()
+        if self._broker is not None:
+            self._broker.kill()
 
     def try_feature(self, feature: str) -> Outcome:
         """Have the program show a feature.
@@ -96,7 +113,8 @@ class Program:
         except _Misbehaved as error:
             self._kill()
             outcome = Outcome("failed", str(error))
-        self._broker.check()
+        if self._broker is not None:
+            self._broker.check()
         if outcome.status == "failed":
             outcome = Outcome("failed", outcome.how + self._words(told))
         return outcome
@@ -120,6 +138,8 @@ class Program:
                     raise _Misbehaved(f"no answer to {feature!r} is this line: {line[:500]!r}")
 
     def _restart_broker(self) -> None:
+        if self._broker is None:
+            raise _Misbehaved("it asks for a restart of a Service Bus that is not ours")
         self._broker.stop()
         self._broker.start()
 
@@ -140,22 +160,19 @@ class Program:
         threading.Thread(target=_forward, args=(self._process, self._lines), daemon=True).start()
 
     def _surroundings(self) -> dict[str, str]:
-        port = self._broker.amqp_port
-        parts = (
-            f"Endpoint=sb://localhost:{port};SharedAccessKeyName={self._root.name};"
-            f"SharedAccessKey={self._root.primary_key};"
+        shared = {"PYTHONPATH": str(ROOT), **self._told}
+        if self._broker is None:
+            return {**shared, "PEEKLOCK_TEST_CONNECTION_STRING": self._elsewhere}
+        endpoint = f"Endpoint=sb://localhost:{self._broker.amqp_port}"
+        root, listener = (
+            f"{endpoint};SharedAccessKeyName={rule.name};SharedAccessKey={rule.primary_key}"
+            for rule in self._rules
         )
         return {
-            "PEEKLOCK_HOST": "localhost",
-            "PEEKLOCK_PORT": str(port),
-            "PEEKLOCK_KEY_NAME": self._root.name,
-            "PEEKLOCK_KEY": self._root.primary_key,
-            "PEEKLOCK_LISTEN_KEY_NAME": self._listener.name,
-            "PEEKLOCK_LISTEN_KEY": self._listener.primary_key,
+            **shared,
+            "PEEKLOCK_TEST_CONNECTION_STRING": root,
+            "PEEKLOCK_LISTEN_CONNECTION_STRING": listener,
             "PEEKLOCK_CA": str(self._broker.authority()),
-            "PEEKLOCK_TLS": parts,
-            "PEEKLOCK_PLAIN": f"{parts}UseDevelopmentEmulator=true;",
-            "PYTHONPATH": str(ROOT),
         }
 
     def _write(self, line: dict[str, Any]) -> None:

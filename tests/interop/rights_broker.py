@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from peeklock.auth import Authority, Right, SasRule
-from peeklock.server.app import Settings, serve
+from peeklock.server.app import serve
+from peeklock.server.settings import Settings
 
 RULES = (
     SasRule("sender", "sender-key", rights=frozenset({Right.SEND})),

@@ -443,15 +443,16 @@ def test_refusals_have_the_client_s_own_classes(admin: Any, name: str) -> None:
             absent()
     for wrong in (
         lambda: admin.create_queue(""),
-        lambda: admin.create_queue("-"),
+        lambda: admin.create_queue("a b"),
         lambda: admin.create_queue("x" * 261),
         lambda: admin.create_queue(f"{name}/new", lock_duration=timedelta(days=25)),
         lambda: admin.create_queue(f"{name}/new", forward_to="none"),
-        lambda: admin.create_queue(f"{name}/new", requires_session=True, forward_to=queue.name),
+        lambda: admin.create_queue(f"{name}/new", forward_to="sb://elsewhere.example/none"),
         lambda: admin.create_queue(f"{name}/new", max_message_size_in_kilobytes=2048),
         lambda: admin.update_queue(queue, requires_session=True),
         lambda: admin.update_queue(queue, lock_duration=timedelta(minutes=6)),
-        lambda: admin.update_queue(queue, forward_to=queue.name),
+        lambda: admin.update_queue(queue, forward_to="none"),
+        lambda: admin.update_queue(queue, forward_to=f"https://elsewhere.example/{queue.name}"),
         lambda: admin.create_subscription(topic.name, "a/b"),
     ):
         with pytest.raises(HttpResponseError) as failure:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import EntityStatus
@@ -173,7 +173,7 @@ def test_a_fifth_hop_ends_in_the_dead_letter_queue(any_client: Links, make_queue
 def test_what_was_there_is_passed_on_once_the_queue_forwards(
     client: Links, make_queue: Callable[..., str], administration: Any
 ) -> None:
-    """A receiver that is attached loses its link; a circle is refused.
+    """A receiver that is attached loses its link. A circle may be defined.
 
     Req: F-01, A-07
     """
@@ -193,6 +193,71 @@ def test_what_was_there_is_passed_on_once_the_queue_forwards(
             receiver.receive_messages(max_wait_time=5)
     properties = administration.get_queue(target)
     properties.forward_to = source
-    with pytest.raises(HttpResponseError) as refused:
-        administration.update_queue(properties)
-    assert refused.value.status_code == 400
+    administration.update_queue(properties)
+    assert administration.get_queue(target).forward_to.endswith(f"/{source}")
+
+
+def test_messages_in_circles_end_as_dead_letters(
+    any_client: Links, make_queue: Callable[..., str], make_topic: Callable[..., str], administration: Any
+) -> None:
+    """Of a queue that forwards to itself, of one with sessions in a circle of two, and of a topic to which
+    its subscriptions forward: as many as four hops make, and no more.
+
+    Req: F-01, G-01, P-01
+    """
+    alone, first = make_queue(), make_queue(requires_session=True)
+    second = make_queue(forward_to=first)
+    topic = make_topic("a", "b")
+    for name, target in ((alone, alone), (first, second)):
+        administration.update_queue(administration.get_queue(name), forward_to=target)
+    for name in ("a", "b"):
+        subscription = administration.get_subscription(topic, name)
+        administration.update_subscription(topic, subscription, forward_to=topic)
+    send(any_client, alone, "alone")
+    with any_client.get_queue_sender(first) as sender, any_client.get_topic_sender(topic) as to_topic:
+        sender.send_messages(ServiceBusMessage("in two", session_id="s"))
+        to_topic.send_messages(ServiceBusMessage("many"))
+    for name, body in ((alone, "alone"), (first, "in two")):
+        with any_client.get_queue_receiver(name, sub_queue=DEAD) as receiver:
+            dead = take_one(receiver)
+            assert (str(dead), dead.dead_letter_reason) == (body, "MaxTransferHopCountExceeded")
+            assert dead.enqueued_sequence_number == 1
+            assert_empty(receiver)
+    for name in ("a", "b"):
+        with any_client.get_subscription_receiver(topic, name, sub_queue=DEAD) as receiver:
+            found = take(receiver, 16)
+            assert bodies(found) == ["many"] * 16
+            assert {message.dead_letter_reason for message in found} == {"MaxTransferHopCountExceeded"}
+            assert_empty(receiver)
+        counts = administration.get_subscription_runtime_properties(topic, name)
+        assert (counts.active_message_count, counts.dead_letter_message_count) == (0, 16)
+
+
+def test_at_most_10_000_copies_follow_from_one_message(
+    any_client: Links, make_topic: Callable[..., str], administration: Any
+) -> None:
+    """Thirty subscriptions forward to their topic. What goes beyond is a dead letter of the subscription that
+    was to forward it; each copy is one, unless it became thirty others.
+
+    Req: F-01, P-05
+    """
+    names = [f"s{number}" for number in range(30)]
+    topic = make_topic(*names)
+    for name in names:
+        subscription = administration.get_subscription(topic, name)
+        administration.update_subscription(topic, subscription, forward_to=topic)
+    with any_client.get_topic_sender(topic) as sender:
+        sender.send_messages(ServiceBusMessage("many"))
+    deadline = time.monotonic() + 30
+    dead = before = -1
+    while dead != before or dead < 30:
+        assert time.monotonic() < deadline
+        before = dead
+        counts = [administration.get_subscription_runtime_properties(topic, name) for name in names]
+        dead = sum(found.dead_letter_message_count for found in counts)
+        if any(found.active_message_count for found in counts):
+            dead = -1
+    copies = (dead - 1) * 30 // 29  # of n copies, all but n/30 - 1 are dead letters
+    assert 10_000 - 60 < copies <= 10_000
+    with any_client.get_subscription_receiver(topic, names[-1], sub_queue=DEAD) as receiver:
+        assert take_one(receiver).dead_letter_reason == "MaxTransferHopCountExceeded"

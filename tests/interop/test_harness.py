@@ -110,6 +110,16 @@ def test_a_build_is_made_once_for_each_state_of_the_folder(make: Callable[..., C
     assert not first.exists()
 
 
+def test_a_build_leaves_those_of_a_folder_with_a_longer_name(
+    make: Callable[..., Client], tmp_path: Path
+) -> None:
+    others = tmp_path / "builds/shell-other-0123456789abcdef", tmp_path / "builds/shell-other.lock"
+    others[0].mkdir(parents=True)
+    others[1].touch()
+    build(make())
+    assert all(other.exists() for other in others)
+
+
 def test_pages_and_what_tools_leave_are_no_change(make: Callable[..., Client]) -> None:
     client = make()
     build(client)

@@ -60,7 +60,7 @@ def test_a_change_of_the_queue_drops_all_locks_of_messages(
         again = take_one(other)
         assert (str(again), again.delivery_count) == ("2", 0)
         (deferred,) = other.receive_deferred_messages(third.sequence_number)
-        assert deferred.delivery_count == 0
+        assert deferred.delivery_count == 1
         for message in (again, deferred):
             other.complete_message(message)
         assert other.peek_messages(sequence_number=1) == []
@@ -158,8 +158,8 @@ def test_sessions_are_free_after_the_broker_was_killed_and_keep_their_states(
 def test_a_broken_connection_drops_its_locks_at_once_and_counts(
     any_client: Links, queue: str, broker: BrokerProcess, how: str
 ) -> None:
-    """Those of its links, and that of a deferred message which it asked for by number; renewal by others
-    moves nothing. Another's locks are left alone.
+    """Those of its links, and that of a deferred message which it asked for by number. Another's locks are
+    left alone.
 
     Req: L-13, L-08, L-10
     """
@@ -170,12 +170,11 @@ def test_a_broken_connection_drops_its_locks_at_once_and_counts(
         OwnClient(broker.amqp_port) as third,
     ):
         kept = take_one(other)
-        _, (first, second) = dying.receive(queue, 2)
+        _, (_, second) = dying.receive(queue, 2)
         deferred = take_one(other)
         other.defer_message(deferred)
         numbers = {"sequence-numbers": Array.of(Long, [deferred.sequence_number])}
         assert dying.ask(queue, "com.microsoft:receive-by-sequence-number", numbers)[0] == 200
-        assert third.ask(queue, "com.microsoft:renew-lock", {"lock-tokens": tokens(first, second)})[0] == 200
         assert_empty(other)
         if how == "protocol error":
             dying.write(b"no frame of AMQP")
@@ -185,7 +184,7 @@ def test_a_broken_connection_drops_its_locks_at_once_and_counts(
         again = take(other, 2)
         assert [(str(one), one.delivery_count) for one in again] == [("2", 1), ("3", 1)]
         (fetched,) = other.receive_deferred_messages(deferred.sequence_number)
-        assert fetched.delivery_count == 1
+        assert fetched.delivery_count == 2
         assert third.settle_by_token(queue, second, "completed") == LOCK_LOST
         for message in (kept, *again, fetched):
             other.complete_message(message)
@@ -262,6 +261,74 @@ def test_a_worker_that_is_killed_loses_its_message_to_the_next(
         worker.kill()
         again = take_one(other)
         assert (str(again), again.delivery_count) == ("1", 1)
+
+
+GRACE = dt.timedelta(seconds=5)
+
+
+@pytest.fixture
+def graced(background: Background) -> Iterator[tuple[ServedBroker, Links]]:
+    """A broker that keeps the locks of broken connections for a while, and a client of the queue `q`."""
+    with ServedBroker() as broker:
+        with ServiceBusAdministrationClient.from_connection_string(
+            broker.connection_string, connection_verify=False
+        ) as administration:
+            administration.create_queue("q")
+        with ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as made:
+            yield broker, Links(made, background)
+            background.join()
+
+
+def test_the_message_of_a_killed_worker_is_back_after_the_grace(graced: tuple[ServedBroker, Links]) -> None:
+    """Its lock would have lasted a minute.
+
+    Req: C26, L-13, L-08
+    """
+    broker, client = graced
+    send(client, "q", "1")
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, broker.connection_string, "q"], stdout=subprocess.PIPE, text=True
+    )
+    with worker, client.get_queue_receiver("q") as other:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "1\n"
+        worker.kill()
+        assert_empty(other)
+        broker.advance(GRACE)
+        again = take_one(other)
+        assert (str(again), again.delivery_count) == ("1", 1)
+        other.complete_message(again)
+
+
+def test_in_the_grace_locks_are_settled_and_renewed_over_another_connection(
+    graced: tuple[ServedBroker, Links],
+) -> None:
+    """What is renewed is of that connection then, and has a grace of its own.
+
+    Req: C26, L-13, L-14
+    """
+    broker, client = graced
+    send(client, "q", "1", "2", "3")
+    with (
+        client.get_queue_receiver("q") as other,
+        OwnClient(broker.port) as dying,
+        OwnClient(broker.port) as third,
+    ):
+        _, (first, second, lost) = dying.receive("q", 3)
+        dying.vanish()
+        assert third.settle_by_token("q", first, "completed") is None
+        assert third.ask("q", "com.microsoft:renew-lock", {"lock-tokens": tokens(second)})[0] == 200
+        broker.advance(GRACE)
+        again = take_one(other)
+        assert (str(again), again.delivery_count) == ("3", 1)
+        assert third.settle_by_token("q", lost, "completed") == LOCK_LOST
+        other.complete_message(again)
+        third.vanish()
+        assert_empty(other)
+        broker.advance(GRACE)
+        again = take_one(other)
+        assert (str(again), again.delivery_count) == ("2", 1)
+        other.complete_message(again)
 
 
 WORKER = """

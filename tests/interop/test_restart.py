@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageState, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageLockLostError
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleAction, SqlRuleFilter
 
 from peeklock.demo.broker import BrokerProcess
+from peeklock.server.export import export_config
 from tests.interop.clients import Api, Background, Links
 from tests.interop.helpers import assert_empty, bodies, take, take_one
 
@@ -164,3 +166,26 @@ def test_topics_rules_and_copies_are_there_after_the_broker_was_killed(
             with client.get_subscription_receiver("t", "some", session_id="s") as some:
                 found = {str(one): one.application_properties for one in take(some, 3)}
                 assert found == {str(n): {b"n": 10 * n, b"RuleName": b"big"} for n in (3, 4, 6)}
+
+
+def test_forwards_are_as_they_were_given_after_a_kill_and_in_an_export(
+    mortal: BrokerProcess, administration: Any
+) -> None:
+    """Req: F-01, A-02, R-01. Source: wire contract C14."""
+    here = administration.get_queue("q").name
+    given = {
+        "forward_to": f"https://localhost/{here}",
+        "forward_dead_lettered_messages_to": f"http://127.0.0.1:{mortal.http_port}/{here.upper()}/",
+    }
+    administration.create_queue("source", **given)
+    mortal.kill()
+    mortal.start()
+    read = administration.get_queue("source")
+    assert {name: getattr(read, name) for name in given} == given
+    administration.update_queue(read, max_delivery_count=3)
+    assert {name: getattr(administration.get_queue("source"), name) for name in given} == given
+    with pytest.raises(HttpResponseError, match="names another host") as refused:
+        administration.update_queue(read, forward_to="https://elsewhere.example/q")
+    assert refused.value.status_code == 400
+    exported = export_config(mortal.data).text
+    assert all(f'"{text}"' in exported for text in given.values())

@@ -39,7 +39,7 @@ def test_scheduled_messages_come_when_they_are_due_and_not_before(client: Any, q
         assert dt.datetime.now(dt.UTC) >= due
         assert bodies(messages) == ["one", "two", "three", "by property"]
         assert [message.sequence_number for message in messages] == [6, 7, 8, 9]
-        assert {message.state for message in messages} == {ServiceBusMessageState.ACTIVE}
+        assert {message.state for message in messages} == {ServiceBusMessageState.SCHEDULED}  # they were
         for message in messages:
             assert abs(message.enqueued_time_utc - due) < dt.timedelta(seconds=1)
             assert abs(message.scheduled_enqueue_time_utc - due) < dt.timedelta(milliseconds=2)

@@ -81,6 +81,26 @@ def test_a_named_session_is_received_in_order_by_its_holder_alone(client: Links,
     assert [found.delivery_count for found in rest] == [0, 0, 0]
 
 
+def test_a_session_by_any_spelling_of_its_id(any_client: Links, queue: str) -> None:
+    """Its receiver is told the spelling that it asked for, or that of the first message. Req: C27, G-01"""
+    with any_client.get_queue_sender(queue) as sender:
+        sender.send_messages([message(body, body) for body in ("Ärger", "ärger", "other")])
+    with accept(any_client, queue, "ÄRGER") as receiver:
+        assert receiver.session.session_id == "ÄRGER"
+        messages = take(receiver, 2)
+        assert [found.session_id for found in messages] == bodies(messages) == ["Ärger", "ärger"]
+        receiver.session.set_state("kept")
+        receiver.complete_message(messages[0])
+        receiver.defer_message(messages[1])
+    with accept(any_client, queue, "äRGER") as receiver:
+        assert receiver.session.get_state() == b"kept"
+        assert bodies(receiver.receive_deferred_messages(messages[1].sequence_number)) == ["ärger"]
+    with any_client.get_queue_sender(queue) as sender:
+        sender.send_messages(message("late", "ÄRger"))
+    with accept(any_client, queue) as first, accept(any_client, queue) as second:
+        assert {first.session.session_id, second.session.session_id} == {"other", "ärger"}
+
+
 def test_receivers_get_the_next_sessions_and_wait_while_there_is_none(client: Links, queue: str) -> None:
     """Each another one; with none available as long as it says, and it takes the first that becomes so.
 
@@ -203,11 +223,14 @@ def test_every_way_of_settling_works_in_a_session(any_client: Links, queue: str)
         assert bodies(receiver.peek_messages(max_message_count=10)) == ["s4"]
 
 
-def test_deferred_messages_are_fetched_by_who_holds_their_session(client: Links, queue: str) -> None:
+def test_deferred_messages_are_fetched_by_who_holds_their_session(
+    client: Links, make_queue: Callable[..., str]
+) -> None:
     """In either mode; who holds another session finds nothing.
 
     Req: G-05, L-10
     """
+    queue = make_queue(requires_session=True)
     send(client, queue, "a1", "a2", "a3")
     with accept(client, queue, "a") as holder, accept(client, queue, "b") as other:
         numbers = []
@@ -222,7 +245,7 @@ def test_deferred_messages_are_fetched_by_who_holds_their_session(client: Links,
         holder.complete_message(first)
         holder.abandon_message(second)
         (second,) = holder.receive_deferred_messages(numbers[1])
-        assert second.delivery_count == 1
+        assert second.delivery_count == 2
         holder.complete_message(second)
         holder.close()
         with accept(client, queue, "a", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as deleting:

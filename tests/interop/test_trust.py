@@ -81,8 +81,12 @@ public class Trust {
 
 GO = """
 package main
-import ("fmt"; "net/http"; "os")
+import ("crypto/tls"; "fmt"; "net/http"; "os")
 func main() {
+  // As the client for messages has it, with the port of its connection string.
+  connection, failure := tls.Dial("tcp", "localhost:" + os.Args[1], &tls.Config{ServerName: "localhost:5671"})
+  if failure != nil { fmt.Println(failure); os.Exit(1) }
+  connection.Close()
   answer, failure := http.Get("https://localhost:" + os.Args[1] + "/health")
   if failure != nil { fmt.Println(failure); os.Exit(1) }
   fmt.Println(answer.StatusCode)
@@ -98,8 +102,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         '{"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": [{"Name": "trust"}]}],'
         ' "Logging": {"Type": "File"}}}'
     )
-    with BrokerProcess(folder, [f"--config={config}"]) as process:
-        process.authority()
+    options = [f"--config={config}", "--tls-name=localhost:5671"]  # which no client may trip over
+    with BrokerProcess(folder, options) as process:
         yield process
         assert process.stop() == 0
 

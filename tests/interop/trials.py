@@ -16,15 +16,18 @@ from types import TracebackType
 from tests.interop.builds import Client, build
 from tests.interop.program import Outcome, Program
 
-CLIENTS_AT_ONCE = 7
+CLIENTS_AT_ONCE = 9
 """Programs mostly wait, so that more than the cores pay. Our choice."""
 
 
 class Trials:
     """Runs clients' programs in threads from `with` on; its end stops them after the feature they are at."""
 
-    def __init__(self, wanted: Mapping[Client, Sequence[str]], folder: Path) -> None:
-        """`wanted`: features by client. `folder` gets a folder for each client, with data and logs."""
+    def __init__(self, wanted: Mapping[Client, Sequence[str]], folder: Path, elsewhere: str = "") -> None:
+        """`wanted`: features by client. `folder` gets a folder for each client, with data and logs.
+
+        `elsewhere`: see `Program`.
+        """
         self.outcomes: dict[tuple[str, str], Future[Outcome]] = {
             (client.name, feature): Future() for client, features in wanted.items() for feature in features
         }
@@ -33,6 +36,7 @@ class Trials:
         """How long each client took that has ended."""
         self._wanted = wanted
         self._folder = folder
+        self._elsewhere = elsewhere
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(CLIENTS_AT_ONCE)
 
@@ -53,7 +57,7 @@ class Trials:
         try:
             folder = self._folder / client.name
             folder.mkdir()
-            with Program(client, build(client), folder) as program:
+            with Program(client, build(client), folder, self._elsewhere) as program:
                 for feature, future in zip(features, tuple(waiting), strict=True):
                     if self._stopped.is_set():
                         return

@@ -9,22 +9,27 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.audit import LEDGERS
 from tests.kill.bank_loop import BankLoop
 from tests.kill.capture_loop import CaptureLoop
+from tests.kill.clock_loop import ClockLoop
+from tests.kill.http_loop import HttpLoop
 from tests.kill.loop import MessageLoop
 from tests.kill.spark_loop import SparkLoop
 from tests.kill.topic_loop import TopicLoop
 
 LOOPS = {
     "messages": MessageLoop,
+    "http": HttpLoop,
     "transactions": BankLoop,
     "topics": TopicLoop,
     "capture": CaptureLoop,
     "spark": SparkLoop,
+    "clock": ClockLoop,
 }
-AUDITED = ("messages", "transactions", "topics")
+AUDITED = ("messages", "http", "transactions", "topics")
 """Loops whose brokers can write an event log beside."""
 
 
@@ -36,6 +41,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--durability", choices=("fsync", "os"), default="fsync")
     parser.add_argument(
+        "--large", action="store_true", help="with batches of over 1 MiB, on the premium tier"
+    )
+    parser.add_argument(
         "--capture",
         type=Path,
         metavar="DIR",
@@ -44,19 +52,22 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.capture is not None and options.loop not in AUDITED:
         parser.error(f"--capture is for the loops {', '.join(AUDITED)}")
-    named = f"{options.loop}, seed {options.seed}, {options.rounds} rounds"
+    if options.large and options.loop != "messages":
+        parser.error("--large is for the loop messages")
+    named = f"{options.loop}, {options.durability}, seed {options.seed}, {options.rounds} rounds"
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="peeklock-kill-") as folder:
-        durability = ("--durability", options.durability)
-        if options.capture is None:
-            loop = LOOPS[options.loop](Path(folder), options.seed, options=durability)
-        else:
-            name = f"{options.loop}-{options.seed}"
-            capture = (f"--capture={options.capture.absolute() / name}", "--capture-interval=1")
+        serving = ["--durability", options.durability]
+        settings: dict[str, Any] = {}
+        if options.large:
+            serving += ["--tier", "premium"]
+            settings["large"] = True
+        if options.capture is not None:
             # A log each, and a namespace each: they are audited together.
-            loop = LOOPS[options.loop](
-                Path(folder), options.seed, options=(*durability, *capture), namespace=name
-            )
+            name = "-".join((options.loop, options.durability, *settings, str(options.seed)))
+            serving += [f"--capture={options.capture.absolute() / name}", "--capture-interval=1"]
+            settings["namespace"] = name
+        loop = LOOPS[options.loop](Path(folder), options.seed, options=serving, **settings)
         try:
             figures = asyncio.run(loop.run(options.rounds))
             if options.capture is not None:

@@ -9,6 +9,11 @@ its transfer was done, and all notes follow from the entries:
 
     what is in the accounts = what was brought + what was put - what was taken, by the transfers in the book
 
+A planner goes from step to step, each one transaction about its session of the queue of plans: it completes
+its tasks and sends those of the next step, cancels the plan that it had and schedules another one for
+tomorrow, sets the state of its session, and sends an entry to the book. So state, tasks, plan and book tell
+one step.
+
 The book drops duplicates, and an entry's message id names its transfer. After a crash a *marker* is sent
 under that id: exactly one of entry and marker is then in the book, so that the id is as durable as the
 transaction.
@@ -225,6 +230,57 @@ class Bank:
         uid = len(self.notes) + 1
         self.notes[uid] = Note(uid, account, worth, put_by)
         return uid
+
+
+class Steps:
+    """How far one planner has come; each step is done as a whole, or not at all."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        """The last step that is known to be done."""
+        self.plan: int | None = None
+        """The number of its plan."""
+        self.rolled_back = 0
+        self._asked: int | None = None
+        """The number of the plan of the step behind, if its commit was asked for and not answered."""
+        self._numbers: set[int] = set()
+
+    def planned(self, number: int) -> None:
+        """The number of a plan was answered, whatever becomes of it. Raises: Broken."""
+        if number in self._numbers:
+            raise Broken(f"number {number} was answered again to a schedule")
+        self._numbers.add(number)
+
+    def ask(self, plan: int) -> None:
+        """The commit of the step behind is asked for."""
+        self._asked = plan
+
+    def answered(self) -> None:
+        """It is committed."""
+        self.done, self.plan, self._asked = self.done + 1, self._asked, None
+
+    def found(self, state: bytes | None) -> None:
+        """The state of the session was read, by who holds it. Raises: Broken."""
+        if self._asked is not None and state == self.render(self.done + 1):
+            self.answered()
+        if state != self.render(self.done):
+            raise Broken(f"the state of a planner is {state!r}, and step {self.done} was done")
+        self._asked = None
+
+    def judge(self, tasks: list[int], plans: list[int], entries: list[int], count: int) -> None:
+        """Judge what is there in the end: steps of tasks, numbers of plans, steps in the book. Raises:
+        Broken."""
+        if tasks != [self.done] * count:
+            raise Broken(f"the tasks are of steps {tasks}, {count} of step {self.done} are to be there")
+        if plans != ([] if self.plan is None else [self.plan]):
+            raise Broken(f"the plans {plans} are there, and {self.plan} is the last one that was committed")
+        if entries != list(range(1, self.done + 1)):
+            raise Broken(f"the steps in the book are {entries}, and {self.done} were done")
+
+    @staticmethod
+    def render(number: int) -> bytes | None:
+        """Return the state after a step."""
+        return b"step %d" % number if number else None
 
 
 class States:

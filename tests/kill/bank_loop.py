@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peeklock.auth import generate
-from tests.kill.bank import Bank, States
+from tests.kill.bank import Bank, Fate, States, Steps
 from tests.kill.ledger import Broken
 from tests.kill.loop import DELIVERIES_MAX, NAMESPACE, Loop
 from tests.kill.tellers import (
@@ -20,13 +20,19 @@ from tests.kill.tellers import (
     AUDIT,
     BOOK,
     DOOR,
+    PLANS,
+    TASKS,
     Auditor,
     Keeper,
+    Planner,
     Teller,
     book_message,
     note_message,
     number_of,
     read_book,
+    session_of,
+    task_message,
+    task_of,
     uid_of,
 )
 from tests.simulation.peer import KEY, KEY_NAME
@@ -34,6 +40,7 @@ from tests.simulation.peer import KEY, KEY_NAME
 ACCOUNT: dict[str, Any] = {"LockDuration": "PT5M", "MaxDeliveryCount": DELIVERIES_MAX}
 QUEUES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(ACCOUNTS, ACCOUNT),
+    PLANS: {"LockDuration": "PT5M", "MaxDeliveryCount": DELIVERIES_MAX, "RequiresSession": True},
     DOOR: {"ForwardTo": ACCOUNTS[-1]},
     BOOK: {
         **ACCOUNT,
@@ -45,12 +52,18 @@ QUEUES: dict[str, dict[str, Any]] = {
 
 TELLERS = ("ada", "bela", "carla")
 KEEPERS = ("north", "south")
+PLANNERS = ("dora", "emil")
 NOTES = 40
 """Brought to each account."""
 WORTH = 1_000_000
 """Of each; enough for it to be parted for a long time."""
 MARKERS = 20
 """Sent a round for transfers of which the end is known."""
+
+COMMITTED_MIN = 100
+STEPS_MIN = 20
+STEPS_ROLLED_BACK_MIN = 4
+"""Rounds go on until more than so many transfers and steps are known to be done, and steps rolled back."""
 
 
 class BankLoop(Loop):
@@ -62,6 +75,7 @@ class BankLoop(Loop):
         super().__init__(folder, seed, QUEUES, options, namespace)
         self.bank = Bank()
         self._states = {name: States() for name in KEEPERS}
+        self._steps = {name: Steps() for name in PLANNERS}
         self._figures: dict[str, int] = {}
 
     async def round(self, *, polite: bool) -> None:
@@ -70,6 +84,7 @@ class BankLoop(Loop):
         clients = [
             *(Teller(self.name("teller"), self.bank, self.random, name) for name in TELLERS),
             *(Keeper(self.name("keeper"), states, name) for name, states in self._states.items()),
+            *(Planner(self.name("planner"), steps, self.random, name) for name, steps in self._steps.items()),
         ]
         for client in clients:
             await client.connect(self.broker.amqp_port)
@@ -92,11 +107,21 @@ class BankLoop(Loop):
             for account in ACCOUNTS:
                 uids = [self.bank.bring(account, WORTH) for _ in range(NOTES)]
                 await auditor.send(account, [note_message(uid) for uid in uids])
+            await auditor.send(PLANS, [task_message(0, name) for name in PLANNERS for _ in range(TASKS)])
         transfers = self.bank.unmarked(self.random, MARKERS)
         await auditor.send(BOOK, [book_message("marker", transfer.number, AUDIT) for transfer in transfers])
         for transfer in transfers:
             transfer.marked = True
         await auditor.leave()
+
+    def is_enough(self) -> bool:
+        """Return whether enough was committed and rolled back."""
+        committed = sum(transfer.fate is Fate.DONE for transfer in self.bank.transfers.values())
+        return (
+            committed > COMMITTED_MIN
+            and sum(steps.done for steps in self._steps.values()) > STEPS_MIN
+            and sum(steps.rolled_back for steps in self._steps.values()) > STEPS_ROLLED_BACK_MIN
+        )
 
     async def finish(self) -> None:
         """Read accounts and book, and judge them."""
@@ -120,8 +145,22 @@ class BankLoop(Loop):
             entries[teller] = [number for kind, number in found if kind == "entry"]
         audited = read_book(await auditor.receive_session(BOOK, AUDIT))
         markers = [number for kind, number in audited if kind == "marker"]
+        steps = {}
+        for name in PLANNERS:
+            found = read_book(await auditor.receive_session(BOOK, name))
+            steps[name] = [number for _, number in found]
+        plans = await auditor.browse(PLANS)
+        states = {name: await auditor.state_of(PLANS, name) for name in PLANNERS}
         await auditor.leave()
+        for name, known in self._steps.items():
+            known.found(states[name])
+            own = [payload for payload in plans if session_of(payload) == name]
+            tasks = [step for payload in own if (step := task_of(payload)) is not None]
+            numbers = [number_of(payload) for payload in own if task_of(payload) is None]
+            known.judge(tasks, numbers, steps[name], TASKS)
         self._figures = self.bank.judge(accounts, entries, markers)
+        self._figures["steps"] = sum(steps.done for steps in self._steps.values())
+        self._figures["steps rolled back"] = sum(steps.rolled_back for steps in self._steps.values())
 
     def verdict(self) -> dict[str, int]:
         """Give what was found; `finish` has judged it."""

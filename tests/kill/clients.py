@@ -20,6 +20,10 @@ from tests.simulation.facts import uid_of
 from tests.simulation.peer import Peer, ReceiveLink, SendLink, error_condition
 
 IN_FLIGHT_MAX = 64
+LARGE_SHARE = 0.01
+LARGE_BODY_BYTES = 250_000
+LARGE_MEMBERS = 6
+"""Of a batch that only the premium tier takes: 1.5 MB."""
 REPEATS_SHARE = 0.1
 
 
@@ -86,7 +90,8 @@ class Client(asyncio.Protocol):
 
 class Sender(Client):
     """Keeps `IN_FLIGHT_MAX` sends under way, single ones and batches, until told to stop. With `repeats` some
-    are sent again, under the same message ids, whatever became of them."""
+    are sent again, under the same message ids, whatever became of them; with `large` some batches are larger
+    than the standard tier takes."""
 
     def __init__(
         self,
@@ -97,8 +102,10 @@ class Sender(Client):
         *,
         sends_max: int = 1 << 30,
         repeats: bool = False,
+        large: bool = False,
     ) -> None:
         super().__init__(name)
+        self._large = large
         self.ledger = ledger
         self.random = random
         self._queue = queue
@@ -119,6 +126,9 @@ class Sender(Client):
         while not self.stopped and self.in_flight < IN_FLIGHT_MAX and link.credit > 0 and self._left > 0:
             self._left -= 1
             self.in_flight += 1
+            if self._large and self.random.random() < LARGE_SHARE:
+                self.send_batch(LARGE_MEMBERS, LARGE_BODY_BYTES)
+                continue
             if self._repeats and self.ledger.fates and self.random.random() < REPEATS_SHARE:
                 uids = self.ledger.sent_before(self.random)
             elif self.random.random() < 0.1:
@@ -133,8 +143,25 @@ class Sender(Client):
                 payload = encode_message(data=[self._message(uid) for uid in uids])
                 link.send(payload, self._outcome(uids), message_format=BATCH_FORMAT)
 
-    def _message(self, uid: int) -> bytes:
-        body = b"uid=%08d;" % uid + b"." * self.random.choice((0, 100, 1000, 4000))
+    @property
+    def can_send(self) -> bool:
+        """Whether its link is open and has credit."""
+        return self._link is not None and self._link.credit > 0
+
+    def send_batch(self, members: int, body_bytes: int) -> None:
+        """Send so many new messages in one batch."""
+        link = self._link
+        assert link is not None
+        group = self.ledger.sending()
+        self.ledger.fates[group].group = group
+        uids = [group, *(self.ledger.sending(group) for _ in range(members - 1))]
+        payload = encode_message(data=[self._message(uid, body_bytes) for uid in uids])
+        link.send(payload, self._outcome(uids), message_format=BATCH_FORMAT)
+
+    def _message(self, uid: int, body_bytes: int | None = None) -> bytes:
+        if body_bytes is None:
+            body_bytes = self.random.choice((0, 100, 1000, 4000))
+        body = b"uid=%08d;" % uid + b"." * body_bytes
         return encode_message(properties=Properties(message_id=str(uid)), data=body)
 
     def _outcome(self, uids: list[int]) -> Callable[[DeliveryState | None], None]:

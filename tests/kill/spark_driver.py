@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peeklock.spark.session import spark_session
+from tests.spark_session import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +95,7 @@ def run(plan: Plan, folder: Path) -> None:
     """Run all lanes until they are done, which without `finish` is never."""
     settings = {
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
         "spark.local.dir": str(folder / "local"),
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "2",

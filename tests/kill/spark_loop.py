@@ -214,6 +214,7 @@ class SparkLoop:
                 driver = self._start(finish=False)
                 self._round(driver)
                 self._note(driver)
+                print(".", end="", flush=True)  # `tests.__main__` takes silence for a hang
             feed.stopped = True
             feeding.join()
             if feed.failure is not None:

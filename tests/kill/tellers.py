@@ -1,5 +1,5 @@
-"""Clients of the bank: tellers work in transactions, keepers set the states of sessions, an auditor sends
-markers and reads what is left.
+"""Clients of the bank: tellers and planners work in transactions, keepers set the states of sessions, an
+auditor sends markers and reads what is left.
 
 Owns: the clients' side. Must not know: when the broker dies.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +18,8 @@ from typing import Any, TypeVar
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.messaging import BATCH_FORMAT, Properties, encode_message, scan
 from peeklock.amqp.performatives import ACCEPTED, RELEASED, DeliveryState
-from peeklock.amqp.types import Int, Long
-from tests.kill.bank import Bank, States, Transfer
+from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
+from tests.kill.bank import Bank, States, Steps, Transfer
 from tests.kill.clients import Client
 from tests.kill.ledger import Broken
 from tests.simulation.peer import CoordinatorLink, ReceiveLink, SendLink, error_condition
@@ -27,6 +28,11 @@ ACCOUNTS = ("savings", "current", "cash")
 DOOR = "door"
 """What is sent here is forwarded to the last account."""
 BOOK = "book"
+PLANS = "plans"
+"""Where planners have their sessions."""
+TASKS = 3
+"""Of each planner's step."""
+DAY_MS = 86_400_000
 AUDIT = "audit"
 """The session of the markers."""
 
@@ -44,6 +50,7 @@ ROLLED_BACK = "amqp:transaction:rollback"
 
 _NOTE = re.compile(rb"uid=(\d+);")
 _ENTRY = re.compile(rb"(entry|marker)=(\d+);")
+_TASK = re.compile(rb"task=(\d+);")
 
 T = TypeVar("T")
 
@@ -59,6 +66,26 @@ def book_message(kind: str, number: int, session_id: str) -> bytes:
     return encode_message(properties=properties, data=b"%s=%d;" % (kind.encode(), number))
 
 
+def task_message(step: int, session_id: str) -> bytes:
+    """Encode a task of a step."""
+    return encode_message(properties=Properties(group_id=session_id), data=b"task=%d;" % step)
+
+
+def task_of(payload: bytes) -> int | None:
+    """Return the step of a task, None for anything else."""
+    found = _TASK.search(payload)
+    return None if found is None else int(found[1])
+
+
+def plan_message(number: int, session_id: str) -> bytes:
+    """Encode the plan of a step, for tomorrow."""
+    at = Timestamp(time.time_ns() // 1_000_000 + DAY_MS)
+    annotations = {Symbol("x-opt-scheduled-enqueue-time"): at}
+    return encode_message(
+        message_annotations=annotations, properties=Properties(group_id=session_id), data=b"plan=%d;" % number
+    )
+
+
 def uid_of(payload: bytes) -> int:
     """Read a note."""
     found = _NOTE.search(payload)
@@ -70,6 +97,11 @@ def uid_of(payload: bytes) -> int:
 def number_of(payload: bytes) -> int:
     """Give a message's sequence number."""
     return int(scan(payload).decode_message_annotations()["x-opt-sequence-number"])
+
+
+def session_of(payload: bytes) -> str | None:
+    """Return a message's session."""
+    return scan(payload).decode_properties().group_id
 
 
 @dataclass(slots=True)
@@ -108,14 +140,17 @@ class Teller(Client):
         self._left: dict[ReceiveLink, int] = {}  # credit of each receiver
 
     def ready(self) -> None:
-        self._control = self.peer.attach_coordinator()
-        self._to = {where: self.peer.attach_sender(where) for where in (*ACCOUNTS, DOOR, BOOK)}
+        account = self._random.choice(ACCOUNTS)
+        channel = self.peer.begin()  # so that it sends anywhere, and takes from this account
+        self._control = self.peer.attach_coordinator(channel=channel)
+        link = self.peer.attach_receiver(account, delete=False, channel=channel)
+        link.on_attached = partial(self._ask_for_notes, link)
+        link.on_delivery = partial(self._delivered, account, link)
+        self._to = {
+            where: self.peer.attach_sender(where, channel=channel) for where in (*ACCOUNTS, DOOR, BOOK)
+        }
         for sender in (self._control, *self._to.values()):
             sender.on_credit = self._go
-        for account in self._random.sample(ACCOUNTS, 2):
-            link = self.peer.attach_receiver(account, delete=False)
-            link.on_attached = partial(self._ask_for_notes, link)
-            link.on_delivery = partial(self._delivered, account, link)
 
     def _ask_for_notes(self, link: ReceiveLink) -> None:
         self._left[link] = CREDIT
@@ -194,6 +229,10 @@ class Teller(Client):
             running.spoiled = True  # the account was changed meanwhile
         elif condition is not None:
             raise Broken(f"a note was not taken in a transaction: {condition}")
+        self._answered(running)
+
+    def _answered(self, running: Running) -> None:
+        """Discharge a transfer of which all answers are there."""
         running.waiting -= 1
         if running.waiting:
             return
@@ -219,6 +258,127 @@ class Teller(Client):
                     held.link.settle(held.delivery_id, RELEASED, lambda _: None)
         self._running -= 1
         self._go()
+
+
+class Planner(Client):
+    """Holds one session of the plans, and does one step after the other; some are rolled back first."""
+
+    def __init__(self, name: str, steps: Steps, random: Random, session_id: str) -> None:
+        super().__init__(name)
+        self._steps = steps
+        self._random = random
+        self._session_id = session_id
+        self._tasks: list[int] = []  # delivery ids
+        self._working = True
+        self._waiting = 0
+        self._plan = 0
+
+    def ready(self) -> None:
+        channel = self.peer.begin()
+        self._control = self.peer.attach_coordinator(channel=channel)
+        self._link = self.peer.attach_receiver(
+            PLANS, delete=False, session=(self._session_id,), channel=channel
+        )
+        self._link.on_attached = lambda: self._ask("get-session-state", {}, self._found)
+        self._link.on_delivery = self._delivered
+        self._to = {where: self.peer.attach_sender(where, channel=channel) for where in (PLANS, BOOK)}
+        for sender in (self._control, *self._to.values()):
+            sender.on_credit = self._go
+
+    def _found(self, status: int, condition: str | None, body: Any) -> None:
+        if status == 0:
+            return
+        if status != 200:
+            raise Broken(f"no state was got: {condition}")
+        self._steps.found(body["session-state"])
+        self._working = False
+        self._link.flow(TASKS)
+
+    def _delivered(self, event: DeliveryReceived) -> None:
+        step = task_of(event.payload)
+        if step != self._steps.done:
+            raise Broken(f"a task of step {step} is there, and step {self._steps.done} was done")
+        self._tasks.append(event.delivery_id)
+        self._go()
+
+    def _go(self) -> None:
+        links = (self._control, *self._to.values())
+        if self._working or len(self._tasks) < TASKS or any(link.credit < ROOM for link in links):
+            return
+        self._working = True
+        self._control.declare(self._declared)
+
+    def _declared(self, txn_id: bytes | None, condition: str | None) -> None:
+        if txn_id is None:
+            raise Broken(f"a transaction was not declared: {condition}")
+        step = self._steps.done + 1
+        tasks, self._tasks = self._tasks, []
+        requests: list[tuple[str, dict[str, Any]]] = [
+            ("schedule-message", {"messages": [{"message": plan_message(step, self._session_id)}]}),
+            ("set-session-state", {"session-state": b"replaced"}),
+            ("set-session-state", {"session-state": Steps.render(step)}),
+        ]
+        if self._steps.plan is not None:
+            gone = {"sequence-numbers": Array.of(Long, [self._steps.plan])}
+            requests.append(("cancel-scheduled-message", gone))
+        self._waiting = 2 * len(tasks) + 1 + len(requests)
+        answered = partial(self._answered, txn_id, tasks)
+        for delivery_id in tasks:
+            self._link.settle(delivery_id, ACCEPTED, answered, txn_id=txn_id)
+            self._to[PLANS].send(task_message(step, self._session_id), answered, txn_id=txn_id)
+        entry = Properties(message_id=f"step-{self._session_id}-{step}", group_id=self._session_id)
+        self._to[BOOK].send(
+            encode_message(properties=entry, data=b"entry=%d;" % step), answered, txn_id=txn_id
+        )
+        for operation, body in requests:
+            self._ask(operation, body, partial(self._asked, answered, operation), txn_id=txn_id)
+
+    def _asked(
+        self, answered: Callable[[None], None], operation: str, status: int, condition: str | None, body: Any
+    ) -> None:
+        if status == 0:
+            return
+        if status != 200:
+            raise Broken(f"{operation} was refused in a transaction: {condition}")
+        if operation == "schedule-message":
+            self._plan = body["sequence-numbers"][0]
+            self._steps.planned(self._plan)
+        answered(None)
+
+    def _answered(self, txn_id: bytes, tasks: list[int], state: DeliveryState | None) -> None:
+        condition = error_condition(state)
+        if condition is not None:
+            raise Broken(f"something was not taken into a transaction: {condition}")
+        self._waiting -= 1
+        if self._waiting:
+            return
+        fail = self._random.random() < 0.3
+        if not fail:
+            self._steps.ask(self._plan)
+        self._control.discharge(txn_id, fail, partial(self._discharged, fail, tasks))
+
+    def _discharged(self, fail: bool, tasks: list[int], state: DeliveryState | None) -> None:
+        condition = error_condition(state)
+        if condition is not None:
+            raise Broken(f"the answer to a discharge was {condition}")
+        if fail:
+            self._steps.rolled_back += 1
+            self._tasks = tasks  # they are locked as before
+        else:
+            self._steps.answered()
+            self._link.flow(TASKS)
+        self._working = False
+        self._go()
+
+    def _ask(
+        self,
+        operation: str,
+        more: dict[str, Any],
+        answer: Callable[[int, str | None, Any], None],
+        txn_id: bytes | None = None,
+    ) -> None:
+        body = {"session-id": self._session_id, **more}
+        self.peer.ask(PLANS, f"com.microsoft:{operation}", body, answer, txn_id=txn_id)
 
 
 class Keeper(Client):
@@ -332,6 +492,24 @@ class Auditor(Client):
         await self._or_lost(drained.wait())
         link.detach()
         return found
+
+    async def state_of(self, queue: str, session_id: str) -> bytes | None:
+        """Return the state of a session, which nobody holds."""
+        link = self.peer.attach_receiver(queue, delete=False, session=(session_id,))
+        attached = asyncio.Event()
+        link.on_attached = attached.set
+        await self._or_lost(attached.wait())
+        answer: asyncio.Future[tuple[int, Any]] = asyncio.get_running_loop().create_future()
+        self.peer.ask(
+            queue,
+            "com.microsoft:get-session-state",
+            {"session-id": session_id},
+            lambda status, _, body: answer.set_result((status, body)),
+        )
+        _, body = await self._or_lost(answer)
+        link.detach()
+        state: bytes | None = body["session-state"]
+        return state
 
     async def leave(self) -> None:
         """Close properly."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kill.bank import Bank, States, Transfer
-from tests.kill.bank_loop import BankLoop
+from tests.kill.bank import Bank, States, Steps, Transfer
+from tests.kill.bank_loop import COMMITTED_MIN, STEPS_MIN, STEPS_ROLLED_BACK_MIN, BankLoop
 from tests.kill.ledger import Broken
 
 pytestmark = pytest.mark.kill
@@ -17,16 +17,19 @@ pytestmark = pytest.mark.kill
 def test_transfers_are_whole_or_leave_nothing_however_often_the_broker_is_killed(tmp_path: Path) -> None:
     """Notes are taken from some queues and put into others, one of them behind a forward, with an entry in a
     queue of sessions that drops duplicates. The sum stays; entries are in the order of the commits; no number
-    is used twice or left out; a state that was set is there.
+    is used twice or left out; a state that was set is there. A planner completes, sends, schedules, cancels
+    and sets a state in one transaction.
 
-    Req: F-03, R-01, R-02, F-01, G-01, G-03, D-01, S-01, L-12
+    Req: F-03, R-01, R-02, F-01, G-01, G-03, D-01, S-01, S-06, L-12, C30, C48
     """
     figures = asyncio.run(BankLoop(tmp_path, seed=3, options=("--durability", "fsync")).run(10))
-    assert figures["committed"] > 200
+    assert figures["committed"] > COMMITTED_MIN
     assert figures["rolled back"] > 20
     assert figures["unknown and done"] + figures["unknown and undone"] > 0
     assert figures["markers"] > 20
     assert figures["states"] > 200
+    assert figures["steps"] > STEPS_MIN
+    assert figures["steps rolled back"] > STEPS_ROLLED_BACK_MIN
 
 
 BEFORE = {"a": [(1, 1)], "b": [(1, 2)]}
@@ -128,3 +131,51 @@ class TestBank:
         for state in (b"state 4", b"state 9", b""):
             with pytest.raises(Broken, match="number 5 was set"):
                 states.found(state)
+
+
+class TestSteps:
+    """The judge of planners."""
+
+    @pytest.fixture
+    def steps(self) -> Steps:
+        """The first step is done, and the commit of the second one asked for."""
+        steps = Steps()
+        steps.planned(4)
+        steps.ask(4)
+        steps.answered()
+        steps.planned(9)
+        steps.ask(9)
+        return steps
+
+    @pytest.mark.parametrize("done", [1, 2])
+    def test_a_step_without_an_answer_may_be_done_or_not(self, steps: Steps, done: int) -> None:
+        steps.found(b"step %d" % done)
+        steps.judge([done] * 3, [4 if done == 1 else 9], list(range(1, done + 1)), 3)
+
+    @pytest.mark.parametrize("state", [None, b"step 3", b"replaced"])
+    def test_another_state_is_found(self, steps: Steps, state: bytes | None) -> None:
+        with pytest.raises(Broken, match="the state of a planner"):
+            steps.found(state)
+
+    @pytest.mark.parametrize(
+        ("tasks", "plans", "entries"),
+        [
+            ([2, 2], [9], [1, 2]),
+            ([2, 1, 2], [9], [1, 2]),
+            ([2, 2, 2, 2], [9], [1, 2]),
+            ([2, 2, 2], [4], [1, 2]),
+            ([2, 2, 2], [4, 9], [1, 2]),
+            ([2, 2, 2], [], [1, 2]),
+            ([2, 2, 2], [9], [1]),
+        ],
+    )
+    def test_a_step_done_in_part_is_found(
+        self, steps: Steps, tasks: list[int], plans: list[int], entries: list[int]
+    ) -> None:
+        steps.found(b"step 2")
+        with pytest.raises(Broken):
+            steps.judge(tasks, plans, entries, 3)
+
+    def test_a_number_that_is_answered_twice_is_found(self, steps: Steps) -> None:
+        with pytest.raises(Broken, match="answered again"):
+            steps.planned(4)

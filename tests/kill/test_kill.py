@@ -46,12 +46,15 @@ def ended(broker: BrokerProcess) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("durability", "rounds"), [("fsync", 6), ("os", 4)])
+@pytest.mark.parametrize(
+    ("durability", "rounds", "grace"), [("fsync", 6, "5"), ("os", 4, "0"), ("os", 3, "lapse")]
+)
 def test_nothing_acknowledged_is_lost_or_returns_however_often_it_is_killed(
-    tmp_path: Path, durability: str, rounds: int
+    tmp_path: Path, durability: str, rounds: int, grace: str
 ) -> None:
-    """Req: R-01, R-02, L-05, T-01, T-07, S-01"""
-    loop = MessageLoop(tmp_path, seed=7, options=("--durability", durability))
+    """Req: R-01, R-02, L-05, T-01, T-07, S-01, C26"""
+    options = ("--durability", durability, "--lock-grace", grace)
+    loop = MessageLoop(tmp_path, seed=7, options=options)
     figures = asyncio.run(loop.run(rounds))
     assert figures["accepted"] > 200
     assert figures["completed"] > 100

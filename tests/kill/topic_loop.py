@@ -38,6 +38,9 @@ from tests.simulation.facts import uid_of
 CHANGING = "all"
 """The subscription whose rules come and go; beside its first one they choose nothing."""
 
+CHANGES_MIN = 20
+"""Changes of rules that a verdict needs. Our choice: a third of what six rounds see on a quiet machine."""
+
 SCHEDULED_MS_MAX = 300
 """So that some are due while no broker runs."""
 
@@ -84,6 +87,10 @@ class TopicLoop(Loop):
             await self.stop(clients)
         else:
             await self.kill(clients)
+
+    def is_enough(self) -> bool:
+        """Return whether rules were changed often enough."""
+        return self.rules.count > CHANGES_MIN
 
     async def finish(self) -> None:
         """Receive and complete all that is left, and look at the rules a last time."""

@@ -102,6 +102,26 @@ def _number_is_given_twice(log: EventRows) -> None:
     log.add(begin, after=end, message_id="another")
 
 
+def _number_is_answered_twice(log: EventRows) -> None:
+    (answer,) = log.life("number_issued")
+    log.add(answer, after=log.rows[-1], transaction_id="ee")
+
+
+def _answered_number_is_given_to_another(log: EventRows) -> None:
+    (answer,) = log.life("number_issued", nth=0)
+    begin = log.life(*COMPLETED, entity=answer["entity"])[0]
+    log.add({**begin, "sequence_number": answer["sequence_number"]}, after=log.rows[-1], message_id="another")
+
+
+def _answered_number_is_not_told(log: EventRows) -> None:
+    log.remove(log.life("number_issued", nth=0))
+
+
+def _message_of_a_number_is_there_without_a_commit(log: EventRows) -> None:
+    life = log.life("number_issued", "scheduled", "activated", nth=0)
+    log.remove([life[1]])
+
+
 def _beginning_is_missing(log: EventRows) -> None:
     log.remove(log.life(*COMPLETED, entity="orders", nth=20)[:1])
 
@@ -190,6 +210,21 @@ def _abandon_is_not_counted(log: EventRows) -> None:
         row["delivery_count"] = 0
 
 
+def _deferral_is_not_counted(log: EventRows) -> None:
+    for row in log.life("enqueued", "delivered", "deferred", "delivered", "completed", nth=0)[2:]:
+        row["delivery_count"] = 0
+
+
+def _dead_letter_is_counted(log: EventRows) -> None:
+    (begin,) = log.last_of("orders/$deadletterqueue")
+    delivered, lapsed = log.life("enqueued", "delivered", "lock_lapsed", "delivered", "completed", nth=0)[1:3]
+    same = {key: begin[key] for key in ("entity", "sequence_number", "expires_at")}
+    until = begin["event_time"] + SECOND
+    held = log.add(delivered, after=begin, **same, locked_until=until, delivery_count=begin["delivery_count"])
+    count = begin["delivery_count"] + 1
+    log.add(lapsed, after=held, **same, event_time=until, delivery_count=count)
+
+
 def _release_is_counted(log: EventRows) -> None:
     for row in log.life("enqueued", "delivered", "released", "delivered", "completed", nth=0)[2:]:
         row["delivery_count"] = 1
@@ -276,8 +311,53 @@ def _session_has_two_holders(log: EventRows) -> None:
     log.add(locked, after=locked)
 
 
+def _session_has_a_holder_for_each_spelling(log: EventRows) -> None:
+    locked = next(row for row in log.rows if row["event_type"] == "session_locked")
+    log.add(locked, after=locked, session_id=locked["session_id"].upper(), connection_id=99)
+
+
+def _session_of_an_older_release_has_two_holders(log: EventRows) -> None:
+    """Its rows have no key."""
+    for row in log.rows:
+        row["session_key"] = None
+    _session_has_two_holders(log)
+
+
 def _session_message_goes_to_a_stranger(log: EventRows) -> None:
     log.life(*COMPLETED, entity="carts")[1]["connection_id"] = 99
+
+
+def _session_is_delivered_after_its_lock(log: EventRows) -> None:
+    """The session was free at that instant, though the log says so only later."""
+    delivered = log.life(*COMPLETED, entity="carts")[1]
+    locked = _lock_of(log, delivered)
+    locked["locked_until"] = delivered["event_time"]
+
+
+def _session_state_is_set_after_its_lock(log: EventRows) -> None:
+    locked = next(row for row in log.rows if row["event_type"] == "session_locked")
+    log.add(locked, after=locked, event_type="session_state_set", event_time=locked["locked_until"])
+
+
+def _session_is_renewed_by_a_stranger(log: EventRows) -> None:
+    locked = next(row for row in log.rows if row["event_type"] == "session_locked")
+    log.add(locked, after=locked, event_type="session_renewed", connection_id=99)
+
+
+def _session_message_is_settled_after_its_lock(log: EventRows) -> None:
+    """The last one: no other is delivered after it."""
+    of_session = [row for row in log.rows if row["entity"] == "carts" and row["event_type"] == "completed"]
+    completed = [row for row in of_session if row["session_id"] == of_session[0]["session_id"]][-1]
+    _lock_of(log, completed)["locked_until"] = completed["event_time"]
+
+
+def _lock_of(log: EventRows, event: dict[str, Any]) -> dict[str, Any]:
+    """Find the lock of the session that an event is of; each session is held once."""
+    return next(
+        row
+        for row in log.rows
+        if row["event_type"] == "session_locked" and row["session_id"] == event["session_id"]
+    )
 
 
 def _session_message_is_overtaken(log: EventRows) -> None:
@@ -299,8 +379,19 @@ def _message_id_is_taken_twice(log: EventRows) -> None:
 
 
 def _transaction_is_torn(log: EventRows) -> None:
-    rows = [row for row in log.rows if row["transaction_id"]]
+    rows = [row for row in log.rows if row["transaction_id"] and row["event_type"] != "number_issued"]
     rows[-1]["transaction_id"] = rows[0]["transaction_id"]
+
+
+def _cancel_in_a_transaction_acts_at_once(log: EventRows) -> None:
+    row = next(row for row in log.rows if row["event_type"] == "cancelled")
+    row["transaction_id"] = next(
+        other["transaction_id"]
+        for other in log.rows
+        if other["transaction_id"]
+        and other["event_type"] != "number_issued"
+        and other["batch_no"] != row["batch_no"]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +413,10 @@ FAULTS = dict(
         _fault(_life_is_missing, Check.NUMBER_GAP),
         _fault(_life_is_missing_in_a_partition, Check.NUMBER_GAP),
         _fault(_number_is_given_twice, Check.NUMBER_TWICE),
+        _fault(_number_is_answered_twice, Check.NUMBER_TWICE),
+        _fault(_answered_number_is_given_to_another, Check.NUMBER_TWICE),
+        _fault(_answered_number_is_not_told, Check.NUMBER_GAP),
+        _fault(_message_of_a_number_is_there_without_a_commit, Check.NO_BEGINNING),
         # Who looks at the numbers alone sees it too.
         _fault(_beginning_is_missing, Check.NO_BEGINNING, Check.NUMBER_GAP),
         _fault(_lock_never_lapses, Check.LOCK_OVERDUE),
@@ -341,6 +436,8 @@ FAULTS = dict(
         _fault(_purged_under_lock, Check.TAKEN_UNDER_LOCK),
         _fault(_claimed_under_lock, Check.TAKEN_UNDER_LOCK),
         _fault(_abandon_is_not_counted, Check.WRONG_COUNT),
+        _fault(_deferral_is_not_counted, Check.WRONG_COUNT),
+        _fault(_dead_letter_is_counted, Check.WRONG_COUNT),
         _fault(_release_is_counted, Check.WRONG_COUNT),
         _fault(_count_falls, Check.WRONG_COUNT),
         _fault(_dead_letter_forgets_its_count, Check.WRONG_COUNT),
@@ -357,9 +454,16 @@ FAULTS = dict(
         _fault(_activated_message_is_lost, Check.FORWARD_LOST),
         _fault(_copy_is_lost, Check.COPIES_WRONG),
         _fault(_session_has_two_holders, Check.SESSION_SHARED),
+        _fault(_session_has_a_holder_for_each_spelling, Check.SESSION_SHARED),
+        _fault(_session_of_an_older_release_has_two_holders, Check.SESSION_SHARED),
         _fault(_session_message_goes_to_a_stranger, Check.SESSION_SHARED),
+        _fault(_session_is_delivered_after_its_lock, Check.SESSION_SHARED, Check.LOCK_ENDED),
+        _fault(_session_state_is_set_after_its_lock, Check.SESSION_SHARED),
+        _fault(_session_is_renewed_by_a_stranger, Check.SESSION_SHARED),
+        _fault(_session_message_is_settled_after_its_lock, Check.LOCK_ENDED),
         _fault(_session_message_is_overtaken, Check.SESSION_ORDER),
         _fault(_message_id_is_taken_twice, Check.DUPLICATE),
         _fault(_transaction_is_torn, Check.TRANSACTION_TORN),
+        _fault(_cancel_in_a_transaction_acts_at_once, Check.TRANSACTION_TORN),
     ]
 )

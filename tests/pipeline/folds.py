@@ -32,13 +32,17 @@ class Life:
     held_since: datetime | None = None
 
 
+NO_LIFE = {"duplicate_dropped", "number_issued"}
+"""Events with a number that is no message's, or not yet."""
+
+
 def fold_lives(log: pa.Table) -> dict[Key, Life]:
     """Follow every message of the log."""
     lives: dict[Key, Life] = defaultdict(Life)
     copied: dict[Key, Key] = {}
     for row in log.to_pylist():
         kind, at = row["event_type"], row["event_time"]
-        if row["sequence_number"] is None or kind == "duplicate_dropped":
+        if row["sequence_number"] is None or kind in NO_LIFE:
             continue
         key = (row["entity"], row["sequence_number"])
         life = lives[key]

@@ -27,7 +27,7 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.events import EventType
+from peeklock.broker.events import NUMBERED_AHEAD, EventType
 from peeklock.capture.schema import EVENT_VERSION, EVENTS
 
 Array = np.ndarray
@@ -37,6 +37,8 @@ START_MS = 1_788_000_000_000 - 1_788_000_000_000 % 86_400_000 + 12 * 3_600_000
 LOCK_MS = 30_000
 BATCH_MS = 10
 """What happens within so long is one batch; what is one frame in the broker has one time here."""
+PROMISES = 24
+"""Messages that are scheduled in transactions."""
 STATES = ("active", "deferred", "scheduled")
 
 STORIES = {
@@ -103,6 +105,7 @@ def make_log(
         count = messages * (place + 1) // len(groups) - messages * place // len(groups)
         if count:
             story(log, name, count)
+    _promises(log, "plans")
     return log.table(namespace, drained=drained, bodies=bodies)
 
 
@@ -164,8 +167,8 @@ def _plain(log: _Log, entity: str, count: int) -> None:
     at = log.give_back(EventType.RELEASED, live, at, count=0)
     log.process(live, at)
     live, at = told("deferred")
-    at = log.give_back(EventType.DEFERRED, live, at, count=0)
-    log.process(live, at + 60_000, state=1)
+    at = log.give_back(EventType.DEFERRED, live, at, count=1)
+    log.process(live, at + 60_000, count=1, state=1)
     live, at = told("dead_lettered")
     token = log.deliver(live, at, until=at + LOCK_MS)
     at = at + log.work(len(live))
@@ -247,6 +250,21 @@ def _topic(log: _Log, topic: str, count: int) -> None:
         copied = log.lives(f"{topic}/Subscriptions/{name}", at, source=lives[chosen])
         log.add(EventType.ENQUEUED, copied, at)
         log.process(copied, at + log.wait(at))
+
+
+def _promises(log: _Log, entity: str) -> None:
+    """Messages are scheduled in transactions: half of these are committed, of the others there are only
+    numbers."""
+    begin = log.arrivals(PROMISES)
+    due = begin + 60_000
+    lives = log.lives(entity, begin, due=due, sent=True)
+    transaction = np.arange(PROMISES) + log.transactions(PROMISES)
+    log.add(EventType.NUMBER_ISSUED, lives, begin, transaction=transaction)
+    kept = np.arange(0, PROMISES, 2)
+    live, why = lives[kept], np.full(len(kept), NUMBERED_AHEAD)
+    log.add(EventType.SCHEDULED, live, begin[kept] + 1_500, reason=why, transaction=transaction[kept])
+    moved = log.move(EventType.ACTIVATED, live, due[kept], entity, state=2)
+    log.process(moved, due[kept] + 90)
 
 
 @dataclass
@@ -376,7 +394,7 @@ class _Log:
 
     def give_back(self, event_type: EventType, lives: Array, at: Array, *, count: int) -> Array:
         """Deliver and give back; return when each can be delivered again. `count` is that after it."""
-        before = count - 1 if event_type is EventType.ABANDONED else count
+        before = count if event_type is EventType.RELEASED else count - 1
         token = self.deliver(lives, at, until=at + LOCK_MS, count=before)
         back = at + self.work(len(lives))
         self.add(event_type, lives, back, token=token, count=count)
@@ -440,6 +458,7 @@ class _Log:
             "enqueued_sequence_number": _some(number[root], ~session_event),
             "message_id": _some(_text("m-", of), told_id),
             "session_id": _some(_text("s-", life["session"][of]), life["session"][of] >= 0),
+            "session_key": _some(_text("s-", life["session"][of]), life["session"][of] >= 0),
             "delivery_count": pa.array(event["count"].astype(np.int32)),
             "lock_token": _some(_hex(event["token"]), event["token"] > 0),
             "locked_until": _times(event["until"]),
@@ -478,7 +497,8 @@ class _Log:
 
     def _numbers(self, life: dict[str, Array], event: dict[str, Array]) -> Array:
         """Number the lives of each entity, or partition, in the order in which they begin in the log."""
-        begins = np.isin(event["type"], [EventType.ENQUEUED, EventType.SCHEDULED])
+        begins = np.isin(event["type"], [EventType.ENQUEUED, EventType.SCHEDULED, EventType.NUMBER_ISSUED])
+        begins &= event["reason"] != NUMBERED_AHEAD
         born = event["life"][begins]
         born = born[life["numbered"][born] < 0]
         number = np.zeros(self.life_count, np.int64)

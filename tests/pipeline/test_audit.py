@@ -49,6 +49,7 @@ def found(verdict: Verdict) -> dict[str, set[Check]]:
     return result
 
 
+@pytest.mark.long
 class TestClean:
     def test_nothing_is_found_in_a_clean_log(self, spark: Any, tmp_path: Path) -> None:
         """Req: X-04"""
@@ -146,6 +147,14 @@ def _restarted(log: EventRows) -> None:
     log.rows[at:at] = begun
 
 
+def _id_is_free_again(log: EventRows) -> None:
+    """The message that had it was cancelled."""
+    begin, end = log.life("scheduled", "cancelled", nth=0)
+    behind = log.rows[next(at for at, row in enumerate(log.rows) if row is end) :]
+    again = next(row for row in behind if row["entity"] == begin["entity"] and row["message_id"])
+    again["message_id"] = begin["message_id"]
+
+
 def _made_anew(log: EventRows) -> None:
     """All queues are deleted, and made again; the same happens again an hour later."""
     again = EventRows(log.table("again")).rows
@@ -178,10 +187,12 @@ EXCUSED: dict[str, Callable[[EventRows], None]] = {
     "begun-late": _begun_late,
     "a-gap": _a_gap,
     "restarted": _restarted,
+    "id-is-free-again": _id_is_free_again,
     "made-anew": _made_anew,
 }
 
 
+@pytest.mark.long
 class TestFaults:
     def test_each_fault_is_found_and_named_and_nothing_else(
         self, spark: Any, tmp_path: Path, clean: pa.Table

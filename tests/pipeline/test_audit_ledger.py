@@ -12,6 +12,7 @@ import pytest
 
 from peeklock.pipeline.audit_checks import CLEAN, VIOLATED, Check, Verdict
 from tests.pipeline.faults import EventRows
+from tests.pipeline.folds import NO_LIFE
 from tests.pipeline.synthetic import make_log, write_segments
 
 pytestmark = pytest.mark.spark
@@ -149,7 +150,7 @@ class TestLeft:
         alive: dict[tuple[str, int], None] = {}
         for row in log.rows:
             key = (row["entity"], row["sequence_number"])
-            if row["sequence_number"] is None or row["event_type"] == "duplicate_dropped":
+            if row["sequence_number"] is None or row["event_type"] in NO_LIFE:
                 continue
             alive[key] = None
             if row["event_type"] in ends:

@@ -14,12 +14,12 @@ import pytest
 
 from tests.pipeline.folds import fold_lives, fold_minutes
 from tests.pipeline.synthetic import make_log, write_segments
+from tests.spark_session import QUICK_JAVA
 
 pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).parents[2] / "examples/pipeline"
 PROGRAMS = Path(sys.executable).parent
-SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def start(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -42,12 +42,13 @@ def log() -> pa.Table:
     return make_log(messages=1_000, seed=9)
 
 
+@pytest.mark.long
 def test_a_job_runs_under_spark_submit(log: pa.Table, tmp_path: Path) -> None:
     """Req: X-05"""
     write_segments(tmp_path / "events", log)
     done = start(
         PROGRAMS / "spark-submit",
-        *("--master", "local[2]", "--driver-memory", "1g", "--driver-java-options", SMALL),
+        *("--master", "local[2]", "--driver-memory", "1g", "--driver-java-options", QUICK_JAVA),
         *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false"),
         EXAMPLES / "metrics_job.py",
         *("--from", tmp_path / "events", "--to", tmp_path / "metrics"),

@@ -18,9 +18,11 @@ class FakeMessage:
     system: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.user = {name: value for name, value in self.properties.items() if value is not None}
-        self.folded = {name.lower(): value for name, value in self.user.items()}
-        self._names = {name.lower(): name for name in self.properties}
+        self._names: dict[str, str] = {}
+        for name in self.properties:
+            self._names.setdefault(name.lower(), name)
+        first = {folded: self.properties[name] for folded, name in self._names.items()}
+        self.user = {folded: value for folded, value in first.items() if value is not None}
         self._ids = itertools.count(1)
 
     def has_user(self, folded_name: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from peeklock.rules.compiled import compile_action, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
+from peeklock.rules.index import RuleIndex
 from peeklock.rules.subject import ID_LENGTH_MAX
 from tests.rules.effort import least_cpu_s
 from tests.rules.subjects import FakeMessage
@@ -49,22 +50,44 @@ def test_importing_the_rules_does_not_load_lark() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_correlation_filter_matches_exactly() -> None:
-    """Req: P-02"""
+def test_a_correlation_filter_compares_values_exactly_and_names_without_regard_to_case() -> None:
+    """Req: P-02, C36"""
     compiled = compile_filter(CorrelationFilter(label="order", properties=(("Color", "blue"), ("size", 3))))
     assert compiled.matches(FakeMessage({"Color": "blue", "size": 3.0}, {"label": "order"}))
-    assert not compiled.matches(FakeMessage({"color": "blue", "size": 3}, {"label": "order"}))
+    assert compiled.matches(FakeMessage({"color": "blue", "SIZE": 3}, {"label": "order"}))
     assert not compiled.matches(FakeMessage({"Color": "Blue", "size": 3}, {"label": "order"}))
     assert not compiled.matches(FakeMessage({"Color": "blue", "size": "3"}, {"label": "order"}))
     assert not compiled.matches(FakeMessage({"Color": "blue", "size": 3}))
 
 
 def test_a_property_is_compared_with_one_value() -> None:
-    """Req: P-02. Names are exact here, so that those which differ in case are two."""
-    with pytest.raises(RuleError, match="The property 'size' is given twice"):
-        compile_filter(CorrelationFilter(properties=(("size", 3), ("size", 4))))
-    both = compile_filter(CorrelationFilter(properties=(("size", 3), ("Size", 4))))
-    assert both.matches(FakeMessage({"size": 3, "Size": 4}))
+    """Req: P-02, C36"""
+    for name in ("size", "Size"):
+        with pytest.raises(RuleError, match=f"The property '{name}' is given twice; case makes no differ"):
+            compile_filter(CorrelationFilter(properties=(("size", 3), (name, 4))))
+
+
+def test_a_stored_rule_with_two_spellings_keeps_both_conditions() -> None:
+    """Req: C36. An earlier release compared names exactly, and took both."""
+    filter = CorrelationFilter(properties=(("size", 3), ("Size", 4)))
+    both = compile_filter(filter, stored=True)
+    assert len(both.equalities) == 2
+    assert not both.matches(FakeMessage({"size": 3, "Size": 4}))
+    assert not both.matches(FakeMessage({"size": 4}))
+    alike = compile_filter(CorrelationFilter(properties=(("size", 3), ("Size", 3))), stored=True)
+    assert alike.matches(FakeMessage({"SIZE": 3}))
+    index: RuleIndex[int] = RuleIndex()
+    index.add(1, both)
+    index.add(2, alike)
+    assert index.match(FakeMessage({"SIZE": 3})) == ([2], [])
+
+
+def test_of_a_message_with_two_spellings_the_first_counts() -> None:
+    """Req: C36. As in SQL."""
+    compiled = compile_filter(CorrelationFilter(properties=(("color", "blue"),)))
+    assert compiled.matches(FakeMessage({"Color": "blue", "color": "red"}))
+    assert not compiled.matches(FakeMessage({"Color": "red", "color": "blue"}))
+    assert not compiled.matches(FakeMessage({"Color": None, "color": "blue"}))
 
 
 def test_an_id_that_no_message_can_have_is_refused() -> None:

@@ -114,8 +114,8 @@ def test_equalities_are_found_in_the_terms_of_and() -> None:
     """Req: P-05"""
     rule = sql("Color = 'blue' AND 10 = quantity AND sys.Subject = @label AND weight > 2", label="order")
     assert [(found.scope, found.name, found.key) for found in rule.equalities] == [
-        ("folded", "color", "blue"),
-        ("folded", "quantity", 10),
+        ("user", "color", "blue"),
+        ("user", "quantity", 10),
         ("system", "label", "order"),
     ]
     assert not rule.exact

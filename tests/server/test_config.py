@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peeklock.broker.descriptions import (
+    GIVEN_FORWARDS,
     UNLIMITED_MS,
     Description,
     EntityStatus,
@@ -222,7 +223,7 @@ WRONG = [
     (
         with_namespaces({"Name": ""}),
         "UserConfig.Namespaces[0].Name: '' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
-        "the first and the last a letter or digit",
+        "no part between slashes empty, '.' or '..'",
     ),
     (
         with_namespaces({"Name": "ns", "Queue": []}),
@@ -244,7 +245,7 @@ WRONG = [
         with_namespaces({"Name": None, "Queue": None}),
         "UserConfig.Namespaces[0].Queue: unknown key; did you mean Queues?\n"
         "UserConfig.Namespaces[0].Name: null is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
-        "the first and the last a letter or digit",
+        "no part between slashes empty, '.' or '..'",
     ),
     (with_topics({"Properties": {}}), f"{TOPIC}.Name: missing"),
     (
@@ -266,12 +267,12 @@ WRONG = [
     (
         with_subscriptions({"Name": "a/b"}),
         f"{SUBSCRIPTION}.Name: 'a/b' is not a name: 1 to 50 of A-Z, a-z, 0-9 and ._-, "
-        "the first and the last a letter or digit",
+        "and neither '.' nor '..'",
     ),
     (
         with_subscriptions({"Name": "s" * 51}),
         f"{SUBSCRIPTION}.Name: '{'s' * 51}' is not a name: 1 to 50 of A-Z, a-z, 0-9 and ._-, "
-        "the first and the last a letter or digit",
+        "and neither '.' nor '..'",
     ),
     (
         with_subscriptions({"Name": "all"}, {"Name": "ALL"}),
@@ -292,7 +293,7 @@ WRONG = [
     (
         with_rules({"Name": "$", "Properties": {"FilterType": "True"}}),
         f"{RULE}.Name: '$' is not a name: 1 to 50 of A-Z, a-z, 0-9 and ._-, "
-        "the first and the last a letter or digit; before them there may be a $",
+        "and neither '.' nor '..'; before a letter or digit there may be a $",
     ),
     (
         with_rules(*({"Name": name, "Properties": {"FilterType": "True"}} for name in ("r", "R"))),
@@ -352,8 +353,8 @@ WRONG = [
         "decimal, double, duration, guid",
     ),
     (
-        with_rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a": 2**63}}),
-        f"{RULE}.Properties.CorrelationFilter.Properties.a: 9223372036854775808 does not fit into 64 bits",
+        with_rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a": 2**64}}),
+        f"{RULE}.Properties.CorrelationFilter.Properties.a: 18446744073709551616 does not fit into 64 bits",
     ),
     (
         with_rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a": "X"}}).replace(
@@ -391,12 +392,12 @@ WRONG = [
     (
         with_queues({"Name": "or ders"}),
         f"{QUEUE}.Name: 'or ders' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
-        "the first and the last a letter or digit",
+        "no part between slashes empty, '.' or '..'",
     ),
     (
         with_queues({"Name": "o" * 261}),
         f"{QUEUE}.Name: '{'o' * 60}...' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
-        "the first and the last a letter or digit",
+        "no part between slashes empty, '.' or '..'",
     ),
     (
         with_queues({"Name": "orders"}, {"Name": "ORDERS"}),
@@ -445,9 +446,28 @@ WRONG = [
         f"{QUEUE}.Properties.RequiresDuplicateDetection: 1 is not true or false",
     ),
     (
-        with_property("ForwardTo", "-other"),
-        f"{QUEUE}.Properties.ForwardTo: '-other' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
-        "the first and the last a letter or digit",
+        with_property("ForwardTo", "a//b"),
+        f"{QUEUE}.Properties.ForwardTo: 'a//b' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
+        "no part between slashes empty, '.' or '..'",
+    ),
+    (
+        with_property("ForwardTo", "sb://localhost/other/.."),
+        f"{QUEUE}.Properties.ForwardTo: 'sb://localhost/other/..' is not a name: 1 to 260 of A-Z, a-z, 0-9 "
+        "and ._-/, no part between slashes empty, '.' or '..'",
+    ),
+    (
+        with_property("ForwardTo", "ftp://localhost/other"),
+        f"{QUEUE}.Properties.ForwardTo: 'ftp://localhost/other' is neither a name nor an address such as "
+        "sb://host/name",
+    ),
+    (
+        with_property("ForwardTo", "sb://localhost/"),
+        f"{QUEUE}.Properties.ForwardTo: 'sb://localhost/' is an address that names no entity",
+    ),
+    (
+        with_property("ForwardTo", "other/"),
+        f"{QUEUE}.Properties.ForwardTo: 'other/' is not a name: 1 to 260 of A-Z, a-z, 0-9 and ._-/, "
+        "no part between slashes empty, '.' or '..'",
     ),
     (
         with_property("ForwardDeadLetteredMessagesTo", 0),
@@ -491,7 +511,7 @@ def test_bytes_that_are_not_utf_8_are_told_by_their_place() -> None:
 def test_all_mistakes_are_told_at_once() -> None:
     """Req: A-02."""
     with pytest.raises(ConfigError) as refused:
-        read(with_queues({"Name": "a", "Properties": {"LockDuration": 1, "Speed": 2}}, {"Name": "-"}))
+        read(with_queues({"Name": "a", "Properties": {"LockDuration": 1, "Speed": 2}}, {"Name": "/"}))
     assert [problem.split(": ")[0] for problem in refused.value.problems] == [
         f"{QUEUE}.Properties.Speed",
         f"{QUEUE}.Properties.LockDuration",
@@ -772,7 +792,7 @@ def test_every_setting_has_its_place_in_the_file() -> None:
     says so."""
     for kind, properties in PROPERTIES.items():
         in_file = {field for field, _ in properties.values()}
-        of_entity = {field.name for field in dataclasses.fields(kind)}
+        of_entity = {field.name for field in dataclasses.fields(kind)} - {*GIVEN_FORWARDS.values()}
         assert in_file == of_entity - {"name", "topic_name", "subscription_name", "authorization_rules"}
 
 
@@ -790,6 +810,8 @@ EVERY_SETTING = QueueDescription(
     status=EntityStatus.DISABLED,
     forward_to="a",
     forward_dead_lettered_to="B",
+    forward_to_given="https://localhost:5300/a",
+    forward_dead_lettered_to_given="sb://elsewhere/B/",
     user_metadata='quoted "text", \\, \n and \U0001f600',
     auto_delete_on_idle_ms=300_000,
     enable_partitioning=True,
@@ -826,6 +848,8 @@ EVERY_SUBSCRIPTION_SETTING = SubscriptionDescription(
     status=EntityStatus.RECEIVE_DISABLED,
     forward_to="a",
     forward_dead_lettered_to="B",
+    forward_to_given="https://localhost:5300/a",
+    forward_dead_lettered_to_given="sb://elsewhere/B/",
     user_metadata="y",
     auto_delete_on_idle_ms=300_000,
 )
@@ -855,7 +879,7 @@ SHORT_TEXTS = st.text(max_size=8)
 VALUES: st.SearchStrategy[Value | None] = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**63), 2**64 - 1),
     st.floats(),
     SHORT_TEXTS,
     st.binary(max_size=8),

@@ -28,6 +28,7 @@ from peeklock.rules.filters import CorrelationFilter, SqlFilter
 from peeklock.server.config import format_config, parse_config
 from peeklock.server.config_form import ConfigError
 from peeklock.server.export import Export, export_config
+from peeklock.server.origins import HostNames
 from peeklock.server.reconcile import reconcile
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreTooNew
 from peeklock.store.format import FORMAT
@@ -89,6 +90,18 @@ def test_the_entities_of_a_folder_are_exported_and_nothing_is_touched(folder: Pa
     """Req: A-02."""
     with untouched(folder):
         assert export_config(folder) == Export(EXPORTED, ())
+
+
+def test_a_topic_that_is_half_deleted_is_not_exported(tmp_path: Path) -> None:
+    """Req: A-02"""
+
+    async def make() -> None:
+        store = await opened(tmp_path)
+        await store.commit(Batch(3, [EntityStored(4, NEWS[0], 0, 0, deleting=True), EntityRemoved(6)]))
+        await store.close()
+
+    asyncio.run(make())
+    assert export_config(tmp_path) == Export(format_config(QUEUES, {}), ())
 
 
 def test_authorization_rules_are_left_out_and_that_is_told(tmp_path: Path) -> None:
@@ -184,7 +197,7 @@ def test_forwards_whose_target_was_deleted_are_told_of(folder: Path) -> None:
     ]
     config = parse_config(done.stdout)
     with pytest.raises(ConfigError) as refused:
-        reconcile(config, [], {}, STANDARD)
+        reconcile(config, [], {}, STANDARD, HostNames())
     assert len(refused.value.problems) == 2
 
 

@@ -17,7 +17,9 @@ from peeklock.admin.api import BODY_BYTES_MAX
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, generate
 from peeklock.broker.commands import CreateEntity
 from peeklock.server import http
-from peeklock.server.http import CHUNKS_MAX, HEAD_BYTES_MAX, HEADERS_MAX, UNKNOWN_BODY_BYTES_MAX
+from peeklock.server.http_bodies import CHUNKS_MAX, UNKNOWN_BODY_BYTES_MAX
+from peeklock.server.http_heads import HEAD_BYTES_MAX, HEADERS_MAX
+from peeklock.server.origins import OriginPolicy
 from peeklock.server.tls import server_context
 from tests.admin.serving import World, now_ms
 
@@ -297,6 +299,15 @@ def test_health_answers_head_without_a_body_and_refuses_other_methods() -> None:
         (b"GET /health HTTP/1.1\r\nHost: x\r\nX: y\rZ: z\r\n\r\n", 400),
         (b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\nx\n0\n\n\r\n", 400),
         (b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n" % (b"f" * 30), 400),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX: y\r\n z\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX: y\r\n\tContent-Length: 9\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n \r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\n Host: x\r\n\r\n", 400),
+        (
+            b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n z\r\n\r\n",
+            400,
+        ),
+        (b"PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n\r\n", 400),
         # Other protocols:
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
         (b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
@@ -329,23 +340,123 @@ def test_what_is_not_a_request_within_the_limits_is_refused_and_the_connection_e
     play(story)
 
 
+@pytest.mark.parametrize("policy", [OriginPolicy([]), OriginPolicy()], ids=["no secret", "a secret"])
+@pytest.mark.parametrize("hosts", ["", "Host: localhost\r\nHost: localhost\r\n"], ids=["none", "two"])
+def test_a_request_of_http_1_1_has_one_host(policy: OriginPolicy, hosts: str) -> None:
+    """Req: R-04. Source: RFC 9112 3.2: "MUST respond with a 400"."""
+
+    async def story(world: World, client: Connection) -> None:
+        world.origin_policy = policy
+        client.writer.write(f"GET /$Resources/queues HTTP/1.1\r\n{hosts}\r\n".encode())
+        assert (await client.answer())[0] == 400
+
+    play(story)
+
+
+def test_a_request_of_http_1_0_needs_no_host_where_a_secret_is_asked_for() -> None:
+    """Req: R-04. HTTP/1.0 has no such field; where no secret is asked for, see the 421 below."""
+
+    async def story(world: World, client: Connection) -> None:
+        world.origin_policy = OriginPolicy()
+        client.writer.write(b"GET /$Resources/queues HTTP/1.0\r\n\r\n")
+        assert (await client.answer())[0] == 401
+
+    play(story)
+
+
 @pytest.mark.parametrize("path", ["/q", "/$servicebus/websocket", "/health"])
 def test_a_page_of_another_machine_is_refused_where_no_secret_is_asked_for(path: str) -> None:
     """Req: R-04. Browsers let any page open a WebSocket to any port of its user's machine."""
 
     async def story(world: World, client: Connection) -> None:
-        world.takes_origin = lambda origin, host: (origin, host) == ("http://localhost", "localhost")
+        world.origin_policy = OriginPolicy([])
         http = (await client.ask("GET", path, None, "Origin: http://localhost"))[0]
-        assert http != 403
+        assert http not in (403, 421)
 
     async def other(world: World, client: Connection) -> None:
-        world.takes_origin = lambda origin, host: (origin, host) == ("http://localhost", "localhost")
+        world.origin_policy = OriginPolicy([])
         status, _, body = await client.ask("GET", path, None, "Origin: https://evil.example")
         assert status == 403
         assert b"--auth sas" in body
 
     play(story)
     play(other)
+
+
+@pytest.mark.parametrize(
+    "path", ["/$Resources/queues", "/$servicebus/websocket", "/", "/health/", "/metrics"]
+)
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET {path} HTTP/1.1\r\nHost: rebound.example:5300\r\n",
+        "GET {path} HTTP/1.1\r\nHost: \r\n",
+        "GET {path} HTTP/1.1\r\nHost: localhost, rebound.example\r\n",
+        "GET {path} HTTP/1.0\r\n",
+        "GET http://rebound.example{path} HTTP/1.1\r\nHost: localhost\r\n",
+        "GET http://localhost{path} HTTP/1.1\r\nHost: rebound.example\r\n",
+        "GET http://localhost@rebound.example{path} HTTP/1.1\r\nHost: localhost\r\n",
+        "PUT {path} HTTP/1.1\r\nHost: rebound.example\r\nExpect: 100-continue\r\nContent-Length: 9\r\n",
+    ],
+)
+def test_a_name_that_is_not_ours_is_refused_where_no_secret_is_asked_for(path: str, head: str) -> None:
+    """Req: R-04. A page asks so after its name was rebound to this machine, without an `Origin`."""
+
+    async def story(world: World, client: Connection) -> None:
+        world.origin_policy = OriginPolicy([])
+        client.writer.write(f"{head.format(path=path)}Authorization: {token()}\r\n\r\n".encode())
+        status, headers, body = await client.answer()
+        assert (status, headers["connection"]) == (421, "close")
+        assert b"--host-name" in body
+        assert world.commands == []
+        assert [fields["status"] for _, fields in world.logged] == [421]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET {path} HTTP/1.1\r\nHost: localhost:5300\r\n",
+        "GET {path} HTTP/1.1\r\nHost: [::1]:5300\r\n",
+        "GET {path} HTTP/1.1\r\nHost: broker.lan\r\n",
+        "GET http://127.0.0.1:5300{path} HTTP/1.0\r\n",
+        "GET http://broker.lan{path} HTTP/1.1\r\nHost: broker.lan\r\n",
+    ],
+)
+def test_a_name_that_is_ours_is_served_where_no_secret_is_asked_for(head: str) -> None:
+    """Req: R-04."""
+
+    async def story(world: World, client: Connection) -> None:
+        world.origin_policy = OriginPolicy(["broker.lan"])
+        for path, found in (("/$Resources/queues", b"<feed"), ("/health", b"entities")):
+            keep = "Connection: keep-alive\r\n"
+            client.writer.write(f"{head.format(path=path)}{keep}Authorization: {token()}\r\n\r\n".encode())
+            status, headers, body = await client.answer()
+            assert (status, found in body) == (200, True)
+            if headers.get("connection") == "close":
+                return
+
+    async def with_figures(world: World, client: Connection) -> None:
+        world.health = {"status": "ok", "entities": 3}
+        await story(world, client)
+
+    play(with_figures)
+
+
+@pytest.mark.parametrize(("figure", "status"), [("ok", 200), ("low space: sends are refused", 503)])
+def test_a_probe_by_any_name_gets_the_bare_status(figure: str, status: int) -> None:
+    """Req: R-04. Probes of containers ask by a name of the container, and need no figures."""
+
+    async def story(world: World, client: Connection) -> None:
+        world.origin_policy = OriginPolicy([])
+        world.health = {"status": figure, "entities": 3}
+        for target in ("/health", "http://localhost/health"):
+            client.writer.write(f"GET {target} HTTP/1.1\r\nHost: peeklock:5300\r\n\r\n".encode())
+            found, _, body = await client.answer()
+            assert (found, json.loads(body)) == (status, {"status": figure})
+
+    play(story)
 
 
 @pytest.mark.parametrize(
@@ -382,6 +493,37 @@ def test_as_many_headers_and_chunks_as_may_be_are_read_and_one_more_chunk_is_ref
             padded = ENTRY.ljust(chunks)
             connection.writer.write(b"".join(b"1\r\n%c\r\n" % byte for byte in padded) + b"0\r\n\r\n")
             assert (await connection.answer())[0] == status
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"HEAD /orders HTTP/1.2\r\nHost: a\r\n\r\n", 505),
+        (b"HEAD /orders HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n", 413),
+    ],
+)
+def test_the_refusal_of_a_head_request_has_no_body(sent: bytes, status: int) -> None:
+    """Source: RFC 9110 9.3.2."""
+
+    async def story(world: World, connection: Connection) -> None:
+        connection.writer.write(sent)
+        assert (await connection.head())[0] == status
+        assert await connection.ended() == b""
+
+    play(story)
+
+
+def test_no_request_is_begun_once_the_broker_stops() -> None:
+    """Req: T-09. Else those that do not wait for each other would keep it from coming to an end."""
+
+    async def story(world: World, connection: Connection) -> None:
+        world.stops = True
+        status, headers, _ = await connection.ask("PUT", "/orders", ENTRY)
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "5", "close")
+        assert await connection.ended() == b""
+        assert not world.commands
 
     play(story)
 

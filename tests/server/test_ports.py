@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import http.client
 import json
 import os
 import random
@@ -25,10 +26,10 @@ from typing import Any
 import pytest
 
 from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
-from peeklock.server.app import Settings
-from peeklock.server.certificates import make_pair
+from peeklock.server.certificates import make_pair, names_in
 from peeklock.server.listener import AMQP_TLS_HEADER, Listener
 from peeklock.server.ports import Ports, PortsRefused
+from peeklock.server.settings import Settings
 
 
 def peeklock(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -60,7 +61,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert process.stop() == 0
 
 
-def test_the_authority_is_there_soon_after_the_start_without_a_tls_client(broker: BrokerProcess) -> None:
+def test_the_authority_is_there_without_a_tls_client(broker: BrokerProcess) -> None:
     """Req: R-04"""
     authority = broker.authority()
     for port in (broker.amqp_port, broker.http_port):
@@ -83,7 +84,6 @@ def test_ca_says_where_the_authority_is_and_prints_it(broker: BrokerProcess) -> 
 
 def test_ca_makes_the_authority_of_a_store_that_has_none(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
-        broker.authority()
         broker.stop()
         shutil.rmtree(broker.data / "tls")
         assert peeklock("ca", broker.data).returncode == 0
@@ -136,9 +136,65 @@ def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path)
         assert line["reason"].startswith(f"{authority} is not a PEM certificate")
 
 
-def test_the_authority_is_there_when_the_broker_is_ready(tmp_path: Path) -> None:
+def test_the_tls_files_are_there_when_the_broker_is_ready(tmp_path: Path) -> None:
+    """Req: R-04."""
     with BrokerProcess(tmp_path) as broker:
-        assert (broker.data / "tls" / "ca.pem").exists()
+        found = {file.name for file in (broker.data / "tls").iterdir()}
+        assert found == {"ca.pem", "ca-key.pem", "certificate.pem", "key.pem"}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_tls_files_are_there_before_a_port_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """Req: R-04. No name is looked up for them, which may take seconds."""
+    found: list[set[str]] = []
+    bind = Listener.bind
+
+    def looked_at(self: Listener, host: str, port: int) -> int:
+        found.append({file.name for file in (tmp_path / "tls").glob("*")})
+        return bind(self, host, port)
+
+    asked: list[object] = []
+
+    async def story() -> None:
+        settings = Settings(tmp_path, None, host, 0, 0, "os", None, None, "standard", None)
+        ports = Ports(settings, asyncio.Protocol, asyncio.Protocol, lambda _: 0.0, lambda *_: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(Listener, "bind", looked_at)
+            patched.setattr("peeklock.server.tls._in_time", asked.append)
+            await ports.open()
+        ports.close()
+
+    asyncio.run(story())
+    assert found == [{"ca.pem", "ca-key.pem", "certificate.pem", "key.pem"}] * 2
+    assert asked == []
+
+
+def test_a_full_name_that_is_told_later_is_in_the_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: R-04. It is looked up beside the loop once the ports are open."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "somewhere")
+    monkeypatch.setattr(socket, "getfqdn", lambda _: "somewhere.example")
+
+    async def story() -> None:
+        settings = Settings(tmp_path, None, "127.0.0.1", 0, 0, "os", None, None, "standard", None)
+        ports = Ports(settings, asyncio.Protocol, asyncio.Protocol, lambda _: 0.0, lambda *_: None)
+        await ports.open()
+        certificate = tmp_path / "tls" / "certificate.pem"
+        assert "somewhere" in names_in(certificate)
+        assert "somewhere.example" not in names_in(certificate)
+        following = asyncio.get_running_loop().create_task(ports.follow_tls())
+        async with asyncio.timeout(10):
+            while True:
+                await asyncio.sleep(0)
+                if "somewhere.example" in names_in(certificate):
+                    break
+        following.cancel()
+        ports.close()
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("name", ["key.pem", "ca-key.pem"])
@@ -166,7 +222,8 @@ def test_both_options_may_name_one_port(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may listen on port 443 everywhere")
 def test_the_usual_ports_are_listened_on_when_asked_for(tmp_path: Path) -> None:
-    for port in (443, 5671):
+    """Req: C38"""
+    for port in (80, 443, 5671):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.77", port)) == 0:
                 pytest.skip(f"port {port} is taken")
@@ -180,7 +237,48 @@ def test_the_usual_ports_are_listened_on_when_asked_for(tmp_path: Path) -> None:
                 encrypted.sendall(b"AMQP\x03\x01\x00\x00")
                 assert encrypted.recv(8) == b"AMQP\x03\x01\x00\x00"
         (ready,) = until(lambda: lines(broker, "ready"))
-        assert ready["ports"] == sorted({443, 5671, broker.amqp_port, broker.http_port})
+        assert ready["ports"] == sorted({80, 443, 5671, broker.amqp_port, broker.http_port})
+        plain_http = http.client.HTTPConnection("127.0.0.77", 80, timeout=10)
+        plain_http.request("GET", "/$Resources/queues?api-version=2021-05")
+        assert plain_http.getresponse().status in (200, 401)
+        plain_http.close()
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (OSError(errno.EADDRINUSE, "Address already in use"), "end the program that listens there"),
+        (PermissionError(errno.EACCES, "Permission denied"), "ip_unprivileged_port_start=80"),
+    ],
+)
+def test_port_80_that_cannot_be_had_is_told_and_done_without(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failure: OSError,
+    told: str,
+) -> None:
+    """Req: C38. A web server often has it."""
+
+    def bind(self: Listener, host: str, port: int) -> int:
+        if port == 80:
+            raise failure
+        return port
+
+    async def ports() -> list[int]:
+        settings = Settings(
+            tmp_path, None, "127.0.0.1", 1, 2, "os", None, None, "standard", None, usual_ports=True
+        )
+        made = Ports(settings, asyncio.Protocol, asyncio.Protocol, lambda _: 0.0, lambda *_: None)
+        await made.open()
+        return made.opened
+
+    monkeypatch.setattr(Listener, "bind", bind)
+    assert asyncio.run(ports()) == [1, 2, 443, 5671]
+    [record] = [one for one in caplog.records if one.message == "a usual port is not listened on"]
+    fields = record.fields  # type: ignore[attr-defined]  # `log` adds it
+    assert (fields["port"], fields["reason"]) == (80, failure.strerror)
+    assert told in fields["do"]
 
 
 def test_a_port_that_needs_a_permission_is_told_with_how_to_give_it(
@@ -195,7 +293,7 @@ def test_a_port_that_needs_a_permission_is_told_with_how_to_give_it(
         settings = Settings(
             tmp_path, None, "127.0.0.1", 1, 1, "os", None, None, "standard", None, usual_ports=True
         )
-        Ports(settings, asyncio.Protocol, asyncio.Protocol, lambda _: 0.0, lambda *_: None)
+        await Ports(settings, asyncio.Protocol, asyncio.Protocol, lambda _: 0.0, lambda *_: None).open()
 
     monkeypatch.setattr(Listener, "bind", bind)
     with pytest.raises(PortsRefused, match=r"ip_unprivileged_port_start=443.*CAP_NET_BIND_SERVICE"):
@@ -218,11 +316,29 @@ def test_a_usual_port_that_is_taken_is_named(tmp_path: Path) -> None:
         ) in str(refused.value)
 
 
+NO_PORTS = (
+    "a:",
+    "a:0",
+    "a:65536",
+    "a:x",
+    ":5671",
+    "*.a:5671",
+    "a b:1",
+    "[a]:1",
+    "[127.0.0.1]:1",
+    "[::1]",
+    "a:1:1",
+)
+
+
 def test_names_given_are_in_the_certificate(tmp_path: Path) -> None:
-    names = ("broker.example.org", "192.0.2.7")
+    names = ("broker.example.org", "192.0.2.7", "go.example.org:5671", "[2001:db8::7]:5671", "2001:db8::8")
     with BrokerProcess(tmp_path, [f"--tls-name={name}" for name in names]) as broker:
         context = ssl.create_default_context(cafile=str(broker.authority()))
-        for name in (*names, "localhost"):
+        in_it = names_in(broker.data / "tls" / "certificate.pem")
+        assert {*names, "go.example.org", "2001:db8::7"} <= set(in_it)
+        assert "" not in in_it
+        for name in ("broker.example.org", "192.0.2.7", "go.example.org", "2001:db8::7", "localhost"):
             with socket.create_connection(("127.0.0.1", broker.amqp_port), timeout=10) as plain:
                 context.wrap_socket(plain, server_hostname=name).close()
 
@@ -241,7 +357,9 @@ def test_other_machines_are_met_with_a_certificate_for_this_one_s_addresses(tmp_
         assert f", {address}" in peeklock("ca", broker.data).stdout.split("Python")[0]
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-a", "bücher.example", "a..b", "*", "a.*.b", "x" * 64])
+@pytest.mark.parametrize(
+    "name", ["", "a b", "-a", "bücher.example", "a..b", "*", "a.*.b", "x" * 64, *NO_PORTS]
+)
 def test_what_is_no_name_is_refused_at_the_start(tmp_path: Path, name: str) -> None:
     done = peeklock("serve", "--data", tmp_path / "data", "--tls-name", name)
     assert done.returncode == 2
@@ -294,7 +412,6 @@ def test_half_open_connections_do_not_keep_others_out(tmp_path: Path) -> None:
     """Req: R-05"""
     limit = 400
     with BrokerProcess(tmp_path) as broker:
-        broker.authority()
         broker.stop()
         # What the broker may open is inherited; the hard limit is what it cannot raise.
         command = (
@@ -326,7 +443,6 @@ def _other_address() -> str:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_strangers_who_break_off_anywhere_are_no_defect_of_ours(broker: BrokerProcess, seed: int) -> None:
     """Req: R-05"""
-    broker.authority()
     noise = random.Random(seed)
     hello = _client_hello()
     left_open = []
@@ -400,6 +516,7 @@ def test_new_connections_get_a_pair_that_was_replaced_without_a_restart(
             wait_s=lambda address: 0.0,
             note=lambda event, fields: None,
         )
+        await ports.open()
         following = asyncio.get_running_loop().create_task(ports.follow_tls())
         try:
             assert await shown_for("first.example", ports.amqp_port)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -31,7 +34,12 @@ from peeklock.amqp.messaging import encode_message
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
 from peeklock.auth import generate
+from peeklock.broker.changes import EntityStored
+from peeklock.broker.descriptions import SubscriptionDescription, TopicDescription
 from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
+from peeklock.store.base import Batch
+from peeklock.store.sqlite import SqliteStore
+from tests.amqp.pair import attach, begin, sasl_and_open, transfer
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -126,6 +134,58 @@ def test_every_port_serves_amqp_and_http(broker: BrokerProcess) -> None:
     url = f"http://127.0.0.1:{broker.amqp_port}/health"
     with urllib.request.urlopen(url, timeout=10) as answer:
         assert answer.status == 200
+
+
+def ask(port: int, host: str, path: str, *headers: str) -> tuple[int, bytes]:
+    """Send one GET and return status and body."""
+    lines = (f"GET {path} HTTP/1.1", f"Host: {host}", *headers, "", "")
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        sock.sendall("\r\n".join(lines).encode())
+        sock.shutdown(socket.SHUT_WR)
+        head, _, body = read_to_end(sock).partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+UPGRADE = (
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Protocol: AMQPWSB10",
+)
+
+
+@pytest.mark.parametrize("auth", [(), ("--auth=off",)])
+def test_a_page_whose_name_is_rebound_to_this_machine_gets_nothing(
+    tmp_path: Path, auth: tuple[str, ...]
+) -> None:
+    """Req: R-04. It sends no Origin to its own origin: its name alone shows it. A probe gets the status."""
+    token = generate("http://localhost", "RootManageSharedAccessKey", "SAS_KEY_VALUE", 4_000_000_000_000)
+    options = ["--durability=os", "--host-name=peeklock", "--tls-name=broker.lan", *auth]
+    with BrokerProcess(tmp_path, options) as process:
+        for port in (process.amqp_port, process.http_port):
+            for path, headers in (
+                ("/$Resources/queues", (f"Authorization: {token}",)),
+                ("/$servicebus/websocket", UPGRADE),
+                ("/$servicebus/websocket", (*UPGRADE, f"Origin: http://localhost:{port}")),
+            ):
+                status, body = ask(port, "rebound.example", path, *headers)
+                assert (status, b"--host-name rebound.example" in body) == (421, True)
+                for known in ("localhost", f"127.0.0.1:{port}", "[::1]", "peeklock:5300", "broker.lan"):
+                    assert ask(port, known, path, *headers)[0] in (101, 200), (known, path)
+            own = f"Origin: http://peeklock:{port}"  # as the Python client has it
+            assert ask(port, f"peeklock:{port}", "/$servicebus/websocket", *UPGRADE, own)[0] == 101
+            assert ask(port, "rebound.example", "/health") == (200, b'{"status": "ok"}\n')
+            assert "connections" in json.loads(ask(port, "peeklock", "/health")[1])
+        assert '"status": 421' in process.log.read_text()
+
+
+def test_with_keys_a_broker_is_served_by_any_name(tmp_path: Path) -> None:
+    """Req: R-04."""
+    with BrokerProcess(tmp_path, ["--durability=os", "--auth=sas"]) as process:
+        assert ask(process.http_port, "any.example", "/$Resources/queues")[0] == 401
+        assert ask(process.http_port, "any.example", "/$servicebus/websocket", *UPGRADE)[0] == 101
+        assert "connections" in json.loads(ask(process.http_port, "any.example", "/health")[1])
 
 
 def test_garbage_at_the_socket_ends_that_connection_alone(broker: BrokerProcess) -> None:
@@ -242,6 +302,44 @@ def test_the_emulator_s_configuration_is_followed_and_the_log_says_what_that_too
         ]
 
 
+def test_a_topic_that_a_crash_left_half_deleted_can_be_in_the_configuration(tmp_path: Path) -> None:
+    """Its deletion is done first; what the file asks for is new. Req: A-02, R-01"""
+
+    async def make() -> None:
+        store = SqliteStore(tmp_path / "data", durability="os")
+        await store.open()
+        topic = EntityStored(1, TopicDescription("news"), 0, 0, deleting=True)
+        left = [EntityStored(n, SubscriptionDescription("news", f"s{n}"), 0, 0) for n in range(2, 1000)]
+        await store.commit(Batch(1, [topic, *left]))
+        await store.close()
+
+    asyncio.run(make())
+    config = tmp_path / "config.json"
+    topics = [{"Name": "news", "Subscriptions": [{"Name": "s7"}]}]
+    config.write_text(
+        json.dumps({"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Topics": topics}]}})
+    )
+    with BrokerProcess(tmp_path, ["--durability=os", f"--config={config}"]) as broker:
+        assert health(broker)["entities"] == 2
+        assert administer(broker, "GET", "news") == 200
+        assert broker.stop() == 0
+
+
+def test_states_of_sessions_that_become_one_are_told_of_once(tmp_path: Path) -> None:
+    """The state that was set last counts; the others are gone when the broker starts again. Req: C27"""
+    stores = Path(__file__).parent.parent / "golden" / "stores"
+    shutil.copytree(stores / "spellings", tmp_path / "data")
+    for _ in range(2):
+        with BrokerProcess(tmp_path, ["--durability=os"]) as broker:
+            assert health(broker)["entities"] == 4
+            assert broker.stop() == 0
+    lines = [json.loads(line) for line in broker.log.read_text().splitlines() if line.startswith("{")]
+    told = [line for line in lines if line["event"] == "session states replaced"]
+    assert [(line["entity"], line["count"], line["first"]) for line in told] == [
+        (entity, 1, "order-ä") for entity in ("plain", "wide", "events/Subscriptions/wide")
+    ]
+
+
 def test_a_resource_lock_keeps_queues_from_being_deleted(tmp_path: Path) -> None:
     """Req: A-03"""
     with BrokerProcess(tmp_path, ["--durability=os", "--resource-lock=cannotdelete"]) as broker:
@@ -280,6 +378,10 @@ def test_the_number_of_queues_is_limited_only_where_the_operator_says_so(
         (("--data=",), "the name of the folder is empty"),
         (("--data=x", "--min-free=1GiB"), "'1GiB' is not a number of bytes; 1 GiB is 1073741824"),
         (("--data=x", "--min-free=-1"), "'-1' is not a number of bytes"),
+        (("--data=x", "--lock-grace=-1"), "'-1' is neither a number of seconds, as 5 or 0.5, nor 'lapse'"),
+        (("--data=x", "--lock-grace=1 s"), "'1 s' is neither a number of seconds"),
+        (("--data=x", "--host-name=http://x"), "'http://x' is neither a DNS name"),
+        (("--data=x", "--host-name=x:5300"), "'x:5300' is neither a DNS name"),
     ],
 )
 def test_options_that_are_wrong_or_contradict_are_explained(arguments: tuple[str, ...], said: str) -> None:
@@ -287,6 +389,13 @@ def test_options_that_are_wrong_or_contradict_are_explained(arguments: tuple[str
     done = run_serve(*arguments)
     assert done.returncode == 2
     assert said in re.sub(r"\s+", " ", done.stderr)
+
+
+def test_the_package_runs_as_the_command() -> None:
+    asked = subprocess.run(
+        [sys.executable, "-m", "peeklock", "--help"], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert asked.stdout.startswith("Usage: peeklock [OPTIONS] COMMAND")
 
 
 def test_an_interrupt_before_it_is_ready_ends_it_without_a_word(tmp_path: Path) -> None:
@@ -352,6 +461,7 @@ def test_an_idle_connection_costs_little(broker: BrokerProcess) -> None:
     for client in clients:
         client.until(ConnectionOpened)
     assert (resident_kb(broker) - before) / 100 < 75
+    assert health(broker)["connections"] >= 100  # though none has a link
     for client in clients:
         client.socket.close()
     until(lambda: health(broker)["connections"] == 0)
@@ -443,3 +553,12 @@ def resident_kb(broker: BrokerProcess) -> int:
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{broker.pid}/status").read_text())
     assert found is not None
     return int(found[1])
+
+
+def test_health_shows_what_waits_in_buffers(broker: BrokerProcess) -> None:
+    """Req: R-05. A second ago at most."""
+    with socket.create_connection(("127.0.0.1", broker.amqp_port)) as peer:
+        peer.sendall(sasl_and_open() + begin() + attach(0, Role.SENDER, address="$cbs"))
+        peer.sendall(transfer(0, 0, bytes(30_000), more=True))
+        until(lambda: health(broker)["buffered_bytes"] >= 30_000)
+    until(lambda: health(broker)["buffered_bytes"] == 0)

@@ -27,6 +27,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
 from peeklock.broker.validation import checked
 from peeklock.rules.filters import (
+    AsGiven,
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -36,9 +37,11 @@ from peeklock.rules.filters import (
 )
 from peeklock.server.config import Config, format_config, parse_config
 from peeklock.server.config_form import ConfigError
+from peeklock.server.origins import HostNames
 from peeklock.server.reconcile import EntityStep, counted, reconcile
 
 REPLY_TO = (0, 0, 0, 1)
+HOSTS = HostNames(["broker.lan"])
 QUEUE = "UserConfig.Namespaces[0].Queues[0]"
 TOPIC = "UserConfig.Namespaces[0].Topics[0]"
 SUBSCRIPTION = f"{TOPIC}.Subscriptions[0]"
@@ -80,7 +83,7 @@ def empty_namespace(tier: TierLimits) -> Namespace:
 def start(namespace: Namespace, config: Config, tier: TierLimits) -> int:
     """Have the broker do what the file asks for; answer how many commands that took."""
     views = namespace.entity_views()
-    steps = reconcile(config, views, rules_of(namespace), tier)
+    steps = reconcile(config, views, rules_of(namespace), tier, HOSTS)
     for step in steps:
         (answer,) = namespace.apply(step(REPLY_TO), now_ms=1)[1]
         assert isinstance(answer, EntityFound | RulesFound | Done)
@@ -98,7 +101,7 @@ def rules_of(namespace: Namespace) -> dict[str, list[RuleDescription]]:
 def test_missing_queues_are_created() -> None:
     """Req: A-02."""
     config = read({"Name": "a", "Properties": {"ForwardTo": "b"}}, {"Name": "b"})
-    steps = reconcile(config, [], {}, STANDARD)
+    steps = reconcile(config, [], {}, STANDARD, HOSTS)
     assert [step(REPLY_TO) for step in steps] == [
         CreateEntity(QueueDescription("b"), REPLY_TO),
         CreateEntity(QueueDescription("a", forward_to="b"), REPLY_TO),
@@ -109,7 +112,7 @@ def test_missing_queues_are_created() -> None:
 def test_a_queue_that_agrees_is_left_alone_whatever_its_name_s_case() -> None:
     """Req: A-02, L-12. An update would cost the held locks."""
     old = queue(name="Orders", max_delivery_count=5)
-    assert reconcile(with_property("MaxDeliveryCount", 5), [old], {}, STANDARD) == []
+    assert reconcile(with_property("MaxDeliveryCount", 5), [old], {}, STANDARD, HOSTS) == []
 
 
 def test_a_difference_is_applied_and_all_else_stays() -> None:
@@ -121,7 +124,7 @@ def test_a_difference_is_applied_and_all_else_stays() -> None:
         status=EntityStatus.SEND_DISABLED,
         user_metadata="made by hand",
     )
-    steps = reconcile(with_property("MaxDeliveryCount", 7), [old], {}, STANDARD)
+    steps = reconcile(with_property("MaxDeliveryCount", 7), [old], {}, STANDARD, HOSTS)
     assert [step(REPLY_TO) for step in steps] == [
         UpdateEntity(
             QueueDescription(
@@ -140,8 +143,8 @@ def test_authorization_rules_stay_whatever_the_file_changes() -> None:
     """Req: A-02, R-04. The file has no place for them."""
     rules = (AuthorizationRule("a", ("Send",), "first", "second"),)
     existing = queue(name="orders", authorization_rules=rules)
-    assert reconcile(with_property("MaxDeliveryCount", 10), [existing], {}, STANDARD) == []
-    [step] = reconcile(with_property("MaxDeliveryCount", 7), [existing], {}, STANDARD)
+    assert reconcile(with_property("MaxDeliveryCount", 10), [existing], {}, STANDARD, HOSTS) == []
+    [step] = reconcile(with_property("MaxDeliveryCount", 7), [existing], {}, STANDARD, HOSTS)
     assert step(REPLY_TO) == UpdateEntity(
         QueueDescription("orders", max_delivery_count=7, authorization_rules=rules), REPLY_TO
     )
@@ -150,7 +153,9 @@ def test_authorization_rules_stay_whatever_the_file_changes() -> None:
 def test_a_difference_in_what_cannot_be_changed_refuses_the_start() -> None:
     """Req: A-02."""
     with pytest.raises(ConfigError) as refused:
-        reconcile(with_property("RequiresDuplicateDetection", True), [queue(name="orders")], {}, STANDARD)
+        reconcile(
+            with_property("RequiresDuplicateDetection", True), [queue(name="orders")], {}, STANDARD, HOSTS
+        )
     assert str(refused.value) == (
         f"{QUEUE}.Properties.RequiresDuplicateDetection: is false on the existing queue 'orders' and "
         "cannot be changed; correct the file, or delete the queue first"
@@ -160,7 +165,7 @@ def test_a_difference_in_what_cannot_be_changed_refuses_the_start() -> None:
         ("EnablePartitioning", "enable_partitioning"),
     ):
         with pytest.raises(ConfigError, match=f"{key}: is true on the existing queue"):
-            reconcile(with_property(key, False), [queue(name="orders", **{field: True})], {}, STANDARD)
+            reconcile(with_property(key, False), [queue(name="orders", **{field: True})], {}, STANDARD, HOSTS)
 
 
 # Forwards
@@ -177,7 +182,7 @@ def forwarding(*forwards: tuple[str, str | None, str | None]) -> Config:
 
 
 def order(config: Config, *existing: EntityView) -> list[str]:
-    steps = reconcile(config, existing, {}, STANDARD)
+    steps = reconcile(config, existing, {}, STANDARD, HOSTS)
     return [step.description.name for step in steps if isinstance(step, EntityStep)]
 
 
@@ -197,6 +202,28 @@ def test_a_namespace_made_by_the_file_agrees_with_it_at_the_next_start() -> None
     turned = forwarding(("a", "", ""), ("b", "a", None), ("c", "b", ""), ("d", "c", None))
     assert start(namespace, turned, STANDARD) == 4
     assert start(namespace, turned, STANDARD) == 0
+
+
+@pytest.mark.parametrize(
+    "circle",
+    [
+        [("a", "A", None)],
+        [("a", None, "b"), ("b", "a", None)],
+        [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")],
+    ],
+)
+def test_a_circle_in_the_file_is_made_and_agrees_at_the_next_start(circle: list[Any]) -> None:
+    """Req: A-02, F-01. Source: wire contract C15. Each queue counts once."""
+    namespace = empty_namespace(STANDARD)
+    steps = reconcile(forwarding(*circle), [], {}, STANDARD, HOSTS)
+    assert counted(steps) == {("queue", False): len(circle)}
+    start(namespace, forwarding(*circle), STANDARD)
+    made = {
+        view.description.name: (view.description.forward_to, view.description.forward_dead_lettered_to)
+        for view in namespace.entity_views()
+    }
+    assert made == {name: (to, dead_to) for name, to, dead_to in circle}
+    assert start(namespace, forwarding(*circle), STANDARD) == 0
 
 
 def test_turning_a_forward_round_closes_no_circle_on_the_way() -> None:
@@ -228,23 +255,17 @@ def test_a_forward_whose_target_was_deleted_since_may_stay_as_it_is() -> None:
                 "in the file or from before",
             ],
         ),
-        ([("a", "A", None)], [], ["Queues[0].Properties.ForwardTo: forwards to 'A' and so in a circle"]),
         (
-            [("a", None, "b"), ("b", "a", None)],
-            [],
-            [
-                "Queues[0].Properties.ForwardDeadLetteredMessagesTo: forwards to 'b' and so in a circle",
-                "Queues[1].Properties.ForwardTo: forwards to 'a' and so in a circle",
-            ],
-        ),
-        (
-            [("b", "a", None)],
+            [("a", "gone", None)],
             [queue(name="a", forward_to="b"), queue(name="b")],
-            ["Queues[0].Properties.ForwardTo: forwards to 'a' and so in a circle"],
+            [
+                "Queues[0].Properties.ForwardTo: there is no queue or topic 'gone', "
+                "in the file or from before",
+            ],
         ),
     ],
 )
-def test_a_forward_that_leads_nowhere_or_in_a_circle_is_told_by_its_path(
+def test_a_forward_that_leads_nowhere_is_told_by_its_path(
     forwards: list[Any], existing: list[EntityView], problems: list[str]
 ) -> None:
     """Req: A-02, F-01."""
@@ -253,33 +274,25 @@ def test_a_forward_that_leads_nowhere_or_in_a_circle_is_told_by_its_path(
     assert list(refused.value.problems) == [f"UserConfig.Namespaces[0].{problem}" for problem in problems]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8),
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8),
-)
-def test_no_command_comes_before_its_targets_or_closes_a_circle(
-    before: list[tuple[int, int]], after: list[tuple[int, int]]
-) -> None:
-    """Req: A-02, F-01. From any forwards without circles to any others, in a file in any order."""
-    old = {str(source): str(target) for source, target in before if source < target}
-    new = {str(source): str(target) for source, target in after if source > target}
-    names = sorted({*new, *new.values()})
-    exist = {*old, *old.values()}
-    config = forwarding(*((name, new.get(name, ""), None) for name in names))
-    steps = reconcile(config, [queue(name=name, forward_to=old.get(name)) for name in exist], {}, STANDARD)
-    now = dict(old)
-    for step in steps:
-        assert isinstance(step, EntityStep)
-        name, target = step.description.name, step.description.forward_to
-        assert step.exists == (name in exist)
-        assert target is None or target in exist
-        exist.add(name)
-        now.pop(name, None)
-        if target is not None:
-            now[name] = target
-        while target is not None:
-            assert target != name
-            target = now.get(target)
+FORWARDS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from("abcdef"), max_size=6)
+
+
+@given(FORWARDS, FORWARDS)
+def test_no_command_comes_before_its_targets(before: dict[str, str], after: dict[str, str]) -> None:
+    """Req: A-02, F-01. From any forwards to any others, in a file in any order."""
+    names = sorted({*after, *after.values()})
+    exist = {*before, *before.values()}
+    config = forwarding(*((name, after.get(name, ""), None) for name in names))
+    existing = [queue(name=name, forward_to=before.get(name)) for name in exist]
+    now = dict.fromkeys(exist) | dict(before)
+    for step in reconcile(config, existing, {}, STANDARD, HOSTS):
+        command = step(REPLY_TO)
+        assert isinstance(command, CreateEntity | UpdateEntity)
+        name, target = command.description.name, command.description.forward_to
+        assert isinstance(command, UpdateEntity) == (name in now)
+        now[name] = target
+        assert target is None or target in now
+    assert now == dict.fromkeys(exist) | dict(before) | {name: after.get(name) for name in names}
 
 
 def test_a_chain_through_a_queue_that_stays_as_it_is_closes_no_circle_on_the_way() -> None:
@@ -305,15 +318,52 @@ def test_a_queue_that_forwards_to_a_topic_comes_after_the_topic_s_subscriptions(
     assert order(config) == ["t", "end", "t/Subscriptions/s", "q"]
 
 
-def test_a_circle_through_a_topic_is_told_by_its_path() -> None:
-    """Req: A-02, F-01."""
-    topic = {"Name": "t", "Subscriptions": [{"Name": "s", "Properties": {"ForwardTo": "q"}}]}
-    with pytest.raises(ConfigError) as refused:
-        order(read({"Name": "q", "Properties": {"ForwardTo": "t"}}, topics=[topic]))
-    assert str(refused.value) == (
-        f"{QUEUE}.Properties.ForwardTo: forwards to 't' and so in a circle\n"
-        f"{SUBSCRIPTION}.Properties.ForwardTo: forwards to 'q' and so in a circle"
-    )
+@pytest.mark.parametrize("target", ["t", "q"])
+def test_a_circle_through_a_topic_is_made_and_agrees_at_the_next_start(target: str) -> None:
+    """Req: A-02, F-01. Source: wire contract C15."""
+    topic = {"Name": "t", "Subscriptions": [{"Name": "s", "Properties": {"ForwardTo": target}}]}
+    config = read({"Name": "q", "Properties": {"ForwardTo": "t"}}, topics=[topic])
+    namespace = empty_namespace(STANDARD)
+    start(namespace, config, STANDARD)
+    assert start(namespace, config, STANDARD) == 0
+    made = {view.description.name: view.description.forward_to for view in namespace.entity_views()}
+    assert made == {"q": "t", "t": None, "t/Subscriptions/s": target}
+
+
+def test_a_forward_may_be_an_address_of_this_broker() -> None:
+    """Req: A-02, F-01. Source: wire contract C14, C41. It is kept as it stands in the file."""
+    given_ones = {
+        "ForwardTo": "http://Broker.LAN:8080/A%2Fb/",
+        "ForwardDeadLetteredMessagesTo": "sb://[::1]/dead",
+    }
+    config = read({"Name": "a/b"}, {"Name": "dead"}, {"Name": "orders", "Properties": given_ones})
+    namespace = empty_namespace(STANDARD)
+    assert start(namespace, config, STANDARD) == 3
+    made = namespace.entity_views()[-1].description
+    assert (made.forward_to, made.forward_dead_lettered_to) == ("A/b", "dead")
+    exported = format_config([view.description for view in namespace.entity_views()], {})
+    for text in given_ones.values():
+        assert f'"{text}"' in exported
+    assert start(namespace, config, STANDARD) == 0
+    assert start(namespace, parse_config(exported.encode()), STANDARD) == 0
+    bare = with_property("ForwardTo", "a/b")
+    [step] = reconcile(bare, namespace.entity_views(), {}, STANDARD, HOSTS)
+    assert step(REPLY_TO).description.forward_to_given is None
+
+
+def test_a_forward_to_another_host_is_told_by_its_path_unless_it_is_there_already() -> None:
+    """Req: A-02, F-01. Source: wire contract C14."""
+    config = with_property("ForwardTo", "sb://elsewhere.example/other")
+    other = queue(name="other")
+    old = queue(name="orders", forward_to="other", forward_to_given="sb://elsewhere.example/other")
+    for existing in ([other], [other, queue(name="orders", forward_to="other")]):
+        with pytest.raises(ConfigError) as refused:
+            reconcile(config, existing, {}, STANDARD, HOSTS)
+        assert str(refused.value) == (
+            f"{QUEUE}.Properties.ForwardTo: the host in 'sb://elsewhere.example/other' is not known as this "
+            "broker's; give the name alone, or start with --host-name"
+        )
+    assert reconcile(config, [other, old], {}, STANDARD, HOSTS) == []
 
 
 def test_nothing_forwards_to_a_subscription() -> None:
@@ -328,7 +378,7 @@ def test_nothing_forwards_to_a_subscription() -> None:
 
 def commands(config: Config, existing: Iterable[Description], *rules: RuleDescription) -> list[Command]:
     """Give the commands over these entities, where news/Subscriptions/all has these rules."""
-    steps = reconcile(config, map(view_of, existing), {"news/subscriptions/all": rules}, STANDARD)
+    steps = reconcile(config, map(view_of, existing), {"news/subscriptions/all": rules}, STANDARD, HOSTS)
     return [step(REPLY_TO) for step in steps]
 
 
@@ -375,14 +425,14 @@ def test_steps_are_counted_by_kind_with_the_rules_that_come_with_a_subscription(
     ]
     config = read(topics=[{"Name": "news", "Subscriptions": subscriptions}])
     created = {("topic", False): 1, ("subscription", False): 3, ("rule", False): 2}
-    assert counted(reconcile(config, [], {}, STANDARD)) == created
+    assert counted(reconcile(config, [], {}, STANDARD, HOSTS)) == created
     assert config.counts() == {"topic": 1, "subscription": 3, "rule": 2}
 
     config = read_subscription(
         Rules=[sql("a", "x = 1"), sql("b", "x = 2")], Properties={"LockDuration": "PT9S"}
     )
     rules = {"news/subscriptions/all": [RuleDescription("a", SqlFilter("x = 0"))]}
-    steps = reconcile(config, map(view_of, NEWS), rules, STANDARD)
+    steps = reconcile(config, map(view_of, NEWS), rules, STANDARD, HOSTS)
     assert counted(steps) == {("subscription", True): 1, ("rule", True): 1, ("rule", False): 1}
 
 
@@ -405,6 +455,20 @@ def test_rules_that_differ_are_changed_and_those_that_the_file_does_not_name_sta
 def test_the_rules_of_a_subscription_that_exists_are_never_removed(rules: dict[str, Any]) -> None:
     """Req: A-02. Nothing is ever deleted by the file."""
     assert commands(read_subscription(**rules), NEWS, RuleDescription("kept", SqlFilter("x = 1"))) == []
+
+
+def test_how_a_value_was_given_is_no_difference() -> None:
+    """Req: C35, A-02. The file does not say it; following it leaves the rule as its client wrote it."""
+    filtered = {
+        "FilterType": "Correlation",
+        "CorrelationFilter": {"Properties": {"size": 5}},
+        "Action": {"SqlExpression": "SET a = @p", "Parameters": {"@p": 5}},
+    }
+    given = (AsGiven("d:short", "+5"),)
+    filter = CorrelationFilter(properties=(("size", 5),), as_given=given)
+    old = RuleDescription("r", filter, SqlAction("SET a = @p", (("@p", 5),), given))
+    config = read_subscription(Rules=[{"Name": "r", "Properties": filtered}])
+    assert commands(config, NEWS, old) == []
 
 
 def test_rules_differ_when_their_values_are_of_different_types() -> None:
@@ -475,7 +539,7 @@ def test_a_difference_of_a_topic_or_subscription_is_applied_or_refused() -> None
 def test_a_topic_in_the_basic_tier_is_told_by_its_path() -> None:
     """Req: A-02, A-05."""
     with pytest.raises(ConfigError) as refused:
-        reconcile(read(topics=[{"Name": "news"}]), [], {}, BASIC)
+        reconcile(read(topics=[{"Name": "news"}]), [], {}, BASIC, HOSTS)
     assert str(refused.value) == f"{TOPIC}.Properties: 'news' is a topic: there is none in tier Basic"
 
 
@@ -495,7 +559,7 @@ def test_the_emulator_s_file_is_taken_and_agrees_at_the_next_start() -> None:
 
 def test_queues_that_the_file_does_not_name_stay() -> None:
     """Req: A-02."""
-    assert reconcile(read(), [queue(name="kept")], {}, STANDARD) == []
+    assert reconcile(read(), [queue(name="kept")], {}, STANDARD, HOSTS) == []
 
 
 @pytest.mark.parametrize(
@@ -503,7 +567,7 @@ def test_queues_that_the_file_does_not_name_stay() -> None:
     [
         ("LockDuration", "P25D", "LockDuration of 'orders' is P25D, allowed are PT5S to PT5M"),
         ("LockDuration", "PT4.5S", "LockDuration of 'orders' is PT4.5S, allowed are PT5S to PT5M"),
-        ("MaxDeliveryCount", 0, "MaxDeliveryCount of 'orders' is 0, allowed are 1 to 2000"),
+        ("MaxDeliveryCount", 0, "MaxDeliveryCount of 'orders' is 0, allowed are 1 to 2147483647"),
         (
             "DuplicateDetectionHistoryTimeWindow",
             "PT19S",
@@ -524,14 +588,14 @@ def test_a_value_out_of_range_is_told_by_its_path_before_anything_is_run(
     """Req: A-02, A-05."""
     config = read({"Name": "orders", "Properties": {key: value}}, {"Name": "other"})
     with pytest.raises(ConfigError) as refused:
-        reconcile(config, [queue(name="orders")] if exists else [], {}, STANDARD)
+        reconcile(config, [queue(name="orders")] if exists else [], {}, STANDARD, HOSTS)
     assert str(refused.value) == f"{QUEUE}.Properties: {reason}"
 
 
 def test_a_duration_beyond_the_tier_s_is_told_with_both_ends() -> None:
     """Req: A-02, A-05."""
     with pytest.raises(ConfigError) as refused:
-        reconcile(with_property("DefaultMessageTimeToLive", "P15D"), [], {}, BASIC)
+        reconcile(with_property("DefaultMessageTimeToLive", "P15D"), [], {}, BASIC, HOSTS)
     assert str(refused.value) == (
         f"{QUEUE}.Properties: DefaultMessageTimeToLive of 'orders' is P15D, allowed are PT1S to P14D"
     )
@@ -540,10 +604,10 @@ def test_a_duration_beyond_the_tier_s_is_told_with_both_ends() -> None:
 def test_what_the_tier_makes_of_a_value_is_no_difference_at_the_next_start() -> None:
     """Req: A-02, A-05. In the basic tier "unlimited" means 14 days."""
     config = with_property("DefaultMessageTimeToLive", "P10675199DT2H48M5.4775807S")
-    (created,) = reconcile(config, [], {}, BASIC)
+    (created,) = reconcile(config, [], {}, BASIC, HOSTS)
     assert isinstance(created, EntityStep)
     assert created.description.default_ttl_ms == 14 * 86_400_000
-    assert reconcile(config, [view_of(created.description)], {}, BASIC) == []
+    assert reconcile(config, [view_of(created.description)], {}, BASIC, HOSTS) == []
 
 
 # A file that was written by the broker
@@ -555,13 +619,13 @@ def descriptions(draw: st.DrawFn, name: str, targets: list[str], tier: TierLimit
     target = st.sampled_from([None, *targets]) if tier.forwarding else st.none()
     settings: dict[str, Any] = {
         "lock_duration_ms": draw(st.integers(5_000, 300_000)),
-        "max_size_mb": draw(st.integers(1024, tier.max_size_mb_max)),
+        "max_size_mb": draw(st.sampled_from(range(1024, tier.max_size_mb_max + 1, tier.size_mb_step))),
         "requires_duplicate_detection": draw(st.booleans()) and tier.duplicate_detection,
         "requires_session": draw(st.booleans()) and tier.sessions,
         "default_ttl_ms": draw(st.integers(1_000, tier.ttl_ms_max)),
         "dead_lettering_on_expiration": draw(st.booleans()),
         "duplicate_window_ms": draw(st.integers(20_000, 604_800_000)),
-        "max_delivery_count": draw(st.integers(1, 2_000)),
+        "max_delivery_count": draw(st.integers(1, 2**31 - 1)),
         "enable_batched_operations": draw(st.booleans()),
         "status": draw(st.sampled_from(EntityStatus)),
         "forward_to": draw(target),
@@ -575,8 +639,6 @@ def descriptions(draw: st.DrawFn, name: str, targets: list[str], tier: TierLimit
         settings["auto_delete_on_idle_ms"] = draw(st.integers(300_000, UNLIMITED_MS))
     if tier is PREMIUM:
         settings["max_message_size_kb"] = draw(st.none() | st.integers(1024, tier.message_size_kb_max))
-    if settings["requires_session"]:
-        settings["forward_to"] = None
     left_out = draw(st.sets(st.sampled_from(sorted(settings))))
     given_ones = {field: value for field, value in settings.items() if field not in left_out}
     return checked(QueueDescription(name, **given_ones), tier)
@@ -591,7 +653,7 @@ def subscriptions(topic: str, name: str, targets: list[str]) -> st.SearchStrateg
         lock_duration_ms=st.integers(5_000, 300_000),
         default_ttl_ms=st.just(UNLIMITED_MS) | st.integers(1_000, UNLIMITED_MS),
         dead_lettering_on_filter_errors=st.booleans(),
-        max_delivery_count=st.integers(1, 2_000),
+        max_delivery_count=st.integers(1, 2**31 - 1),
         status=st.sampled_from(EntityStatus),
         forward_to=st.sampled_from([None, *targets]),
         forward_dead_lettered_to=st.sampled_from([None, *targets]),
@@ -632,12 +694,12 @@ def test_a_file_that_was_exported_changes_nothing_where_it_came_from_and_makes_t
             rules[entities[-1].name] = data.draw(RULES)
     config = parse_config(format_config(entities, rules).encode())
     by_path = {path.lower(): found for path, found in rules.items()}
-    assert reconcile(config, map(view_of, entities), by_path, tier) == []
+    assert reconcile(config, map(view_of, entities), by_path, tier, HOSTS) == []
     namespace = empty_namespace(tier)
     start(namespace, config, tier)
     made = {found.description.name: found.description for found in namespace.entity_views()}
     assert made == {entity.name: entity for entity in entities}
-    assert reconcile(config, namespace.entity_views(), rules_of(namespace), tier) == []
+    assert reconcile(config, namespace.entity_views(), rules_of(namespace), tier, HOSTS) == []
     for path, wanted in rules.items():
         found = {rule.name: repr((rule.filter, rule.action)) for rule in namespace.rules(path)}
         assert found == {rule.name: repr((rule.filter, rule.action)) for rule in wanted}

@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY, Change, EntityStored, RuleStored
+from peeklock.broker.changes import (
+    QUEUES_PER_ENTITY,
+    Change,
+    EntityStored,
+    MessageStored,
+    RuleStored,
+)
 from peeklock.broker.commands import (
     Address,
+    CountDroppedSend,
     CreateEntity,
     DeleteEntity,
     DropConnection,
@@ -23,6 +32,7 @@ from peeklock.broker.commands import (
     PurgeMessages,
     ReceiveMode,
     Send,
+    SendBatch,
     SetCredit,
     UpdateEntity,
 )
@@ -32,14 +42,18 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.effects import Effect, Fetch, MessagesDeleted, ReceiverOpened
+from peeklock.broker.effects import Accepted, Deliver, Effect, Fetch, MessagesDeleted, ReceiverOpened
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
+from peeklock.broker.storing import SLICE_MESSAGES
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
-from peeklock.engine.engine import Engine
+from peeklock.engine.engine import RECORD_BYTES, Engine
 from peeklock.rules.filters import SqlFilter
-from peeklock.server.shard import CLIENTS_WAIT_MS, READ_ROWS_MAX, Shard
+from peeklock.server import shard as shard_module
+from peeklock.server.bodies import READ_ROWS_MAX
+from peeklock.server.shard import CLIENTS_WAIT_MS, HAND_OUT_S, LAG_MS_MAX, Shard
+from peeklock.server.turns import Turns
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.clock import ManualClock
@@ -84,6 +98,7 @@ async def started(
         "min_free_bytes": lambda: 0,
         "on_definitions": lambda facts, now_ms: None,
         "on_failure": lambda failure: None,
+        "turns": turns_of(monotonic),
         **options,
     }
     shard = Shard(engine, namespace, store, **options)
@@ -115,6 +130,168 @@ def test_a_delivery_for_a_connection_that_was_closed_meanwhile_is_available_agai
         totals = namespace.totals()
         assert (totals.locks, totals.active_messages, message.delivery_count) == (0, 1, 0)
         await shard.stop()
+
+    asyncio.run(test())
+
+
+class ScriptedClock:
+    """Moves by a step each time that it is read."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now_s, self.step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+
+def turns_of(clock_s: Callable[[], float]) -> Turns:
+    loop = asyncio.get_running_loop()
+    return Turns(loop.call_soon, loop.call_later, on_defect=lambda defect: None, clock_s=clock_s)
+
+
+def test_commands_beyond_the_time_of_a_turn_are_left_over() -> None:
+    """Req: T-08. One command may be as long as a peek of 4,096 messages."""
+
+    async def test() -> None:
+        clock_s = ScriptedClock(0.0)
+        shard, namespace = await started(turns=turns_of(clock_s))
+        commands = [OpenSender((1, 0, number), Address("orders")) for number in range(1, 11)]
+        clock_s.step_s = 0.001
+        left = shard.offer_until(commands, clock_s.now_s + 0.0035)
+        assert left == commands[4:]
+        assert shard.offer_until(left, clock_s.now_s - 1) == commands[5:]  # one at the least
+        assert shard.offer_until(commands[5:], clock_s.now_s + 1) == ()
+        shard.close_batch()
+        await until_idle(shard)
+        assert namespace.totals().links == 10
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_effects_are_handed_out_in_order_a_part_in_each_turn() -> None:
+    """Req: T-08, R-01. What became durable later does not overtake."""
+
+    async def test() -> None:
+        clock_s = ScriptedClock(0.0)
+        shard, _ = await started(turns=turns_of(clock_s))
+        connection = Connection()
+        shard.add(1, connection)
+        clock_s.step_s = HAND_OUT_S / 10
+        shard.offer(OpenSender((1, 0, number), Address("orders")) for number in range(1, 101))
+        most, seen, offered = 0, 0, 100
+        while seen < offered:
+            await asyncio.sleep(0)
+            most = max(most, len(connection.effects) - seen)
+            seen = len(connection.effects)
+            if 0 < seen < 100:
+                offered += 1
+                shard.offer((OpenSender((1, 0, offered), Address("orders")),))
+        assert most <= 10
+        assert offered > 105
+        numbers = [effect.link[2] for effect in connection.effects]  # type: ignore[union-attr]
+        assert numbers == list(range(1, offered + 1))
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_the_bodies_of_what_waits_to_be_handed_out_are_kept() -> None:
+    """Receiving deletes them: the batch after that drops their rows. Req: T-08, R-01"""
+
+    async def test() -> None:
+        clock_s = ScriptedClock(0.0)
+        shard, _ = await started(turns=turns_of(clock_s))
+        found: list[bytes | None] = []
+
+        class Reader(Connection):
+            def handle(self, effect: Effect, now_ms: int) -> None:
+                super().handle(effect, now_ms)
+                if isinstance(effect, Deliver):
+                    found.append(shard.body(effect.message))
+
+        reader = Reader()
+        shard.add(1, reader)
+        shard.offer((OpenReceiver(LINK, Address("orders"), ReceiveMode.RECEIVE_AND_DELETE),))
+        await until_idle(shard)
+        [opened] = [effect for effect in reader.effects if isinstance(effect, ReceiverOpened)]
+        count = 300
+        messages = [Message(100, bare_offset=0) for _ in range(count)]
+        shard.offer(Send(opened.queue_id, message, bytes(100), None) for message in messages)
+        await shard.catch_up()
+        clock_s.step_s = HAND_OUT_S / 10
+        shard.offer((SetCredit(LINK, count, 1_000_000, False),))
+        number = 1000
+        while len(found) < count:
+            await asyncio.sleep(0)
+            number += 1
+            shard.offer(
+                (
+                    OpenSender((1, 0, number), Address("orders")),
+                    Send(opened.queue_id, Message(7, bare_offset=0), b"another", None),
+                )
+            )
+        assert found[:count] == [bytes(100)] * count
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_catching_up_waits_until_all_effects_are_handed_out() -> None:
+    async def test() -> None:
+        clock_s = ScriptedClock(0.0)
+        shard, _ = await started(turns=turns_of(clock_s))
+        connection = Connection()
+        shard.add(1, connection)
+        clock_s.step_s = HAND_OUT_S / 10
+        shard.offer(OpenSender((1, 0, number), Address("orders")) for number in range(1, 101))
+        await shard.catch_up()
+        assert len(connection.effects) == 100
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_a_large_batch_is_stored_a_step_a_turn_in_one_commit() -> None:
+    """Others have their turns in between, and commit nothing of it. Req: T-07, R-05"""
+
+    async def test() -> None:
+        shard, namespace = await started()
+        connection = Connection()
+        shard.add(1, connection)
+        await until_idle(shard)
+        count = 10 * SLICE_MESSAGES
+        sent = [(Message(7, bare_offset=0), b"payload") for _ in range(count)]
+        behind = Send(4, Message(9, bare_offset=0), b"behind it", None)
+        shard.offer((SendBatch(4, sent, (1, 0, 1, 0)), behind))
+        stored = [namespace.totals().active_messages]
+        while stored[-1] <= count:
+            await asyncio.sleep(0)
+            stored.append(namespace.totals().active_messages)
+        assert max(after - before for before, after in pairwise(stored)) == SLICE_MESSAGES
+        assert connection.effects == []
+        await shard.catch_up()
+        assert connection.effects == [Accepted((1, 0, 1, 0))]
+        frames = [frame async for frame in shard._store.load()]
+        sizes = [sum(isinstance(change, MessageStored) for change in frame.changes) for frame in frames]
+        assert [size for size in sizes if size] == [count, 1]
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_a_stop_waits_for_a_command_that_is_under_way() -> None:
+    """Req: R-01"""
+
+    async def test() -> None:
+        shard, namespace = await started()
+        sent = [(Message(7, bare_offset=0), b"payload") for _ in range(5 * SLICE_MESSAGES)]
+        shard.offer((SendBatch(4, sent, None), Send(4, Message(9, bare_offset=0), b"behind it", None)))
+        await shard.stop()
+        assert namespace.totals().active_messages == len(sent) + 1
+        frames = [frame async for frame in shard._store.load()]
+        assert sum(isinstance(change, MessageStored) for f in frames for change in f.changes) == len(sent) + 1
 
     asyncio.run(test())
 
@@ -184,6 +361,24 @@ def test_routing_fields_of_stored_messages_are_read_for_the_core(cache_bytes: in
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+def test_a_clock_that_is_set_is_no_lag(step_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lag of the loop is told by what passes, not by any clock that can be set. Req: S-04."""
+    monkeypatch.setattr(shard_module, "HOUSEKEEPING_S", 0.01)
+
+    async def test() -> None:
+        now = [NOW_MS]
+        shard, _ = await started(now_ms=lambda: now[0])
+        for _ in range(3):
+            now[0] += step_ms
+            await asyncio.sleep(0.02)
+            assert shard.lag_ms < LAG_MS_MAX
+            assert shard.health()["status"] == "ok"
+        await shard.stop()
+
+    asyncio.run(test())
+
+
 def test_a_row_that_is_read_for_its_routing_is_not_dropped_meanwhile() -> None:
     """The message may be gone by then. Req: F-01, R-06."""
 
@@ -198,7 +393,8 @@ def test_a_row_that_is_read_for_its_routing_is_not_dropped_meanwhile() -> None:
         assert message is not None
         assert bodies.get(message.body_row, 0) is None
         shard._dispatch([Fetch(4, message)], NOW_MS)
-        assert bodies.wanted == {message.body_row}
+        # The next one is read ahead. The last is in memory.
+        assert bodies.wanted == {message.body_row, message.body_row + 1}
         await until_idle(shard)
         assert bodies.wanted == set()
         await shard.stop()
@@ -245,7 +441,9 @@ def test_a_purge_takes_no_more_than_a_slice_between_two_turns_of_the_loop() -> N
         await purge
         steps = [before - after for before, after in pairwise([*purging.left, 0])]
         assert max(steps) <= 1000
-        assert len(steps) < 10 * purging.COUNT / 1000
+        # The purge itself was asked for just before its first slice, so a pause comes behind that one.
+        second = [turn for turn, removed in enumerate(steps) if removed][1]
+        assert len(steps[second:]) < 10 * purging.COUNT / 1000
         await shard.stop()
 
     asyncio.run(test())
@@ -319,6 +517,27 @@ def test_expiry_does_not_rest_for_clients() -> None:
     asyncio.run(test())
 
 
+@pytest.mark.parametrize(("free", "taken"), [(10_000 + 2 * 3000, 3), (10_000 + 2 * 3000 - 2, 2), (10_000, 0)])
+def test_the_guard_counts_what_is_about_to_be_written(free: int, taken: int) -> None:
+    """Between two looks: each message takes its size twice. At the limit and one byte before. Req: R-06."""
+
+    async def test() -> None:
+        shard, namespace = await started(free=free, min_free_bytes=lambda: 10_000)
+        await asyncio.sleep(0)  # the first look
+        shard._look_at_room()
+        shard.add(1, Connection())
+        size = 1000 - RECORD_BYTES
+        sends = [Send(4, Message(size), bytes(size), None) for _ in range(8)]
+        left = shard.offer_until(sends, float("inf"))
+        shard.close_batch()
+        assert not left
+        assert namespace.totals().active_messages == taken + 1  # the one that went beyond was in hand
+        assert shard.health()["status"] == "low space: sends are refused"
+        await shard.stop()
+
+    asyncio.run(test())
+
+
 def test_a_defect_in_housekeeping_is_told_at_once() -> None:
     """Req: R-06. Its task lives as long as the process: asyncio alone would never tell."""
 
@@ -377,6 +596,26 @@ def test_messages_that_no_rule_takes_are_counted_in_the_figures() -> None:
         shard.offer((Send(queue_id, Message(1), b"x", None),))
         await until_idle(shard)
         assert shard.health()["unmatched_messages"] == 1
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_dropped_sends_are_counted_and_warned_of_wherever_they_were_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Req: T-06. By the core for its queue, and by the gateway, which asks for it to be counted."""
+
+    async def test() -> None:
+        shard, _ = await started()
+        shard.offer((Send(99, Message(1), b"", None), CountDroppedSend()))
+        assert shard.health()["dropped_sends"] == 2
+        for _ in range(2):
+            shard._tell_losses()
+        records: list[Any] = caplog.records
+        (line,) = [record for record in records if record.levelno == logging.WARNING]
+        assert line.getMessage().startswith("pre-settled sends were refused and dropped")
+        assert line.fields == {"dropped": 2, "since_start": 2}
         await shard.stop()
 
     asyncio.run(test())

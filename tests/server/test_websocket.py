@@ -18,6 +18,7 @@ from peeklock.server import websocket
 from peeklock.server.tls import server_context
 from peeklock.server.websocket import FRAME_BYTES_MAX, FRAMES_A_TURN_MAX, WebSocketProtocol
 from tests.admin.serving import World
+from tests.server.stepping import Clock, Insatiable, stepped_turns
 
 TLS = server_context(None)
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -367,7 +368,9 @@ def test_however_bytes_are_split_into_frames_fragments_and_reads_they_are_the_sa
 
     async def test() -> None:
         carried, transport = Carried(), Wire()
-        protocol = WebSocketProtocol(carried, lambda event, fields: pytest.fail(event))
+        protocol = WebSocketProtocol(
+            carried, stepped_turns(Clock()), lambda event, fields: pytest.fail(event)
+        )
         protocol.connection_made(transport)
         for a, b in itertools.pairwise([0, *cuts, len(wire)]):
             if a < b:
@@ -384,7 +387,9 @@ def test_however_bytes_are_split_into_frames_fragments_and_reads_they_are_the_sa
 def test_each_write_is_one_binary_frame(size: int) -> None:
     async def test() -> None:
         carried, transport = Carried(), Wire()
-        WebSocketProtocol(carried, lambda event, fields: None).connection_made(transport)
+        WebSocketProtocol(carried, stepped_turns(Clock()), lambda event, fields: None).connection_made(
+            transport
+        )
         carried.transport.write(bytes(size))
         carried.transport.write(b"next")
         expected = [(BINARY, bytes(size))] if size else []
@@ -423,7 +428,7 @@ def test_what_is_carried_can_have_the_peer_wait() -> None:
 
     async def test() -> None:
         carried, transport = Carried(), Wire()
-        protocol = WebSocketProtocol(carried, lambda event, fields: None)
+        protocol = WebSocketProtocol(carried, stepped_turns(Clock()), lambda event, fields: None)
         protocol.connection_made(transport)
         carried.transport.pause_reading()
         assert not transport.reading
@@ -443,7 +448,7 @@ def test_a_read_of_very_many_frames_leaves_turns_to_others(cut_short: bool) -> N
 
     async def test() -> None:
         carried, transport = Carried(), Wire()
-        protocol = WebSocketProtocol(carried, lambda event, fields: None)
+        protocol = WebSocketProtocol(carried, stepped_turns(Clock()), lambda event, fields: None)
         protocol.connection_made(transport)
         payload = bytes(n % 251 for n in range(30_000))
         protocol.data_received(b"".join(frame(payload[n : n + 1]) for n in range(len(payload))))
@@ -451,14 +456,33 @@ def test_a_read_of_very_many_frames_leaves_turns_to_others(cut_short: bool) -> N
         assert not transport.reading
         if cut_short:
             protocol.eof_received()
-            assert "eof" in carried.events
-        else:
-            turns = 0
-            while not transport.reading:
-                await asyncio.sleep(0)
-                turns += 1
-            assert turns >= len(payload) // (2 * FRAMES_A_TURN_MAX)
+            assert "eof" not in carried.events
+        turns = 0
+        while not transport.reading:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= len(payload) // (2 * FRAMES_A_TURN_MAX)
         assert carried.received == payload
+        assert ("eof" in carried.events) is cut_short
+        protocol.connection_lost(None)
+
+    asyncio.run(test())
+
+
+def test_a_websocket_that_waits_for_its_first_turn_reads_no_more() -> None:
+    """Req: R-05, T-08."""
+
+    async def test() -> None:
+        carried, transport, clock = Carried(), Wire(), Clock()
+        turns = stepped_turns(clock)
+        protocol = WebSocketProtocol(carried, turns, lambda event, fields: None)
+        protocol.connection_made(transport)
+        turns.take(Insatiable(clock))
+        protocol.data_received(frame(b"x"))
+        assert (carried.received, transport.reading) == (b"", False)
+        await asyncio.sleep(0)  # a round of the other, which uses up all of it
+        await asyncio.sleep(0)
+        assert (carried.received, transport.reading) == (b"x", True)
         protocol.connection_lost(None)
 
     asyncio.run(test())
@@ -467,7 +491,7 @@ def test_a_read_of_very_many_frames_leaves_turns_to_others(cut_short: bool) -> N
 def test_a_peer_that_vanishes_while_its_frames_wait_is_forgotten() -> None:
     async def test() -> None:
         carried, transport = Carried(), Wire()
-        protocol = WebSocketProtocol(carried, lambda event, fields: None)
+        protocol = WebSocketProtocol(carried, stepped_turns(Clock()), lambda event, fields: None)
         protocol.connection_made(transport)
         protocol.data_received(frame(b"x") * 10_000)
         protocol.connection_lost(None)
@@ -689,7 +713,7 @@ def test_the_time_for_a_frame_does_not_run_while_the_peer_is_made_to_wait(
 
     async def test() -> None:
         carried, transport = Carried(), Wire()
-        protocol = WebSocketProtocol(carried, lambda event, fields: None)
+        protocol = WebSocketProtocol(carried, stepped_turns(Clock()), lambda event, fields: None)
         protocol.connection_made(transport)
         protocol.data_received(frame(b"x" * 10)[:4])
         carried.transport.pause_reading()
@@ -738,7 +762,7 @@ def test_whatever_comes_is_answered_with_whole_frames_and_never_with_a_defect(pi
 
     async def test() -> None:
         carried, transport = Carried(echo=True), Wire()
-        protocol = WebSocketProtocol(carried, lambda event, fields: None)
+        protocol = WebSocketProtocol(carried, stepped_turns(Clock()), lambda event, fields: None)
         protocol.connection_made(transport)
         for piece in pieces:
             protocol.data_received(piece)

@@ -18,6 +18,9 @@ from tests.simulation.plan import Result, run_seed
 ROUND = 8
 """Seeds that each process is given at a time: few, so that a deadline is kept and none waits for long."""
 
+SEEDS_A_DOT = 10
+"""A dot is written for so many seeds that are done: `tests.__main__` takes silence for a hang."""
+
 
 def main(arguments: list[str]) -> int:
     """Run what the command line asks for; exit status 1 when a seed failed."""
@@ -62,6 +65,8 @@ def main(arguments: list[str]) -> int:
     failed: list[int] = []
     for result in results:
         done += 1
+        if done % SEEDS_A_DOT == 0:
+            print(".", end="", flush=True)
         for name, count in (*result.counts.items(), ("events", result.events), ("deaths", result.deaths)):
             totals[name] = totals.get(name, 0) + count
         if one is not None:
@@ -72,6 +77,8 @@ def main(arguments: list[str]) -> int:
                 print(f"seed {result.seed} found {options.bug}: {result.failure.splitlines()[0]}")
                 return 0
             report(result)
+    if done >= SEEDS_A_DOT:
+        print()
     took = time.monotonic() - started
     figures = ", ".join(f"{count} {name}" for name, count in totals.items())
     print(f"{done} seeds in {took:.1f} s, {len(failed)} failed{f': {failed}' if failed else ''} ({figures})")

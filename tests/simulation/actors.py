@@ -35,6 +35,8 @@ class Shared:
     groups: int = 0
     connections: int = 0
     recent_ids: list[tuple[str, str]] = field(default_factory=list)
+    freed_ids: dict[str, str] = field(default_factory=dict)
+    """By queue: the id of a message that was cancelled lately."""
     """(queue, message id) sent before, to be sent again."""
     scheduled: list[tuple[str, int, int]] = field(default_factory=list)
     """(queue, sequence number, uid) as the schedule operation answered."""
@@ -64,6 +66,11 @@ class Actor:
         self.stopped = False
         self._excused = False  # the end of the connection is our own doing
         self._tick_ms: int | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """The time as it passes at the broker, by which the checker goes."""
+        return self.shared.node.passed_ms
 
     # The connection
 

@@ -6,44 +6,91 @@ nearly; a test requires that it is found within `seeds` seeds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored, RuleStored
+from peeklock.broker.changes import (
+    Change,
+    EntityStored,
+    MessageRemoved,
+    MessageStored,
+    NumbersIssued,
+    RuleStored,
+)
 from peeklock.broker.commands import Command, UpdateDisposition
 from peeklock.broker.effects import Deliver, Drained, Effect
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.peek_lock import Lock
+from peeklock.broker.peek_lock import Holder, Lock
+from peeklock.broker.timers import FAR_MS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store
 from peeklock.store.event_backlog import EventBacklog
-from tests.simulation.node import Pieces
+from tests.simulation.hostile import HOSTILE_FIRST
 from tests.simulation.planted import (
+    WORN_DELIVERIES,
     CopyingForwards,
+    CountedDeadLetters,
     DeafToCancelling,
     DisorderedSessions,
+    EagerDetaches,
     ForgottenClaims,
+    ForgottenDetaches,
     GreedyClaims,
+    HastyCancels,
+    HeldAfterRollBacks,
+    KeptIds,
     KeptSessions,
+    LeftStates,
     LostSettlements,
     OpenSessions,
     SharedSessions,
+    SplitSessions,
+    StaleDeliveries,
+    StrangeSettlements,
     TornCommits,
     TornTransactions,
+    UnaskedSchedules,
+    UncountedDeferrals,
     VolatileClaims,
+    VolatileFreedom,
+)
+from tests.simulation.planted_circles import (
+    DroppedAtTheEnd,
+    DroppedBeyondTheLimit,
+    EndlessCircles,
+    ForgottenHops,
+    LostForwards,
+    UncountedHops,
+    UnsharedLimits,
+)
+from tests.simulation.planted_clocks import DueBackwards, ForgottenWindows, ShortenedLocks, StaleEnds
+from tests.simulation.planted_graces import EndlessGraces, HastyGraces, LateLapses, UnmovedLocks
+from tests.simulation.planted_http import HastyDeletions, LostLeavers, ReleasedLocks
+from tests.simulation.planted_peers import (
+    LEAKED_PARTIALS,
+    UNBOUND_CREDIT,
+    UNBOUND_STRANGERS,
+    UNSHARED_BOUND,
+    Borderless,
+    GenerousTurns,
+    StubbornTurns,
+    Unbudgeted,
 )
 from tests.simulation.planted_topics import (
     DoubledCopies,
+    ExactNames,
     ForgivenRules,
     LostCopies,
     OwnBodies,
     SilentRules,
     TornCopies,
 )
-from tests.simulation.topology import TOPICS_FIRST
+from tests.simulation.process import Pieces
+from tests.simulation.sizes import COPIES_FOLLOWING_MAX
+from tests.simulation.topology import CIRCLES_FIRST, TOPIC_CIRCLES_FIRST, TOPICS_FIRST
 
 
 class EarlyEngine(Engine):
@@ -71,6 +118,19 @@ class EarlyEngine(Engine):
 
     def next_deadline_ms(self) -> int | None:
         return 0 if self._early else super().next_deadline_ms()
+
+
+class TornEngine(Engine):
+    """Takes a batch while a command is done in part."""
+
+    def take_batch(self, now_ms: int) -> Batch | None:
+        assert isinstance(self.namespace, Namespace)
+        operations = self.namespace._operations
+        storing, operations.storing = operations.storing, None
+        try:
+            return super().take_batch(now_ms)
+        finally:
+            operations.storing = storing
 
 
 class WrappedStore:
@@ -122,8 +182,8 @@ class WrappedStore:
     def event_backlog(self) -> EventBacklog:
         return self._inner.event_backlog
 
-    async def free_bytes(self) -> int | None:
-        return await self._inner.free_bytes()
+    def free_bytes(self) -> int | None:
+        return self._inner.free_bytes()
 
     async def close(self) -> None:
         await self._inner.close()
@@ -142,9 +202,40 @@ def _forget_partitions(live: LiveFacts) -> LiveFacts:
     )
 
 
+def _forget_answered_numbers(batch: Batch) -> Batch:
+    """Lose the counters of a batch that stores no message."""
+    if any(type(change) is MessageStored for change in batch.changes):
+        return batch
+    return replace(batch, changes=[c for c in batch.changes if type(c) is not NumbersIssued])
+
+
 def _forget_ids(live: LiveFacts) -> LiveFacts:
     """Recover without the message ids that were seen."""
     return replace(live, ids=[], id_frames={})
+
+
+def _forget_schedules(live: LiveFacts) -> LiveFacts:
+    """Recover without what was scheduled once."""
+
+    def without() -> Iterator[tuple[int, list[MessageStored]]]:
+        for queue_id, changes in live.messages:
+            for change in changes:
+                change.message.was_scheduled = False
+            yield queue_id, changes
+
+    return replace(live, messages=without())
+
+
+def _forget_copies(live: LiveFacts) -> LiveFacts:
+    """Recover without how many copies may still follow from messages."""
+
+    def without() -> Iterator[tuple[int, list[MessageStored]]]:
+        for queue_id, changes in live.messages:
+            for change in changes:
+                change.message.copies_left = COPIES_FOLLOWING_MAX
+            yield queue_id, changes
+
+    return replace(live, messages=without())
 
 
 def _forget_removals(batch: Batch) -> Batch:
@@ -201,7 +292,7 @@ class KeptLocks(Namespace):
         message = self.find(queue_id, position)
         if message is not None and message.lock is None and until_ms > now_ms:
             queue = self._queues[queue_id]
-            holder: dict[bytes, Lock] = {}
+            holder = Holder()
             lock = Lock(token, message, queue, until_ms, holder)
             message.lock = queue.locks[token] = holder[token] = lock
 
@@ -242,6 +333,32 @@ class Bug:
     first_seed: int = 0
 
 
+SESSIONS_READ_FROM = 120
+"""A seed in which a reader's cursor and receivers meet at one session, and a client sees it first; 190 is
+another."""
+
+DISORDER_FROM = 10
+"""In the seeds before it, a peek shows the disorder of a session before a delivery does."""
+CANCELLED_FROM = 50
+"""In 59 a cancelled accept meets a session that is free."""
+LAPSED_FROM = 28
+"""A seed in which nobody uses or takes a session that has lapsed, so that its link is only to be detached."""
+STALE_FROM = 22
+"""A seed in which something comes to a session while its last holder still has the link."""
+COPIES_TORN_FROM = 14
+"""A seed in which the last copy of a message is missing until another batch."""
+FREED_FROM = 170
+"""A seed in which the id of a cancelled message is sent again behind a restart."""
+WORN_FROM = 212
+"""A seed in which a MaxDeliveryCount is lowered below the count of what is delivered then."""
+FLOODED_FROM = 20
+"""A seed in which a flood keeps a client waiting that is served whole."""
+RULES_FAIL_FROM = 26
+"""A seed in which a rule fails for a message whose subscription wants it as a dead letter."""
+
+LATE_FROM = 144
+"""A seed in which somebody settles between the end of a lock and that of its connection's grace."""
+
 BUGS: dict[str, Bug] = {
     "early-effects": Bug(
         "effects released before commit",
@@ -249,17 +366,54 @@ BUGS: dict[str, Bug] = {
         "not on stable storage|yet not stored|is not durable",
         lambda: Pieces(engine=EarlyEngine),
     ),
+    "torn-batch": Bug(
+        "a batch of messages in two commits, and a crash between them",
+        5,
+        "a batched send was stored without its member",
+        lambda: Pieces(engine=TornEngine),
+    ),
     "reused-number": Bug(
         "a sequence number reused after restart",
         10,
         "a number is used again",
         lambda: Pieces(store=lambda store: WrappedStore(store, live=_forget_counters)),
     ),
+    "forgotten-schedule": Bug(
+        "a message that was scheduled does not say so after a restart",
+        5,
+        "was scheduled:",
+        lambda: Pieces(store=lambda store: WrappedStore(store, live=_forget_schedules)),
+    ),
     "kept-lock": Bug(
         "a lock kept over a restart",
         20,
         "succeeded on a lock",
         lambda: Pieces(namespace=partial(KeptLocks, {})),
+    ),
+    "hasty-grace": Bug(
+        "a lock dropped before the grace of its connection is over",
+        40,
+        "has two live locks|yet the lock is live",
+        lambda: Pieces(namespace=HastyGraces),
+    ),
+    "endless-grace": Bug(
+        "a lock kept past the grace of its connection",
+        40,
+        "succeeded on a lock of a broken connection",
+        lambda: Pieces(namespace=EndlessGraces),
+    ),
+    "late-lapse": Bug(
+        "a lock kept past its own end, since the grace of its connection lasts longer",
+        20,
+        "succeeded on a lapsed lock",
+        lambda: Pieces(namespace=LateLapses),
+        LATE_FROM,
+    ),
+    "unmoved-lock": Bug(
+        "a renewal that does not move a lock to its connection",
+        40,
+        "has two live locks|yet the lock is live",
+        lambda: Pieces(namespace=UnmovedLocks),
     ),
     "lost-removal": Bug(
         "a completed message coming back: its removal record is lost",
@@ -269,9 +423,28 @@ BUGS: dict[str, Bug] = {
     ),
     "uncounted-lapse": Bug(
         "delivery count not incremented when a lock lapses",
-        10,
+        20,
         "the delivery count did not go up",
         lambda: Pieces(namespace=UncountedLapse),
+    ),
+    "uncounted-deferral": Bug(
+        "delivery count not incremented when a message is deferred",
+        10,
+        "deferred, yet the delivery count did not go up|defer was acknowledged, yet",
+        lambda: Pieces(namespace=UncountedDeferrals),
+    ),
+    "counted-dead-letter": Bug(
+        "delivery count incremented in a dead-letter queue",
+        20,
+        "the delivery count of a dead letter",
+        lambda: Pieces(namespace=CountedDeadLetters),
+    ),
+    "worn-delivery": Bug(
+        "a message delivered once more although MaxDeliveryCount was lowered to its count",
+        12,
+        "past MaxDeliveryCount",
+        lambda: Pieces(patches=WORN_DELIVERIES),
+        WORN_FROM,
     ),
     "hasty-drain": Bug(
         "a drain answered before its deliveries",
@@ -291,6 +464,38 @@ BUGS: dict[str, Bug] = {
         "two links hold a session",
         lambda: Pieces(namespace=SharedSessions),
     ),
+    "split-session": Bug(
+        "each spelling of a session id has a holder of its own",
+        10,
+        "two links hold a session",
+        lambda: Pieces(namespace=SplitSessions),
+    ),
+    "eager-detach": Bug(
+        "the link of a session detached together with the lapse of its lock",
+        10,
+        "before the time, and for nothing",
+        lambda: Pieces(namespace=EagerDetaches),
+    ),
+    "forgotten-detach": Bug(
+        "the link of a lapsed session never detached",
+        10,
+        "the link of a lapsed session was not detached",
+        lambda: Pieces(namespace=ForgottenDetaches),
+        LAPSED_FROM,
+    ),
+    "stale-delivery": Bug(
+        "a delivery over the link of a lapsed session",
+        10,
+        "came over the link of a lapsed session|came again that was not given back",
+        lambda: Pieces(namespace=StaleDeliveries),
+        STALE_FROM,
+    ),
+    "strange-settlement": Bug(
+        "a message of a session settled by who does not hold it",
+        10,
+        "was taken from who does not hold the session",
+        lambda: Pieces(namespace=StrangeSettlements),
+    ),
     "kept-session": Bug(
         "a session's lock kept over a restart",
         20,
@@ -302,12 +507,14 @@ BUGS: dict[str, Bug] = {
         20,
         "which was given back",
         lambda: Pieces(namespace=DisorderedSessions),
+        DISORDER_FROM,
     ),
     "deaf-to-cancelling": Bug(
         "a cancelled accept keeps a session",
         30,
         "though nobody h(olds|eld) it|no session was available",
         lambda: Pieces(namespace=DeafToCancelling),
+        CANCELLED_FROM,
     ),
     "torn-transaction": Bug(
         "a transaction done in two frames",
@@ -321,17 +528,116 @@ BUGS: dict[str, Bug] = {
         "done in part, without the|was committed, yet",
         lambda: Pieces(namespace=LostSettlements),
     ),
+    "unasked-schedule": Bug(
+        "a message scheduled in a transaction stored without its commit",
+        10,
+        "was not committed|was refused with rolled back",
+        lambda: Pieces(namespace=UnaskedSchedules),
+    ),
+    "left-state": Bug(
+        "a transaction's state left behind after a rollback",
+        40,
+        "a state is stored, yet its transaction was not committed",
+        lambda: Pieces(namespace=LeftStates),
+    ),
+    "hasty-cancel": Bug(
+        "a cancel in a transaction acts at once",
+        40,
+        "gone and nobody asked for it",
+        lambda: Pieces(namespace=HastyCancels),
+    ),
+    "held-after-roll-back": Bug(
+        "a delivery that cannot be settled after a roll-back",
+        20,
+        "yet the lock is live",
+        lambda: Pieces(namespace=HeldAfterRollBacks),
+    ),
+    "volatile-number": Bug(
+        "a number answered in a transaction, and again after a crash",
+        20,
+        "was answered, yet is not durable|was answered again|used again|lost counters",
+        lambda: Pieces(store=lambda store: WrappedStore(store, batch=_forget_answered_numbers)),
+    ),
     "copying-forward": Bug(
         "a forward that copies without removing",
         30,
         "in two places",
         lambda: Pieces(namespace=CopyingForwards),
     ),
+    "forgotten-hop": Bug(
+        "a hop that is not counted",
+        17,
+        "no way leads there",
+        lambda: Pieces(namespace=ForgottenHops),
+        CIRCLES_FIRST,
+    ),
+    "endless-circle": Bug(
+        "a circle that spins, since hops are not counted from the second one on",
+        17,
+        "RecursionError",
+        lambda: Pieces(namespace=EndlessCircles),
+        CIRCLES_FIRST,
+    ),
+    "dropped-at-the-end": Bug(
+        "a message that is dropped in silence when its hops are made",
+        17,
+        "a number is skipped",
+        lambda: Pieces(namespace=DroppedAtTheEnd),
+        CIRCLES_FIRST,
+    ),
+    "lost-forward": Bug(
+        "a message that is lost behind its second hop, and said to have gone on",
+        17,
+        "not the copies that the rules choose|a message is gone|a number is skipped",
+        lambda: Pieces(namespace=LostForwards),
+        TOPIC_CIRCLES_FIRST,
+    ),
+    "dropped-beyond-the-limit": Bug(
+        "a message that is dropped in silence when it would become too many copies",
+        17,
+        "not the copies that the rules choose|a message is gone and nobody asked for it",
+        lambda: Pieces(namespace=DroppedBeyondTheLimit),
+        TOPIC_CIRCLES_FIRST,
+    ),
+    "unshared-limit": Bug(
+        "copies that have a limit of copies each, not one together",
+        17,
+        "copies follow from uid",
+        lambda: Pieces(namespace=UnsharedLimits),
+        TOPIC_CIRCLES_FIRST,
+    ),
+    "forgotten-limit": Bug(
+        "how many copies may still follow from a message, forgotten at a restart",
+        17,
+        "copies follow from uid",
+        lambda: Pieces(store=lambda store: WrappedStore(store, live=_forget_copies)),
+        TOPIC_CIRCLES_FIRST,
+    ),
+    "uncounted-copy": Bug(
+        "a topic's copies that do not count the hop which their message has made",
+        17,
+        "not the copies that the rules choose|no way leads there",
+        lambda: Pieces(namespace=UncountedHops),
+        TOPIC_CIRCLES_FIRST,
+    ),
     "forgotten-id": Bug(
         "message ids forgotten at a restart",
         10,
         "is a duplicate of",
         lambda: Pieces(store=lambda store: WrappedStore(store, live=_forget_ids)),
+    ),
+    "kept-id": Bug(
+        "the id of a cancelled message is not free",
+        30,
+        "was accepted, yet|a message is gone|was committed, yet|stored without its member",
+        lambda: Pieces(namespace=KeptIds),
+    ),
+    "volatile-freedom": Bug(
+        "the id of a cancelled message is taken again after a restart",
+        30,
+        "was accepted, yet|a message is gone|was committed, yet|stored without its member",
+        lambda: Pieces(namespace=VolatileFreedom),
+        FREED_FROM,
     ),
     "reused-partition-number": Bug(
         "a partition's number used again after a restart",
@@ -358,7 +664,7 @@ BUGS: dict[str, Bug] = {
         10,
         "not the copies that the rules choose|a number is skipped|was accepted, yet",
         lambda: Pieces(namespace=TornCopies),
-        TOPICS_FIRST,
+        COPIES_TORN_FROM,
     ),
     "own-body": Bug(
         "a body for each copy",
@@ -381,16 +687,23 @@ BUGS: dict[str, Bug] = {
         lambda: Pieces(namespace=SilentRules),
         TOPICS_FIRST,
     ),
+    "exact-names": Bug(
+        "a correlation filter compares names exactly",
+        10,
+        "not the copies that the rules choose|a number is skipped|was accepted, yet",
+        lambda: Pieces(namespace=ExactNames),
+        TOPICS_FIRST,
+    ),
     "forgiven-rule": Bug(
         "what a rule fails for is no dead letter",
         10,
         "not the copies that the rules choose|a number is skipped|was accepted, yet",
         lambda: Pieces(namespace=ForgivenRules),
-        TOPICS_FIRST,
+        RULES_FAIL_FROM,
     ),
     "forgotten-claims": Bug(
         "claims forgotten at a restart",
-        20,
+        30,
         "a cursor h(e|o)ld|was answered|is not listed|do not agree",
         lambda: Pieces(namespace=ForgottenClaims),
     ),
@@ -414,8 +727,113 @@ BUGS: dict[str, Bug] = {
     ),
     "open-session": Bug(
         "a session that a cursor holds is given away",
-        80,
+        20,
         "was given away|while a cursor held it|two claims hold|is gone that a cursor holds",
         lambda: Pieces(namespace=OpenSessions),
+        SESSIONS_READ_FROM,
+    ),
+    "due-backwards": Bug(
+        "messages expire by a step of the clock backwards",
+        40,
+        "nobody asked for it|dead-lettered for expiration before it",
+        lambda: Pieces(namespace=DueBackwards),
+    ),
+    "believed-error": Bug(
+        "messages fall due by a step of the clock that is taken for an error",
+        40,
+        "nobody asked for it|dead-lettered for expiration before it|activated before its time",
+        lambda: Pieces(namespace=partial(Namespace, clock_step_limit_ms=FAR_MS)),
+    ),
+    "forgotten-window": Bug(
+        "the ids that were seen are forgotten when the clock is set",
+        40,
+        "is a duplicate of uid",
+        lambda: Pieces(namespace=ForgottenWindows),
+    ),
+    "shortened-lock": Bug(
+        "a lock is shortened by a step of the clock forwards",
+        40,
+        "has two live locks|yet the lock is live",
+        lambda: Pieces(namespace=ShortenedLocks),
+    ),
+    "stale-end": Bug(
+        "the end of a lock is told by the clock from before it was set",
+        40,
+        "from before its connection|from a time to come|a renewal between",
+        lambda: Pieces(namespace=StaleEnds),
+    ),
+    "released-locks-of-http": Bug(
+        "a lock over HTTP ends with the connection that asked for it",
+        10,
+        "two live locks|yet the lock is live",
+        lambda: Pieces(receives=ReleasedLocks),
+    ),
+    "hasty-deletions": Bug(
+        "the answer to receive-and-delete over HTTP before the deletion is durable",
+        20,
+        "given to receive-and-delete, yet its removal is not on stable storage",
+        lambda: Pieces(receives=HastyDeletions),
+    ),
+    "lost-leavers": Bug(
+        "a message that came for a client which had gone away from a wait over HTTP",
+        40,
+        "nobody asked for it|gone for a request that got none|gone while it was locked",
+        lambda: Pieces(receives=LostLeavers),
+    ),
+    "unbound-credit": Bug(
+        "credit that passes 32 bits, so that its echo does not encode",
+        8,
+        r"a connection has met a defect(.|\n)*EncodeError",
+        lambda: Pieces(patches=UNBOUND_CREDIT),
+        HOSTILE_FIRST,
+    ),
+    "no-border": Bug(
+        "a defect that leaves the gateway",
+        8,
+        r"a defect has left the gateway(.|\n)*EncodeError",
+        lambda: Pieces(gateway=Borderless, patches=UNBOUND_CREDIT),
+        HOSTILE_FIRST,
+    ),
+    "no-budget": Bug(
+        "all of a read worked on in one turn",
+        8,
+        "frames were answered in a turn",
+        lambda: Pieces(turns=Unbudgeted),
+        HOSTILE_FIRST,
+    ),
+    "clients-budget": Bug(
+        "strangers with the budget of clients",
+        8,
+        "frames were answered in a turn, 17 are the most",
+        lambda: Pieces(turns=GenerousTurns),
+        HOSTILE_FIRST,
+    ),
+    "stubborn-turns": Bug(
+        "one that floods served until it is done",
+        20,
+        "a client's bytes waited for",
+        lambda: Pieces(turns=StubbornTurns),
+        FLOODED_FROM,
+    ),
+    "leaked-partial": Bug(
+        "unfinished deliveries of links that end are never given back",
+        8,
+        "bytes are still counted for strangers",
+        lambda: Pieces(patches=LEAKED_PARTIALS),
+        HOSTILE_FIRST,
+    ),
+    "unbound-strangers": Bug(
+        "unfinished deliveries without a bound before the claim",
+        8,
+        "bytes are held for it, 65536 are the most",
+        lambda: Pieces(patches=UNBOUND_STRANGERS),
+        HOSTILE_FIRST,
+    ),
+    "unshared-bound": Bug(
+        "unfinished deliveries of all strangers without a bound",
+        8,
+        "bytes are held for strangers",
+        lambda: Pieces(patches=UNSHARED_BOUND),
+        HOSTILE_FIRST,
     ),
 }

@@ -14,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
+from peeklock.broker.changes import QUEUES_PER_ENTITY
 from peeklock.broker.message import MessageState
+from tests.simulation.bounds import Bounds
 from tests.simulation.facts import Facts
+from tests.simulation.graces import Graces
 from tests.simulation.history import (
     COMMIT_MS_MAX,
     DISABLED,
@@ -28,17 +31,23 @@ from tests.simulation.history import (
     Hold,
     Lock,
     Purge,
+    Renewal,
     Seen,
     Sent,
     Unit,
 )
 from tests.simulation.holds import Holds
+from tests.simulation.http_deletes import Deletions
 from tests.simulation.reasons import Reasons
-from tests.simulation.records import MAIN, Commit, Record, Snapshot, Violation
-from tests.simulation.rulebook import PROPERTIES, Rulebook
+from tests.simulation.records import MAIN, PARTITION_SHIFT, Commit, Record, Snapshot, Violation
+from tests.simulation.rulebook import Rulebook, ruled
 from tests.simulation.rulings import Rulings
+from tests.simulation.spellings import session_of
 from tests.simulation.states import States
 from tests.simulation.units import Units
+
+END_OF_TIME_MS = 253_402_300_799_999
+"""Until when a delivery of a session says that it is locked (C28): the end of the year 9999."""
 
 LOCK_LOST = ("com.microsoft:message-lock-lost", "com.microsoft:session-lock-lost")
 
@@ -47,26 +56,48 @@ class Checker:
     """Raises `Violation` at the moment a promise is broken, as far as one moment can tell; `finish` does the
     rest."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], turns_ms: Callable[[], int] | None = None) -> None:
+        """Begin to look.
+
+        Args:
+            now_ms: time as it passes at the broker.
+            turns_ms: tells turns of its loop apart; None = the same.
+        """
         self._now_ms = now_ms
         self.history = history = History(now_ms)
         self.states = States(history)
         self.reasons = Reasons(history, self.states)
         self.facts = history.facts = Facts(self.reasons)
-        self.units = Units(history, self.reasons.is_dropped)
+        self.units = Units(history, self.reasons.is_dropped, self.states)
         self.rulings = Rulings(history, Rulebook())
         self.reasons.connect(self.units, self.rulings)
         self.holds = Holds(history, self.reasons)
+        self.graces = Graces(history)
+        self.deletions = Deletions(history)
+        self.bounds = Bounds(turns_ms or now_ms)
         self.sent = history.sent
         self.taken: dict[int, int] = {}
         """uid -> when it was received by receive-and-delete."""
-        self.counts = {"sent": 0, "accepted": 0, "rejected": 0, "delivered": 0, "settled": 0, "lock lost": 0}
+        self.counts = {
+            "sent": 0,
+            "accepted": 0,
+            "rejected": 0,
+            "delivered": 0,
+            "settled": 0,
+            "lock lost": 0,
+            "steps": 0,
+        }
 
     # The world
 
     def committed(self, batch: Snapshot, landed_ms: int) -> None:
         """A batch has become durable."""
-        commit = Commit(batch.no, batch.opened_ms, batch.taken_ms, landed_ms, self.history.offset_ms)
+        clocks = self.history.clocks
+        instants = (
+            clocks.earliest_ms(batch.opened_ms, batch.taken_ms),
+            clocks.latest_ms(batch.opened_ms, batch.taken_ms),
+        )
+        commit = Commit(batch.no, batch.opened_ms, batch.taken_ms, landed_ms, clocks.now, *instants)
         outcome = self.facts.apply(batch, commit)
         self.reasons.check(outcome, commit)
         self.units.check()
@@ -81,9 +112,18 @@ class Checker:
                 )
 
     def started(self, offset_ms: int) -> None:
-        """A process starts; the broker's clock is set."""
-        self.history.offset_ms = offset_ms
+        """A process starts, with its clocks so far ahead."""
+        self.history.clocks.started(self._now_ms(), offset_ms)
         self.reasons.forget_receivers()
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The broker is told that its wall clock was set."""
+        self.counts["steps"] += 1
+        self.history.clocks.stepped(self._now_ms(), step_ms)
+
+    def clock_accepted(self) -> None:
+        """The broker is told that its wall clock is right."""
+        self.history.clocks.accepted(self._now_ms())
 
     def crashed(self) -> None:
         """The broker's process died."""
@@ -134,25 +174,39 @@ class Checker:
 
     def connected(self, connection: int) -> None:
         """A connection was made."""
-        self.history.connections[connection] = self._now_ms(), self.history.offset_ms
+        self.history.connections[connection] = self._now_ms(), self.history.clocks.now.epoch
 
     def excused(self, connection: int) -> bool:
         """Tell whether something has happened that may end a connection from the broker's side."""
         return self.history.excused(connection)
 
     def connection_lost(self, connection: int, how: str) -> None:
-        """A connection is over: `cut` (its locks drop), `drop` (they drop, now or later), `close` (they
+        """A connection is over: `cut` (its locks end with the grace), `drop` (now or later), `close` (they
         stay)."""
         now = self._now_ms()
         history = self.history
         history.losses.append(now)
         self.holds.connection_lost(connection, how)
+        if how == "close":
+            self.graces.link_ended(connection)
         if how != "close" and connection not in history.lost:
             history.lost[connection] = now, how
-            history.end_claims(how, now, lambda claim: claim.connection == connection)
+            history.end_claims(
+                how,
+                now,
+                lambda claim: (
+                    claim.connection == connection and (isinstance(claim, Hold) or claim.hold is not None)
+                ),
+            )
+            self.graces.lost(connection)
 
-    def link_lost(self) -> None:
+    def link_lost(self, connection: int) -> None:
         """A receiver link was detached: deliveries under way on it are lost, their locks lapse."""
+        self.history.losses.append(self._now_ms())
+        self.graces.link_ended(connection)
+
+    def answer_lost(self) -> None:
+        """An answer over HTTP met nobody: with it, perhaps, a delivery."""
         self.history.losses.append(self._now_ms())
 
     def used_up(self, link: object) -> None:
@@ -222,6 +276,8 @@ class Checker:
             return True
         if sent.unit is not None and condition.startswith("amqp:transaction:"):
             return self.units.may_be_over(sent.unit)
+        if sent.unit is not None and sent.via is None and condition == "amqp:not-allowed":
+            return self.units.may_be_parted(sent.unit, sent.queue)
         return any(self.may_refuse(condition, name) for name in (sent.queue, sent.via or sent.queue))
 
     def scheduled(self, uids: list[int], numbers: list[int]) -> None:
@@ -237,6 +293,27 @@ class Checker:
                     f"uid {uid} was scheduled as {first.sequence_number}, but the answer said {number}"
                 )
 
+    def numbered(self, uids: list[int], numbers: list[int]) -> None:
+        """The schedule operation answered with sequence numbers, in a transaction."""
+        self.send_answered(uids, "accepted")
+        name = self.sent[uids[0]].queue
+        entity_id = self.facts.named(name)[-1]
+        if self.history.may_be_gone(name):
+            return
+        issued = self.facts.numbers.get(entity_id * 4)
+        for uid, number in zip(uids, numbers, strict=True):
+            if self.reasons.is_dropped(uid, self._now_ms()):
+                continue  # the number may be that of the first message with its id
+            partition, order = number >> PARTITION_SHIFT, number & (1 << PARTITION_SHIFT) - 1
+            if issued is None or number >= issued.next_sequence_number:
+                if issued is None or not issued.partitions or order >= issued.partitions[partition]:
+                    raise Violation(
+                        f"number {number} of uid {uid} was answered, yet is not durable: {issued}"
+                    )
+            if self.history.answered.setdefault((entity_id, number), uid) != uid:
+                raise Violation(f"number {number} was answered again, for uid {uid}")
+            self.sent[uid].number = number
+
     # Receiving
 
     def delivered(
@@ -249,6 +326,7 @@ class Checker:
         deletes: bool = False,
         hold: Hold | None = None,
         by_number: bool = False,
+        by_http: bool = False,
     ) -> Lock | None:
         """A message has arrived at a receiver.
 
@@ -256,16 +334,18 @@ class Checker:
             deletes: it was received and deleted.
             hold: the session under whose lock it is.
             by_number: it was deferred, and asked for.
+            by_http: it came over HTTP.
         """
         self.counts["delivered"] += 1
         now = self._now_ms()
         name, sub = split(address)
+        body_uid = seen.uid
         seen = self.history.identified(seen, name, sub)
         uid, count = seen.uid, seen.count
         queue_id = self.history.queue_id_with(name, sub, uid)
         life = self.facts.life(uid)
-        known = [record for record, _ in life.records if record.queue_id == queue_id]
-        if not any(_shows(seen, record) for record in known):
+        known = [record for record, _ in life.records if record.queue_id == queue_id and _shows(seen, record)]
+        if not known:
             raise Violation(
                 f"{seen} was delivered from {address}, not on stable storage so: {self.story(uid)}"
             )
@@ -273,11 +353,13 @@ class Checker:
             raise Violation(
                 f"uid {uid} was delivered with count {count}, not on stable storage: {self.story(uid)}"
             )
-        if queue_id % 4 == MAIN and count >= max(d.max_delivery_count for d in self.facts.history(queue_id)):
-            raise Violation(f"uid {uid} was delivered {count + 1} times, past MaxDeliveryCount")
         if seen.session_id != self.sent[uid].session_id:
             raise Violation(f"{seen} was sent to session {self.sent[uid].session_id!r}")
-        self._check_traits(seen)
+        self._check_traits(seen, shows_null=not by_http)
+        if by_http and seen.state != MessageState.ACTIVE:  # it says nothing of what was scheduled (C10)
+            raise Violation(f"{seen} is not shown as active")
+        if not (by_number or by_http):
+            self._check_state(seen, body_uid)
         if deletes:
             if uid in self.taken:
                 raise Violation(f"uid {uid} was received and deleted twice")
@@ -286,11 +368,18 @@ class Checker:
                 raise Violation(
                     f"uid {uid} was given to receive-and-delete, yet its removal is not on stable storage"
                 )
+            self._check_maximum(uid, queue_id, count, life.removed.opened_ms, life.removed.taken_ms)
             self._active(queue_id, life.removed.opened_ms)
             return None
-        if (seen.until_broker_ms is None) != (hold is not None):
+        if seen.until_broker_ms is None:
+            raise Violation(f"uid {uid} was delivered under {hold} and does not say until when it is locked")
+        if hold is not None and by_number:
+            self.holds.check_end(hold, seen.until_broker_ms)
+        elif (seen.until_broker_ms == END_OF_TIME_MS) != (hold is not None):
             raise Violation(f"uid {uid} is locked until {seen.until_broker_ms}, under {hold}")
         lock = self._lock(seen, queue_id, token, connection, hold)
+        # When exactly a message of a session was locked is not told.
+        self._check_maximum(uid, queue_id, count, lock.taken_ms, lock.taken_ms if hold is None else now)
         self.facts.cursors.check_taken(known[-1].key(), lock.taken_ms)
         self._check_lock(lock, life.removed, known[-1])
         self.history.locks[token] = lock
@@ -300,22 +389,62 @@ class Checker:
         self._active(queue_id, lock.taken_ms)
         return lock
 
-    def _check_traits(self, seen: Seen) -> None:
-        """Check that a receiver sees what the rules made of a message, and no more (P-02)."""
+    def _check_maximum(self, uid: int, queue_id: int, count: int, from_ms: int, to_ms: int) -> None:
+        """Check that a message was not worn when it was delivered, by the MaxDeliveryCount of then (L-08,
+        C23)."""
+        if queue_id % QUEUES_PER_ENTITY != MAIN:
+            return
+        most = max(
+            d.max_delivery_count for d in self.facts.in_force(queue_id // QUEUES_PER_ENTITY, from_ms, to_ms)
+        )
+        if count >= most:
+            raise Violation(f"uid {uid} was delivered {count + 1} times, past MaxDeliveryCount {most}")
+
+    def _check_state(self, seen: Seen, body_uid: int) -> None:
+        """Check that a delivery over a link says whether the message, or the one that it is a copy of, was
+        scheduled (S-06)."""
+        records = [record for each in {seen.uid, body_uid} for record, _ in self.facts.life(each).records]
+        was_scheduled = any(record.state is MessageState.SCHEDULED for record in records)
+        if seen.state != (MessageState.SCHEDULED if was_scheduled else MessageState.ACTIVE):
+            what = "was scheduled" if was_scheduled else "was never scheduled"
+            raise Violation(f"{seen} {what}: {self.story(seen.uid)}")
+
+    def _check_traits(self, seen: Seen, *, shows_null: bool = True) -> None:
+        """Check that a receiver sees what the rules made of a message, and no more (P-02). No header says
+        null."""
         traits = self.sent[seen.uid].traits
-        expected = {name: traits.properties[name] for name in PROPERTIES if name in traits.properties}
+        expected = {
+            name: value for name, value in ruled(traits.properties).items() if shows_null or value is not None
+        }
         if (seen.properties, seen.label) != (expected, traits.label):
             raise Violation(f"{seen} is not what a rule made of it: {traits}")
 
     def _lock(self, seen: Seen, queue_id: int, token: bytes, connection: int, hold: Hold | None) -> Lock:
         now = self._now_ms()
-        if seen.until_broker_ms is None:
-            assert hold is not None
-            return Lock(connection, queue_id, hold.taken_ms, FOREVER, token, seen.uid, seen.count, now, hold)
+        if hold is not None:
+            return Lock(
+                connection,
+                queue_id,
+                hold.taken_ms,
+                FOREVER,
+                token,
+                seen.uid,
+                seen.count,
+                now,
+                hold,
+                seen.number,
+            )
+        assert seen.until_broker_ms is not None
         duration_ms = self.facts.description(queue_id).lock_duration_ms
-        until_ms = seen.until_broker_ms - self.history.connections[connection][1]
-        lock = Lock(connection, queue_id, until_ms - duration_ms, until_ms, token, seen.uid, seen.count, now)
+        until_ms = self.history.passed_ms(connection, seen.until_broker_ms, duration_ms)
+        taken_ms = until_ms - duration_ms
+        if taken_ms < self.history.connections[connection][0]:
+            raise Violation(f"uid {seen.uid} is locked from before its connection: {seen}, {taken_ms}")
+        lock = Lock(
+            connection, queue_id, taken_ms, until_ms, token, seen.uid, seen.count, now, None, seen.number
+        )
         lock.ends += self.history.ends_since(lock)
+        self.graces.seen(lock)
         return lock
 
     def _check_lock(self, lock: Lock, removed: Commit | None, record: Record) -> None:
@@ -331,11 +460,12 @@ class Checker:
         for other in self.history.locks_of.get(uid, ()):
             if _overlap(other, lock):
                 raise Violation(f"uid {uid} has two live locks: {other} and {lock}")
-            if other.settled in ("complete", "dead-letter") and other.queue_id == lock.queue_id:
+            same = (other.queue_id, other.number) == (lock.queue_id, lock.number)
+            if other.settled in ("complete", "dead-letter") and same:
                 raise Violation(f"uid {uid} came back after {other.settled} was acknowledged: {lock}")
         if lock.queue_id % 4 == MAIN and lock.hold is None:
             expires = self.reasons.expires_broker_ms(record, max)
-            taken_broker_ms = lock.taken_ms + self.history.connections[lock.connection][1]
+            taken_broker_ms = self.history.clocks.earliest_ms(lock.taken_ms, lock.taken_ms)
             if record.state is MessageState.ACTIVE and taken_broker_ms > expires:
                 raise Violation(
                     f"uid {uid} was delivered after its time-to-live: {lock}, expired at {expires}"
@@ -345,12 +475,14 @@ class Checker:
 
     def settling(self, lock: Lock, kind: str, reason: str = "", unit: Unit | None = None) -> None:
         """A client sends a settlement: complete, abandon, defer, dead-letter, release."""
+        if lock.hold is not None:
+            self.holds.using(lock.hold)
         if unit is not None:
             self.units.settling(unit, lock, kind, reason)
             return
         lock.ends.append((self._now_ms(), f"settle {kind}"))
-        if kind == "complete":
-            self.sent[lock.uid].reasons.add("complete")
+        if kind in ("complete", "defer"):
+            self.sent[lock.uid].reasons.add(kind)
         elif kind == "dead-letter":
             self.sent[lock.uid].reasons.add(f"dead-letter {reason}")
 
@@ -369,12 +501,16 @@ class Checker:
         self.counts["settled"] += 1
         lock.settled, lock.settled_ms = kind, now
         life = self.facts.life(lock.uid)
-        here = [record for record, _ in life.records if record.queue_id == lock.queue_id]
-        moved = [record for record, _ in life.records if record.queue_id != lock.queue_id]
+        records = [record for record, _ in life.records]
+        place = lock.queue_id, lock.number
+        here = [record for record in records if (record.queue_id, record.sequence_number) == place]
+        moved = records[records.index(here[-1]) + 1 :]  # perhaps to its queue again, in a circle
+        # In a dead-letter queue the count stands still.
+        counted = lock.queue_id % 4 != MAIN or any(r.delivery_count > lock.count for r in here)
         kept = {
             "complete": life.removed is not None,
-            "abandon": any(r.delivery_count > lock.count for r in here) or bool(moved or life.removed),
-            "defer": here[-1].state is MessageState.DEFERRED or bool(moved or life.removed),
+            "abandon": counted or bool(moved or life.removed),
+            "defer": (counted and here[-1].state is MessageState.DEFERRED) or bool(moved or life.removed),
             "dead-letter": bool(moved or life.removed),
         }
         if not kept.get(kind, True):
@@ -386,6 +522,9 @@ class Checker:
             unit.denied.add(lock.token)
         name = self.facts.description(lock.queue_id).name
         if unit is not None and condition.startswith("amqp:transaction:") and self.units.may_be_over(unit):
+            return
+        if unit is not None and condition == "amqp:not-allowed" and self.units.may_be_parted(unit, name):
+            self.units.not_enlisted(unit, lock)
             return
         if condition != LOCK_LOST[lock.hold is not None] and not self.may_refuse(condition, name):
             raise Violation(f"{kind} was refused with {condition}: {lock}")
@@ -405,18 +544,30 @@ class Checker:
         for at, what in lock.ends:
             if what in ("crash", "update") and lock.taken_ms < at < asked_ms:
                 raise Violation(f"{kind} at {asked_ms} succeeded on a lock from before: {lock}")
-            if what == "cut" and at + WIRE_MS_MAX + COMMIT_MS_MAX < asked_ms:
-                raise Violation(f"{kind} at {asked_ms} succeeded on a lock of a broken connection: {lock}")
+        self.graces.check_held(lock, kind, asked_ms)
 
-    def renewing(self, lock: Lock | Hold) -> None:
-        """A client asks to renew the lock of a message or a session."""
+    def renewing(self, lock: Lock | Hold, connection: int) -> Renewal | None:
+        """A client asks over a connection to renew the lock of a message or a session."""
         lock.renewals_open += 1
+        if isinstance(lock, Lock):
+            return self.graces.renewing(lock, connection)
+        self.holds.using(lock)
+        return None
 
     def renew_answered(
-        self, lock: Lock | Hold, asked_ms: int, until_broker_ms: int | None, connection: int
+        self,
+        lock: Lock | Hold,
+        asked_ms: int,
+        until_broker_ms: int | None,
+        connection: int,
+        renewal: Renewal | None = None,
     ) -> None:
         """The answer to a renewal over a connection; without `until_broker_ms` the lock is lost."""
+        if isinstance(lock, Hold):
+            self.holds.using(lock)  # the request may have waited long for its links
         if until_broker_ms is None:
+            if isinstance(lock, Lock) and renewal is not None:
+                self.graces.refused(lock, renewal)
             if lock.surely_live(self._now_ms()):
                 raise Violation(f"renewal was refused, yet the lock is live: {lock}")
         else:
@@ -425,10 +576,12 @@ class Checker:
             else:
                 self._check_held(lock, "renewal", asked_ms, once=False)
             duration_ms = self.facts.description(lock.queue_id).lock_duration_ms
-            until_ms = until_broker_ms - self.history.connections[connection][1]
+            until_ms = self.history.passed_ms(connection, until_broker_ms, duration_ms, asked_ms)
             if not asked_ms <= until_ms - duration_ms <= self._now_ms():
                 raise Violation(f"a renewal between {asked_ms} and now gave {until_broker_ms}: {lock}")
             held = lock if isinstance(lock, Lock) else self.holds.held_again(lock)[-1]
+            if isinstance(lock, Lock) and renewal is not None:
+                self.graces.renewed(lock, renewal)
             held.until_ms = max(held.until_ms, until_ms)
         lock.renewals_open -= 1
 
@@ -496,7 +649,7 @@ class Checker:
                 raise Violation(f"peek of {address} from {from_number} is out of order: {found}")
             last = seen.number
             self._check_traits(seen)
-            if session_id is not None and seen.session_id != session_id:
+            if session_id is not None and session_of(seen.session_id or "") != session_of(session_id):
                 raise Violation(f"peek of session {session_id!r} shows {seen}")
             queue_id = self.history.queue_id_with(name, sub, seen.uid)
             known = [record for record, _ in self.facts.life(seen.uid).records if record.queue_id == queue_id]
@@ -518,7 +671,9 @@ class Checker:
             "committed": len(self.facts.cursors.removed),
             "copies": self.reasons.copies.count,
             "buried copies": self.reasons.copies.buried,
+            "refused copies": self.reasons.copies.over,
             "rule changes": self.rulings.answered_count,
+            **self.bounds.counts,
         }
 
     def finish(self) -> None:
@@ -530,9 +685,9 @@ class Checker:
             if uid in self.facts.where and life.removed is not None:
                 raise Violation(f"uid {uid} is there and gone: {self.story(uid)}")
         for uid, locks in self.history.locks_of.items():
-            for queue_id in {lock.queue_id for lock in locks}:
+            for place in {(lock.queue_id, lock.number) for lock in locks}:
                 of_queue = sorted(
-                    (k for k in locks if k.queue_id == queue_id),
+                    (k for k in locks if (k.queue_id, k.number) == place),
                     key=lambda k: (k.taken_ms, k.count, k.seen_ms),
                 )
                 for first, second in pairwise(of_queue):
@@ -541,6 +696,12 @@ class Checker:
     def _check_count(self, uid: int, first: Lock, second: Lock) -> None:
         """Check the delivery count from one delivery to the next that was seen (L-08)."""
         between = second.count - first.count
+        if first.queue_id % 4 != MAIN:
+            if between:
+                raise Violation(
+                    f"uid {uid}: the delivery count of a dead letter changed: {first} -> {second}"
+                )
+            return
         ends = first.all_ends()
         kinds = {what for _, what in ends}
         # When exactly a message of a session was locked is not told.
@@ -553,7 +714,7 @@ class Checker:
             how == "drop" and first.taken_ms - HALF_OPEN_MS_MAX <= at <= until_ms
             for at, how in self.history.lost.values()
         )
-        kept = kinds & {"settle release", "settle defer", "detach", "close"}
+        kept = kinds & {"settle release", "detach", "close"}
         kept |= {what for what in kinds if what.startswith("enlist")}
         if between < 0:
             raise Violation(f"uid {uid}: the delivery count went down: {first} -> {second}")
@@ -591,8 +752,11 @@ def _overlap(other: Lock, lock: Lock) -> bool:
 
 def _shows(seen: Seen, record: Record) -> bool:
     """Tell whether a receiver sees what a record says."""
+    source = record.dead_letter_source
+    if source is not None and "/Subscriptions/" not in source:
+        source = source.lower()
     return (seen.number, seen.enqueued_number, seen.source) == (
-        record.sequence_number, record.enqueued_sequence_number, record.dead_letter_source,
+        record.sequence_number, record.enqueued_sequence_number, source,
     )  # fmt: skip
 
 

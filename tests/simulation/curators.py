@@ -89,7 +89,7 @@ class Curator(Actor):
 
     def _list(self, path: str) -> None:
         assert self.peer is not None
-        asked_ms = self.world.now_ms
+        asked_ms = self.now_ms
 
         def answered(status: int, condition: str | None, body: Any) -> None:
             if status == 0:

@@ -194,20 +194,20 @@ class CursorFacts:
             if claim.commit.taken_ms < taken_ms < claim.surely_until_ms():
                 raise Violation(f"a message was delivered while a cursor held it: {key}, {claim.fact}")
 
-    def check_session_taken(self, queue_id: int, session_id: str, taken_ms: int) -> None:
+    def check_session_taken(self, queue_id: int, session: str, taken_ms: int) -> None:
         """Check the same of a session. Raises: Violation."""
         for claim in self.made.values():
             if claim.fact.queue_id == queue_id and claim.commit.taken_ms < taken_ms < claim.surely_until_ms():
                 for record in claim.records:
-                    if record.session_id == session_id and self.held.get(record.key()) is claim:
-                        raise Violation(f"session {session_id!r} was given away: {claim.fact} holds {record}")
+                    if record.session == session and self.held.get(record.key()) is claim:
+                        raise Violation(f"session {session!r} was given away: {claim.fact} holds {record}")
 
-    def may_hold_session(self, queue_id: int, session_id: str | None, since_ms: int) -> bool:
+    def may_hold_session(self, queue_id: int, session: str | None, since_ms: int) -> bool:
         """Tell whether a cursor may have held a session at some time since then."""
         return any(
             claim.fact.queue_id == queue_id
             and claim.perhaps_until_ms() >= since_ms
-            and any(record.session_id == session_id for record in claim.records)
+            and any(record.session == session for record in claim.records)
             for claims in self._past.values()
             for claim in claims
         )

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState
-from peeklock.broker.descriptions import QueueDescription, SubscriptionDescription
+from peeklock.broker.descriptions import (
+    Description,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from peeklock.broker.message import MessageState
 from tests.simulation.actors import ANSWER_MS_MAX, Actor, Shared
 from tests.simulation.checker import split
@@ -30,9 +35,10 @@ DRAIN_CREDIT = 10
 
 
 class Drainer(Actor):
-    """Takes everything out of one queue and its dead-letter queues, in order."""
+    """Takes everything out of one queue and its dead-letter queues, in order; of a topic, what could not be
+    sent on via it."""
 
-    def __init__(self, shared: Shared, queue: QueueDescription | SubscriptionDescription) -> None:
+    def __init__(self, shared: Shared, queue: Description) -> None:
         super().__init__(shared, f"drainer-{queue.name}")
         self._queue = queue
         self._last: dict[str, int] = {}
@@ -42,12 +48,14 @@ class Drainer(Actor):
             self.leave()
             return
         assert self.peer is not None
-        name = self._queue.name
-        addresses = [name, f"{name}/$DeadLetterQueue", f"{name}/$Transfer/$DeadLetterQueue"]
+        queue, name = self._queue, self._queue.name
+        addresses = [f"{name}/$Transfer/$DeadLetterQueue"]
+        if not isinstance(queue, TopicDescription):
+            addresses = [name, f"{name}/$DeadLetterQueue", *addresses]
         for address in addresses:
-            if address != name or not (self._queue.requires_session or self._queue.forward_to is not None):
+            if address != name or not (queue.requires_session or queue.forward_to is not None):
                 self._serve(address, self.peer.attach_receiver(address, delete=False))
-            if address != name or not self._queue.requires_session:
+            if address != name or not queue.requires_session:
                 self._browse(address)
 
     def _serve(self, address: str, link: ReceiveLink) -> None:
@@ -62,7 +70,7 @@ class Drainer(Actor):
                 raise Violation(f"{self.name} was given position {position} after {self._last[address]}")
             self._last[address] = position
             self.checker.settling(lock, "complete")
-            asked_ms = self.world.now_ms
+            asked_ms = self.now_ms
             link.settle(event.delivery_id, ACCEPTED, lambda state: self._settled(lock, asked_ms, state))
             given.append(lock.uid)
             if len(given) > DRAIN_CREDIT:
@@ -123,7 +131,7 @@ def available(actor: Actor, address: str) -> list[Record]:
     """Give the messages that are active and not about to expire."""
     name, sub = split(address)
     queue_id = actor.checker.history.queue_id(name, sub)
-    soon_ms = actor.shared.node.now_ms + ANSWER_MS_MAX
+    soon_ms = actor.checker.history.clocks.latest_ms(actor.now_ms, actor.now_ms) + ANSWER_MS_MAX
     return [
         record
         for record in actor.checker.facts.live.values()
@@ -211,7 +219,7 @@ class SessionDrainer(Actor):
         address = self._queue.name
         lock = self.checker.delivered(seen, address, event.delivery_tag, self.connection, hold=hold)
         assert lock is not None
-        asked_ms = self.world.now_ms
+        asked_ms = self.now_ms
         self.checker.settling(lock, "complete")
         link.settle(event.delivery_id, ACCEPTED, lambda state: self._settled(lock, asked_ms, state))
         link.flow(DRAIN_CREDIT)
@@ -219,7 +227,7 @@ class SessionDrainer(Actor):
     def _settled(self, lock: Lock, asked_ms: int, state: DeliveryState | None) -> None:
         if state == ACCEPTED:
             self.checker.settle_answered(lock, "complete", asked_ms, None)
-        elif lock.surely_live(self.world.now_ms, but=1):
+        elif lock.surely_live(self.now_ms, but=1):
             raise Violation(f"without faults, complete of uid {lock.uid} was answered with {state}")
 
     def _fetch(self, hold: Hold) -> None:
@@ -240,10 +248,11 @@ class SessionDrainer(Actor):
         """Leave the session once nothing is left in it."""
         if self._link is not link or not link.open:
             return
+        self.checker.holds.check_detached(accept)
         left = [
             record
             for record in self.checker.facts.live.values()
-            if (record.entity_id, record.session_id) == (hold.entity_id, hold.session_id)
+            if (record.entity_id, record.session) == (hold.entity_id, hold.session)
             and record.state is not MessageState.SCHEDULED
         ]
         if left:

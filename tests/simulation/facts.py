@@ -79,6 +79,8 @@ class Outcome:
     removed: list[Record] = field(default_factory=list)
     unrecorded: dict[int, list[int]] = field(default_factory=dict)
     """Queue id -> sequence numbers that were issued, without a record of that queue that has them."""
+    late: list[Record] = field(default_factory=list)
+    """Those of `born` that have a number which was issued before others that were stored."""
 
 
 class Facts:
@@ -120,6 +122,9 @@ class Facts:
         """Messages that went with their entity."""
         self._next_position: dict[int, int] = {}
         self._next_in_partition: dict[tuple[int, int], int] = {}
+        self._free: dict[int, set[int]] = {}
+        """Queue id -> positions that were issued and have no record yet: each may get one scheduled
+        message."""
         self._last_enqueued_ms: dict[int, int] = {}
 
     def description(self, queue_id: int) -> Description:
@@ -162,6 +167,16 @@ class Facts:
         before = [rules for when, rules in known if when.no < commit.no] or [[]]
         return before[-1:] + [rules for when, rules in known if when.no == commit.no]
 
+    def most_rules(self) -> int:
+        """Return how many rules all subscriptions of a topic ever had together, at most."""
+        return max(
+            (
+                sum(max((len(r) for _, r in self.rule_sets.get(i, ())), default=0) for i in behind)
+                for behind in self._subscriptions.values()
+            ),
+            default=0,
+        )
+
     def identities(self, body_uid: int) -> list[int]:
         """Give the uid in a body and those of all copies that have this body."""
         return [body_uid, *self._identities.get(body_uid, ())]
@@ -179,6 +194,16 @@ class Facts:
         """Give the descriptions that may have held when something in a commit was decided."""
         before = [d for no, d in self.descriptions.get(entity_id, ()) if no < commit.no]
         return before[-1:] + [d for no, d in self.descriptions.get(entity_id, ()) if no == commit.no]
+
+    def in_force(self, entity_id: int, from_ms: int, to_ms: int) -> list[Description]:
+        """Return the descriptions that may have held at some time from an instant to another."""
+        known = [(self.commits[no - 1], description) for no, description in self.descriptions[entity_id]]
+        since = [index for index, (commit, _) in enumerate(known) if commit.taken_ms < from_ms]
+        return [
+            description
+            for index, (commit, description) in enumerate(known)
+            if index >= max(since, default=0) and commit.opened_ms <= to_ms
+        ]
 
     def named(self, name: str) -> list[int]:
         """Give the ids of all entities that ever had a name, the latest last."""
@@ -333,15 +358,15 @@ class Facts:
         if before is not None:
             self._changed(before, record)
         else:
-            self._born(record)
+            self._born(record, outcome)
             outcome.born.append(record)
         self.live[record.key()] = record
         life = self.life(record.uid)
         life.records.append((record, commit))
         life.removed = None
         if record.is_state:
-            assert record.session_id is not None
-            self.states[record.entity_id, record.session_id] = record
+            assert record.session is not None
+            self.states[record.entity_id, record.session] = record
 
     def _removed(self, key: Key, outcome: Outcome) -> None:
         gone = self.live.pop(key, None)
@@ -350,9 +375,9 @@ class Facts:
         self.cursors.message_removed(key)
         outcome.removed.append(gone)
         if gone.is_state:
-            assert gone.session_id is not None
-            if self.states.get((gone.entity_id, gone.session_id)) is gone:
-                del self.states[gone.entity_id, gone.session_id]
+            assert gone.session is not None
+            if self.states.get((gone.entity_id, gone.session)) is gone:
+                del self.states[gone.entity_id, gone.session]
 
     def _entity_removed(self, entity_id: int, commit: Commit) -> None:
         entity = self.entities.pop(entity_id, None)
@@ -374,6 +399,11 @@ class Facts:
             raise Violation(f"a message became another: {before} -> {record}")
         if record.delivery_count < before.delivery_count:
             raise Violation(f"the delivery count went down: {before} -> {record}")
+        if record.is_dead and record.delivery_count != before.delivery_count:
+            raise Violation(f"the delivery count of a dead letter went up: {before} -> {record}")
+        deferred = record.state is MessageState.DEFERRED and before.state is not MessageState.DEFERRED
+        if deferred and not record.is_dead and record.delivery_count == before.delivery_count:
+            raise Violation(f"deferred, yet the delivery count did not go up: {before} -> {record}")
         if record.state is not before.state and (before.state, record.state) != (
             MessageState.ACTIVE, MessageState.DEFERRED,
         ):  # fmt: skip
@@ -381,10 +411,15 @@ class Facts:
 
     # Numbers
 
-    def _born(self, record: Record) -> None:
+    def _born(self, record: Record, outcome: Outcome) -> None:
         """Check numbers: positions and sequence numbers are issued in order and never again."""
         queue_id = record.queue_id
         expected = self._next_position.get(queue_id, 1)
+        free = self._free.setdefault(queue_id, set())
+        if record.position in free and record.state is MessageState.SCHEDULED:
+            free.remove(record.position)
+            outcome.late.append(record)
+            return
         if record.position < expected:
             raise Violation(f"a number is used again: {record}, expected position {expected}")
         if record.position > expected and (record.is_dead or record.is_state):
@@ -392,6 +427,7 @@ class Facts:
         self._next_position[queue_id] = record.position + 1
         if record.sub != MAIN:
             return
+        free.update(range(expected, record.position))
         if self.is_partitioned(record.entity_id):
             partition, order = record.sequence_number >> PARTITION_SHIFT, record.sequence_number
             if not 0 <= partition < 16:
@@ -437,9 +473,11 @@ class Facts:
                 self._next_in_partition[queue_id, partition] = partition << PARTITION_SHIFT | next_order
         else:
             issued = list(range(1 if before is None else before.next_position, after.next_position))
-        self._next_position[queue_id] = after.next_position
+        known = self._next_position.get(queue_id, 1)
+        self._free.setdefault(queue_id, set()).update(range(known, after.next_position))
+        self._next_position[queue_id] = max(known, after.next_position)
         if unrecorded := [number for number in issued if number not in used]:
-            outcome.unrecorded[queue_id] = unrecorded
+            outcome.unrecorded.setdefault(queue_id, []).extend(unrecorded)
 
     # Places
 

@@ -3,8 +3,8 @@
 Owns: the values (`Sent`, `Lock`, `Hold`, `Unit`...) and simple questions about them. Must not know: promises,
 any structure of the broker.
 
-All times are in world ms unless a name says `broker`; the broker's clock is the world's plus `offset_ms`,
-which changes at a restart only.
+All times are of a clock that passes as the broker's does, unless a name says `broker`: those are UTC, as the
+broker shows it or believes it (`clocks`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY
+from peeklock.broker.descriptions import Description
+from tests.simulation.clocks import FOREVER, Clocks
 from tests.simulation.facts import Facts
 from tests.simulation.records import Commit
 from tests.simulation.rulebook import Traits
+from tests.simulation.spellings import session_of
 
 WIRE_MS_MAX = 5_000
 """The longest that anything is under way on the simulated network, either direction."""
@@ -26,8 +29,6 @@ own."""
 
 HALF_OPEN_MS_MAX = 300_000
 """The longest that the broker takes a half-open connection for a living one: its idle time-out, and some."""
-
-FOREVER = 1 << 62
 
 DISABLED = "com.microsoft:entity-disabled"
 GONE = ("amqp:not-found", "amqp:resource-deleted")
@@ -58,12 +59,19 @@ class Sent:
     """The entity that it was sent through to its queue."""
     unit: Unit | None = None
     """The transaction it was sent in."""
+    free: bool = False
+    """It was sent in a transaction from the coordinator's AMQP session to another entity than that is about:
+    no partition is held to."""
+    ahead: bool = False
+    """It was scheduled by request in a transaction: numbered before it is stored."""
+    number: int | None = None
+    """The number that was answered then."""
     outcome: str | None = None
     """None = never told; else `accepted`, `dropped` (accepted without a trace: as a duplicate, or since no
     rule chose it), or the condition of the rejection."""
     answered_ms: int = FOREVER
     reasons: set[str] = field(default_factory=set)
-    """What clients have asked for that would remove it: complete, or `dead-letter <reason>`."""
+    """What clients have asked for that would or may remove it: complete, `dead-letter <reason>`, defer."""
     units: list[tuple[Unit, Lock, str, str]] = field(default_factory=list)
     """The same, asked for in transactions: (unit, lock, kind, reason)."""
     traits: Traits = field(default_factory=Traits)
@@ -72,15 +80,22 @@ class Sent:
     copy_of: int | None = None
     """The uid of what this is a topic's copy of. A copy is as if it had been sent to its subscription."""
 
-    def duplicate_key(self, partitioned: bool) -> DuplicateKey | None:
+    def duplicate_key(self, description: Description) -> DuplicateKey | None:
         """What a queue that detects duplicates compares; None = it is never a duplicate."""
         if self.message_id is None:
             return None
-        return self.message_id, self.key() if partitioned else None
+        partitioned = description.enable_partitioning
+        return self.message_id, self._exact_key(description) if partitioned else None
 
-    def key(self) -> str | None:
-        """What decides over the partition."""
-        return self.partition_key if self.session_id is None else self.session_id
+    def key(self, description: Description) -> str | None:
+        """What decides over the partition; the empty session id only where sessions are required."""
+        key = self._exact_key(description)
+        return session_of(key) if key is not None and description.requires_session else key
+
+    def _exact_key(self, description: Description) -> str | None:
+        if description.requires_session and self.session_id is not None:
+            return self.session_id
+        return self.session_id or self.partition_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +151,16 @@ class Hold(Claim):
     opened_ms: int
     """When the receiver was told."""
     first: dict[int, Lock] = field(default_factory=dict)
-    """uid -> its latest delivery over the link."""
+    """Sequence number -> its latest delivery over the link."""
     returned: dict[int, int] = field(default_factory=dict)
-    """uid -> how many messages behind it may still come before it: it was given back."""
+    """Sequence number -> how many messages behind it may still come before it: it was given back."""
+    used_ms: int = 0
+    """When its client last asked for something that only a holder may do, or settled a message of it."""
+
+    @property
+    def session(self) -> str:
+        """The session, however its holder spells it."""
+        return session_of(self.session_id)
 
     def surely_live(self, now_ms: int) -> bool:
         return not self.ends and now_ms < self.until_ms
@@ -148,6 +170,16 @@ class Hold(Claim):
             f"Hold({self.session_id!r} of queue {self.queue_id} by c{self.connection},"
             f" {self.taken_ms} to {self.until_ms}, ends {self.ends})"
         )
+
+
+@dataclass(slots=True, eq=False)
+class Renewal:
+    """A renewal of a message's lock, which moves it to the connection of the renewal (C26)."""
+
+    connection: int
+    asked_ms: int
+    answered_ms: int = FOREVER
+    """When it was known to be done."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -161,11 +193,27 @@ class Lock(Claim):
     seen_ms: int
     """When the delivery arrived."""
     hold: Hold | None = None
+    number: int = 0
+    """The sequence number: in a circle a message comes back to its queue under another one."""
     settled: str | None = None
     """The settlement that was answered with success."""
     settled_ms: int = 0
     freed_ms: int = 0
     """When its client knew that a transaction which was to settle it had not."""
+    renewals: list[Renewal] = field(default_factory=list)
+    """All that may have been done."""
+    breaks: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """By connection that is lost, and of which it may have been: what stands in `ends` for that."""
+
+    def owners(self, before_ms: int = FOREVER) -> set[int]:
+        """Return the connections of which it may be, as far as renewals asked for before an instant tell."""
+        renewals = [renewal for renewal in self.renewals if renewal.asked_ms < before_ms]
+        done = [renewal for renewal in renewals if renewal.answered_ms < FOREVER]
+        owners = set() if done else {self.connection}
+        for renewal in renewals:
+            if not any(later.asked_ms > renewal.answered_ms for later in done):
+                owners.add(renewal.connection)
+        return owners
 
     def may_end_ms(self) -> int:
         own = Claim.may_end_ms(self)
@@ -174,7 +222,8 @@ class Lock(Claim):
     def surely_live(self, now_ms: int, but: int = 0, asked_ms: int = FOREVER) -> bool:
         """Nothing but the last `but` events in `ends` can have ended it by `now_ms`, nor was it in a
         transaction at `asked_ms`."""
-        if len(self.ends) > but or self.settled is not None or asked_ms < self.freed_ms:
+        ended = sum(at <= now_ms for at, _ in self.ends)  # that of a grace is still to come
+        if ended > but or self.settled is not None or asked_ms < self.freed_ms:
             return False
         return now_ms < self.until_ms if self.hold is None else self.hold.surely_live(now_ms)
 
@@ -207,6 +256,12 @@ class Unit:
     """Those of them that were refused."""
     silent: set[int] = field(default_factory=set)
     """uids of its sends that are not answered: whether they are part of it shows when it is committed."""
+    cancels: list[tuple[str, int]] = field(default_factory=list)
+    """(queue, sequence number) of scheduled messages, asked to be cancelled."""
+    cancelled: list[tuple[str, int]] = field(default_factory=list)
+    """Those of them that the broker has taken into it."""
+    states: list[tuple[Hold, StateWrite]] = field(default_factory=list)
+    """States of sessions, asked to be set."""
     first_ms: int = FOREVER
     """When the client knew that the broker had begun to count its two minutes."""
     asked: str | None = None
@@ -236,6 +291,15 @@ class StateWrite:
     """When it has taken effect at the latest, if ever."""
     done: bool | None = None
     """Whether it has; None = never told."""
+    unit: Unit | None = None
+    """The transaction that sets it."""
+    enlisted: bool = False
+    """The broker has taken it into that."""
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it waits in a transaction that nobody has asked to commit."""
+        return self.unit is not None and self.unit.asked != "commit"
 
 
 @dataclass(slots=True)
@@ -254,7 +318,7 @@ class History:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.now_ms = now_ms
         self.facts: Facts
-        self.offset_ms = 0
+        self.clocks = Clocks()
         self.wire_ms_max = WIRE_MS_MAX
         """The longest that anything is really under way in this seed."""
         self.sent: dict[int, Sent] = {}
@@ -269,8 +333,10 @@ class History:
         self.limited: list[int] = []
         """When sending was limited, or not any more."""
         self.connections: dict[int, tuple[int, int]] = {}
-        """When each was made, and the broker's clock then relative to the world's."""
+        """When each was made, and in which life of the broker."""
         self.lost: dict[int, tuple[int, str]] = {}
+        self.grace_ms: int | None = 0
+        """How long the broker keeps the locks of a broken connection; None = until they lapse."""
         self.updates: dict[int, list[tuple[int, str]]] = {}
         """Entity id -> when its locks were dropped by an `update`, or by an `update perhaps`."""
         self.deletions: dict[str, list[int]] = {}
@@ -280,11 +346,21 @@ class History:
         self.delete_budget: dict[tuple[str, int], int] = {}
         """By name and sub-queue: how many messages receive-and-delete and batch deletion may have taken away
         unseen."""
+        self.charged: dict[tuple[str, int], list[int]] = {}
+        """By the same: the uids of those that were taken for that."""
         self.vias: dict[str, list[str]] = {}
         """Entity -> where messages were sent via it."""
         self.purges: list[Purge] = []
+        self.answered: dict[tuple[int, int], int] = {}
+        """(entity id, sequence number) -> uid of the message of a transaction that was answered with it."""
         self.cancels: set[tuple[str, int]] = set()
         """(queue, sequence number) of scheduled messages whose cancellation was asked for."""
+
+    def passed_ms(self, connection: int, shown_ms: int, lasts_ms: int, from_ms: int = 0) -> int:
+        """Return when a lock ends that a connection was told of, and that was taken or renewed since a
+        time."""
+        epoch = self.connections[connection][1]
+        return self.clocks.passed_ms(shown_ms, lasts_ms, epoch, from_ms, self.now_ms())
 
     def claims(self) -> list[Claim]:
         return [*self.locks.values(), *self.holds]
@@ -300,7 +376,8 @@ class History:
         since = claim.taken_ms
         ends = [(at, "crash") for at in self.crashes if at >= since]
         ends += [(at, what) for at, what in self.updates.get(claim.entity_id, ()) if at >= since]
-        ends += [self.lost[claim.connection]] if claim.connection in self.lost else []
+        if claim.connection in self.lost and not isinstance(claim, Lock):
+            ends.append(self.lost[claim.connection])
         gone = self.facts.gone.get(claim.entity_id)
         return ends if gone is None else [*ends, (gone.opened_ms, "deleted")]
 

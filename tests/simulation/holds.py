@@ -6,6 +6,9 @@ out. The rules of order, for one receiver link that holds a session:
     no skipping   a message comes only once every active one before it in the session has come
     no repeating  one that came comes again only after it was given back
     back in place one that was given back comes before any that had not been given to its link by then
+
+A lapse frees the session at that instant, and its link is detached later (C7): when its client uses the
+session, when another one gets it, or 3 s after the lapse; never before, and over it nothing comes.
 """
 
 from __future__ import annotations
@@ -16,8 +19,15 @@ from peeklock.broker.message import MessageState
 from tests.simulation.history import COMMIT_MS_MAX, FOREVER, WIRE_MS_MAX, History, Hold, Lock
 from tests.simulation.reasons import Reasons
 from tests.simulation.records import MAIN, Record, Violation
+from tests.simulation.spellings import session_of
 
 SLACK_MS = WIRE_MS_MAX + COMMIT_MS_MAX
+
+LINGER_MS = 3_000
+"""From the lapse of a session's lock to the detach of its link (wire contract C40)."""
+
+TURNS_MS_MAX = 1_000
+"""The longest that what has arrived waits for its turn."""
 
 GIVEN_BACK = ("settle abandon", "settle release", "settle defer")
 
@@ -37,6 +47,11 @@ class Accept:
     over_ms: int = FOREVER
     """When its client left, or was told that it is over."""
     refused: bool = False
+
+    @property
+    def session(self) -> str | None:
+        """The session that it means, however it is spelt."""
+        return None if self.session_id is None else session_of(self.session_id)
 
     def latest_end_ms(self, connection: int, wire_ms_max: int) -> int:
         """The latest instant at which it may have held a session, as somebody on a connection must assume."""
@@ -88,21 +103,20 @@ class Holds:
         if session_id is None or accept.session_id not in (None, session_id):
             raise Violation(f"asked for session {accept.session_id!r}, given {session_id!r}")
         history = self._history
-        offset_ms = history.connections[accept.connection][1]
-        until_ms = until_broker_ms - offset_ms
+        until_ms = history.passed_ms(accept.connection, until_broker_ms, accept.lock_ms, accept.asked_ms)
         queue_id = history.queue_id(accept.name, MAIN)
         hold = Hold(accept.connection, queue_id, until_ms - accept.lock_ms, until_ms, session_id, now)
         hold.ends += history.ends_since(hold)
         if hold.taken_ms < accept.asked_ms or hold.taken_ms > now:
             raise Violation(f"a session is held from a time when it was not asked for: {hold}")
         for other in history.holds:
-            if (other.queue_id, other.session_id) != (queue_id, session_id):
+            if (other.queue_id, other.session) != (queue_id, hold.session):
                 continue
             first, second = (other, hold) if other.taken_ms <= hold.taken_ms else (hold, other)
             either = second.taken_ms == first.taken_ms and second.may_end_ms() <= first.taken_ms
             if second.taken_ms < first.may_end_ms() and not either:
                 raise Violation(f"two links hold a session: {first} and {second}")
-        history.facts.cursors.check_session_taken(queue_id, session_id, hold.taken_ms)
+        history.facts.cursors.check_session_taken(queue_id, hold.session, hold.taken_ms)
         history.holds.append(hold)
         accept.hold = hold
         self._resolve(accept)
@@ -122,7 +136,7 @@ class Holds:
         elif condition == "com.microsoft:session-cannot-be-locked":
             queue_id = self._history.queue_id(accept.name, MAIN)
             cursors = self._history.facts.cursors
-            if cursors.may_hold_session(queue_id, accept.session_id, accept.asked_ms):
+            if cursors.may_hold_session(queue_id, accept.session, accept.asked_ms):
                 return
             holders = [] if accept.session_id is None else self._may_hold(accept)
             if not holders:
@@ -138,7 +152,7 @@ class Holds:
         for doubt in [doubt for doubt in self._doubts if accept in doubt.perhaps]:
             hold = accept.hold
             if hold is not None:
-                justified = hold.session_id == doubt.refused.session_id and hold.taken_ms <= doubt.until_ms
+                justified = hold.session == doubt.refused.session and hold.taken_ms <= doubt.until_ms
             else:
                 justified = not accept.refused
             doubt.perhaps.remove(accept)
@@ -161,8 +175,8 @@ class Holds:
         for other in self._accepts:
             if other is asked or other.name != asked.name:
                 continue
-            wanted = other.session_id if other.hold is None else other.hold.session_id
-            if wanted not in (None, asked.session_id):
+            wanted = other.session if other.hold is None else other.hold.session
+            if wanted not in (None, asked.session):
                 continue
             since_ms = other.asked_ms if other.hold is None else other.hold.taken_ms
             if since_ms < dropped and (other.hold is not None or self._crashed_after(other, asked)):
@@ -211,17 +225,51 @@ class Holds:
         if condition == "com.microsoft:session-lock-lost":
             if hold.surely_live(now):
                 raise Violation(f"detached with {condition}, yet the session is held: {hold}")
+            if not (hold.ends or hold.renewals_open or self._may_be_detached(accept, hold, now)):
+                raise Violation(f"detached with {condition} before the time, and for nothing: {hold}")
             hold.ends.append((now, "lost"))
         elif not self._history.excused(accept.connection):
             raise Violation(f"the broker detached a holder: {condition}, {hold}")
+
+    def _may_be_detached(self, accept: Accept, hold: Hold, now_ms: int) -> bool:
+        """Tell whether the link of a session that has lapsed is to be detached by now."""
+        if now_ms >= hold.until_ms + LINGER_MS:
+            return True
+        under_way_ms = self._history.wire_ms_max + TURNS_MS_MAX
+        links_ms = 2 * self._history.wire_ms_max  # a request waits for its links, and for credit on them
+        if hold.used_ms + links_ms + under_way_ms >= hold.until_ms:
+            return True
+        for other in self._accepts:
+            wanted = other.session if other.hold is None else other.hold.session
+            if other is accept or other.name != accept.name or wanted not in (None, hold.session):
+                continue
+            if other.hold is not None and other.hold.taken_ms >= hold.until_ms:
+                return True
+            if other.hold is None and not other.refused and other.over_ms + under_way_ms >= hold.until_ms:
+                return True  # it may have got the session, and does not know it yet
+        return False
+
+    def check_detached(self, accept: Accept) -> None:
+        """A client that still has its link looks at the time. Raises: Violation: the link is left over."""
+        hold, history = accept.hold, self._history
+        assert hold is not None
+        late_ms = history.now_ms() - hold.until_ms - LINGER_MS - SLACK_MS
+        jumped = any(at + late_ms >= history.now_ms() for at in history.jumps)
+        if late_ms > 0 and not (hold.renewals_open or jumped or history.excused(accept.connection)):
+            raise Violation(f"the link of a lapsed session was not detached: {hold}")
+
+    def using(self, hold: Hold) -> None:
+        """A holder does what only a holder may do; a request names the session, but no link."""
+        for each in self.held_again(hold):
+            each.used_ms = self._history.now_ms()
 
     def held_again(self, hold: Hold) -> list[Hold]:
         """Give all holds of a session by one connection, the latest last: requests name no link."""
         return [
             other
             for other in self._history.holds
-            if (other.connection, other.queue_id, other.session_id)
-            == (hold.connection, hold.queue_id, hold.session_id)
+            if (other.connection, other.queue_id, other.session)
+            == (hold.connection, hold.queue_id, hold.session)
         ]
 
     def check_holder(self, hold: Hold, what: str, asked_ms: int) -> None:
@@ -231,7 +279,7 @@ class Holds:
         if len(self.held_again(hold)) == 1 and not any(
             accept.connection == hold.connection and accept.hold is None and accept.asked_ms < now
             for accept in self._accepts
-            if accept.session_id in (None, hold.session_id) and accept.asked_ms > hold.taken_ms
+            if accept.session in (None, hold.session) and accept.asked_ms > hold.taken_ms
         ):
             self.check_held(hold, what, asked_ms)
 
@@ -247,6 +295,16 @@ class Holds:
             if kind == "cut" and at + SLACK_MS < asked_ms:
                 raise Violation(f"{what} at {asked_ms} succeeded on a broken connection's session: {hold}")
 
+    def check_end(self, hold: Hold, until_broker_ms: int) -> None:
+        """Check that a message received by number shows until when its session is held (C4)."""
+        held = self.held_again(hold)
+        epoch = self._history.connections[hold.connection][1]
+        shown = self._history.clocks.may_show(until_broker_ms, held[-1].until_ms, epoch)
+        if any(each.renewals_open for each in held) or shown:
+            return
+        if len(held) == 1:
+            raise Violation(f"a message received by number is locked until {until_broker_ms}: {hold}")
+
     def check_lost(self, hold: Hold, what: str) -> None:
         """Check that something was refused for a lost session lock with reason."""
         if hold.surely_live(self._history.now_ms()):
@@ -257,72 +315,79 @@ class Holds:
     def delivered(self, hold: Hold, lock: Lock, record: Record) -> None:
         """A message has come over the link that holds a session. Raises: Violation."""
         facts = self._history.facts
-        if record.session_id != hold.session_id:
+        if record.session != hold.session:
             raise Violation(f"{hold} was given a message of another session: {record}")
-        earlier = hold.first.get(lock.uid)
+        arrived_ms = min(c.opened_ms for r, c in facts.life(lock.uid).records if r.key() == record.key())
+        lapsed = not hold.renewals_open and arrived_ms >= hold.until_ms
+        if lapsed and len(self.held_again(hold)) == 1:
+            raise Violation(f"{record} came over the link of a lapsed session: {hold}")
+        earlier = hold.first.get(lock.number)
         if earlier is not None:
             if not any(what in GIVEN_BACK or what.startswith("enlist") for _, what in earlier.ends):
                 raise Violation(f"a message came again that was not given back: {earlier}, {lock}")
-            hold.returned.pop(lock.uid, None)
-            hold.first[lock.uid] = lock
+            hold.returned.pop(lock.number, None)
+            hold.first[lock.number] = lock
             return
-        hold.first[lock.uid] = lock
-        now_broker_ms = self._history.now_ms() + self._history.offset_ms
+        hold.first[lock.number] = lock
+        now_ms = self._history.now_ms()
+        latest_ms = self._history.clocks.latest_ms(now_ms - SLACK_MS, now_ms)
         for other in facts.live.values():
-            if (other.queue_id, other.session_id) != (hold.queue_id, hold.session_id):
+            if (other.queue_id, other.session) != (hold.queue_id, hold.session):
                 continue
             if other.state is not MessageState.ACTIVE or other.position >= record.position:
                 continue
-            if self._reasons.expires_broker_ms(other, min) <= now_broker_ms:
+            if self._reasons.expires_broker_ms(other, min) <= latest_ms:
                 continue
-            if other.uid not in hold.first:
+            if other.sequence_number not in hold.first:
                 raise Violation(f"{record} came before {other} of the same session: {hold}")
-            if other.uid in hold.returned:
-                hold.returned[other.uid] -= 1
-                if hold.returned[other.uid] < 0:
-                    raise Violation(
-                        f"{record} came before {other}, which was given back: {hold.first[other.uid]}"
-                    )
+            if other.sequence_number in hold.returned:
+                hold.returned[other.sequence_number] -= 1
+                if hold.returned[other.sequence_number] < 0:
+                    given = hold.first[other.sequence_number]
+                    raise Violation(f"{record} came before {other}, which was given back: {given}")
 
     def giving_back(self, lock: Lock, under_way_max: int) -> None:
         """A holder abandons or releases a message over its link, on which at most so many may be under
         way."""
-        if lock.hold is not None and lock.hold.first.get(lock.uid) is lock:
-            lock.hold.returned[lock.uid] = under_way_max
+        if lock.hold is not None and lock.hold.first.get(lock.number) is lock:
+            lock.hold.returned[lock.number] = under_way_max
 
     def given_back(self, lock: Lock, done: bool) -> None:
         """The answer: without success nothing was given back."""
-        if lock.hold is not None and lock.hold.first.get(lock.uid) is lock and not done:
-            lock.hold.returned.pop(lock.uid, None)
+        if lock.hold is not None and lock.hold.first.get(lock.number) is lock and not done:
+            lock.hold.returned.pop(lock.number, None)
 
     # The list of sessions
 
     def note_sessions(self, records: list[Record]) -> None:
         """Remember that sessions had these until now."""
         for record in records:
-            if record.session_id is not None:
-                self._last_seen[record.entity_id, record.session_id] = self._history.now_ms()
+            if record.session is not None:
+                self._last_seen[record.entity_id, record.session] = self._history.now_ms()
 
     def expected(self, entity_id: int) -> set[str]:
         """Give the sessions of an entity that have an active or deferred message, or a state."""
         return {
-            record.session_id
+            record.session
             for record in self._history.facts.live.values()
             if record.entity_id == entity_id
-            and record.session_id is not None
+            and record.session is not None
             and record.state is not MessageState.SCHEDULED
         }
 
     def listed(self, entity_id: int, asked_ms: int, before: set[str], found: list[str]) -> None:
         """Compare a list of sessions with those that were there when it was asked for, and are now."""
         now = self.expected(entity_id)
-        if len(set(found)) != len(found):
+        listed = [session_of(session_id) for session_id in found]
+        if len(set(listed)) != len(listed):
             raise Violation(f"a session is listed twice: {found}")
-        for session_id in found:
+        if listed != sorted(listed):
+            raise Violation(f"sessions are listed out of order: {found}")
+        for session_id in listed:
             seen_ms = self._last_seen.get((entity_id, session_id), 0)
             if session_id not in now and session_id not in before and seen_ms < asked_ms:
                 raise Violation(f"session {session_id!r} is listed, and has nothing: {found}")
         changed = {s for (e, s), at in self._last_seen.items() if e == entity_id and at >= asked_ms}
         for session_id in (before & now) - changed:
-            if session_id not in found:
+            if session_id not in listed:
                 raise Violation(f"session {session_id!r} is not listed: {found}")

@@ -31,7 +31,7 @@ class Keeper(Actor):
     def stop(self) -> None:
         super().stop()
         if self._link is not None:
-            self.checker.link_lost()
+            self.checker.link_lost(self.connection)
             self._link.detach()
             self._link = None
 
@@ -47,6 +47,7 @@ class Keeper(Actor):
         self._link = None
         if self.peer is None or self.peer.lost:
             return
+        self.checker.graces.link_ended(self.connection)
         assert self.checker.may_refuse(condition, self._queue) or self.checker.excused(self.connection)
         self.next_time(1_000, self._attach)
 
@@ -56,15 +57,15 @@ class Keeper(Actor):
         assert lock is not None
         wanted_ms = self.random.randint(1, LONGEST_MS)
         self.world.note(f"{self.name} keeps {seen} for {wanted_ms} ms")
-        self._renew(lock, self.world.now_ms + wanted_ms)
+        self._renew(lock, self.now_ms + wanted_ms)
 
     def _renew(self, lock: Lock, enough_ms: int) -> None:
-        self.later((lock.until_ms - self.world.now_ms) // 2, self._go_on, lock, enough_ms)
+        self.later((lock.until_ms - self.now_ms) // 2, self._go_on, lock, enough_ms)
 
     def _go_on(self, lock: Lock, enough_ms: int) -> None:
         if self.stopped or self._link is None:
             return
-        if self.world.now_ms < enough_ms:
+        if self.now_ms < enough_ms:
             renew(
                 self, self._queue, lock, lambda done: self._renew(lock, enough_ms) if done else self._next()
             )
@@ -74,10 +75,8 @@ class Keeper(Actor):
             self._next()
         else:
             # Once the lock has lapsed it is too late.
-            self.later(
-                lock.until_ms - self.world.now_ms, update_disposition, self, self._queue, lock, "complete"
-            )
-            self.later(lock.until_ms - self.world.now_ms + 1, self._next)
+            self.later(lock.until_ms - self.now_ms, update_disposition, self, self._queue, lock, "complete")
+            self.later(lock.until_ms - self.now_ms + 1, self._next)
 
     def _next(self) -> None:
         if self._link is not None and self._link.open:

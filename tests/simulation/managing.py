@@ -20,6 +20,7 @@ from tests.simulation.requests import (
     renew,
     update_disposition,
 )
+from tests.simulation.spellings import spelt
 
 
 class Manager(Actor):
@@ -50,7 +51,7 @@ class Manager(Actor):
         address = queue.name + random.choice(subs[: 3 if queue.forward_to is None else 4])
         if roll < 0.2:
             of_session = queue.requires_session and address == queue.name and random.random() < 0.5
-            session_id = random.choice(SESSIONS) if of_session else None
+            session_id = spelt(random.choice(SESSIONS), self.now_ms) if of_session else None
             start = random.choice((0, 1, 7, 3 << 48))
             peek(self, address, start, random.choice((1, 5, 50)), lambda found: None, session_id)
         elif roll < 0.4 and shared.scheduled:
@@ -67,9 +68,7 @@ class Manager(Actor):
         elif roll < 0.9 and queue.requires_session:
             list_sessions(self, queue.name)
         elif roll < 0.92:
-            facts = self.checker.facts
-            partitioned = facts.is_partitioned(facts.named(queue.name)[-1])
-            delete_messages(self, address, random.choice((1, 3)), partitioned=partitioned)
+            delete_messages(self, address, random.choice((1, 3)))
         elif roll < 0.926:
             purge(self, address)
         elif roll < 0.945:

@@ -14,8 +14,9 @@ from peeklock.broker.descriptions import Description, TopicDescription
 from tests.simulation.actors import Shared
 from tests.simulation.history import Sent
 from tests.simulation.rulebook import Traits, draw_traits
+from tests.simulation.spellings import spelt
 
-SESSIONS = ("", "red", "green", "blue")
+SESSIONS = ("", "red", "grün", "blue")
 """Ids of sessions: few, so that they are held, waited for and written to by several. The empty one is
 legal."""
 
@@ -26,14 +27,20 @@ NOT_ALLOWED = "amqp:not-allowed"
 
 
 def compose(
-    shared: Shared, queue: Description, *, scheduled: bool = False, group: int = 0, wrong: bool = False
+    shared: Shared,
+    queue: Description,
+    *,
+    scheduled: bool = False,
+    group: int = 0,
+    wrong: bool = False,
+    random: Random | None = None,
 ) -> tuple[Sent, bytes]:
-    """Make a message, and its encoding."""
-    random = shared.world.random
+    """Make a message, and its encoding. `random`: decides in place of the world's dice."""
+    random = random or shared.world.random
     shared.uids += 1
     uid = shared.uids
-    message_id = _message_id(shared, queue.name, uid)
-    session_id = _session_id(random, queue)
+    message_id = _message_id(shared, random, queue.name, uid)
+    session_id = _session_id(random, queue, uid)
     partition_key = _partition_key(random, queue, session_id)
     condition = None
     if wrong:
@@ -41,18 +48,19 @@ def compose(
         if queue.requires_session and roll < 0.4:
             session_id, condition = None, NOT_ALLOWED
         elif session_id is not None and roll < 0.6:
-            partition_key, condition = "elsewhere", NOT_ALLOWED
+            partition_key = "elsewhere"
+            condition = NOT_ALLOWED if session_id else None  # beside the empty one any key is right
         else:
             message_id, condition = "x" * 200, ARGUMENT_ERROR
     elif message_id is not None:
         shared.recent_ids.append((queue.name, message_id))
     ttl_ms = random.choice((None, None, None, 50, 3_000, 20_000, 60_000))
     delay_ms = random.choice((-1_000, 0, 20, 700, 4_000, 15_000))
-    at_ms = shared.node.now_ms + delay_ms if scheduled else None
+    at_ms = shared.node.wall_ms + delay_ms if scheduled else None
     traits = draw_traits(random, session_id) if shared.ruled else Traits(session_id=session_id)
     # An id that the broker gives is like no other, and all copies have it.
     sent = Sent(
-        uid, queue.name, message_id or f"given-{uid}", ttl_ms, at_ms, group, shared.world.now_ms, condition,
+        uid, queue.name, message_id or f"given-{uid}", ttl_ms, at_ms, group, shared.node.passed_ms, condition,
         session_id, partition_key, traits=traits, own_id=message_id is not None,
     )  # fmt: skip
     annotations: dict[Symbol, Any] = {}
@@ -72,11 +80,12 @@ def compose(
     return sent, payload
 
 
-def _message_id(shared: Shared, queue: str, uid: int) -> str | None:
-    random = shared.world.random
+def _message_id(shared: Shared, random: Random, queue: str, uid: int) -> str | None:
     roll = random.random()
     if roll >= 0.85:
         return None
+    if roll < 0.2 and queue in shared.freed_ids:
+        return shared.freed_ids.pop(queue)
     if roll < 0.2 and shared.recent_ids:
         # Of the same queue, or of one that is perhaps forwarded to the same.
         name, again = random.choice(shared.recent_ids[-12:])
@@ -85,10 +94,10 @@ def _message_id(shared: Shared, queue: str, uid: int) -> str | None:
     return f"id-{uid}"
 
 
-def _session_id(random: Random, queue: Description) -> str | None:
+def _session_id(random: Random, queue: Description, uid: int) -> str | None:
     often = isinstance(queue, TopicDescription) and random.random() < 0.6
     if often or queue.requires_session or random.random() < 0.2:
-        return random.choice(SESSIONS)
+        return spelt(random.choice(SESSIONS), uid)
     return None
 
 

@@ -238,6 +238,8 @@ class Peer:
         self.sends: dict[tuple[int, int], tuple[int, Callable[[DeliveryState | None], None]]] = {}
         self.settlements: dict[tuple[int, int], tuple[int, Callable[[DeliveryState | None], None]]] = {}
         self.requests: dict[str, RequestLinks] = {}
+        self.provisional: set[tuple[int, int]] = set()
+        """(channel, delivery id) of what is settled in transactions, until the broker settles it."""
         self.begun: set[int] = set()
         """Channels of sessions whose `begin` was answered: others cannot be ended yet."""
         self._names = 0
@@ -308,8 +310,9 @@ class Peer:
         self.flush()
         return link
 
-    def attach_coordinator(self) -> CoordinatorLink:
-        channel = self.begin()
+    def attach_coordinator(self, *, channel: int | None = None) -> CoordinatorLink:
+        if channel is None:
+            channel = self.begin()
         handle = self._attach(channel, None, Role.SENDER, Source(self.name), Coordinator())
         link = CoordinatorLink(self, channel, handle)
         self.links[channel, handle] = link
@@ -449,7 +452,14 @@ class Peer:
         waiting = self.sends if event.role is Role.RECEIVER else self.settlements
         last = event.first if event.last is None else event.last
         for delivery_id in range(event.first, last + 1):
-            found = waiting.pop((event.channel, delivery_id), None)
+            at = event.channel, delivery_id
+            if event.role is Role.SENDER and isinstance(event.state, TransactionalState):
+                if not event.settled:
+                    self.provisional.add(at)
+                else:
+                    assert at in self.provisional, f"a provisional outcome has settled delivery {delivery_id}"
+                    self.provisional.remove(at)
+            found = waiting.pop(at, None)
             if found is not None:
                 found[1](event.state)
 

@@ -26,16 +26,31 @@ from tests.simulation.bugs import BUGS
 from tests.simulation.checker import Checker
 from tests.simulation.curators import Curator
 from tests.simulation.drainers import Drainer, SessionDrainer
+from tests.simulation.heirs import Heir
+from tests.simulation.hostile import Hostile, has_hostile
+from tests.simulation.http_clients import HttpClients, has_http
 from tests.simulation.keepers import Keeper
+from tests.simulation.machine import Administrator, sets_clocks
 from tests.simulation.managing import Manager
-from tests.simulation.node import Node, Pieces, Weather
+from tests.simulation.node import Node, Weather
+from tests.simulation.process import Pieces
 from tests.simulation.readers import Reader, Releaser
 from tests.simulation.receivers import Receiver
 from tests.simulation.records import Violation
 from tests.simulation.senders import Sender
 from tests.simulation.session_receivers import SessionReceiver
-from tests.simulation.sizes import small_sizes
-from tests.simulation.topology import IDLE_MS, choose, has_readers, has_topics, topic_of
+from tests.simulation.sizes import SMALL_SIZES, patched
+from tests.simulation.topology import (
+    IDLE_MS,
+    choose,
+    has_circle,
+    has_heir,
+    has_readers,
+    has_topics,
+    lock_grace_ms,
+    topic_of,
+    without_forwards,
+)
 from tests.simulation.transactors import Transactor
 from tests.simulation.world import Livelock, World
 
@@ -77,13 +92,13 @@ def run_seed(
     Args:
         events: the broker records what happens, and its event log is written to a folder in this one.
     """
-    with small_sizes():
-        return _run_seed(seed, bug, trace, events)
-
-
-def _run_seed(seed: int, bug: str | None, trace: Callable[[str], None] | None, events: Path | None) -> Result:
-    world = World(seed, trace=trace)
     pieces = Pieces() if bug is None else BUGS[bug].pieces()
+    with patched((*SMALL_SIZES, *pieces.patches)):
+        return _run_seed(seed, pieces, trace, events)
+
+
+def _run_seed(seed: int, pieces: Pieces, trace: Callable[[str], None] | None, events: Path | None) -> Result:
+    world = World(seed, trace=trace)
     simulation = Simulation(world, pieces, records_events=events is not None)
     failure: str | None = None
     try:
@@ -116,10 +131,11 @@ class Simulation:
     def __init__(self, world: World, pieces: Pieces, *, records_events: bool = False) -> None:
         self.world = world
         self.random = world.random
-        self.checker = Checker(lambda: world.now_ms)
+        self.checker = Checker(lambda: self.node.passed_ms, lambda: world.now_ms)
+        self.checker.history.grace_ms = lock_grace_ms(world.seed)
         self.slowness = SLOWNESS if self.random.random() < 0.12 else 1
         topics = has_topics(world.seed)
-        self.topology = choose(self.random, self.slowness, topics=topics)
+        self.topology = choose(self.random, self.slowness, world.seed)
         self.entities = self.topology.entities
         self.queues = self.topology.queues
         rulebook = self.checker.rulings.rulebook
@@ -132,6 +148,12 @@ class Simulation:
         )
         self.shared = Shared(world, self.node, self.checker, ruled=topics, slowness=self.slowness)
         self.actors = self._actors()
+        names = [queue.name for queue in self.queues]
+        self.hostile = Hostile(self.shared, names) if has_hostile(world.seed) else None
+        self.http = HttpClients(self.shared, self.entities) if has_http(world.seed) else None
+        self.administrator = (
+            Administrator(world, self.node, self.slowness) if sets_clocks(world.seed) else None
+        )
         self._healed = False
 
     def run(self) -> None:
@@ -144,6 +166,12 @@ class Simulation:
         self.checker.history.wire_ms_max = max(3, self.node.weather.wire_ms_max)
         for actor in self.actors:
             self.world.after(self.random.randint(0, 500), actor.connect)
+        if self.hostile is not None:
+            self.hostile.start(FAULTS_MS * self.slowness)
+        if self.http is not None:
+            self.http.start()
+        if self.administrator is not None:
+            self.administrator.start()
         end_ms = self.world.now_ms + FAULTS_MS * self.slowness
         while self.world.now_ms < end_ms:
             self.world.run_to(self.world.now_ms + self.random.randint(100, 4_000) * self.slowness)
@@ -152,6 +180,7 @@ class Simulation:
         self._release_cursors()
         self._drain()
         self._wait_for_idle()
+        self.checker.bounds.finish()
         self.checker.finish()
 
     # Choices
@@ -167,7 +196,7 @@ class Simulation:
                 continue
             if not forwards:
                 actors += self._receivers(queue)
-            elif self.topology.changes_forwards:
+            elif self.topology.changes_forwards and not queue.requires_session:
                 actors.append(Receiver(shared, f"receiver-{queue.name}", queue.name, delete=False, credit=4))
             if random.random() < (0.3 if forwards else 0.5):
                 address = f"{queue.name}/$DeadLetterQueue"
@@ -176,6 +205,8 @@ class Simulation:
                 actors.append(reader)
         if random.random() < 0.6:
             actors.append(Transactor(shared, "transactor", self.entities))
+        if has_heir(self.world.seed):
+            actors.append(Heir(shared, "heir", [a for a in actors if isinstance(a, Receiver)]))
         if self.topology.subscriptions:
             actors.append(Curator(shared, "curator", self.topology.subscriptions))
         if has_readers(self.world.seed):
@@ -240,7 +271,7 @@ class Simulation:
         roll = random.random() * (1 if self.slowness == 1 else 3)
         if node.process is None:
             if random.random() < 0.3:
-                node.offset_ms += random.choice((-3_600_000, -5_000, -1, 1, 60_000))
+                node.machine.ahead_ms += random.choice((-3_600_000, -5_000, -1, 1, 60_000))
             node.start()
         elif roll < 0.14:
             node.die("killed")
@@ -275,6 +306,8 @@ class Simulation:
         if queue is None:
             return
         roll = random.random()
+        if has_circle(self.world.seed) and self.topology.changes_forwards and random.random() < 0.6:
+            roll = 1.0  # a circle opens, or a chain becomes one, while messages are on their way
         if roll < 0.4 and isinstance(queue, TopicDescription):
             ttl_ms = random.choice((queue.default_ttl_ms, 25_000, UNLIMITED_MS))
             node.update(replace(queue, default_ttl_ms=ttl_ms, status=EntityStatus.ACTIVE))
@@ -285,7 +318,7 @@ class Simulation:
             node.update(
                 replace(
                     queue,
-                    max_delivery_count=random.choice((queue.max_delivery_count, 4, 10)),
+                    max_delivery_count=random.choice((queue.max_delivery_count, 1, 2, 4, 10)),
                     default_ttl_ms=random.choice((queue.default_ttl_ms, 25_000, UNLIMITED_MS)),
                     dead_lettering_on_expiration=random.random() < 0.5,
                     status=EntityStatus.ACTIVE,
@@ -319,7 +352,11 @@ class Simulation:
             self._restore(above)
         queue = self.node.entity(name)
         if queue is None or not self.checker.exists(name):
-            self.node.create(queue or self._chosen(name))
+            wanted = queue or self._chosen(name)
+            if has_circle(self.world.seed):
+                known = [entity.name for entity in self.entities if self.checker.exists(entity.name)]
+                wanted = without_forwards(wanted, known)
+            self.node.create(wanted)
         elif queue.status is not EntityStatus.ACTIVE:
             self.node.update(replace(queue, status=EntityStatus.ACTIVE))
 
@@ -331,23 +368,26 @@ class Simulation:
         self.world.note("no more faults")
         self._healed = True
         self.node.weather = Weather(wire_ms_max=3, commit_ms_max=8)
-        if self.node.offset_ms < 0:
-            # A clock that was set back would hold scheduled messages for hours.
+        # A clock that was set back would hold scheduled messages for hours.
+        if self.administrator is not None:
+            self.administrator.stop()
+        elif self.node.machine.ahead_ms < 0:
             self.node.die("stopped to set the clock right")
-            self.node.offset_ms = 0
+            self.node.machine.ahead_ms = 0
         self.node.start()
         self.node.limit(LimitSending())
         for entity in self.entities:
             self._restore(entity.name)
+        if self.hostile is not None:
+            self.hostile.stop()
         self.node.find_half_open()
         for actor in self.actors:
             actor.stop()
-        answered = self.world.run_until(
-            lambda: not any(actor.open_questions() for actor in self.actors),
-            self.world.now_ms + ANSWER_MS_MAX,
-        )
+        if self.http is not None:
+            self.http.stop()
+        answered = self.world.run_until(lambda: not self._open_questions(), self.world.now_ms + ANSWER_MS_MAX)
         if not answered:
-            open_questions = {actor.name: n for actor in self.actors if (n := actor.open_questions())}
+            open_questions = self._open_questions()
             raise Violation(f"questions are not answered after {ANSWER_MS_MAX} ms: {open_questions}")
         for actor in self.actors:
             actor.leave()
@@ -356,6 +396,13 @@ class Simulation:
         for entity in self.entities:
             self._restore(entity.name)
         self.world.run_to(self.world.now_ms + 1_000)
+
+    def _open_questions(self) -> dict[str, int]:
+        """Count the answers that are outstanding, by who waits for them."""
+        found = {actor.name: n for actor in self.actors if (n := actor.open_questions())}
+        if self.http is not None and (n := self.http.open_questions()):
+            found["over HTTP"] = n
+        return found
 
     def _release_cursors(self) -> None:
         """Give back what cursors hold, so that all can be received in order."""
@@ -382,10 +429,12 @@ class Simulation:
     def _drain(self) -> None:
         """Receive all that is left."""
         drainers: list[Actor] = []
-        for name in [queue.name for queue in self.queues]:
+        for name in [entity.name for entity in self.entities]:
             queue = self.node.entity(name)
-            assert isinstance(queue, QueueDescription | SubscriptionDescription)
+            assert queue is not None
             drainers.append(Drainer(self.shared, queue))
+            if isinstance(queue, TopicDescription) or queue.forward_to is not None:
+                continue
             if queue.requires_session:
                 drainers.append(SessionDrainer(self.shared, queue))
         for drainer in drainers:

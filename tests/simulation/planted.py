@@ -5,30 +5,46 @@ Owns: how each is broken. Must not know: how it is found (`bugs` says what must 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from peeklock.broker import delivery, message_sessions
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
     Change,
     ClaimStored,
     CursorStored,
+    MessageIdSeen,
     MessageRemoved,
     MessageStored,
 )
 from peeklock.broker.commands import (
+    Abandon,
+    CancelScheduled,
     CloseLink,
     Command,
+    Defer,
     Discharge,
+    Enlist,
     Link,
     OpenReceiver,
     Send,
     SendBatch,
+    UpdateDisposition,
 )
-from peeklock.broker.effects import Effect, LinkRefused, ReceiverOpened
+from peeklock.broker.delivery import Line, deliver
+from peeklock.broker.effects import Deliver, Effect, LinkRefused, ReceiverOpened
+from peeklock.broker.enlisted import Cancelled, Numbered, StateSet, size_of
 from peeklock.broker.errors import ServiceBusError, SessionCannotBeLocked
+from peeklock.broker.lapsed_sessions import LapsedSession
+from peeklock.broker.message import MessageState
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.session_ids import folded
+from peeklock.broker.timers import FAR_MS
+from tests.simulation.sizes import Patch
 
 Answer = tuple[list[Change], list[Effect]]
 
@@ -55,6 +71,33 @@ class Watched(Namespace):
         return [(queue, queue.sessions) for queue in self._queues.values() if queue.sessions is not None]
 
 
+class UncountedDeferrals(Namespace):
+    """Does not count a deferral."""
+
+    def apply(self, command: Command, now_ms: int) -> Answer:
+        if isinstance(command, Defer):
+            queue = self._queues.get(command.queue_id)
+            lock = None if queue is None else queue.held(command.lock_token, now_ms)
+            if lock is not None and not lock.queue.holds_dead_letters:
+                lock.message.delivery_count -= 1
+        return super().apply(command, now_ms)
+
+
+class CountedDeadLetters(Namespace):
+    """Counts what is abandoned in a dead-letter queue."""
+
+    def apply(self, command: Command, now_ms: int) -> Answer:
+        counted: list[Change] = []
+        if isinstance(command, Abandon):
+            queue = self._queues.get(command.queue_id)
+            lock = None if queue is None else queue.held(command.lock_token, now_ms)
+            if lock is not None and lock.queue.holds_dead_letters:
+                lock.message.delivery_count += 1
+                counted.append(MessageStored(lock.queue.queue_id, lock.message))
+        changes, effects = super().apply(command, now_ms)
+        return counted + changes, effects
+
+
 class SharedSessions(Watched):
     """Gives a session that is held to whoever names it, and does not tell its holder."""
 
@@ -71,6 +114,100 @@ class SharedSessions(Watched):
         return None
 
 
+class SplitSessions(Namespace):
+    """Takes each spelling of a session id for a session of its own."""
+
+    def apply(self, command: Command, now_ms: int) -> Answer:
+        with _spelling_by_spelling():
+            return super().apply(command, now_ms)
+
+    def go_on(self, now_ms: int) -> Answer:
+        with _spelling_by_spelling():
+            return super().go_on(now_ms)
+
+    def advance(self, now_ms: int) -> Answer:
+        with _spelling_by_spelling():
+            return super().advance(now_ms)
+
+    def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
+        with _spelling_by_spelling():
+            super().finish_restore(now_ms, next_entity_id)
+
+    def check(self, now_ms: int) -> None:
+        with _spelling_by_spelling():
+            super().check(now_ms)
+
+
+@contextmanager
+def _spelling_by_spelling() -> Iterator[None]:
+    message_sessions.folded = str
+    try:
+        yield
+    finally:
+        message_sessions.folded = folded
+
+
+class EagerDetaches(Watched):
+    """Detaches the link of a session together with the lapse of its lock."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        for _, sessions in self.queues_with_sessions():
+            for receiver in sessions.lapsed.receivers():
+                sessions._detach_lapsed(receiver, effects)
+        return changes, effects
+
+
+class ForgottenDetaches(Watched):
+    """Never detaches the link of a lapsed session by itself."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        for _, sessions in self.queues_with_sessions():
+            for receiver in sessions.lapsed.receivers():
+                assert isinstance(receiver.line, LapsedSession)
+                receiver.line.detach_at_ms = FAR_MS
+        return changes, effects
+
+
+class StaleDeliveries(Watched):
+    """Delivers what comes to a session also over the link whose lock has lapsed."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        for queue, sessions in self.queues_with_sessions():
+            for receiver in sessions.lapsed.receivers():
+                assert isinstance(receiver.line, LapsedSession)
+                session = sessions.get(receiver.line.key)
+                if session is None or not receiver.has_credit() or receiver.deletes:
+                    continue
+                for message in session.messages(queue):
+                    if message.state is MessageState.ACTIVE:
+                        receiver.deliveries += 1
+                        receivers = receiver.line.receivers
+                        receivers.credit_changed(receiver)
+                        token, count = queue.new_token(), message.delivery_count
+                        effects.append(Deliver(message, token, 0, count, None, message.state, receiver.link))
+                        break
+        return changes, effects
+
+
+class StrangeSettlements(Watched):
+    """Lets everybody settle the messages of a session."""
+
+    def before(self, command: Command, now_ms: int) -> Answer | None:
+        if isinstance(command, UpdateDisposition):
+            for queue, _ in self.queues_with_sessions():
+                for token in command.lock_tokens:
+                    lock = queue.locks.get(token)
+                    if lock is not None and lock.session is not None and lock.session.lock is not None:
+                        holder = lock.session.lock.receiver.link[0]
+                        command.reply_to, asker = (holder, *command.reply_to[1:]), command.reply_to
+                        changes, effects = Namespace.apply(self, command, now_ms)
+                        for effect in effects:
+                            if getattr(effect, "reply_to", None) == command.reply_to:
+                                effect.reply_to = asker  # type: ignore[union-attr]  # just seen
+                        return changes, effects
+        return None
+
+
 class KeptSessions(Watched):
     """Refuses a session that the process before had given to somebody."""
 
@@ -82,9 +219,9 @@ class KeptSessions(Watched):
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if isinstance(command, OpenReceiver) and command.session is not None:
-            session_id = command.session.session_id
+            key = folded(command.session.session_id or "")
             for queue, _ in self.queues_with_sessions():
-                process, until_ms = self._kept.get((queue.queue_id, session_id or ""), (self._process, 0))
+                process, until_ms = self._kept.get((queue.queue_id, key), (self._process, 0))
                 if command.address.path == queue.name and process < self._process and now_ms < until_ms:
                     return [], [LinkRefused(command.link, SessionCannotBeLocked("it was held before"))]
         return None
@@ -93,7 +230,7 @@ class KeptSessions(Watched):
         for effect in effects:
             if isinstance(effect, ReceiverOpened) and effect.session_id is not None:
                 held = self._process, effect.locked_until_ms
-                self._kept[effect.queue_id, effect.session_id] = held
+                self._kept[effect.queue_id, folded(effect.session_id)] = held
         return changes, effects
 
 
@@ -139,7 +276,7 @@ class TornTransactions(Watched):
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if isinstance(command, Discharge) and not command.fail:
-            transaction = self._transactions._by_age.get(command.transaction_id)
+            transaction = self._transactions._running.get(command.transaction_id)
             if transaction is not None:
                 half = len(transaction.commands) // 2
                 self._later += [(now_ms, enlisted) for enlisted in transaction.commands[half:]]
@@ -150,10 +287,10 @@ class TornTransactions(Watched):
         while self._later and self._later[0][0] < now_ms:
             enlisted = self._later.pop(0)[1]
             try:
-                self._operations.check(enlisted, now_ms)
+                self._transactions._enlisting.check(enlisted, now_ms)
             except ServiceBusError:
                 continue
-            self._operations.perform(enlisted, now_ms, changes, effects)
+            self._transactions._enlisting.perform(enlisted, None, now_ms, changes, effects)
         return changes, effects
 
 
@@ -162,10 +299,95 @@ class LostSettlements(Watched):
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if isinstance(command, Discharge):
-            transaction = self._transactions._by_age.get(command.transaction_id)
+            transaction = self._transactions._running.get(command.transaction_id)
             if transaction is not None:
                 transaction.commands = [c for c in transaction.commands if isinstance(c, Send | SendBatch)]
         return None
+
+
+class KeptIds(Watched):
+    """Does not free the id of a message that is cancelled."""
+
+    def before(self, command: Command, now_ms: int) -> Answer | None:
+        if isinstance(command, CancelScheduled):
+            for queue in self._queues.values():
+                if queue.duplicates is not None:
+                    queue.duplicates.waiting.clear()
+        return None
+
+
+class VolatileFreedom(Watched):
+    """Frees the id of a message that is cancelled until the next restart."""
+
+    def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        freed = [c for c in changes if isinstance(c, MessageIdSeen) and not c.seen_at_ms]
+        return [change for change in changes if change not in freed], effects
+
+
+class UnaskedSchedules(Watched):
+    """Stores what is scheduled in a transaction when that is rolled back, too."""
+
+    def before(self, command: Command, now_ms: int) -> Answer | None:
+        if not isinstance(command, Discharge) or not command.fail:
+            return None
+        transaction = self._transactions._running.get(command.transaction_id)
+        schedules = (
+            [] if transaction is None else [c for c in transaction.commands if isinstance(c, Numbered)]
+        )
+        changes, effects = super(Watched, self).apply(command, now_ms)
+        for schedule in schedules:
+            self._transactions._enlisting.perform(schedule, None, now_ms, changes, effects)
+        return changes, effects
+
+
+class LeftStates(Watched):
+    """Sets the states of a transaction that is rolled back, too."""
+
+    def before(self, command: Command, now_ms: int) -> Answer | None:
+        if not isinstance(command, Discharge) or not command.fail:
+            return None
+        transaction = self._transactions._running.get(command.transaction_id)
+        states = [] if transaction is None else [c for c in transaction.commands if isinstance(c, StateSet)]
+        changes, effects = super(Watched, self).apply(command, now_ms)
+        for state in states:
+            with suppress(ServiceBusError):
+                self._transactions._enlisting.perform(state, None, now_ms, changes, effects)
+        return changes, effects
+
+
+class HastyCancels(Watched):
+    """Cancels at once what is cancelled in a transaction."""
+
+    def before(self, command: Command, now_ms: int) -> Answer | None:
+        if not isinstance(command, Enlist) or not isinstance(command.command, CancelScheduled):
+            return None
+        changes, effects = super(Watched, self).apply(command, now_ms)
+        transaction = self._transactions._running.get(command.transaction_id)
+        if transaction is not None:
+            for cancelled in [c for c in transaction.commands if isinstance(c, Cancelled)]:
+                transaction.commands.remove(cancelled)
+                transaction.size_bytes -= size_of(cancelled)
+                transaction.control.connection.size_bytes -= size_of(cancelled)
+                if self._events is not None:
+                    self._events.begin_transaction(command.transaction_id)
+                self._transactions._enlisting.perform(cancelled, None, now_ms, changes, effects)
+        return changes, effects
+
+
+class HeldAfterRollBacks(Watched):
+    """Lets nobody settle what was settled in a transaction that is rolled back."""
+
+    def before(self, command: Command, now_ms: int) -> Answer | None:
+        if not isinstance(command, Discharge) or not command.fail:
+            return None
+        transaction = self._transactions._running.get(command.transaction_id)
+        answer = super(Watched, self).apply(command, now_ms)
+        for lock in [] if transaction is None else transaction.locks:
+            lock.transaction = transaction
+        return answer
+
+    def check(self, now_ms: int) -> None:
+        """Locks are marked on purpose."""
 
 
 class CopyingForwards(Watched):
@@ -236,6 +458,21 @@ class OpenSessions(Watched):
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         for _, sessions in self.queues_with_sessions():
             for session in sessions:
-                if session.cursor is not None and session.session_id not in sessions.available:
-                    sessions.available[session.session_id] = session
+                if session.cursor is not None and session.key not in sessions.available:
+                    sessions.available[session.key] = session
         return changes, effects
+
+
+def deliver_worn(
+    queue: MessageQueue, line: Line, now_ms: int, changes: list[Change], effects: list[Effect]
+) -> None:
+    """Deliver also what was delivered as often as a MaxDeliveryCount allows that was lowered since."""
+    most, queue.max_delivery_count = queue.max_delivery_count, FAR_MS
+    try:
+        deliver(queue, line, now_ms, changes, effects)
+    finally:
+        queue.max_delivery_count = most
+
+
+WORN_DELIVERIES: tuple[Patch, ...] = ((delivery, "deliver", deliver_worn),)
+"""Puts `deliver_worn` in the place of the real one."""

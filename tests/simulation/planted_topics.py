@@ -14,7 +14,9 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.entity import Entity
 from peeklock.broker.fan_out import FanOut, Rule
 from peeklock.broker.message import Message
+from peeklock.broker.subject import MessageSubject
 from peeklock.rules.errors import EvaluationError
+from peeklock.rules.filters import CorrelationFilter, Filter
 from tests.simulation.planted import Answer, Watched
 
 Failed = list[tuple[Rule, EvaluationError]]
@@ -60,14 +62,15 @@ class DoublingFanOut(FanOut):
         self,
         message: Message,
         payload: bytes | None,
-        subject: Any,
+        head: bytes,
         turn: int | None,
         now_ms: int,
         changes: list[Change],
         effects: list[Effect],
     ) -> int:
-        count = super().send_on(message, payload, subject, turn, now_ms, changes, effects)
+        count = super().send_on(message, payload, head, turn, now_ms, changes, effects)
         served: set[int] = set()
+        subject = MessageSubject(message, head, self._shared.tokens)
         for rule in self._index.match(subject)[0]:
             queue = rule.subscription.main
             if rule.action is None and queue.queue_id in served and queue.sessions is None:
@@ -84,6 +87,36 @@ class ForgivingFanOut(FanOut):
 
     def _buried(self, failed: Failed) -> dict[int, tuple[Entity, str]]:
         return {}
+
+
+class Pedantic:
+    """An index of rules that compares the names in correlation filters exactly."""
+
+    def __init__(self, index: Any) -> None:
+        self._index = index
+
+    def match(self, subject: Any) -> tuple[list[Rule], Failed]:
+        matched, failed = self._index.match(subject)
+        return [rule for rule in matched if self._exact(rule.description.filter, subject)], failed
+
+    @staticmethod
+    def _exact(filter: Filter, subject: Any) -> bool:
+        names = [name for name, _ in filter.properties] if isinstance(filter, CorrelationFilter) else []
+        return all(subject.user_name(name.lower()) == name for name in names)
+
+
+class PedanticFanOut(FanOut):
+    """See `Pedantic`."""
+
+    __slots__ = ()
+
+    def send_on(self, *args: Any) -> int:
+        index = self._index
+        self._index = Pedantic(index)  # type: ignore[assignment]  # the planted bug: an index in all but names
+        try:
+            return super().send_on(*args)
+        finally:
+            self._index = index
 
 
 class WithFanOut(Watched):
@@ -108,6 +141,12 @@ class DoubledCopies(WithFanOut):
     """See `DoublingFanOut`."""
 
     fan_out = DoublingFanOut
+
+
+class ExactNames(WithFanOut):
+    """See `PedanticFanOut`."""
+
+    fan_out = PedanticFanOut
 
 
 class ForgivenRules(WithFanOut):

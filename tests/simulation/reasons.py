@@ -18,7 +18,7 @@ from tests.simulation.copies import Born, Copies
 from tests.simulation.facts import Outcome
 from tests.simulation.history import FOREVER, History, Sent, Unit
 from tests.simulation.records import MAIN, PARTITION_SHIFT, Commit, Record, Violation
-from tests.simulation.routes import TOO_MANY_HOPS, End, Routes
+from tests.simulation.routes import HOPS_MAX, TOO_MANY_HOPS, End, Routes
 from tests.simulation.rulings import Rulings
 from tests.simulation.states import States
 from tests.simulation.units import Units
@@ -131,6 +131,9 @@ class Reasons:
                 groups.add(sent.group)
         self._check_drops(commit)
         self._check_settled(commit)
+        for record in outcome.late:
+            if not self._history.sent[record.uid].ahead:
+                raise Violation(f"a number is used again, or late: {record}")
         for group in groups:
             self._check_group(group, commit)
         unrecorded: dict[str, list[tuple[int, list[int]]]] = {}
@@ -168,7 +171,7 @@ class Reasons:
                 drops = self.routes.is_target(descriptions[-1].name)  # what is forwarded is not counted here
             if self._history.facts.is_topic(entity_id) and not drops:
                 drops = len(numbers) - passed <= self._vanished_count(descriptions[-1].name, commit)
-            if not drops:
+            if not drops and not self.units.numbered_ahead(descriptions[-1].name, len(numbers) - passed):
                 raise Violation(
                     f"a number is skipped: {descriptions[-1].name} has issued {numbers}, {passed} passed on"
                 )
@@ -203,6 +206,7 @@ class Reasons:
             self.units.stored(sent.unit, sent.uid, commit)
         before = self._before(record)
         end = self._way(record, before, sent, commit)
+        self.copies.check_refused(sent.uid, end, record)
         self._check_numbers(record, before, end.numbered, end, outcome)
         arrived = [*end.numbered, *([record.entity_id] if record.sub == MAIN else [])]
         if before is None and sent.via is not None:
@@ -215,7 +219,7 @@ class Reasons:
             if before is not None and end.reason is None and before.sub == MAIN:
                 self._check_reason(record, before, commit)
             return list(end.numbered)
-        if end.dead_from is not None and before is not None and before.sub == MAIN:
+        if end.dead_from is not None and end.reason is None and before is not None and before.sub == MAIN:
             self._check_reason(record, before, commit)
         if before is None or before.state is SCHEDULED:
             self._check_enqueued(record, sent, commit)
@@ -319,7 +323,7 @@ class Reasons:
             return
         at_ms = sent.scheduled_broker_ms
         if at_ms is not None:
-            if commit.taken_broker_ms < at_ms and not waited:
+            if commit.latest_ms < at_ms and not waited:
                 raise Violation(f"activated before its time {at_ms}: {record}")
             if record.enqueued_at_ms < at_ms:
                 raise Violation(f"enqueued at {record.enqueued_at_ms}, before its time {at_ms}: {record}")
@@ -345,7 +349,9 @@ class Reasons:
         description = self._history.facts.description(record.queue_id)
         if not self._history.facts.is_partitioned(record.entity_id):
             return
-        key = sent.key()
+        key = sent.key(description)
+        if key is None and sent.unit is not None:
+            return  # it follows the partition of its transaction
         if key is None and description.requires_duplicate_detection:
             key = sent.message_id
         if key is None:
@@ -374,21 +380,24 @@ class Reasons:
         if reason == "TTLExpiredException":
             self._check_unlocked(before, commit)
         if reason == "MaxDeliveryCountExceeded":
-            if record.queue_id // QUEUES_PER_ENTITY == before.entity_id and record.delivery_count < min(
-                d.max_delivery_count for d in history
-            ):
+            least = min(d.max_delivery_count for d in self._history.facts.possible(before.entity_id, commit))
+            here = record.entity_id == before.entity_id and record.is_dead  # elsewhere it counts anew
+            if here and record.delivery_count < least:
                 raise Violation(f"dead-lettered for MaxDeliveryCount too early: {record}")
+            # A deferred message does not expire, nor one whose last attempt was a deferral.
+            deferred = "defer" in sent.reasons or any(kind == "defer" for _, _, kind, _ in sent.units)
             if (
                 before.state is MessageState.ACTIVE
-                and self.expires_broker_ms(before, max) < commit.opened_broker_ms
+                and not deferred
+                and self.expires_broker_ms(before, max) < commit.earliest_ms
             ):
                 raise Violation(f"expired, yet dead-lettered for MaxDeliveryCount: {record}")
         elif reason == "TTLExpiredException":
             if not any(d.dead_lettering_on_expiration for d in history):
                 raise Violation(f"dead-lettered on expiration where that is off: {record}")
-            if self.expires_broker_ms(before, min) > commit.taken_broker_ms:
+            if self.expires_broker_ms(before, min) > commit.latest_ms:
                 raise Violation(f"dead-lettered for expiration before it: {record}")
-        elif reason != TOO_MANY_HOPS or record.hops == 0:
+        elif reason != TOO_MANY_HOPS or record.hops < HOPS_MAX:
             raise Violation(f"dead-lettered for a reason nobody gave: {reason}, {record}")
 
     # Removals
@@ -415,7 +424,7 @@ class Reasons:
         self._check_unlocked(record, commit)
         waits = self._history.facts.is_topic(record.entity_id)  # nothing expires there
         if record.state is MessageState.ACTIVE and record.sub == MAIN and not waits:
-            if self.expires_broker_ms(record, min) <= commit.taken_broker_ms:
+            if self.expires_broker_ms(record, min) <= commit.latest_ms:
                 return "expired"
         if drop := self._explain_drop(record, sent, commit, known=True):
             return drop
@@ -436,6 +445,7 @@ class Reasons:
         queue = self._history.facts.description(record.queue_id).name, record.sub
         if (budget := self._history.delete_budget.get(queue, 0)) > 0:
             self._history.delete_budget[queue] = budget - 1
+            self._history.charged.setdefault(queue, []).append(record.uid)
             return "received and deleted"
         return self._explain_drop(record, sent, commit, known=False)
 
@@ -457,7 +467,7 @@ class Reasons:
                 if path is not None:
                     names += self.arrivals.names_from(path)
         if known:
-            dropped = self.arrivals.may_be_dropped(sent, names, commit.opened_broker_ms)
+            dropped = self.arrivals.may_be_dropped(sent, names, commit.opened_ms)
         else:
             dropped = bool(names)
             self._drops.append((record, names))
@@ -467,11 +477,11 @@ class Reasons:
         drops, self._drops = self._drops, []
         for record, names in drops:
             sent = self._history.sent[record.uid]
-            if not self.arrivals.may_be_dropped(sent, names, commit.opened_broker_ms):
+            if not self.arrivals.may_be_dropped(sent, names, commit.opened_ms):
                 raise Violation(f"a message is gone and nobody asked for it: {record}")
         missing, self.copies.drops = self.copies.drops, []
         for sent, names in missing:
-            if not self.arrivals.may_be_dropped(sent, names, commit.opened_broker_ms):
+            if not self.arrivals.may_be_dropped(sent, names, commit.opened_ms):
                 raise Violation(f"a copy is missing and is no duplicate: {sent}")
 
     def is_dropped(self, uid: int, now_ms: int) -> bool:
@@ -479,8 +489,9 @@ class Reasons:
         chosen by no rule."""
         sent = self._history.sent[uid]
         names = self.arrivals.names_from(sent.queue)
-        at_ms = min(sent.sent_ms, now_ms) if sent.unit is None else min(sent.unit.asked_ms, now_ms)
-        if self.arrivals.may_be_dropped(sent, names, at_ms + self._history.offset_ms):
+        late = sent.unit is not None and not sent.ahead  # what is numbered ahead is looked at twice
+        at_ms = min(sent.unit.asked_ms if late and sent.unit is not None else sent.sent_ms, now_ms)
+        if self.arrivals.may_be_dropped(sent, names, at_ms):
             return True
         return self.copies.passes_topic(sent.queue) and self.copies.may_have_left_nothing(sent, at_ms)
 
@@ -497,8 +508,19 @@ class Reasons:
 
     def expires_broker_ms(self, record: Record, choose: Callable[[list[int]], int]) -> int:
         """When a message expires: the earliest (`min`) or latest (`max`) instant that the entity's settings
-        allow."""
+        allow. Where the clock went back, enqueued times stand still and it counts from the arrival, which a
+        restart forgets."""
+        lead_ms = 0
+        if choose is min:
+            facts = self._history.facts
+            places = ((each, commit) for each, commit in facts.life(record.uid).records)
+            born = [
+                commit.earliest_ms
+                for each, commit in places
+                if (each.queue_id, each.position) == (record.queue_id, record.position)
+            ]
+            lead_ms = max(0, record.enqueued_at_ms - born[0]) if born else 0
         if record.expires_at_ms != NEVER_MS:
-            return record.expires_at_ms
+            return record.expires_at_ms - lead_ms
         ttl_ms = choose(list(self._history.facts.default_ttls_ms(record.queue_id)))
-        return FOREVER if ttl_ms >= UNLIMITED_MS else record.enqueued_at_ms + ttl_ms
+        return FOREVER if ttl_ms >= UNLIMITED_MS else record.enqueued_at_ms + ttl_ms - lead_ms

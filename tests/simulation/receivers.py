@@ -100,7 +100,7 @@ class Receiver(Actor):
         if link is None or self.peer is None:
             return
         if link.open:
-            self.checker.link_lost()
+            self.checker.link_lost(self.connection)
         self._forget_link()
         if with_session and link.channel in self.peer.begun:
             self.peer.end(link.channel)
@@ -124,6 +124,8 @@ class Receiver(Actor):
     def _link_lost(self, link: ReceiveLink, condition: str | None) -> None:
         if self._link is link:
             self._forget_link()
+        if self.peer is not None and not self.peer.lost:
+            self.checker.graces.link_ended(self.connection)
         if self.peer is None or self.peer.lost or self.checker.may_refuse(condition, self._entity):
             return
         if not self.checker.excused(self.connection):
@@ -181,7 +183,7 @@ class Receiver(Actor):
         """Choose what to do with a message, and when."""
         random = self.random
         claim = held.lock if held.lock.hold is None else held.lock.hold
-        lock_ms = max(0, claim.until_ms - self.world.now_ms)
+        lock_ms = max(0, claim.until_ms - self.now_ms)
         think_ms = random.choice((0, 1, 5, 50, 400, 2_000))
         kinds = (
             "complete",
@@ -225,7 +227,7 @@ class Receiver(Actor):
         properties = {Symbol("touched"): held.lock.count} if self.random.random() < 0.3 else None
         state = outcome_of(kind, reason, properties)
         silent = kind == "release" or self.random.random() < 0.1
-        asked_ms = self.world.now_ms
+        asked_ms = self.now_ms
         self.checker.settling(held.lock, kind, reason)
         self._giving_back(held.lock, kind)
         self.world.note(f"{self.name} settles uid {held.lock.uid}: {kind}")
@@ -289,12 +291,12 @@ class Receiver(Actor):
     def _drain(self, link: ReceiveLink) -> None:
         if self._draining:
             assert self.line is not None
-            late = self.world.now_ms - self._drain_ms > ANSWER_MS_MAX
+            late = self.now_ms - self._drain_ms > ANSWER_MS_MAX
             if late and self.line.wire.state is WireState.OPEN and not self.checker.excused(self.connection):
                 raise Violation(f"{self.name}: a drain was not answered")
             return
         self._draining = True
-        self._drain_ms = self.world.now_ms
+        self._drain_ms = self.now_ms
         self.checker.receiving(self._entity, link, False)
         credit = self.random.randint(0, self._credit_max)
         self._allow(credit)

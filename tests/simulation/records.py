@@ -10,6 +10,7 @@ body tells which send it came from. Which of a topic's copies a record is, is fo
 from __future__ import annotations
 
 import re
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,9 @@ from peeklock.broker.changes import (
 )
 from peeklock.broker.message import MessageState
 from peeklock.store.base import Batch
+from tests.simulation.clocks import Clock
 from tests.simulation.rulebook import PROPERTIES, Traits
+from tests.simulation.spellings import session_of
 
 UID = re.compile(rb"uid=(\d{8});")
 
@@ -93,6 +96,11 @@ class Record:
         """It is the state of a session."""
         return self.sub == SESSION_STATES
 
+    @property
+    def session(self) -> str | None:
+        """The session, however the message spells it."""
+        return None if self.session_id is None else session_of(self.session_id)
+
     def key(self) -> Key:
         return self.queue_id, self.position
 
@@ -114,7 +122,7 @@ class Record:
             if isinstance(name, bytes):
                 properties.pop(name.decode(), None)
             elif not isinstance(name, Symbol):
-                if name in PROPERTIES:
+                if name.lower() in PROPERTIES:
                     properties[name] = value
             elif name == "subject":
                 label = value
@@ -143,27 +151,23 @@ class Snapshot:
     rows: dict[int, list[bytes]]
     dropped: list[int]
     opened_ms: int
-    """World time at which the batch before was taken: nothing in this one was decided earlier."""
+    """Time at which the batch before was taken: nothing in this one was decided earlier."""
     taken_ms: int
 
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """When a batch came about, in world time, and the broker's clock relative to it."""
+    """When a batch came about."""
 
     no: int
     opened_ms: int
     taken_ms: int
     landed_ms: int
-    offset_ms: int
-
-    @property
-    def opened_broker_ms(self) -> int:
-        return self.opened_ms + self.offset_ms
-
-    @property
-    def taken_broker_ms(self) -> int:
-        return self.taken_ms + self.offset_ms
+    clock: Clock
+    """When it landed; of its process."""
+    earliest_ms: int
+    latest_ms: int
+    """Between these instants, as the broker believed its clock, all in it was decided."""
 
 
 @dataclass(slots=True)
@@ -215,4 +219,28 @@ def copied(change: Change) -> Record | tuple[Key, ...] | Change:
             change.last_enqueued_at_ms,
             change.partitions,
         )
+    return change
+
+
+def frozen(batch: Batch) -> Batch:
+    """Copy a batch with its records, as a real store encodes it before anything else happens."""
+    return Batch(
+        batch.no,
+        [_copied(change) for change in batch.changes],
+        {row: list(payloads) for row, payloads in batch.body_rows.items()},
+        list(batch.dropped_rows),
+        batch.truncate_before,
+        batch.events,
+        batch.events_exported_to,
+    )
+
+
+def _copied(change: Change) -> Change:
+    kind = type(change)
+    if kind is MessageStored or kind is MessageRemoved:
+        change = copy(change)
+        change.message = copy(change.message)
+        change.message.lock = None
+    elif kind is NumbersIssued:
+        change = copy(change)
     return change

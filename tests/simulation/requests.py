@@ -16,7 +16,7 @@ from tests.simulation.checker import split
 from tests.simulation.history import Hold, Lock, Seen, Unit
 from tests.simulation.peer import lock_uuid
 from tests.simulation.records import MAIN, Violation, uid_of
-from tests.simulation.rulebook import PROPERTIES
+from tests.simulation.rulebook import ruled
 
 STATUS = {"complete": "completed", "abandon": "abandoned", "defer": "defered", "dead-letter": "suspended"}
 
@@ -44,7 +44,7 @@ def read_delivery(payload: bytes) -> Seen:
         annotations.get("x-opt-message-state", 0),
         None if properties is None else properties.group_id,
         source,
-        {name: applied[name] for name in PROPERTIES if name in applied},
+        ruled(applied),
         None if properties is None else properties.subject,
     )
 
@@ -62,17 +62,18 @@ def refused(actor: Actor, address: str, what: str, condition: str | None) -> boo
 def renew(actor: Actor, address: str, lock: Lock, then: Callable[[bool], None] = lambda done: None) -> None:
     """Renew the lock of a message; `then` is told whether that was done."""
     assert actor.peer is not None
-    asked_ms, connection = actor.world.now_ms, actor.connection
-    actor.checker.renewing(lock)
+    asked_ms, connection = actor.now_ms, actor.connection
+    renewal = actor.checker.renewing(lock, connection)
 
     def answered(status: int, condition: str | None, body: Any) -> None:
         if status == 0:
             return  # never known: the lock may be longer than told
         actor.world.note(f"{actor.name}: renewal of uid {lock.uid} {status} {condition} {body}")
         if (status, condition) == LOST:
-            actor.checker.renew_answered(lock, asked_ms, None, connection)
+            actor.checker.renew_answered(lock, asked_ms, None, connection, renewal)
         elif not refused(actor, address, "renewal", condition):
-            actor.checker.renew_answered(lock, asked_ms, int(body["expirations"][0]), connection)
+            until_ms = int(body["expirations"][0])
+            actor.checker.renew_answered(lock, asked_ms, until_ms, connection, renewal)
             then(True)
             return
         then(False)
@@ -84,8 +85,8 @@ def renew(actor: Actor, address: str, lock: Lock, then: Callable[[bool], None] =
 def renew_session(actor: Actor, address: str, hold: Hold) -> None:
     """Renew the lock of a session."""
     assert actor.peer is not None
-    asked_ms, connection = actor.world.now_ms, actor.connection
-    actor.checker.renewing(hold)
+    asked_ms, connection = actor.now_ms, actor.connection
+    actor.checker.renewing(hold, connection)
 
     def answered(status: int, condition: str | None, body: Any) -> None:
         if status == 0:
@@ -109,9 +110,16 @@ def update_disposition(
     txn_id: bytes | None = None,
     then: Callable[[bool], None] = lambda done: None,
 ) -> None:
-    """Settle a lock, of whatever connection; in a transaction with `unit` and its id."""
+    """Settle a lock, of whatever connection; in a transaction with `unit` and its id.
+
+    A lock of a session is settled by the connection that holds it, others are refused (C20).
+    """
     assert actor.peer is not None
-    asked_ms = actor.world.now_ms
+    if lock.hold is not None and lock.hold.connection != actor.connection:
+        assert unit is None, "who has a transaction settles its own"
+        _settle_as_a_stranger(actor, address, lock, kind)
+        return
+    asked_ms = actor.now_ms
     reason = f"reason-{lock.uid}" if unit is None else f"reason-{lock.uid}-{unit.no}"
     actor.checker.settling(lock, kind, reason, unit)
     actor.world.note(f"{actor.name} settles uid {lock.uid} by management: {kind}")
@@ -123,16 +131,37 @@ def update_disposition(
         actor.checker.settle_answered(lock, kind, asked_ms, condition, unit)
         then(condition is None)
 
+    body = _disposition(lock, kind)
+    if kind == "dead-letter":
+        body["deadletter-reason"] = reason
+        body["deadletter-description"] = "as simulated"
+    actor.peer.ask(address, "com.microsoft:update-disposition", body, answered, txn_id=txn_id)
+
+
+def _disposition(lock: Lock, kind: str) -> dict[str, Any]:
     body: dict[str, Any] = {
         "disposition-status": STATUS[kind],
         "lock-tokens": Array.of(type(lock_uuid(lock.token)), [lock_uuid(lock.token)]),
     }
     if lock.hold is not None:
         body["session-id"] = lock.hold.session_id
-    if kind == "dead-letter":
-        body["deadletter-reason"] = reason
-        body["deadletter-description"] = "as simulated"
-    actor.peer.ask(address, "com.microsoft:update-disposition", body, answered, txn_id=txn_id)
+    return body
+
+
+def _settle_as_a_stranger(actor: Actor, address: str, lock: Lock, kind: str) -> None:
+    """Settle a message of a session that another connection holds: that must be refused."""
+    assert actor.peer is not None
+
+    def answered(status: int, condition: str | None, body: Any) -> None:
+        if status == 0:
+            return
+        actor.world.note(f"{actor.name}: uid {lock.uid} {kind} as a stranger {status} {condition}")
+        if condition is None:
+            raise Violation(f"{kind} was taken from who does not hold the session: {lock}")
+        if (status, condition) != SESSION_LOST:
+            refused(actor, address, kind, condition)
+
+    actor.peer.ask(address, "com.microsoft:update-disposition", _disposition(lock, kind), answered)
 
 
 def receive_deferred(
@@ -145,7 +174,9 @@ def receive_deferred(
 ) -> None:
     """Receive deferred messages by number, of a session under its lock; `then` is called with each lock."""
     assert actor.peer is not None
-    connection, asked_ms = actor.connection, actor.world.now_ms
+    connection, asked_ms = actor.connection, actor.now_ms
+    if hold is not None:
+        actor.checker.holds.using(hold)
     if delete:
         actor.checker.may_delete(address, len(numbers))
 
@@ -203,44 +234,74 @@ def peek(
     actor.peer.ask(address, "com.microsoft:peek-message", body, answered)
 
 
-def cancel(actor: Actor, queue: str, number: int, uid: int) -> None:
-    """Cancel a scheduled message."""
+def cancel(
+    actor: Actor,
+    queue: str,
+    number: int,
+    uid: int,
+    *,
+    unit: Unit | None = None,
+    txn_id: bytes | None = None,
+    then: Callable[[], None] = lambda: None,
+) -> None:
+    """Cancel a scheduled message; in a transaction with `unit` and its id."""
     assert actor.peer is not None
-    actor.checker.cancelling(queue, number)
+    if unit is None:
+        actor.checker.cancelling(queue, number)
+    else:
+        unit.cancels.append((queue, number))
 
     def answered(status: int, condition: str | None, body: Any) -> None:
+        then()
         if status == 0:
             return
         actor.world.note(f"{actor.name}: cancel of uid {uid} {status} {condition}")
+        if unit is not None:
+            if condition is None:
+                unit.cancelled.append((queue, number))
+            elif condition != "com.microsoft:message-not-found" and not _refused_within(
+                actor, unit, queue, condition
+            ):
+                refused(actor, queue, "cancel", condition)
+            return
         if condition == "com.microsoft:message-not-found" or refused(actor, queue, "cancel", condition):
             return
         actor.checker.cancelled(queue, number)
+        sent = actor.checker.sent[uid]
+        if sent.own_id and sent.message_id is not None:
+            actor.shared.freed_ids[queue] = sent.message_id
 
     body = {"sequence-numbers": Array.of(Long, [number])}
-    actor.peer.ask(queue, "com.microsoft:cancel-scheduled-message", body, answered)
+    actor.peer.ask(queue, "com.microsoft:cancel-scheduled-message", body, answered, txn_id=txn_id)
 
 
-def delete_messages(actor: Actor, address: str, count: int, *, partitioned: bool) -> None:
-    """Delete the oldest messages; of a partitioned entity that is refused."""
+def _refused_within(actor: Actor, unit: Unit, queue: str, condition: str) -> bool:
+    """Tell whether something is refused because of its transaction."""
+    units = actor.checker.units
+    if condition.startswith("amqp:transaction:"):
+        return units.may_be_over(unit)
+    return condition == "amqp:not-allowed" and units.may_be_parted(unit, queue)
+
+
+def delete_messages(actor: Actor, address: str, count: int) -> None:
+    """Delete the oldest messages."""
     assert actor.peer is not None
-    actor.checker.may_delete(address, 0 if partitioned else count)
+    actor.checker.may_delete(address, count)
 
     def answered(status: int, condition: str | None, body: Any) -> None:
-        if status == 0 or (partitioned and condition == "amqp:not-allowed"):
+        if status == 0 or refused(actor, address, "batch deletion", condition):
             return
-        if refused(actor, address, "batch deletion", condition):
-            return
-        if partitioned or not 0 <= body["message-count"] <= count:
+        if not 0 <= body["message-count"] <= count:
             raise Violation(f"batch deletion of {count} from {address} answered {body}")
 
-    body = {"message-count": Int(count), "enqueued-time-utc": Timestamp(actor.shared.node.now_ms)}
+    body = {"message-count": Int(count), "enqueued-time-utc": Timestamp(actor.shared.node.wall_ms)}
     actor.peer.ask(address, "com.microsoft:batch-delete-messages", body, answered)
 
 
 def purge(actor: Actor, address: str) -> None:
     """Delete everything that is there now."""
     assert actor.peer is not None
-    before_ms = actor.shared.node.now_ms
+    before_ms = actor.shared.node.wall_ms
     asked, there = actor.checker.purging(address, before_ms)
 
     def answered(status: int, condition: str | None, body: Any) -> None:
@@ -257,19 +318,38 @@ def purge(actor: Actor, address: str) -> None:
 # Sessions
 
 
-def set_state(actor: Actor, address: str, hold: Hold, uid: int | None) -> None:
-    """Set the state of a session that is held, or clear it."""
+def set_state(
+    actor: Actor,
+    address: str,
+    hold: Hold,
+    uid: int | None,
+    *,
+    unit: Unit | None = None,
+    txn_id: bytes | None = None,
+    then: Callable[[], None] = lambda: None,
+) -> None:
+    """Set the state of a session that is held, or clear it; in a transaction with `unit` and its id."""
     assert actor.peer is not None
-    states, session = actor.checker.states, (hold.entity_id, hold.session_id)
-    asked_ms = actor.world.now_ms
-    write = states.setting(session, uid)
+    actor.checker.holds.using(hold)
+    states, session = actor.checker.states, (hold.entity_id, hold.session)
+    asked_ms = actor.now_ms
+    write = states.setting(session, uid, unit)
+    if unit is not None:
+        unit.states.append((hold, write))
 
     def answered(status: int, condition: str | None, body: Any) -> None:
+        then()
         actor.world.note(f"{actor.name}: state of {hold.session_id!r} set to {uid}: {status} {condition}")
         if status == 0:
-            states.lost(write)
+            if unit is None:
+                states.lost(write)
             return
-        states.answered(session, write, condition is None)
+        if unit is not None and condition is None:
+            write.enlisted = True  # it is set with the commit
+        else:
+            states.answered(session, write, condition is None)
+        if unit is not None and condition and _refused_within(actor, unit, address, condition):
+            return
         if (status, condition) == SESSION_LOST:
             actor.checker.holds.check_lost(hold, "setting the state")
         elif condition == "amqp:resource-limit-exceeded" and actor.checker.history.limited:
@@ -279,7 +359,7 @@ def set_state(actor: Actor, address: str, hold: Hold, uid: int | None) -> None:
 
     state = None if uid is None else b"uid=%08d;" % uid + b"s" * actor.random.choice((0, 30, 900))
     body = {"session-id": hold.session_id, "session-state": state}
-    actor.peer.ask(address, "com.microsoft:set-session-state", body, answered)
+    actor.peer.ask(address, "com.microsoft:set-session-state", body, answered, txn_id=txn_id)
 
 
 def get_state(
@@ -288,7 +368,8 @@ def get_state(
     """Read the state of a session that is held; `then` is called with the uid of what was set, if anything
     was."""
     assert actor.peer is not None
-    asked_ms = actor.world.now_ms
+    actor.checker.holds.using(hold)
+    asked_ms = actor.now_ms
 
     def answered(status: int, condition: str | None, body: Any) -> None:
         if status == 0:
@@ -302,7 +383,7 @@ def get_state(
         actor.checker.holds.check_holder(hold, "reading the state", asked_ms)
         state = body["session-state"]
         uid = None if state is None else uid_of(state)
-        actor.checker.states.read((hold.entity_id, hold.session_id), asked_ms, uid)
+        actor.checker.states.read((hold.entity_id, hold.session), asked_ms, uid)
         then(uid)
 
     actor.peer.ask(address, "com.microsoft:get-session-state", {"session-id": hold.session_id}, answered)
@@ -312,7 +393,7 @@ def list_sessions(actor: Actor, queue: str, then: Callable[[list[str]], None] = 
     """List all sessions of a queue."""
     assert actor.peer is not None
     holds = actor.checker.holds
-    asked_ms = actor.world.now_ms
+    asked_ms = actor.now_ms
     entity_id = actor.checker.history.queue_id(queue, MAIN) // 4
     before = holds.expected(entity_id)
 

@@ -65,7 +65,13 @@ class Routes:
                 ends += self.of_dead_letter(before.entity_id, before.hops, session_id, commit)
         elif before.sub == DEAD_LETTER:
             ends = self.of_dead_letter(before.entity_id, before.hops, session_id, commit)
-            ends = [end for end in ends if (end.entity_id, end.sub) != (before.entity_id, before.sub)]
+            # One that would become too many copies is put back, behind the others.
+            ends = [
+                end
+                for end in ends
+                if (end.entity_id, end.sub) != (before.entity_id, before.sub)
+                or (end.reason == TOO_MANY_HOPS and before.hops < HOPS_MAX)
+            ]
         return ends
 
     def of_arrival(self, entity_id: int, hops: int, session_id: str | None, commit: Commit) -> list[End]:
@@ -178,8 +184,10 @@ class Routes:
         commit: Commit,
         numbered: tuple[int, ...],
         dead_from: str | None,
+        reason: str | None = None,
     ) -> Iterator[End]:
-        yield End(entity_id, MAIN, hops, numbered, None, dead_from)
+        """`reason`: why it is a dead letter that is forwarded, where its way tells."""
+        yield End(entity_id, MAIN, hops, numbered, reason, dead_from)
         if self._facts.is_topic(entity_id):
             yield End(entity_id, FAN_OUT, hops, (*numbered, entity_id), None, dead_from)
         for description in self._facts.possible(entity_id, commit):
@@ -193,6 +201,7 @@ class Routes:
                     (*numbered, entity_id),
                     dead_from,
                     is_dead_letter=False,
+                    reason=reason,
                 )
 
     def _pass_on(
@@ -206,6 +215,7 @@ class Routes:
         dead_from: str | None,
         *,
         is_dead_letter: bool,
+        reason: str | None = None,
     ) -> Iterator[End]:
         before = None if is_dead_letter else dead_from
         if hops >= HOPS_MAX:
@@ -225,9 +235,54 @@ class Routes:
                 else:
                     sure.add(description.name)
             if sure:
-                yield from self._arrive(target, hops + 1, session_id, commit, numbered, dead_from)
-        for reason in sorted(obstacles):
-            yield End(entity_id, TRANSFER_DEAD_LETTER, hops, numbered, reason, before)
+                if self._facts.is_topic(target):
+                    yield from self._too_many_copies(
+                        entity_id, hops, session_id, commit, numbered, before, goes_on=not is_dead_letter
+                    )
+                yield from self._arrive(target, hops + 1, session_id, commit, numbered, dead_from, reason)
+        for obstacle in sorted(obstacles):
+            yield End(entity_id, TRANSFER_DEAD_LETTER, hops, numbered, obstacle, before)
+
+    def _too_many_copies(
+        self,
+        entity_id: int,
+        hops: int,
+        session_id: str | None,
+        commit: Commit,
+        numbered: tuple[int, ...],
+        dead_from: str | None,
+        *,
+        goes_on: bool,
+    ) -> Iterator[End]:
+        """Tell where a message may be that would become more copies than may follow from one (C15)."""
+        yield End(entity_id, DEAD_LETTER, hops, numbered, TOO_MANY_HOPS, dead_from)
+        for description in self._facts.possible(entity_id, commit) if goes_on else ():
+            if description.forward_dead_lettered_to is not None:
+                yield from self._pass_on(
+                    entity_id,
+                    description.forward_dead_lettered_to,
+                    hops,
+                    session_id,
+                    commit,
+                    numbered,
+                    description.name,
+                    is_dead_letter=True,
+                    reason=TOO_MANY_HOPS,
+                )
+
+    def leads_to_topic(self, entity_id: int, commit: Commit) -> bool:
+        """Tell whether messages or dead letters of an entity surely come to a topic at last."""
+        known = [entity_id]
+        for each in known:
+            possible = [_forwards(description) for description in self._facts.possible(each, commit)]
+            for path in set.intersection(*possible) if possible else ():
+                for target in self._facts.named(path)[-1:]:
+                    if self.surely_there(target, commit):
+                        if self._facts.is_topic(target):
+                            return True
+                        if target not in known:
+                            known.append(target)
+        return False
 
     def may_be_there(self, entity_id: int, commit: Commit) -> bool:
         """Tell whether an entity may be there when something in a commit is decided."""
@@ -239,3 +294,9 @@ class Routes:
         gone = self._facts.gone.get(entity_id)
         created = self._facts.descriptions[entity_id][0][0]
         return created < commit.no and (gone is None or gone.no > commit.no)
+
+
+def _forwards(description: Description) -> set[str]:
+    """Return where an entity passes on messages or dead letters."""
+    paths = description.forward_to, description.forward_dead_lettered_to
+    return {path for path in paths if path is not None}

@@ -8,9 +8,10 @@ Source: wire contract 9.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from peeklock.broker.descriptions import RuleDescription
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
@@ -20,8 +21,8 @@ LABELS = ("news", "mail")
 SIZES = (0, 1, 2, 3, 4)
 MARK = "mark"
 RULE_NAME = "RuleName"
-PROPERTIES = ("color", "size", MARK, RULE_NAME)
-"""Application properties that rules read or write."""
+PROPERTIES = ("color", "size", MARK, RULE_NAME.lower())
+"""Application properties that rules read or write, in lower case; case makes no difference."""
 
 
 class Undecidable(Exception):
@@ -37,7 +38,11 @@ class Traits:
     session_id: str | None = None
 
     def value(self, name: str) -> str | int | None:
-        return self.label if name == "sys.Label" else self.properties.get(name)
+        return self.label if name == "sys.Label" else self.properties.get(self.spelled(name))
+
+    def spelled(self, name: str) -> str:
+        """Return a property's name as the message spells it, or as it is given where the message has none."""
+        return next((known for known in self.properties if known.lower() == name.lower()), name)
 
 
 class Condition(Protocol):
@@ -127,7 +132,7 @@ class Present:
         return f"EXISTS({self.name})"
 
     def judge(self, traits: Traits) -> bool | None:
-        return self.name in traits.properties
+        return traits.spelled(self.name) in traits.properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,22 +228,23 @@ class Statement:
             "session": f"SET sys.SessionId = '{self.value}'",
         }[self.kind]
 
-    def apply(self, traits: Traits) -> Traits:
-        """Raises: Undecidable."""
+    def apply(self, traits: Traits, message: Traits) -> Traits:
+        """Change what rules see of a copy; names are spelled as in `message`. Raises: Undecidable."""
         properties = dict(traits.properties)
+        name, size_name = message.spelled(self.name), message.spelled("size")
         if self.kind == "label":
             return replace(traits, label=self.value)
         if self.kind == "session":
             return replace(traits, session_id=self.value)
         if self.kind == "remove":
-            properties.pop(self.name, None)
+            properties.pop(name, None)
         elif self.kind == "set":
-            properties[self.name] = self.value
+            properties[name] = self.value
         elif self.kind == "divide":
-            properties["size"] = _twelfth(traits)
+            properties[size_name] = _twelfth(traits)
         else:
-            size = properties.get("size")
-            properties["size"] = None if size is None else int(size) + 1
+            size = properties.get(size_name)
+            properties[size_name] = None if size is None else int(size) + 1
         return replace(traits, properties=properties)
 
 
@@ -274,8 +280,9 @@ class Ruling:
 
     def act(self, traits: Traits, name: str) -> Traits:
         """Change what rules see of a copy, which bears the rule's name. Raises: Undecidable."""
+        message = traits
         for statement in self.statements:
-            traits = statement.apply(traits)
+            traits = statement.apply(traits, message)
         return replace(traits, properties={**traits.properties, RULE_NAME: name})
 
 
@@ -297,6 +304,11 @@ class Rulebook:
         return self._rulings.get(_reading(rule))
 
 
+def ruled(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the application properties that rules read or write, as they are spelled."""
+    return {name: value for name, value in properties.items() if name.lower() in PROPERTIES}
+
+
 def same(one: RuleDescription, other: RuleDescription) -> bool:
     """Tell whether two rules say the same under the same name."""
     return one.name.lower() == other.name.lower() and _reading(one) == _reading(other)
@@ -314,7 +326,7 @@ def draw(random: Random, *, sessions: bool) -> Ruling:
         condition, form = _equality(random), "correlation"
         if random.random() < 0.4:
             other = _equality(random)
-            if other.name != condition.name:
+            if other.name.lower() != condition.name.lower():
                 condition = Joined("AND", condition, other)
     elif roll < 0.62:
         quotient = Quotient(random.choice((2, 5)))
@@ -330,8 +342,8 @@ def draw(random: Random, *, sessions: bool) -> Ruling:
 def draw_traits(random: Random, session_id: str | None) -> Traits:
     """Make up what rules see of a message."""
     properties: dict[str, str | int | None] = {}
-    if random.random() < 0.8:
-        properties["color"] = random.choice(COLORS)
+    if (roll := random.random()) < 0.8:
+        properties["COLOR" if roll < 0.1 else "Color" if roll < 0.2 else "color"] = random.choice(COLORS)
     if random.random() < 0.7:
         properties["size"] = random.choice((0, *SIZES))
     return Traits(properties, random.choice((None, *LABELS)), session_id)
@@ -340,10 +352,10 @@ def draw_traits(random: Random, session_id: str | None) -> Traits:
 def _equality(random: Random) -> Compared:
     roll = random.random()
     if roll < 0.5:
-        return Compared("color", "=", random.choice(COLORS))
+        return Compared("Color" if roll < 0.2 else "color", "=", random.choice(COLORS))
     if roll < 0.75:
         return Compared("sys.Label", "=", random.choice(LABELS))
-    return Compared("size", "=", random.choice(SIZES))
+    return Compared("SIZE" if roll < 0.8 else "size", "=", random.choice(SIZES))
 
 
 def _condition(random: Random, depth: int) -> Condition:

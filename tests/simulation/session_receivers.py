@@ -23,6 +23,7 @@ from tests.simulation.requests import (
     set_state,
     update_disposition,
 )
+from tests.simulation.spellings import spelt
 
 
 class SessionReceiver(Receiver):
@@ -40,6 +41,8 @@ class SessionReceiver(Receiver):
         assert self.peer is not None
         random = self.random
         wanted = random.choice((None, None, None, *SESSIONS))
+        if wanted is not None:
+            wanted = spelt(wanted, self.now_ms)
         wait_ms = random.choice((0, 300, 3_000, 20_000))
         self._accept = accept = self.checker.holds.asking(
             self.connection, self.address, wanted, wait_ms, self._lock_ms
@@ -93,12 +96,12 @@ class SessionReceiver(Receiver):
         self._forget_link()
         if self.peer is None or self.peer.lost:
             return
-        self.checker.link_lost()
+        self.checker.link_lost(self.connection)
         if self.checker.may_refuse(condition, self.address):
             accept.refused = hold is None
-            accept.over_ms = self.world.now_ms
+            accept.over_ms = self.now_ms
             if hold is not None:
-                hold.ends.append((self.world.now_ms, "update"))
+                hold.ends.append((self.now_ms, "update"))
         elif hold is not None:
             self.checker.holds.detached(accept, condition)
         elif not self.checker.excused(self.connection):
@@ -129,6 +132,8 @@ class SessionReceiver(Receiver):
         if not link.open or hold is None:
             self._check_wait()
             return
+        assert self._accept is not None
+        self.checker.holds.check_detached(self._accept)
         roll = self.random.random()
         if roll < 0.12:
             self.shared.uids += 1
@@ -155,7 +160,7 @@ class SessionReceiver(Receiver):
         accept = self._accept
         assert self.line is not None
         assert accept is not None
-        late = self.world.now_ms - accept.asked_ms > accept.wait_ms + ANSWER_MS_MAX
+        late = self.now_ms - accept.asked_ms > accept.wait_ms + ANSWER_MS_MAX
         if late and self.line.wire.state is WireState.OPEN and not self.checker.excused(self.connection):
             raise Violation(f"{self.name}: an attach was not answered: {accept}")
 

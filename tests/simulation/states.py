@@ -6,7 +6,7 @@ answer was lost may have taken effect or not, until it is surely over.
 
 from __future__ import annotations
 
-from tests.simulation.history import COMMIT_MS_MAX, WIRE_MS_MAX, History, StateWrite
+from tests.simulation.history import COMMIT_MS_MAX, WIRE_MS_MAX, History, StateWrite, Unit
 from tests.simulation.records import Commit, Record, Violation
 
 Session = tuple[int, str]
@@ -22,9 +22,9 @@ class States:
 
     # What clients do
 
-    def setting(self, session: Session, uid: int | None) -> StateWrite:
-        """A client asks to set a state, or with None to clear it."""
-        write = StateWrite(uid, self._history.now_ms())
+    def setting(self, session: Session, uid: int | None, unit: Unit | None = None) -> StateWrite:
+        """A client asks to set a state, or with None to clear it; with `unit` in that transaction."""
+        write = StateWrite(uid, self._history.now_ms(), unit=unit)
         self._writes.setdefault(session, []).append(write)
         return write
 
@@ -48,7 +48,8 @@ class States:
     def read(self, session: Session, asked_ms: int, uid: int | None) -> None:
         """A state was read, by a request made at an instant. Raises: Violation, if it cannot have been it."""
         known = self._writes.get(session, [])
-        writes = [StateWrite(None, 0, 0, True), *(write for write in known if write.done is not False)]
+        possible = [write for write in known if write.done is not False and not write.is_held_back]
+        writes = [StateWrite(None, 0, 0, True), *possible]
         over = [write for write in writes if write.done and write.latest_ms < asked_ms]
         for write in writes:
             if write.uid == uid and not any(write.latest_ms < later.asked_ms for later in over):
@@ -59,21 +60,25 @@ class States:
 
     def born(self, record: Record, commit: Commit) -> None:
         """A state is stored. Raises: Violation, if nobody set it."""
-        assert record.session_id is not None
+        assert record.session is not None
         facts = self._history.facts
         for entity_id in reversed(facts.named(facts.name(record.entity_id))):
-            for write in self._writes.get((entity_id, record.session_id), ()):
+            for write in self._writes.get((entity_id, record.session), ()):
                 if write.uid == record.uid and write.done is not False:
+                    if write.is_held_back:
+                        raise Violation(
+                            f"a state is stored, yet its transaction was not committed: {write.unit}"
+                        )
                     if entity_id != record.entity_id:
                         # It was under way while the entity was deleted and made again.
-                        self._writes.setdefault((record.entity_id, record.session_id), []).append(write)
+                        self._writes.setdefault((record.entity_id, record.session), []).append(write)
                     return
         raise Violation(f"a state that nobody set, or that was refused: {record} in batch {commit.no}")
 
     def explain(self, record: Record, commit: Commit) -> str | None:
         """Say why a state may be gone."""
-        assert record.session_id is not None
-        writes = self._writes.get((record.entity_id, record.session_id), [])
+        assert record.session is not None
+        writes = self._writes.get((record.entity_id, record.session), [])
         index = next(i for i, write in enumerate(writes) if write.uid == record.uid)
         # Another one that was asked for earlier may have come later, from another connection.
         others = [write for i, write in enumerate(writes) if i != index and write.done is not False]

@@ -10,7 +10,7 @@ from typing import Any
 from peeklock.broker.changes import EntityStored, NumbersIssued, RuleStored
 from peeklock.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from peeklock.broker.message import MessageState
-from tests.simulation.checker import Checker
+from tests.simulation.checker import END_OF_TIME_MS, Checker
 from tests.simulation.history import Hold, Lock, Seen, Sent, Unit
 from tests.simulation.records import Record, Snapshot
 from tests.simulation.rulebook import Always, Ruling
@@ -114,10 +114,12 @@ class Story:
         count: int = 0,
         connection: int = 1,
         hold: Hold | None = None,
+        first_number: int | None = None,
+        state: MessageState = MessageState.ACTIVE,
     ) -> Lock:
-        until_ms = None if hold is not None else self.now_ms + LOCK_MS
+        until_ms = END_OF_TIME_MS if hold is not None else self.now_ms + LOCK_MS
         session_id = self.checker.sent[uid].session_id
-        seen = Seen(uid, number, number, count, until_ms, 0, session_id, None)
+        seen = Seen(uid, number, first_number or number, count, until_ms, state, session_id, None)
         lock = self.checker.delivered(seen, "orders", token, connection, hold=hold)
         assert lock is not None
         return lock

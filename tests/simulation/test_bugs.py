@@ -12,6 +12,7 @@ from tests.simulation.plan import run_seed
 pytestmark = pytest.mark.simulation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_a_planted_bug_is_found(name: str) -> None:
     """Req: R-02"""

@@ -50,6 +50,17 @@ def test_a_partition_must_not_skip_a_number() -> None:
         story.commit(in_partition(1, 7, 2), partitions=counters(p7=3))
 
 
+def test_the_empty_session_id_is_no_key_where_sessions_are_not_required() -> None:
+    """Source: wire contract C11."""
+    story = Story({"enable_partitioning": True})
+    story.send(1, session_id="", partition_key="north")
+    story.send(2, session_id="", partition_key="south")
+    story.commit(in_partition(1, 7, 1), in_partition(2, 8, 1), partitions=counters(p7=2, p8=2))
+    story.send(3, session_id="", partition_key="north")
+    with pytest.raises(Violation, match="key 'north' was in partition 7 before"):
+        story.commit(in_partition(3, 8, 2), partitions=counters(p7=2, p8=3))
+
+
 def test_a_key_must_stay_in_its_partition() -> None:
     story = Story({"enable_partitioning": True})
     story.send(1, 2, partition_key="north")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.history import Hold
+from peeklock.broker.message import MessageState
+from tests.simulation.history import Hold, Seen
+from tests.simulation.holds import SLACK_MS, Accept
 from tests.simulation.records import Violation
 from tests.simulation.story import LOCK_MS, QUEUE, STATES, Story, record
 
@@ -37,6 +39,103 @@ def test_a_lapsed_session_can_be_held_by_another() -> None:
     second = story.accept(None, connection=2, given="red")
     story.deliver(1, 1, b"second", count=1, connection=2, hold=second)
     story.checker.finish()
+
+
+def test_a_session_s_message_must_say_a_lock_without_end() -> None:
+    """Req: C28"""
+    story = story_of_sessions(1)
+    hold = story.accept("red")
+    for until_ms in (None, story.now_ms + LOCK_MS):
+        seen = Seen(1, 1, 1, 0, until_ms, MessageState.ACTIVE, "red", None)
+        with pytest.raises(Violation, match="locked"):
+            story.checker.delivered(seen, "orders", b"first", 1, hold=hold)
+
+
+LINGER_MS = 3_000
+
+
+def lapsed(story: Story, *, connection: int = 1) -> tuple[Accept, Hold]:
+    """Let the lock of the session `red` lapse whose holder has done nothing."""
+    holds = story.checker.holds
+    asked = holds.asking(connection, "orders", "red", 0, LOCK_MS)
+    hold = holds.granted(asked, "red", story.now_ms + LOCK_MS)
+    story.checker.history.wire_ms_max = 40
+    story.now_ms += LOCK_MS
+    return asked, hold
+
+
+def test_the_link_of_a_lapsed_session_must_not_be_detached_before_the_time() -> None:
+    story = story_of_sessions()
+    asked, _ = lapsed(story)
+    story.now_ms += LINGER_MS - 1
+    with pytest.raises(Violation, match="before the time"):
+        story.checker.holds.detached(asked, "com.microsoft:session-lock-lost")
+    story.now_ms += 1
+    story.checker.holds.detached(asked, "com.microsoft:session-lock-lost")
+
+
+def test_who_uses_a_lapsed_session_may_lose_the_link() -> None:
+    story = story_of_sessions()
+    asked, hold = lapsed(story)
+    story.checker.holds.using(hold)
+    story.checker.holds.detached(asked, "com.microsoft:session-lock-lost")
+
+
+def test_who_asked_for_the_use_of_a_session_may_lose_the_link_when_the_request_comes() -> None:
+    """It waits for its links: an attach there, the answer, and then its own way."""
+    story = story_of_sessions()
+    asked, hold = lapsed(story)
+    story.checker.history.wire_ms_max = 1_000
+    story.now_ms -= 4_001
+    story.checker.holds.using(hold)
+    story.now_ms += 4_001
+    with pytest.raises(Violation, match="before the time"):
+        story.checker.holds.detached(asked, "com.microsoft:session-lock-lost")
+    story.now_ms -= 4_000
+    story.checker.holds.using(hold)
+    story.now_ms += 4_000
+    story.checker.holds.detached(asked, "com.microsoft:session-lock-lost")
+
+
+def test_who_is_refused_a_renewal_may_lose_the_link_however_long_that_took() -> None:
+    """The answer to the attach of its links waited for a slow commit."""
+    story = story_of_sessions()
+    asked, hold = lapsed(story)
+    story.now_ms -= 4_500
+    asked_ms = story.now_ms
+    story.checker.renewing(hold, 1)
+    story.now_ms += 4_500
+    story.checker.renew_answered(hold, asked_ms, None, 1)
+    story.checker.holds.detached(asked, "com.microsoft:session-lock-lost")
+
+
+def test_who_lost_a_lapsed_session_to_another_may_lose_the_link() -> None:
+    story = story_of_sessions()
+    asked, _ = lapsed(story)
+    story.accept("blue", connection=2)
+    with pytest.raises(Violation, match="before the time"):
+        story.checker.holds.detached(asked, "com.microsoft:session-lock-lost")
+    story.accept("red", connection=2)
+    story.checker.holds.detached(asked, "com.microsoft:session-lock-lost")
+
+
+def test_the_link_of_a_lapsed_session_must_be_detached_in_the_end() -> None:
+    story = story_of_sessions()
+    asked, _ = lapsed(story)
+    story.now_ms += LINGER_MS + SLACK_MS
+    story.checker.holds.check_detached(asked)
+    story.now_ms += 1
+    with pytest.raises(Violation, match="was not detached"):
+        story.checker.holds.check_detached(asked)
+
+
+def test_nothing_must_come_over_the_link_of_a_lapsed_session() -> None:
+    story = story_of_sessions()
+    _, hold = lapsed(story)
+    story.send(1, session_id="red")
+    story.commit(record(1, session_id="red"))
+    with pytest.raises(Violation, match="the link of a lapsed session"):
+        story.deliver(1, 1, b"first", hold=hold)
 
 
 def test_a_session_that_was_left_is_free_at_once() -> None:
@@ -201,4 +300,8 @@ def test_a_session_with_a_message_must_be_listed() -> None:
     with pytest.raises(Violation, match="not listed"):
         holds.listed(1, story.now_ms, {"red"}, [])
     with pytest.raises(Violation, match="has nothing"):
+        holds.listed(1, story.now_ms, {"red"}, ["blue", "RED"])
+    with pytest.raises(Violation, match="twice"):
+        holds.listed(1, story.now_ms, {"red"}, ["RED", "red"])
+    with pytest.raises(Violation, match="out of order"):
         holds.listed(1, story.now_ms, {"red"}, ["red", "blue"])

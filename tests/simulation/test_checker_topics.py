@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from peeklock.amqp.codec import encode
 from peeklock.broker.changes import EntityRemoved, RuleRemoved, RuleStored
 from peeklock.broker.message import MessageState
 from tests.simulation.records import Record, Violation
@@ -184,3 +185,72 @@ def test_a_topic_must_not_go_without_its_subscriptions() -> None:
     story.checker.deleting("news")
     with pytest.raises(Violation, match="its subscriptions are not"):
         story.commit(EntityRemoved(TOPIC // 4))
+
+
+# Circles
+
+TOO_MANY = encode({"DeadLetterReason": "MaxTransferHopCountExceeded"})
+
+
+def buried(uid: int, position: int, queue_id: int, hops: int) -> Record:
+    """Make the record of a copy that is a dead letter, which was never anywhere else."""
+    return copy(uid, position, queue_id + 1, 1, sequence_number=position, hops=hops, overlay=TOO_MANY)
+
+
+def round_story(*rulings: Ruling, most: int = 30) -> Story:
+    """Let `some` forward to its own topic."""
+    story = story_with(*rulings, forward_to="news")
+    story.checker.reasons.copies.most = most
+    story.send(1, queue="news", traits=A_RED)
+    return story
+
+
+def ends_of_a_circle() -> list[Record]:
+    """Give what becomes of a message that `all` has of each hop and `some` passes on."""
+    return [copy(1, 1 + hops, ALL, 1, sequence_number=1 + hops, hops=hops) for hops in range(5)]
+
+
+def test_a_copy_comes_back_to_its_topic_until_its_hops_are_made() -> None:
+    story = round_story(PLAIN)
+    dead = replace(buried(1, 1, SOME, 4), sequence_number=5)
+    story.commit(*ends_of_a_circle(), dead, issued={TOPIC: 6, SOME: 6})
+    story.checker.send_answered([1], "accepted")
+    story.checker.finish()
+
+
+def test_a_copy_at_the_end_of_a_circle_must_not_be_missing() -> None:
+    story = round_story(PLAIN)
+    with pytest.raises(Violation, match="not the copies"):
+        story.commit(*ends_of_a_circle(), issued={TOPIC: 6, SOME: 6})
+
+
+def test_a_topics_copy_must_count_its_hop() -> None:
+    story = round_story(PLAIN)
+    dead = replace(buried(1, 1, SOME, 4), sequence_number=5)
+    copies = [*ends_of_a_circle(), dead]
+    copies[1].hops = 0
+    with pytest.raises(Violation, match="not the copies"):
+        story.commit(*copies, issued={TOPIC: 6, SOME: 6})
+
+
+def test_what_would_become_too_many_copies_is_a_dead_letter() -> None:
+    """Of 6 copies the 2 of each of 2 hops leave 2, and the topic would make 2 of each."""
+    story = round_story(PLAIN, most=6)
+    dead = replace(buried(1, 1, SOME, 2), sequence_number=3)
+    story.commit(*ends_of_a_circle()[:3], dead, issued={TOPIC: 4, SOME: 4})
+    story.checker.finish()
+    assert story.checker.figures()["refused copies"] == 1
+
+
+def test_no_more_copies_may_follow_from_one_message() -> None:
+    story = round_story(PLAIN, most=5)
+    dead = replace(buried(1, 1, SOME, 2), sequence_number=3)
+    with pytest.raises(Violation, match="more than 5 copies follow"):
+        story.commit(*ends_of_a_circle()[:3], dead, issued={TOPIC: 4, SOME: 4})
+
+
+def test_what_may_become_copies_must_not_be_refused() -> None:
+    story = round_story(PLAIN)
+    dead = replace(buried(1, 1, SOME, 0), sequence_number=1)
+    with pytest.raises(Violation, match="refused, though"):
+        story.commit(*ends_of_a_circle()[:1], dead, issued={TOPIC: 2, SOME: 2})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from peeklock.broker.message import MessageState
 from tests.simulation.history import Lock, Unit
 from tests.simulation.records import Violation
-from tests.simulation.story import QUEUE, Story, record
+from tests.simulation.story import QUEUE, STATES, Story, record
 from tests.simulation.units import LIMIT_MS
 
 pytestmark = pytest.mark.simulation
@@ -135,3 +136,92 @@ def test_a_transaction_whose_answer_is_lost_does_all_or_nothing() -> None:
     story.commit(record(2), record(3), ((QUEUE, 1),))
     assert unit.outcome is None
     assert unit.applied is not None
+
+
+# States and cancellations
+
+
+def state(position: int, uid: int) -> object:
+    return record(position, queue_id=STATES, slot=uid - 1, session_id="red")
+
+
+def setting(*uids: int) -> tuple[Story, Unit]:
+    """Tell of a transaction that sets the states of these uids, one after the other."""
+    story = Story({"requires_session": True})
+    story.send(8, session_id="red")
+    story.commit(record(1, slot=7, session_id="red"))
+    hold = story.accept("red")
+    story.now_ms += 10
+    unit = Unit(1, 1, story.now_ms)
+    for uid in uids:
+        write = story.checker.states.setting((1, "red"), uid, unit)
+        unit.states.append((hold, write))
+        write.enlisted = True
+    story.now_ms += 10
+    return story, unit
+
+
+def test_a_state_must_not_be_set_before_the_commit_or_after_a_rollback() -> None:
+    """Req: C30"""
+    for rolled_back in (False, True):
+        story, unit = setting(1)
+        if rolled_back:
+            story.checker.units.discharging(unit, fail=True)
+        with pytest.raises(Violation, match="was not committed"):
+            story.commit(state(1, 1))
+
+
+def test_the_last_state_of_a_transaction_is_there_from_its_commit_on() -> None:
+    """Req: C30"""
+    story, unit = setting(1, 2)
+    states, session = story.checker.states, (1, "red")
+    with pytest.raises(Violation, match="reads uid 2"):
+        states.read(session, story.now_ms, 2)
+    story.checker.units.discharging(unit, fail=False)
+    story.commit(state(1, 2))
+    story.checker.units.discharged(unit, None)
+    story.now_ms += 10
+    states.read(session, story.now_ms, 2)
+    for uid in (None, 1):
+        with pytest.raises(Violation, match="reads uid"):
+            states.read(session, story.now_ms, uid)
+
+
+def test_a_committed_state_must_be_durable() -> None:
+    """Req: C30"""
+    story, unit = setting(1)
+    story.checker.units.discharging(unit, fail=False)
+    story.now_ms += 10
+    with pytest.raises(Violation, match="reads uid None"):
+        story.checker.units.discharged(unit, None)
+
+
+def cancelling() -> tuple[Story, Unit]:
+    """Tell of a transaction that cancels the scheduled message with number 1."""
+    story = Story()
+    story.send(1)
+    story.checker.sent[1].scheduled_broker_ms = 50_000
+    story.commit(record(1, state=MessageState.SCHEDULED))
+    unit = Unit(1, 1, story.now_ms)
+    unit.cancels.append(("orders", 1))
+    unit.cancelled.append(("orders", 1))
+    return story, unit
+
+
+def test_a_cancellation_must_not_act_before_the_commit() -> None:
+    """Req: C30"""
+    story, unit = cancelling()
+    with pytest.raises(Violation, match="gone and nobody asked"):
+        story.commit(((QUEUE, 1),))
+    story, unit = cancelling()
+    story.checker.units.discharging(unit, fail=False)
+    story.commit(((QUEUE, 1),))
+    story.checker.units.discharged(unit, None)
+
+
+def test_a_committed_cancellation_must_be_done() -> None:
+    """Req: C30"""
+    story, unit = cancelling()
+    story.checker.units.discharging(unit, fail=False)
+    with pytest.raises(Violation, match="without the cancellation"):
+        story.checker.units.discharged(unit, None)

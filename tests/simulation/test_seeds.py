@@ -16,12 +16,17 @@ pytestmark = pytest.mark.simulation
 
 FOUND = {
     91: "a queue was updated after its last use: it was deleted up to five minutes too late",
+    157: "the checker: a renewal waited for its links behind a slow commit, and for its session too long",
     247: "a receiver of a session took credit back: a message went to the queue, behind those under way",
+    292: "the checker: a duplicate was answered for, and the broker's clock was set before the answer came",
+    389: "the checker: a message came to its queue again, in another partition, and was settled there",
     20201: "the checker: a scheduled message may be dropped behind an entity that has seen its id",
     31386: "the checker: a subscription went and another came under its name in one batch",
 }
 
 FOUND_RECORDING = {
+    55: "a wait for a session timed out, and a transaction's way led over another entity from then on",
+    74: "the checker: a request for a session waits for its links, and comes after the lock's end",
     515: "the checker: a reader asks for a claim of a cursor that went, and another has its name and number",
 }
 """While the broker records events, which has batches of their own."""

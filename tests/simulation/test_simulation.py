@@ -52,12 +52,13 @@ def test_a_seed_sees_some_of_everything() -> None:
     for name, least in (
         ("accepted", 200), ("rejected", 50), ("delivered", 200), ("settled", 100), ("lock lost", 10),
         ("sessions", 20), ("transactions", 3), ("forwarded", 20), ("deleted queues", 0),
-        ("copies", 50), ("rule changes", 3),
+        ("copies", 50), ("rule changes", 3), ("hostile", 20), ("floods", 8), ("probes", 150),
+        ("refused to hold", 5),
     ):  # fmt: skip
         assert totals[name] > least, totals
 
 
-@pytest.mark.parametrize("seed", [10, 14, 22])
+@pytest.mark.parametrize("seed", [10, 22, 26])
 def test_a_seed_with_topics_keeps_every_promise(seed: int) -> None:
     """Req: P-01, P-02, P-03, P-04, E-07, F-01, R-02, S-01"""
     assert has_topics(seed)

@@ -6,6 +6,7 @@ Owns: what is in a transaction and how it ends, by the world's dice. Must not kn
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.messaging import BATCH_FORMAT, encode_message
@@ -24,11 +25,15 @@ from tests.simulation.messages import compose
 from tests.simulation.peer import CoordinatorLink, ReceiveLink, SendLink, error_condition
 from tests.simulation.receivers import outcome_of
 from tests.simulation.records import Violation
-from tests.simulation.requests import read_delivery, update_disposition
+from tests.simulation.requests import cancel, read_delivery, set_state, update_disposition
+from tests.simulation.units import top_of
 
 CREDIT = 5
 
 ITEMS_MAX = 6
+
+SETTLED_MS_MAX = 30_000
+"""So long after the answer to a commit its deliveries are settled, on a connection that lives."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,8 +57,12 @@ class Open:
     txn_id: bytes
     items: int
     """How many things are still to be done in it."""
+    top: str
+    """The top-level entity that it is about."""
     waiting: int = 0
     """How many answers are outstanding."""
+    taken: list[tuple[Inbox, ReceiveLink, Lock, int]] = field(default_factory=list)
+    """What is settled in it over links: (inbox, link, lock, delivery id)."""
 
 
 class Transactor(Actor):
@@ -68,9 +77,14 @@ class Transactor(Actor):
         receivable = [queue for queue in queues if queue.forward_to is None]
         if len(queues) < len(entities):
             self.random.shuffle(receivable)
-        self._inboxes = [Inbox(queue, queue.name) for queue in receivable[:2]]
-        if self.random.random() < 0.3:
-            self._inboxes.append(Inbox(queues[0], f"{queues[0].name}/$DeadLetterQueue"))
+        self._crosses = self.random.random() < 0.5 and bool(receivable)
+        """All its links are on the AMQP session of the coordinator: it sends anywhere, and receives from one
+        entity. Else each is on its own, and a transaction is about one entity."""
+        self._inboxes = [Inbox(queue, queue.name) for queue in receivable[: 1 if self._crosses else 2]]
+        if not self._inboxes or self.random.random() < 0.3:
+            dead = receivable[0] if self._crosses else queues[0]
+            self._inboxes.append(Inbox(dead, f"{dead.name}/$DeadLetterQueue"))
+        self._channel: int | None = None
         self._coordinator: CoordinatorLink | None = None
         self._senders: dict[tuple[str, str], SendLink] = {}
         """(entity, destination) -> link; the two differ when it sends via the entity."""
@@ -83,6 +97,8 @@ class Transactor(Actor):
     # Links
 
     def ready(self) -> None:
+        assert self.peer is not None
+        self._channel = self.peer.begin() if self._crosses else None
         self._control()
         for inbox in self._inboxes:
             self._receive(inbox)
@@ -104,7 +120,7 @@ class Transactor(Actor):
 
     def _control(self) -> None:
         assert self.peer is not None
-        self._coordinator = link = self.peer.attach_coordinator()
+        self._coordinator = link = self.peer.attach_coordinator(channel=self._channel)
         link.on_lost = self._control_lost
 
     def _control_lost(self, condition: str | None) -> None:
@@ -123,7 +139,7 @@ class Transactor(Actor):
         accept = inbox.accept
         wait_ms = None if session is None else 20_000
         inbox.link = link = self.peer.attach_receiver(
-            inbox.address, delete=False, session=session, wait_ms=wait_ms
+            inbox.address, channel=self._channel, delete=False, session=session, wait_ms=wait_ms
         )
 
         def attached() -> None:
@@ -143,14 +159,23 @@ class Transactor(Actor):
         inbox.held.clear()
         if self.peer is None or self.peer.lost:
             return
-        self.checker.link_lost()
+        self.checker.link_lost(self.connection)
         self.next_time(500, lambda: self._receive(inbox))
+        if self._crosses and condition == "amqp:not-allowed" and hold is None:
+            # The entity was refused once, and then another one was used first: a new session is needed.
+            if accept is not None:
+                accept.refused = True
+                accept.over_ms = self.now_ms
+            self.leave()
+            return
         if self.checker.may_refuse(condition, inbox.queue.name):
             if accept is not None:
                 accept.refused = hold is None
-                accept.over_ms = self.world.now_ms
+                accept.over_ms = self.now_ms
             if hold is not None:
-                hold.ends.append((self.world.now_ms, "update"))
+                hold.ends.append((self.now_ms, "update"))
+            elif self._crosses:
+                self.leave()  # its AMQP session may be about another entity now, where it is only to send
         elif hold is not None and accept is not None:
             self.checker.holds.detached(accept, condition)
         elif self.checker.excused(self.connection):
@@ -182,7 +207,7 @@ class Transactor(Actor):
             return
         if inbox.accept is not None:
             self.checker.holds.left(inbox.accept, "detach")
-        self.checker.link_lost()
+        self.checker.link_lost(self.connection)
         inbox.link.detach()
         inbox.link = inbox.accept = inbox.hold = None
         inbox.held.clear()
@@ -226,7 +251,7 @@ class Transactor(Actor):
 
     def _declare(self, link: CoordinatorLink) -> None:
         self._units += 1
-        unit = Unit(self._units * 1_000 + self.connection, self.connection, self.world.now_ms)
+        unit = Unit(self._units * 1_000 + self.connection, self.connection, self.now_ms)
 
         def declared(txn_id: bytes | None, condition: str | None) -> None:
             self._declaring = None
@@ -234,14 +259,24 @@ class Transactor(Actor):
                 raise Violation(f"{self.name}: a declare was refused with {condition}")
             if self._coordinator is link:
                 self.world.note(f"{self.name} has declared {unit.no}")
-                self._open = Open(unit, txn_id, self.random.randint(1, ITEMS_MAX))
+                top = top_of(self.random.choice(self._inboxes).queue.name)
+                self._open = Open(unit, txn_id, self.random.randint(1, ITEMS_MAX), top)
 
         self._declaring = link
         link.declare(declared)
 
     def _do_one(self, open_: Open) -> None:
-        inboxes = [inbox for inbox in self._inboxes if inbox.held and inbox.link is not None]
-        if inboxes and self.random.random() < 0.6:
+        inboxes = [
+            inbox
+            for inbox in self._inboxes
+            if inbox.held and inbox.link is not None and top_of(inbox.queue.name) == open_.top
+        ]
+        holding = [inbox for inbox in inboxes if inbox.hold is not None]
+        if holding and self.random.random() < 0.3:
+            self._set_state(self.random.choice(holding), open_)
+        elif self.random.random() < 0.1 and self._cancel(open_):
+            return
+        elif inboxes and self.random.random() < 0.6:
             inbox = self.random.choice(inboxes)
             lock, delivery_id = inbox.held.pop(0)
             kinds = ("complete", "complete", "complete", "abandon", "defer", "dead-letter")
@@ -255,18 +290,95 @@ class Transactor(Actor):
                 self.later(
                     self.random.randint(0, 200), update_disposition, self, inbox.address, lock, "complete"
                 )
+        elif self.random.random() < 0.3:
+            self._schedule(open_)
         else:
             self._send(open_)
+
+    def _set_state(self, inbox: Inbox, open_: Open) -> None:
+        assert inbox.hold is not None
+        uid = None
+        if self.random.random() < 0.8:
+            self.shared.uids += 1
+            uid = self.shared.uids
+        open_.waiting += 1
+        set_state(
+            self, inbox.address, inbox.hold, uid, unit=open_.unit, txn_id=open_.txn_id,
+            then=lambda: self._answered(open_),
+        )  # fmt: skip
+
+    def _cancel(self, open_: Open) -> bool:
+        """Cancel something that was scheduled lately; answers whether there is anything."""
+        known = [found for found in self.shared.scheduled[-8:] if found[0] == open_.top]
+        if not known:
+            return False
+        open_.waiting += 1
+        cancel(
+            self, *self.random.choice(known), unit=open_.unit, txn_id=open_.txn_id,
+            then=lambda: self._answered(open_),
+        )  # fmt: skip
+        return True
+
+    def _answered(self, open_: Open) -> None:
+        open_.waiting -= 1
+
+    def _target(self, open_: Open) -> QueueDescription | TopicDescription | None:
+        """Choose where to schedule, and without crossing where to send: the entity that it is about."""
+        found = [target for target in self._targets if target.name == open_.top]
+        return found[0] if found else None
+
+    def _schedule(self, open_: Open) -> None:
+        """Schedule by request: the numbers come at once, the messages with the commit."""
+        assert self.peer is not None
+        queue = self._target(open_)
+        if queue is None:
+            return
+        self.shared.groups += 1
+        made = [
+            compose(self.shared, queue, scheduled=True, group=self.shared.groups)
+            for _ in range(self.random.choice((1, 1, 3)))
+        ]
+        for sent, _ in made:
+            sent.ahead = True
+        uids = [sent.uid for sent, _ in made]
+        self.checker.sending([sent for sent, _ in made], open_.unit)
+        self.checker.units.promising(queue.name, len(made))
+        self.world.note(f"{self.name} schedules {uids} in {open_.unit.no}")
+
+        def answered(status: int, condition: str | None, body: Any) -> None:
+            open_.waiting -= 1
+            if status == 0:
+                return
+            self.world.note(f"{self.name}: scheduled {uids} {status} {condition} {body}")
+            if status != 200:
+                self.checker.send_answered(uids, str(condition))
+                return
+            numbers = list(body["sequence-numbers"])
+            self.checker.numbered(uids, numbers)
+            self.shared.scheduled += [
+                (queue.name, number, uid) for number, uid in zip(numbers, uids, strict=True)
+            ]
+
+        open_.waiting += 1
+        body = {"messages": [{"message": payload} for _, payload in made]}
+        self.peer.ask(queue.name, "com.microsoft:schedule-message", body, answered, txn_id=open_.txn_id)
 
     def _send(self, open_: Open) -> None:
         assert self.peer is not None
         queue = self.random.choice(self._targets)
         via = self.random.choice(self._targets) if self.random.random() < 0.4 else queue
+        if not self._crosses:
+            target = self._target(open_)
+            if target is None:
+                return
+            queue, via = (queue, target) if via is not queue else (target, target)
         way = via.name, queue.name
         link = self._senders.get(way)
         if link is None:
             destination = None if via is queue else queue.name
-            self._senders[way] = link = self.peer.attach_sender(via.name, destination=destination)
+            self._senders[way] = link = self.peer.attach_sender(
+                via.name, channel=self._channel, destination=destination
+            )
             link.on_lost = lambda condition: self._sender_lost(way, condition)
         if not link.open or link.credit <= 0:
             return
@@ -278,6 +390,7 @@ class Transactor(Actor):
         ]
         for sent, _ in made:
             sent.via = None if via is queue else via.name
+            sent.free = queue.name != open_.top
         silent = self.random.random() < 0.1
         self.checker.sending([sent for sent, _ in made], open_.unit, silent=silent)
         uids = [sent.uid for sent, _ in made]
@@ -309,7 +422,7 @@ class Transactor(Actor):
         assert inbox.link is not None
         unit = None if open_ is None else open_.unit
         reason = f"reason-{lock.uid}" if unit is None else f"reason-{lock.uid}-{unit.no}"
-        asked_ms = self.world.now_ms
+        asked_ms = self.now_ms
         self.checker.settling(lock, kind, reason, unit)
         if kind == "release" and lock.hold is not None:
             self.checker.holds.giving_back(lock, CREDIT)
@@ -324,10 +437,13 @@ class Transactor(Actor):
             self.world.note(f"{self.name}: uid {lock.uid} {kind} {condition or 'done'}")
             self.checker.settle_answered(lock, kind, asked_ms, condition, unit)
             self.checker.holds.given_back(lock, condition is None)
+            if open_ is not None and condition is None:
+                open_.taken.append((inbox, link, lock, delivery_id))
 
+        link = inbox.link
         if open_ is not None:
             open_.waiting += 1
-        inbox.link.settle(
+        link.settle(
             delivery_id, outcome_of(kind, reason), answered, txn_id=None if open_ is None else open_.txn_id
         )
 
@@ -341,7 +457,13 @@ class Transactor(Actor):
     def _finish(self) -> None:
         """End the transaction in one way or another."""
         roll = self.random.random()
-        if roll < 0.6:
+        holding = [inbox for inbox in self._inboxes if inbox.hold is not None]
+        if self._open is not None and self._open.unit.states and holding and roll < 0.15:
+            # The lock of the state is lost before the commit, which is refused.
+            self._leave_inbox(holding[0])
+            self._receive(holding[0])
+            self._discharge(fail=False)
+        elif roll < 0.6:
             self._discharge(fail=False)
         elif roll < 0.72:
             self._discharge(fail=True)
@@ -378,10 +500,30 @@ class Transactor(Actor):
             self.checker.units.discharged(unit, condition)
             if self._open is open_:
                 self._open = None
+            if unit.outcome == "committed":
+                self.later(SETTLED_MS_MAX, self._check_settled, open_)
+            else:
+                # Each can be settled again on its link.
+                for inbox, taken_over, lock, delivery_id in open_.taken:
+                    if inbox.link is not taken_over or not taken_over.open:
+                        continue
+                    roll = self.random.random()
+                    if roll < 0.3:
+                        self._settle(inbox, lock, delivery_id, "complete", None)
+                    elif roll < 0.8:
+                        inbox.held.append((lock, delivery_id))
 
         link.discharge(open_.txn_id, fail, outcome)
         if self.random.random() < 0.1 and link.credit > 0:
             link.discharge(open_.txn_id, not fail, self._discharged_twice)
+
+    def _check_settled(self, open_: Open) -> None:
+        """Check that the commit has settled the deliveries."""
+        if self.peer is None or self.checker.excused(self.connection):
+            return
+        for inbox, link, lock, delivery_id in open_.taken:
+            if inbox.link is link and (link.channel, delivery_id) in self.peer.provisional:
+                raise Violation(f"the commit of {open_.unit.no} has not settled the delivery of {lock}")
 
     def _discharged_twice(self, state: DeliveryState | None) -> None:
         if error_condition(state) != "amqp:transaction:unknown-id":

@@ -23,7 +23,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     (tmp_path / "Config.json").write_text(example, encoding="utf-8")
     options = [f"--capture={tmp_path / 'events'}", "--capture-interval=1"]
     with BrokerProcess(tmp_path, [f"--config={tmp_path / 'Config.json'}", *options]) as broker:
-        broker.authority()  # `data/tls/ca.pem`, also when the broker has not come to it yet
         yield broker
 
 

@@ -13,7 +13,8 @@ from tests.kill.spark_loop import SparkLoop, has_delta, require_once
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.timeout(240)  # two starts of Java, on cores that others use
+@pytest.mark.long
+@pytest.mark.timeout(480)  # two starts of Java, on cores that others use
 def test_every_message_comes_once_however_driver_workers_and_broker_are_killed(tmp_path: Path) -> None:
     """Into a table, and into a queue with duplicate detection, under ids that the sink makes. Long runs over
     all modes: `./run soak`.
@@ -27,7 +28,8 @@ def test_every_message_comes_once_however_driver_workers_and_broker_are_killed(t
     assert figures["broker kills"] + figures["worker kills"] >= 1
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.long
+@pytest.mark.timeout(480)
 @pytest.mark.skipif(not has_delta(), reason="Delta's jars are not among Spark's")
 def test_every_message_comes_once_into_a_delta_table(tmp_path: Path) -> None:
     """Req: X-02"""

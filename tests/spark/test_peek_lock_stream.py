@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from peeklock.spark.connection import connection
 from peeklock.spark.cursor import CursorStreamReader
 from peeklock.spark.deferred import release_deferred
 from peeklock.spark.errors import OptionError
-from peeklock.spark.links import ABANDON, COMPLETE, ReceiveMode
+from peeklock.spark.links import ABANDON, COMPLETE, RELEASE, ReceiveMode
 from peeklock.spark.offsets import CheckpointMismatch
 from peeklock.spark.options import Options
 from peeklock.spark.peek_lock import PeekLockStreamReader
@@ -78,6 +79,88 @@ def test_nothing_is_deferred_before_the_offset_log_has_it(namespace: Namespace) 
     with pytest.raises(Stopped):
         start(options, Checkpoint(), stop_at="read").run()
     assert namespace.states(queue) == ["0 deferred", "1 deferred", "2 active"]
+
+
+def dead_letters(namespace: Namespace, queue: str) -> list[str]:
+    """Return the bodies in the dead-letter queue that their last delivery attempt brought there."""
+    options = namespace.options(queue, subQueue="deadLetter")
+    management = connection(options.settings).management(f"{queue}/$DeadLetterQueue")
+    body = {"from-sequence-number": 0, "message-count": 1000}
+    found = management.request("com.microsoft:peek-message", body).body.get("messages") or []
+    if not found:
+        return []
+    rows = record_batch([one["message"] for one in found], queue, row_schema()).to_pylist()
+    assert {row["deadLetterReason"] for row in rows} == {"MaxDeliveryCountExceeded"}
+    return [row["body"].decode() for row in rows]
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_what_its_deferral_dead_letters_is_in_no_batch_and_told_once(
+    namespace: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Source: wire contract, correction C2. Req: X-02, L-08."""
+    queue = namespace.queue(max_delivery_count=1)
+    namespace.send(queue, numbered(6))
+    options = namespace.options(queue, mode="peekLock", maxMessagesPerTrigger="2")
+    with caplog.at_level("INFO", "peeklock.spark"):
+        checkpoint = drain(options)
+    assert checkpoint.rows == []
+    assert namespace.states(queue) == []
+    assert sorted(dead_letters(namespace, queue)) == numbered(6)
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith(f"entity '{queue}': MaxDeliveryCount is 1, ")
+    assert "6 of all batches" in caplog.text
+    settled = [json.loads(offset)["settle"] for offset in checkpoint.offsets]
+    assert settled == [{}, {}, {}], "nothing is to be removed"
+
+
+def test_only_what_has_been_delivered_before_is_dead_lettered_by_its_deferral(
+    namespace: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Source: wire contract, correction C2. Req: X-02, L-08."""
+    queue = namespace.queue(max_delivery_count=2)
+    namespace.send(queue, numbered(10))
+    options = namespace.options(queue, mode="peekLock")
+    receiver = connection(options.settings).receiver(queue, ReceiveMode.PEEK_LOCK)
+    deliveries = [one for _ in range(10) for one in receiver.receive(1, 5)]
+    for at, delivery in enumerate(deliveries):
+        receiver.settle(delivery, ABANDON if at % 3 == 0 else RELEASE)
+    receiver.flush()
+    checkpoint = drain(options)
+    assert checkpoint.bodies == [body for body in numbered(10) if int(body) % 3]
+    assert namespace.states(queue) == []
+    assert dead_letters(namespace, queue) == ["0", "3", "6", "9"]
+    (warning,) = warnings_of(caplog)
+    assert f"entity '{queue}': MaxDeliveryCount is 2, " in warning
+    assert "4 messages of batch 1 " in warning
+
+
+@pytest.mark.parametrize("attempts_max", [1, 2])
+@pytest.mark.parametrize("point", POINTS)
+def test_with_few_deliveries_allowed_nothing_is_lost_or_read_twice_wherever_the_driver_dies(
+    namespace: Namespace, point: str, attempts_max: int
+) -> None:
+    """What is not in the stream is in the dead-letter queue. Req: X-02, L-08."""
+    queue = namespace.queue(max_delivery_count=attempts_max)
+    namespace.send(queue, numbered(20))
+    options = namespace.options(queue, mode="peekLock", maxMessagesPerTrigger="8")
+    checkpoint = Checkpoint()
+    with pytest.raises(Stopped):
+        start(options, checkpoint, stop_at=point, stop_in_batch=1).run()
+    namespace.broker.advance(LOCK)
+    drain(options, checkpoint)
+    dead = dead_letters(namespace, queue)
+    assert sorted(map(int, [*checkpoint.bodies, *dead])) == [*range(20)]
+    assert namespace.states(queue) == []
+    if attempts_max == 1:
+        assert len(dead) == 20
+    elif point in ("log", "commit", "partitions"):
+        assert len(dead) == 8, "they were locked when the driver died, and that was one delivery"
+    else:
+        assert dead == [], "a batch that is deferred is read again"
 
 
 def test_messages_between_those_of_others_are_found(namespace: Namespace) -> None:

@@ -28,6 +28,12 @@ def row(payload: bytes, **options: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(("sent", "text"), [("key", "key"), ("kéy".encode(), "kéy"), (b"\xff", "ff")])
+def test_a_partition_key_may_be_binary_that_holds_utf_8(sent: object, text: str) -> None:
+    """Source: wire contract C6."""
+    assert row(encode_message(message_annotations={"x-opt-partition-key": sent}))["partitionKey"] == text
+
+
 def test_every_column() -> None:
     payload = encode_message(
         header=Header(ttl=60_000, delivery_count=3),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from peeklock.spark.java import JavaMissing, find_java, use_java
+from tests.spark_session import QUICK_JAVA
 
 
 def java_that_says(folder: Path, text: str, *, status: int = 0) -> Path:
@@ -64,6 +65,7 @@ def test_without_any_java_the_text_says_what_was_tried_and_what_to_do(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_session_runs_on_the_java_that_came_by_pip(tmp_path: Path) -> None:
     """With neither JAVA_HOME nor a java on PATH; its workers are this Python.
 
@@ -92,7 +94,7 @@ def test_a_session_runs_on_the_java_that_came_by_pip(tmp_path: Path) -> None:
     }
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**environment, "PATH": str(tools)},
+        env={**environment, "PATH": str(tools), "SPARK_SUBMIT_OPTS": QUICK_JAVA},
         capture_output=True,
         text=True,
         timeout=100,

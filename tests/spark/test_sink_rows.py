@@ -201,14 +201,14 @@ def test_properties_longer_than_the_short_form_are_encoded() -> None:
 def test_keys_tell_sessions_and_partitions_apart() -> None:
     rows = encoded(
         table(
-            body=[b""] * 5,
-            sessionId=["a", None, None, "a", None],
-            partitionKey=[None, "b", None, "a", "a"],
+            body=[b""] * 7,
+            sessionId=["a", None, None, "a", None, "", ""],
+            partitionKey=[None, "b", None, "a", "a", "a", None],
         )
     )
-    a, b, none, again, key_alone = rows.keys
-    assert a == again == key_alone
-    assert len({a, b, none}) == 3
+    a, b, none, again, key_alone, key_beside_empty, empty = rows.keys
+    assert a == again == key_alone == key_beside_empty
+    assert len({a, b, none, empty}) == 4
 
 
 class TestIds:
@@ -379,6 +379,14 @@ class TestEncoded:
         assert again.decode_message_annotations() == {"x-opt-partition-key": "key", "x-own": 1}
         assert again.decode_delivery_annotations() == {"x-mine": "d"}
         assert rows.keys == [encode("key")]
+
+    @pytest.mark.parametrize("session", ["", None])
+    def test_the_partition_key_counts_beside_an_empty_session_id(self, session: str | None) -> None:
+        annotations, properties = {"x-opt-partition-key": "key"}, Properties(group_id=session)
+        message = encode_message(message_annotations=annotations, properties=properties, data=b"")
+        assert encoded(table(encoded=[message])).keys == [encode("key")]
+        without_key = encode_message(properties=Properties(group_id=""), data=b"")
+        assert encoded(table(encoded=[without_key])).keys == [encode("")]
 
     def test_columns_that_are_not_null_replace_parts_of_it(self) -> None:
         at = datetime(2030, 1, 1, tzinfo=UTC)

@@ -26,6 +26,14 @@ def flip(path: Path, table: str, no: int, at: int) -> None:
     db.close()
 
 
+def put_frame(path: Path, no: int, meta: bytes) -> None:
+    """Put another frame in the place of one."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("UPDATE journal SET meta = ? WHERE no = ?", (meta, no))
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.close()
+
+
 def write_entry(path: Path, key: str, text: str) -> None:
     """Write an entry of `kv` as a store would, its checksum right."""
     db = sqlite3.connect(path, isolation_level=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ import pytest
 from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.message import Message
+from peeklock.store import frames, rescue
 from peeklock.store.base import Batch, Definitions, StoreDamaged
-from peeklock.store.check import DAMAGED, NOT_CHECKED, SOUND, Report, check
+from peeklock.store.check import DAMAGED, NOT_CHECKED, PAYLOADS_NAMED_MAX, SOUND, Report, check
 from peeklock.store.format import FORMAT
+from peeklock.store.losses import Losses
 from peeklock.store.sqlite import SqliteStore
-from tests.store.damage import flip, format_of, meddle, write_entry
+from tests.store.damage import flip, format_of, frames_of, meddle, put_frame, write_entry
 
 QUEUE_ID = 4
 FRAMES = 6
@@ -26,7 +29,7 @@ FRAMES = 6
 
 def message(position: int, row: int, slot: int) -> Message:
     made = Message(100)
-    made.position = position
+    made.position = made.sequence_number = position
     made.body_row, made.body_slot = row, slot
     return made
 
@@ -119,14 +122,99 @@ def test_a_flipped_byte_in_a_frame_is_named(path: Path) -> None:
 
 def test_a_flipped_byte_in_a_body_is_named_with_who_needs_it(path: Path) -> None:
     """Req: R-03."""
-    flip(path, "body", 3, 60)
-    flip(path, "body", 2, 60)
+    flip(path, "body", 3, 20)
+    flip(path, "body", 2, 20)
     report = checked(path)
     assert report.damages[0].startswith("body row 2 fails its checksum")
     assert report.damages[1].startswith("body row 3 fails its checksum")
     assert "need it" not in report.damages[0]
     assert report.damages[1].endswith("; 4 messages of 'orders', 'orders' (dead letters) need it")
     assert report.lines[-1] == "2 damages found; nothing was changed"
+
+
+def test_a_damaged_payload_is_named_with_the_messages_that_need_it(path: Path) -> None:
+    """Req: R-03."""
+    first = 17 + 3 * 8  # behind the head, the lengths and the checksums
+    flip(path, "body", 2, first)
+    flip(path, "body", 3, first)
+    flip(path, "body", 3, first + 2 * 180)
+    assert checked(path).damages == [
+        "body row 2 fails the checksum of the payload in slot 0",
+        "body row 3 fails the checksum of the payload in slot 0; message 30 of 'orders', "
+        "message 3 of 'orders' (dead letters) need it",
+        "body row 3 fails the checksum of the payload in slot 2; message 32 of 'orders' needs it",
+    ]
+
+
+def test_damaged_payloads_are_not_named_with_messages_while_the_journal_is_damaged(path: Path) -> None:
+    """What is not known is not guessed. Req: R-03."""
+    flip(path, "body", 3, 41)
+    flip(path, "journal", 6, 40)
+    report = checked(path)
+    assert report.damages[0].startswith("frame 6 fails its checksum")
+    assert report.damages[1:] == ["body row 3 fails the checksum of the payload in slot 0"]
+
+
+@pytest.mark.parametrize(("sharing", "end"), [(5, "message 5"), (6, "message 5 of 'orders' and 1 more")])
+def test_of_many_messages_that_share_a_damaged_payload_some_are_named(
+    tmp_path: Path, sharing: int, end: str
+) -> None:
+    """At the limit and one past."""
+    changes: list[Change] = [EntityStored(1, QueueDescription("orders"), 0, 0)]
+    changes += [MessageStored(QUEUE_ID, message(n, 1, 0)) for n in range(1, sharing + 1)]
+    path = made(tmp_path, Batch(1, changes, {1: [b"payload"]}))
+    flip(path, "body", 1, 25)
+    [damage] = checked(path).damages
+    assert damage.endswith(f"{end} need it") == (sharing == 6)
+    assert damage.endswith(f"{end} of 'orders' need it") == (sharing == 5)
+
+
+@pytest.mark.parametrize(("count", "more"), [(PAYLOADS_NAMED_MAX, 0), (PAYLOADS_NAMED_MAX + 1, 1)])
+def test_of_many_damaged_payloads_some_are_named_and_the_rest_is_counted(
+    tmp_path: Path, count: int, more: int
+) -> None:
+    """At the limit and one past."""
+    path = made(tmp_path, Batch(1, [], {1: [b"x"] * 60, 2: [b"x"] * (count - 60)}))
+    for row, payloads in ((1, 60), (2, count - 60)):
+        for slot in range(payloads):
+            flip(path, "body", row, 17 + 8 * payloads + slot)
+    damages = checked(path).damages
+    assert len(damages) == PAYLOADS_NAMED_MAX + more
+    last = "body row 2 fails the checksum of the payload in slot"
+    assert damages[-1] == f"{last} {PAYLOADS_NAMED_MAX - 60 if more else PAYLOADS_NAMED_MAX - 61}"
+
+
+def made(folder: Path, *batches: Batch) -> Path:
+    """Make a store, and give its database."""
+
+    async def make() -> None:
+        store = SqliteStore(folder)
+        await store.open()
+        for batch in batches:
+            await store.commit(batch)
+        await store.close()
+
+    asyncio.run(make())
+    return folder / "peeklock.db"
+
+
+def test_a_sound_frame_that_replaces_another_is_named(path: Path) -> None:
+    """As one that was put back from an older copy of the file. Req: R-03."""
+    put_frame(path, 4, frames.encode(Batch(4, []), frames.checksum_of(frames_of(path)[3])))
+    report = checked(path)
+    [damage] = report.damages
+    assert damage.startswith("frame 5 does not follow the frame 4 that is there")
+    assert any(line.startswith("messages: not counted") for line in report.lines)
+
+
+def test_a_damaged_frame_and_a_missing_one_are_both_named(path: Path) -> None:
+    """Req: R-03."""
+    flip(path, "journal", 4, 2)
+    meddle(path, "DELETE FROM journal WHERE no = 3")
+    damages = checked(path).damages
+    assert len(damages) == 2
+    assert damages[0].startswith("frame 4 fails its checksum")
+    assert damages[1] == "frame 3 is missing from the journal: frame 4 comes next"
 
 
 def test_a_missing_frame_is_named(path: Path) -> None:
@@ -409,3 +497,14 @@ def test_what_is_no_store_is_not_checked(path: Path, tmp_path: Path) -> None:
     report = checked(path)
     assert report.exit_status == DAMAGED
     assert "is no SQLite database" in report.lines[0]
+
+
+def test_rows_of_damaged_numbers_are_passed_over_by_a_rescue() -> None:
+    """They are not counted up to, nor read again and again. Req: R-03."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.execute("CREATE TABLE journal (no INTEGER PRIMARY KEY, meta BLOB)")
+        db.executemany("INSERT INTO journal VALUES (?, x'00')", [(1,), (1 << 34,), (1 << 50,)])
+        assert [no for no, _ in rescue.readable(db, "journal", "meta")] == [1, 1 << 34]
+        losses = Losses()
+        rescue._fold(db, None, losses)
+        assert (losses.batches, losses.last_no) == ([1, 1 << 34], 0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +40,7 @@ EVENTS = st.builds(
     transaction_id=BYTES,
     lock_token=BYTES,
     head=BYTES,
+    connection_lost=st.integers(0, 1),
 )
 SOME = [
     Event(
@@ -62,6 +66,7 @@ SOME = [
         None,
         b"t" * 16,
         None,
+        0,
     )
     for n in range(3)
 ]
@@ -70,6 +75,24 @@ SOME = [
 @given(events=st.lists(EVENTS, max_size=5), no=st.integers(1, 2**63))
 def test_events_come_back_as_they_were(events: list[Event], no: int) -> None:
     assert event_rows.unpack(no, event_rows.seal(no, event_rows.pack(events))) == events
+
+
+@given(events=st.lists(EVENTS, min_size=1, max_size=5), no=st.integers(1, 2**63))
+def test_a_row_of_version_1_is_read_without_what_it_has_not(events: list[Event], no: int) -> None:
+    """It is that of a version 2 but for the field at its end. Req: R-07."""
+    before = [event._replace(connection_lost=0) for event in events]
+    packed = bytearray(event_rows.pack(before))
+    del packed[4 + 22]  # whether the column is there
+    checked = struct.pack("<QI", no, len(events)) + zlib.compress(packed[4:])
+    row = struct.pack("<BI", 1, zlib.crc32(checked, 1)) + checked
+    assert event_rows.unpack(no, row) == before
+
+
+def test_a_row_of_another_version_is_named() -> None:
+    """Req: R-07."""
+    checked = struct.pack("<QI", 7, 0)
+    with pytest.raises(StoreDamaged, match="event row 7 has version 9; this release knows 1 to 2"):
+        event_rows.unpack(7, struct.pack("<BI", 9, zlib.crc32(checked, 9)) + checked)
 
 
 def test_a_row_without_events_is_a_row() -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.broker.changes import MessageIdSeen, NumbersIssued
+from peeklock.broker.changes import MessageIdSeen, NumbersIssued, RuleStored
 from peeklock.broker.events import Event
 from peeklock.broker.message import Message, MessageState
+from peeklock.rules.filters import CorrelationFilter, SqlFilter
 from peeklock.store import event_rows
 from peeklock.store.base import Batch, Definitions, LiveFacts
 from peeklock.store.check import SOUND, check
@@ -22,13 +23,16 @@ from peeklock.store.format import FORMAT
 from peeklock.store.sqlite import SqliteStore
 from tests.golden.stores.make import (
     ALL,
+    AS_GIVEN,
     CLAIMS,
     ENQUEUED,
     EVENTS,
     EVERY_SETTING,
     EVERY_SUBSCRIPTION_SETTING,
     EVERY_TOPIC_SETTING,
+    GIVEN_RULES,
     LAKE,
+    LOST,
     ORDERS,
     PARTITIONS,
     PAYLOADS,
@@ -41,6 +45,11 @@ from tests.golden.stores.make import (
 from tests.store.damage import format_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "stores"
+
+
+def _key_of(stored: RuleStored) -> tuple[int, str]:
+    return stored.entity_id, stored.rule.name.lower()
+
 
 DEFINITIONS = {
     1: Definitions([ORDERS, EVERY_SETTING], [], 4),
@@ -61,6 +70,7 @@ DEFINITIONS = {
 }
 DEFINITIONS[4] = replace(DEFINITIONS[3], cursors=[UNUSED, LAKE], claims=CLAIMS)
 DEFINITIONS[5] = replace(DEFINITIONS[4], entities=[*DEFINITIONS[4].entities, RULED], next_entity_id=11)
+DEFINITIONS[6] = replace(DEFINITIONS[5], rules=sorted(RULES + GIVEN_RULES, key=_key_of))
 """By format."""
 
 MADE_AT_MS = {1: 1_700_000_000_000, 2: 1_700_000_000_000, 3: 1_700_000_000_000, 4: 1_700_000_000_000}
@@ -144,13 +154,29 @@ async def reads_all(folder: Path, number: int) -> None:
         assert {position for queue_id, position in messages if queue_id == 28} == {1, 4, 5, 9}
         rows.append(7)
         assert await store.read_body_rows([7]) == {7: PAYLOADS}
-        assert events_in(folder) == {54: [], 55: [ENQUEUED]}
+        lost = {58: [LOST]} if number >= 6 else {}
+        assert events_in(folder) == {54: [], 55: [ENQUEUED], **lost}
+    was_scheduled = {key for key, m in messages.items() if m.was_scheduled}
+    assert was_scheduled == ({(4, 10), (5, 11), (16, 12)} if number >= 6 else set())
+    if number >= 6:
+        rows.append(8)
+        assert await store.read_body_rows([8]) == {8: PAYLOADS}
+        has_rules_as_given(await store.load_definitions())
     if number == 1:
         assert all(m.session_id is m.dead_letter_source is None and not m.hops for m in messages.values())
     assert [row for row, _ in await store.list_body_rows(0, 10)] == rows
     assert await store.read_body_rows([1]) == {1: PAYLOADS}
     await store.commit(Batch(42 + len(live.frame_sizes), []))
     await store.close()
+
+
+def has_rules_as_given(definitions: Definitions) -> None:
+    """Equal rules may differ in that."""
+    first, second = (stored.rule for stored in definitions.rules if stored.rule.name.startswith("given"))
+    assert isinstance(first.filter, CorrelationFilter)
+    assert isinstance(second.filter, SqlFilter)
+    assert second.action is not None
+    assert first.filter.as_given == second.filter.as_given == second.action.as_given == AS_GIVEN
 
 
 def events_in(folder: Path) -> dict[int, list[Event]]:
@@ -185,8 +211,12 @@ def has_facts_of_format_1(live: LiveFacts, messages: _Messages) -> None:
 
 
 def has_facts_of_format_2(live: LiveFacts, messages: _Messages) -> None:
-    assert len(live.frame_sizes) in (7, 11, 14, 15)
-    texts = {key: (m.session_id, m.dead_letter_source, m.hops) for key, m in messages.items() if key[0] < 20}
+    assert len(live.frame_sizes) in (7, 11, 14, 15, 17)
+    texts = {
+        key: (m.session_id, m.dead_letter_source, m.hops)
+        for key, m in messages.items()
+        if key[0] < 20 and m.body_row < 8
+    }
     assert texts == {
         (4, 1): (None, None, 0),
         (4, 3): (None, None, 0),

@@ -43,8 +43,10 @@ def test_a_crash_loses_what_was_staged_and_nothing_else() -> None:
     assert [c.message.position for _, changes in live.messages for c in changes] == [1]
     assert at_once(store.last_body_row()) == 1
     store.stage(batch(2))
+    store.stage(batch(3))
     store.flush()
-    assert at_once(store.last_body_row()) == 2
+    assert at_once(store.last_body_row()) == 3
+    assert len(at_once(store.load_live()).frame_sizes) == 3  # in a chain
 
 
 def test_nothing_suspends() -> None:
@@ -55,7 +57,6 @@ def test_nothing_suspends() -> None:
         store.load_definitions(),
         store.load_live(),
         store.read_head(1),
-        store.free_bytes(),
     ):
         at_once(coroutine)
     committing = store.commit(batch(1))

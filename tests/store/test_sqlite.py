@@ -21,13 +21,14 @@ import pytest
 
 from peeklock.broker.changes import EntityStored, MessageStored
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.message import Message
+from peeklock.broker.message import LOST_BODY, Message
+from peeklock.store import frames
 from peeklock.store import sqlite as sqlite_store
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreInUse, StoreTooNew
 from peeklock.store.format import FORMAT
 from peeklock.store.sqlite import SqliteStore
 from tests.store.committer import RECORDS, payload
-from tests.store.damage import flip, meddle
+from tests.store.damage import flip, frames_of, meddle, put_frame
 
 MB = 1_000_000
 
@@ -196,7 +197,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_a_clean_close_leaves_one_database_file(tmp_path: Path) -> None:
     """The WAL is copied and removed: the file alone can be taken elsewhere."""
     path = made(tmp_path / "data", batch(1), batch(2))
-    assert sorted(file.name for file in path.parent.iterdir()) == ["peeklock.db", "peeklock.lock"]
+    names = sorted(file.name for file in path.parent.iterdir())
+    assert names == ["peeklock.db", "peeklock.lock", "peeklock.witness"]
     assert (path.parent / "peeklock.lock").read_bytes() == b""
 
 
@@ -223,6 +225,7 @@ def test_a_damaged_frame_body_or_definition_is_found_when_read(tmp_path: Path) -
     path = made(tmp_path, batch(1), batch(2), entity)
     flip(path, "journal", 2, 30)
     flip(path, "body", 1, 25)
+    flip(path, "body", 2, 20)
     meddle(path, "UPDATE kv SET v = replace(v, '60000', '60001')")
 
     async def test() -> None:
@@ -234,8 +237,10 @@ def test_a_damaged_frame_body_or_definition_is_found_when_read(tmp_path: Path) -
             await frame_numbers(store)
         with pytest.raises(StoreDamaged, match="frame 2 fails its checksum"):
             await store.read_head(10_000)
-        with pytest.raises(StoreDamaged, match="body row 1 fails its checksum"):
-            await store.read_body_rows([2, 1])
+        found = await store.read_body_rows([1, 2])
+        assert found[1][0] is LOST_BODY
+        assert found[2] == []
+        assert found[2][0] is LOST_BODY
         with pytest.raises(StoreDamaged, match="entry entity/000000000001 fails its checksum"):
             await store.load_definitions()
         await store.close()
@@ -253,6 +258,23 @@ def test_a_gap_in_the_journal_is_found_when_read(tmp_path: Path) -> None:
         await store.open()
         for read in (store.load_live(), frame_numbers(store)):
             with pytest.raises(StoreDamaged, match="frame 3 is missing from the journal: frame 4 comes next"):
+                await read
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_sound_frame_that_replaces_another_is_found_when_read(tmp_path: Path) -> None:
+    """Also over a restart between the two that follow one another. Req: R-03."""
+    made(tmp_path, *(batch(no) for no in range(1, 4)))
+    path = made(tmp_path, *(batch(no) for no in range(4, 6)))
+    put_frame(path, 3, frames.encode(Batch(3, []), frames.checksum_of(frames_of(path)[2])))
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path)
+        await store.open()
+        for read in (store.load_live(), frame_numbers(store)):
+            with pytest.raises(StoreDamaged, match="frame 4 does not follow the frame 3 that is there"):
                 await read
         await store.close()
 
@@ -312,6 +334,35 @@ def test_a_full_disk_is_told_plainly_and_nothing_acknowledged_is_lost(tmp_path: 
     store = SqliteStore(tmp_path, connect=connect)
     fails_plainly(store, 4, r"could not write batch 4 to .*peeklock.db: the disk is full; free some space")()
     assert numbers_in(tmp_path) == [1, 2, 3]
+
+
+def test_a_full_disk_gives_up_its_ballast_and_the_write_is_done_again(tmp_path: Path) -> None:
+    """Once; then the disk is full. Req: R-06."""
+    spied = Spied()
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, connect=spied, keeps_ballast=True)
+        await store.open()
+        ballast = tmp_path / "peeklock.ballast"
+        assert ballast.stat().st_blocks
+        await store.commit(batch(1, 20_000))
+        writer = spied.made[0]
+
+        def release() -> bool:  # what the room that comes free is to SQLite's own limit
+            writer.execute("PRAGMA max_page_count = 1000").fetchall()
+            ballast.unlink()
+            return True
+
+        store._ballast.release = release  # type: ignore[method-assign]
+        assert store._writer is not None
+        await store._writer.submit(lambda: writer.execute("PRAGMA max_page_count = 20").fetchall())
+        await store.commit(batch(2, 1_000_000))
+        assert not ballast.exists()
+        assert await frame_numbers(store) == [1, 2]
+        await store.close()
+        assert ballast.exists()  # for the next start
+
+    asyncio.run(test())
 
 
 def test_a_failing_write_is_told_plainly_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def test_free_space_is_what_is_set() -> None:
     async def run() -> None:
         store = FaultyStore(MemoryStore())
         await store.open()
-        assert await store.free_bytes() is None
+        assert store.free_bytes() is None
         store.free = 17
-        assert await store.free_bytes() == 17
+        assert store.free_bytes() == 17
         await store.close()
 
     asyncio.run(run())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from peeklock.amqp.messaging import encode_message
 from peeklock.broker.commands import Send, UpdateEntity
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import EntityFound
+from peeklock.broker.effects import EntityFound, MatchingDeleted, MessagesMatched
 from peeklock.broker.message import Message
+from peeklock.broker.search_commands import DeleteMatching, SearchMessages
 from peeklock.engine.bodies import BUDGET_BYTES
+from peeklock.rules.filters import SqlFilter
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.playbook import message_bytes
 
@@ -28,4 +31,24 @@ def test_routing_fields_of_stored_messages_are_read_for_the_core(body_cache_byte
     broker.advance(1000)
     assert broker.queue("orders").active_count == 0
     assert broker.queue("unique").active_count == 3
+    broker.close()
+
+
+@pytest.mark.parametrize("body_cache_bytes", [1, BUDGET_BYTES])
+def test_messages_are_found_by_properties_whether_they_are_in_memory_or_not(body_cache_bytes: int) -> None:
+    """Req: A-08"""
+    broker = InProcessBroker(body_cache_bytes=body_cache_bytes)
+    orders = broker.create_queue("orders")
+    for number in range(300):
+        payload = encode_message(application_properties={"n": number}, data=bytes(2_000))
+        broker.offer([Send(orders.entity_id * 4, Message(len(payload)), payload, None)])
+        broker.run()
+    where = SqlFilter("n % 100 = 7")
+    found = broker.ask(lambda to: SearchMessages(to, where, None, None, 9))
+    assert isinstance(found, MessagesMatched)
+    assert [match.view.message.sequence_number for match in found.matches] == [8, 108, 208]
+    deleted = broker.ask(lambda to: DeleteMatching(to, where, None, None, 9))
+    assert isinstance(deleted, MatchingDeleted)
+    assert (deleted.deleted, deleted.locked, deleted.next) == (3, 0, None)
+    assert broker.queue("orders").active_count == 297
     broker.close()

@@ -49,6 +49,7 @@ class Administration:
         *,
         tracking: Callable[[], str],
         keys: Callable[[], str],
+        owns: Callable[[str, str], bool],
         log: Callable[[str, dict[str, Any]], None],
         namespace: str = "peeklock",
         limits: TierLimits = STANDARD,
@@ -60,16 +61,17 @@ class Administration:
             authority: who may do what.
             tracking: gives a fresh GUID as text at each call.
             keys: gives a fresh key at each call, for authorization rules that come without.
+            owns: whether a host, with or without a port, is this broker's, for a request with this `Host`.
             log: takes an event and its fields; called once for each refusal.
             namespace: its name, for the namespace's properties and the author of entries.
             limits: of the tier, which is shown as the SKU.
             created_at_ms: of the namespace, UTC ms.
         """
-        self._home = Home(authority, tracking, keys, log, namespace, limits, created_at_ms)
+        self.home = Home(authority, tracking, keys, owns, log, namespace, limits, created_at_ms)
 
     def handle(self, request: AdminRequest, reply_to: ReplyTo, now_ms: int) -> Response | Pending:
         """Answer a request, or say what has to be done first. Never raises for what a client sent."""
-        exchange = Exchange(self._home, request, reply_to, now_ms)
+        exchange = Exchange(self.home, request, reply_to, now_ms)
 
         def answer() -> Response | Pending:
             exchange.authorize()
@@ -79,7 +81,7 @@ class Administration:
 
     def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
         """Answer a request that is refused for its token, before its body is there; None = it is not."""
-        exchange = Exchange(self._home, request, (0, 0, 0, 0), now_ms)
+        exchange = Exchange(self.home, request, (0, 0, 0, 0), now_ms)
         try:
             exchange.authorize()
         except AuthorizationError as failure:

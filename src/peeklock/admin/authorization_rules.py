@@ -46,9 +46,14 @@ def with_keys(
     return tuple(completed(rule) for rule in rules)
 
 
-def write_authorization_rules(rules: Iterable[AuthorizationRule]) -> Markup:
-    """Write the rules, keys and all."""
-    written = "".join(_write(rule) for rule in rules)
+def write_authorization_rules(rules: Iterable[AuthorizationRule], *, with_times: bool) -> Markup:
+    """Write the rules, keys and all.
+
+    Args:
+        rules: of one entity.
+        with_times: with CreatedTime and ModifiedTime, which the answer to a PUT lacks (wire contract C16).
+    """
+    written = "".join(_write(rule, with_times) for rule in rules)
     return Markup(
         f"<AuthorizationRules>{written}</AuthorizationRules>" if written else "<AuthorizationRules/>"
     )
@@ -75,15 +80,15 @@ def _read(given: Description) -> AuthorizationRule:
     )
 
 
-def _write(rule: AuthorizationRule) -> str:
+def _write(rule: AuthorizationRule, with_times: bool) -> str:
     rights = "".join(f"<AccessRights>{right}</AccessRights>" for right in rule.rights)
     children = write_children(
         (
             ("ClaimType", _CLAIM_TYPE),
             ("ClaimValue", _CLAIM_VALUE),
             ("Rights", Markup(f"<Rights>{rights}</Rights>")),
-            ("CreatedTime", timestamp(rule.created_at_ms)),
-            ("ModifiedTime", timestamp(rule.modified_at_ms)),
+            ("CreatedTime", timestamp(rule.created_at_ms) if with_times else None),
+            ("ModifiedTime", timestamp(rule.modified_at_ms) if with_times else None),
             ("KeyName", rule.name),
             ("PrimaryKey", rule.primary_key),
             ("SecondaryKey", rule.secondary_key),

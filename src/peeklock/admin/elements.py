@@ -1,6 +1,6 @@
 """How the settings and figures of entities stand in XML: one table for each kind, read in both directions.
 
-Owns: the rows of these tables, the forms of values, forwarding addresses. Must not know: which kinds there
+Owns: the rows of these tables, the forms of values. Must not know: which kinds there
 are, HTTP, ranges of values (the broker's). Source: wire contract 7.3 to 7.5.
 """
 
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-from urllib.parse import unquote
 
 from peeklock.admin.atom import timestamp
 from peeklock.admin.authorization_rules import read_authorization_rules, write_authorization_rules
+from peeklock.admin.forwards import read_forward
 from peeklock.admin.markup import Markup, Text, write_element
 from peeklock.admin.reading import Description, cut
+from peeklock.broker.descriptions import GIVEN_FORWARDS, EntityStatus, SubscriptionDescription
 from peeklock.broker.descriptions import Description as EntityDescription
-from peeklock.broker.descriptions import EntityStatus
 from peeklock.broker.durations import format_duration
 from peeklock.broker.effects import EntityView
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.sequence_numbers import PARTITION_COUNT
-from peeklock.broker.validation import MAX_SIZE_MB_MIN, NAME_LENGTH_MAX
+from peeklock.broker.validation import MAX_SIZE_MB_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class Shown:
     host: str
     message_size_kb_default: int
     """The tier's."""
+    after_put: bool = False
+    """Whether this answers a PUT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,14 @@ def read_settings(
                 found[row.field] = row.form.read(given, row.element)
             elif row.kept and existing is not None:
                 found[row.field] = getattr(existing, row.field)
+    for field, address in GIVEN_FORWARDS.items():
+        if field in found:
+            found[field], found[address] = found[field]
     if found.get("max_message_size_kb") == message_size_kb_default:
         del found["max_message_size_kb"]
     size_mb = found.get("max_size_mb", 0)
-    if found.get("enable_partitioning") and size_mb >= MAX_SIZE_MB_MIN * PARTITION_COUNT:
+    is_total = size_mb >= MAX_SIZE_MB_MIN * PARTITION_COUNT and size_mb % PARTITION_COUNT == 0
+    if found.get("enable_partitioning") and is_total:
         # As it is shown. No partition may be so large, so that nobody can have meant the size of one.
         found["max_size_mb"] = size_mb // PARTITION_COUNT
     return found
@@ -130,16 +136,23 @@ def _status(given: Description, name: str) -> EntityStatus:
     )
 
 
-def _entity_name(given: Description, name: str) -> str | None:
-    """Take the entity's name from `name`, `sb://host/name` or `https://host/name`."""
+def _forward(given: Description, name: str) -> tuple[str | None, str | None]:
+    """Read the target's name and the address by which it is given."""
     text = given.text(name)
-    _, separator, rest = text.partition("://")
-    if separator:
-        text = unquote(rest.partition("/")[2])
-    text = text.strip("/")
-    if len(text) > NAME_LENGTH_MAX:
-        raise ArgumentInvalid(f"The value {cut(text)!r} of {name} is longer than any name.")
-    return text or None
+    try:
+        return read_forward(text)
+    except ValueError as failure:
+        raise ArgumentInvalid(f"The value {cut(text)!r} of {name} {failure}.") from failure
+
+
+def _show_forward(field: str) -> Callable[[Any, Shown], Text]:
+    """Show an address as it was given, and a name alone as one."""
+
+    def show(name: Any, shown: Shown) -> Text:
+        address: str | None = getattr(shown.view.description, GIVEN_FORWARDS[field])
+        return None if name is None else address or f"sb://{shown.host}/{name}"
+
+    return show
 
 
 BOOLEAN = Form(Description.boolean)
@@ -147,7 +160,6 @@ WHOLE_NUMBER = Form(Description.whole_number)
 DURATION = Form(Description.duration, lambda value, _: format_duration(value))
 STATUS = Form(_status, lambda value, _: value.value)
 NOTE = Form(lambda given, name: given.exact_text(name) or None)
-ENTITY = Form(_entity_name, lambda value, shown: None if value is None else f"sb://{shown.host}/{value}")
 # Asked for is the size of one partition, shown that of all. Source: wire contract 7.3.
 SIZE_MB = Form(
     Description.whole_number,
@@ -180,17 +192,33 @@ def _count_details(view: EntityView) -> Markup:
     )
 
 
+def _accessed_at_ms(view: EntityView) -> int:
+    """Return the time of the last use; 0 = never. Source: wire contract C16."""
+    if view.accessed_at_ms == 0 and isinstance(view.description, SubscriptionDescription):
+        return view.created_at_ms
+    return view.accessed_at_ms
+
+
 SIZE_IN_BYTES = Figure("SizeInBytes", lambda view: view.size_bytes)
 MESSAGE_COUNT = Figure("MessageCount", message_count)
+FORWARD_TO = Setting("ForwardTo", "forward_to", Form(_forward, _show_forward("forward_to")))
+FORWARD_DEAD_LETTERED_TO = Setting(
+    "ForwardDeadLetteredMessagesTo",
+    "forward_dead_lettered_to",
+    Form(_forward, _show_forward("forward_dead_lettered_to")),
+)
 IS_ANONYMOUS_ACCESSIBLE = Figure("IsAnonymousAccessible", lambda _: False)
 AUTHORIZATION_RULES = Setting(
     "AuthorizationRules",
     "authorization_rules",
-    Form(read_authorization_rules, lambda rules, _: write_authorization_rules(rules)),
+    Form(
+        read_authorization_rules,
+        lambda rules, shown: write_authorization_rules(rules, with_times=not shown.after_put),
+    ),
     kept=True,  # who leaves them out did not mean to lock anybody out
 )
 CREATED_AT = Figure("CreatedAt", lambda view: timestamp(view.created_at_ms))
 UPDATED_AT = Figure("UpdatedAt", lambda view: timestamp(view.updated_at_ms))
-ACCESSED_AT = Figure("AccessedAt", lambda view: timestamp(view.accessed_at_ms))
+ACCESSED_AT = Figure("AccessedAt", lambda view: timestamp(_accessed_at_ms(view)))
 COUNT_DETAILS = Figure("CountDetails", _count_details)
 AVAILABILITY = Figure("EntityAvailabilityStatus", lambda _: "Available")

@@ -7,7 +7,7 @@ Source: wire contract 7.1, 7.2, 7.8.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -15,10 +15,18 @@ from peeklock.admin import atom, queues, subscriptions, topics
 from peeklock.admin.authorization_rules import with_keys
 from peeklock.admin.elements import AUTHORIZATION_RULES, Shown
 from peeklock.admin.exchange import AdminEffect, Exchange, Pending, Response
+from peeklock.admin.forwards import authority_of
 from peeklock.admin.reading import Description, cut, read_description
+from peeklock.auth.errors import AuthorizationError, ClaimMissing
 from peeklock.auth.rights import Right
 from peeklock.broker.commands import Address, CreateEntity, DeleteEntity, ListEntities, LookUp, UpdateEntity
-from peeklock.broker.descriptions import KINDS, EntityKind, SubscriptionDescription, subscription_path
+from peeklock.broker.descriptions import (
+    GIVEN_FORWARDS,
+    KINDS,
+    EntityKind,
+    SubscriptionDescription,
+    subscription_path,
+)
 from peeklock.broker.descriptions import Description as EntityDescription
 from peeklock.broker.effects import EntitiesFound, EntityFound, EntityView, Failed
 from peeklock.broker.errors import ArgumentInvalid, EntityNotFound, PreconditionFailed
@@ -71,8 +79,9 @@ class EntityRequests:
         if not self._exchange.updates:
             return self._create(given)
         kept = self._readable[given.kind].kept
-        # Rules may come without their keys.
-        if all(given.has(element) for element in kept) and not given.has_children(_RULES):
+        # Rules may come without their keys, and a foreign address may be what is there.
+        complete = all(given.has(element) for element in kept) and not given.has_children(_RULES)
+        if complete and not list(self._foreign_forwards(self._readable[given.kind].read(given, None))):
             return self._update(given, None)
         return self._look_up_and_update(given)
 
@@ -83,10 +92,11 @@ class EntityRequests:
         )
 
     def _looked_up(self, effect: AdminEffect) -> Response:
+        """Answer a GET."""
         absent = isinstance(effect, Failed) and type(effect.error) is EntityNotFound
         if absent and "SubscriptionDescription" not in self._readable:  # Java reads only an entry there
             return self._exchange.nothing_here()
-        return self._answer(200, effect)
+        return self._answer(200, effect, after_put=False)
 
     def _create(self, given: Description) -> Pending:
         description = self._read(given, None)
@@ -121,6 +131,12 @@ class EntityRequests:
     def _read(self, given: Description, existing: EntityDescription | None) -> EntityDescription:
         """Read what an entity is to be. Raises: ArgumentInvalid, AuthorizationError."""
         description = self._readable[given.kind].read(given, existing)
+        for field, address in self._foreign_forwards(description):
+            if existing is None or address != getattr(existing, field):
+                raise ArgumentInvalid(
+                    f"The forward to {cut(address)!r} names another host: messages are forwarded within a "
+                    f"namespace."
+                )
         self._authorize_forwards(description)
         if isinstance(description, SubscriptionDescription):
             if given.has_children(_RULES):
@@ -130,12 +146,19 @@ class EntityRequests:
         rules = with_keys(description.authorization_rules, known, self._exchange.home.keys)
         return replace(description, authorization_rules=rules)
 
-    def _answer(self, status: int, effect: AdminEffect) -> Response:
+    def _answer(self, status: int, effect: AdminEffect, *, after_put: bool = True) -> Response:
         if isinstance(effect, Failed):
             return self._exchange.refusal(effect.error)
         assert isinstance(effect, EntityFound)
         view = effect.entity
-        return self._exchange.entry(status, _entry(self._exchange, view), view.version)
+        return self._exchange.entry(status, _entry(self._exchange, view, after_put=after_put), view.version)
+
+    def _foreign_forwards(self, description: EntityDescription) -> Iterator[tuple[str, str]]:
+        """Find the addresses that name a host which is not ours, each with its field."""
+        for field in GIVEN_FORWARDS.values():
+            address = getattr(description, field)
+            if address is not None and not self._exchange.owns(authority_of(address)):
+                yield field, address
 
     def _authorize_forwards(self, description: EntityDescription) -> None:
         """Require Send on each entity that is forwarded to, by a token for it or by the request's own.
@@ -146,8 +169,19 @@ class EntityRequests:
         for field, header in _FORWARD_TOKENS.items():
             target = getattr(description, field)
             if target is not None:
-                token = headers.get(header) or self._exchange.token
-                self._exchange.require(Right.SEND, token, target, f"on '{target}' to forward to it")
+                self._authorize_forward(headers.get(header) or self._exchange.token, target)
+
+    def _authorize_forward(self, token: str, target: str) -> None:
+        missing = f"Unauthorized access. 'Send' claim(s) are required on '{target}' to forward to it"
+        try:
+            grant = self._exchange.granted(token, target)
+        except AuthorizationError as failure:
+            # A token of this entity alone is refused there without a word about what it lacks.
+            refusal = type(failure)(f"{missing}: {failure}")
+            refusal.key_name = failure.key_name
+            raise refusal from failure
+        if Right.SEND not in grant.rights:
+            raise ClaimMissing(f"{missing}.")
 
 
 def of_queue_or_topic(exchange: Exchange, name: str) -> EntityRequests:
@@ -200,9 +234,9 @@ def list_entities(exchange: Exchange, kind: EntityKind, topic: str | None = None
     return Pending(ListEntities(kind, *page, exchange.reply_to, topic), listed)
 
 
-def _entry(exchange: Exchange, view: EntityView) -> atom.Entry:
+def _entry(exchange: Exchange, view: EntityView, *, after_put: bool = False) -> atom.Entry:
     about = view.description
-    shown = Shown(view, exchange.host, exchange.home.limits.message_size_kb_default)
+    shown = Shown(view, exchange.host, exchange.home.limits.message_size_kb_default, after_put)
     return atom.Entry(
         title=about.subscription_name if isinstance(about, SubscriptionDescription) else about.name,
         href=exchange.href(about.name),

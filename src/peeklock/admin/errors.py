@@ -31,9 +31,11 @@ from peeklock.broker.errors import (
     EntityDisabled,
     EntityNotFound,
     InvalidOperation,
+    LowSpace,
     MessageLockLost,
     MessageNotFound,
     MessageSizeExceeded,
+    NameInvalid,
     NotSupported,
     PreconditionFailed,
     QuotaExceeded,
@@ -69,9 +71,11 @@ STATUSES: dict[type[Refusal], int] = {
     IssuerRefused: 401,
     KeyRefused: 401,
     KeysUnavailable: 503,
+    LowSpace: 403,
     MessageLockLost: 404,
     MessageNotFound: 404,
     MessageSizeExceeded: 403,
+    NameInvalid: 400,
     NotSupported: 400,  # not in the tier
     PreconditionFailed: 412,
     QuotaExceeded: 403,
@@ -90,10 +94,12 @@ STATUSES: dict[type[Refusal], int] = {
 }
 
 _SUB_CODES: dict[type[Refusal], str] = {
+    NameInvalid: "SubCode=40000. ",
     InvalidOperation: "SubCode=40301. ",
     EntityDisabled: "SubCode=40301. ",
 }
-"""By these the JavaScript client tells an invalid operation from a full quota, both 403."""
+"""As the service has them; by those of 403 the JavaScript client tells an invalid operation from a full
+quota. Source: wire contract 7.2, C32."""
 
 
 def status_of(error: Refusal) -> tuple[int, str]:

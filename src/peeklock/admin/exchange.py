@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, quote, unquote
 from peeklock.admin import atom
 from peeklock.admin.errors import Refusal, status_of
 from peeklock.auth.authority import JWT_TOKEN_TYPE, SAS_TOKEN_TYPE, Authority
-from peeklock.auth.errors import AuthorizationError, ClaimMissing
-from peeklock.auth.rights import Right
+from peeklock.auth.errors import AudienceNotCovered, AuthorizationError, ClaimMissing
+from peeklock.auth.rights import Grant, Right
 from peeklock.broker.commands import (
     AddRule,
     CreateEntity,
@@ -92,6 +92,8 @@ class Home:
     """Gives a fresh GUID as text at each call."""
     keys: Callable[[], str]
     """Gives a fresh key of an authorization rule at each call."""
+    owns: Callable[[str, str], bool]
+    """Whether a host, with or without a port, is this broker's, for a request with this `Host`."""
     log: Callable[[str, dict[str, Any]], None]
     """Takes an event and its fields; called once for each refusal."""
     name: str
@@ -101,6 +103,9 @@ class Home:
 
 class Exchange:
     """One request on its way to its answer."""
+
+    refused_event = "administration request refused"
+    """What a refusal is called in the log."""
 
     def __init__(self, home: Home, request: AdminRequest, reply_to: ReplyTo, now_ms: int) -> None:
         self.home = home
@@ -127,6 +132,16 @@ class Exchange:
         tags = [tag.strip() for tag in self.request.headers.get("if-match", "*").split(",")]
         return None if "*" in tags else tuple(tag.strip('"') for tag in tags)
 
+    @property
+    def shown_request(self) -> AdminRequest:
+        """What a refusal shows of the request, without its body and other headers: kept by who waits."""
+        request = self.request
+        return AdminRequest(request.method, request.path, headers={"host": self.host}, peer=request.peer)
+
+    def owns(self, authority: str) -> bool:
+        """Return whether a host, with or without a port, is this broker's."""
+        return self.home.owns(authority, self.host)
+
     def guarded(self, answer: Callable[[], Response | Pending]) -> Response | Pending:
         """Answer, with a refusal if one is raised."""
         try:
@@ -138,10 +153,15 @@ class Exchange:
 
     def authorize(self) -> None:
         """Require Manage on the path. Raises: AuthorizationError."""
-        self.require(Right.MANAGE, self.token, self.path, "to perform this operation")
+        if Right.MANAGE in self.granted(self.token, self.path).rights:
+            return
+        # The service's own texts. Source: wire contract C19.
+        if self.request.method == "GET":
+            raise ClaimMissing("Manage,EntityRead claims required for this operation.")
+        raise ClaimMissing("Authorization failed for specified action: Manage,EntityWrite.")
 
-    def require(self, right: Right, token: str, path: str, what_for: str) -> None:
-        """Require a right on a path of whoever has a token. Raises: AuthorizationError."""
+    def granted(self, token: str, path: str) -> Grant:
+        """Verify a token for a path. Raises: AuthorizationError."""
         if not token.strip() and self.home.authority.anybody is None:
             raise ClaimMissing("MissingToken: The authorization header was not found.")
         token, kind = token.strip(), SAS_TOKEN_TYPE
@@ -149,9 +169,17 @@ class Exchange:
             token, kind = token[7:], JWT_TOKEN_TYPE
         # A path that could be taken for a URI of another path names no entity: only a namespace's token
         # will do.
-        grant = self.home.authority.authorize(token, "" if "://" in path else path, self.now_ms, kind)
-        if right not in grant.rights:
-            raise ClaimMissing(f"Unauthorized access. '{right.value}' claim(s) are required {what_for}.")
+        return self.home.authority.authorize(token, "" if "://" in path else path, self.now_ms, kind)
+
+    def granted_here(self, path: str) -> Grant:
+        """Verify the request's token for a path, or for just the address asked and what lies above it.
+
+        Raises: AuthorizationError.
+        """
+        try:
+            return self.granted(self.token, path)
+        except AudienceNotCovered:
+            return self.granted(self.token, self.path.lower())
 
     # Answers
 
@@ -189,7 +217,7 @@ class Exchange:
         if isinstance(effect, Failed):
             if type(effect.error) is InvalidOperation:
                 # Only a lock on the namespace forbids to delete, which is called thus in Azure.
-                return self._refusal(409, f"ScopeLocked: {effect.error}")
+                return self.refused(409, f"ScopeLocked: {effect.error}")
             return self.refusal(effect.error)
         assert isinstance(effect, Done)
         return Response(200)
@@ -197,33 +225,38 @@ class Exchange:
     def not_allowed(self, methods: str) -> Response:
         """Answer a method that is not served here."""
         text = f"The method {self.request.method} is not served here; these are: {methods}."
-        return self._refusal(405, text, (("Allow", methods),))
+        return self.refused(405, text, (("Allow", methods),))
 
     def refusal(self, failure: Refusal) -> Response:
         """Answer with an error, and log it under the same tracking id."""
         key_name = failure.key_name if isinstance(failure, AuthorizationError) else ""
-        return self._refusal(*status_of(failure), key_name=key_name)
+        return self.refused(*status_of(failure), key_name=key_name)
 
-    def _refusal(
+    def refused(
         self, status: int, text: str, headers: tuple[tuple[str, str], ...] = (), *, key_name: str = ""
     ) -> Response:
+        """Answer with a status and a text that says why, and log both under one tracking id."""
         tracking = f"{self.home.tracking()}_G0"
         stamp = atom.timestamp(self.now_ms)[:19]
         where = f"{self.host}:{self.path}"
         detail = f"{text.rstrip('.')}. TrackingId:{tracking}, SystemTracker:{where}, Timestamp:{stamp}"
+        self.log_refusal(tracking, status, text, key_name)
+        return Response(status, atom.ERROR_TYPE, atom.error(status, detail).encode(), headers)
+
+    def log_refusal(self, tracking_id: str, status: int, reason: str, key_name: str) -> None:
+        """Add the line of a refusal to the log; `key_name`: of a token that named one, else empty."""
         self.home.log(
-            "administration request refused",
+            self.refused_event,
             {
-                "tracking_id": tracking,
+                "tracking_id": tracking_id,
                 "method": self.request.method,
                 "path": self.path,
                 "status": status,
-                "reason": text,
+                "reason": reason,
                 **({"peer": self.request.peer} if self.request.peer else {}),
                 **({"key_name": key_name} if key_name else {}),
             },
         )
-        return Response(status, atom.ERROR_TYPE, atom.error(status, detail).encode(), headers)
 
     # Addresses and pages
 

@@ -14,7 +14,8 @@ from peeklock.admin.elements import (
     COUNT_DETAILS,
     CREATED_AT,
     DURATION,
-    ENTITY,
+    FORWARD_DEAD_LETTERED_TO,
+    FORWARD_TO,
     IS_ANONYMOUS_ACCESSIBLE,
     MESSAGE_COUNT,
     MESSAGE_SIZE_KB,
@@ -51,7 +52,7 @@ ELEMENTS: Table = (
     IS_ANONYMOUS_ACCESSIBLE,
     AUTHORIZATION_RULES,
     Setting("Status", "status", STATUS),
-    Setting("ForwardTo", "forward_to", ENTITY),
+    FORWARD_TO,
     Setting("UserMetadata", "user_metadata", NOTE),
     CREATED_AT,
     UPDATED_AT,
@@ -62,7 +63,7 @@ ELEMENTS: Table = (
     Setting("EnablePartitioning", "enable_partitioning", BOOLEAN, kept=True),
     AVAILABILITY,
     Setting("EnableExpress", "enable_express", BOOLEAN),
-    Setting("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to", ENTITY),
+    FORWARD_DEAD_LETTERED_TO,
     Setting("MaxMessageSizeInKilobytes", "max_message_size_kb", MESSAGE_SIZE_KB),
 )
 

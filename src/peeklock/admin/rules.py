@@ -61,7 +61,7 @@ def write_rule(rule: RuleDescription) -> str:
 def _read_filter(given: Description) -> Filter:
     match given.type:
         case "SqlFilter":
-            return SqlFilter(_expression(given), read_pairs(given, "Parameters"))
+            return SqlFilter(_expression(given), *read_pairs(given, "Parameters"))
         case "TrueFilter":
             return TrueFilter()
         case "FalseFilter":
@@ -72,7 +72,8 @@ def _read_filter(given: Description) -> Filter:
                 for element, field in _CORRELATION.items()
                 if given.has(element)
             }
-            return CorrelationFilter(**fields, properties=read_pairs(given, "Properties"))
+            properties, as_given = read_pairs(given, "Properties")
+            return CorrelationFilter(**fields, properties=properties, as_given=as_given)
     raise ArgumentInvalid(
         f"The type {cut(given.type)!r} of a Filter is none of SqlFilter, TrueFilter, FalseFilter, "
         "CorrelationFilter."
@@ -82,7 +83,7 @@ def _read_filter(given: Description) -> Filter:
 def _read_action(given: Description) -> SqlAction | None:
     match given.type:
         case "SqlRuleAction":
-            return SqlAction(_expression(given), read_pairs(given, "Parameters"))
+            return SqlAction(_expression(given), *read_pairs(given, "Parameters"))
         case "EmptyRuleAction":
             return None
     raise ArgumentInvalid(
@@ -99,18 +100,16 @@ def _expression(given: Description) -> str:
 def _write_filter(asked: Filter) -> Markup:
     match asked:
         case SqlFilter():
-            return _typed(
-                "Filter", "SqlFilter", _sql(asked.expression, write_pairs("Parameters", asked.parameters))
-            )
+            return _typed("Filter", "SqlFilter", _sql(asked))
         case TrueFilter():
-            return _typed("Filter", "TrueFilter", _sql("1=1", write_pairs("Parameters", ())))
+            return _typed("Filter", "TrueFilter", _sql(SqlFilter("1=1")))
         case FalseFilter():
-            return _typed("Filter", "FalseFilter", _sql("1=0", write_pairs("Parameters", ())))
+            return _typed("Filter", "FalseFilter", _sql(SqlFilter("1=0")))
         case CorrelationFilter():
             fields: list[tuple[str, Text]] = [
                 (element, getattr(asked, field)) for element, field in _CORRELATION.items()
             ]
-            fields.append(("Properties", write_pairs("Properties", asked.properties)))
+            fields.append(("Properties", write_pairs("Properties", asked.properties, asked.as_given)))
             return _typed("Filter", "CorrelationFilter", fields)
     assert_never(asked)
 
@@ -118,16 +117,14 @@ def _write_filter(asked: Filter) -> Markup:
 def _write_action(action: SqlAction | None) -> Markup:
     if action is None:
         return Markup('<Action i:type="EmptyRuleAction"/>')
-    return _typed(
-        "Action", "SqlRuleAction", _sql(action.expression, write_pairs("Parameters", action.parameters))
-    )
+    return _typed("Action", "SqlRuleAction", _sql(action))
 
 
-def _sql(expression: str, parameters: Markup) -> list[tuple[str, Text]]:
+def _sql(written: SqlFilter | SqlAction) -> list[tuple[str, Text]]:
     return [
-        ("SqlExpression", expression),
+        ("SqlExpression", written.expression),
         ("CompatibilityLevel", _COMPATIBILITY_LEVEL),
-        ("Parameters", parameters),
+        ("Parameters", write_pairs("Parameters", written.parameters, written.as_given)),
     ]
 
 

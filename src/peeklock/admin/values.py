@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -20,41 +21,48 @@ from peeklock.admin.markup import Markup
 from peeklock.admin.reading import Description, cut
 from peeklock.broker.durations import format_span, parse_span
 from peeklock.broker.errors import ArgumentInvalid
-from peeklock.rules.filters import Pairs, Value
+from peeklock.rules.filters import AllAsGiven, AsGiven, Pairs, Value, join_given, split_given
 
+_LONG_MAX = 2**63 - 1
 _SCHEMA = "http://www.w3.org/2001/XMLSchema"
 _SERIALIZATION = "http://schemas.microsoft.com/2003/10/Serialization/"
 """Where .NET has types that XML Schema lacks."""
 
 _PAIR = "KeyValueOfstringanyType"
 
+NOTATION = "d"
+"""Of the types here, in `AsGiven`."""
 
-def read_pairs(given: Description, name: str) -> Pairs:
+
+def read_pairs(given: Description, name: str) -> tuple[Pairs, AllAsGiven]:
     """Read names with their values, in order; a value that is nil is None.
 
     Raises: ArgumentInvalid.
     """
     if not given.has(name):
-        return ()
-    return tuple(_read_pair(pair, name) for pair in given.child(name).items(_PAIR))
+        return (), ()
+    return split_given(_read_pair(pair, name) for pair in given.child(name).items(_PAIR))
 
 
-def write_pairs(name: str, pairs: Pairs) -> Markup:
+def write_pairs(name: str, pairs: Pairs, as_given: AllAsGiven) -> Markup:
     """Write names with their values; without any, the empty element."""
     if not pairs:
         return Markup(f"<{name}/>")
-    written = (f"<{_PAIR}><Key>{escape(key)}</Key>{_write_value(value)}</{_PAIR}>" for key, value in pairs)
-    return Markup(f"<{name}>{''.join(written)}</{name}>")
+    elements = (
+        f"<{_PAIR}><Key>{escape(key)}</Key>{_write_value(value, given)}</{_PAIR}>"
+        for key, value, given in join_given(pairs, as_given)
+    )
+    return Markup(f"<{name}>{''.join(elements)}</{name}>")
 
 
-def _read_pair(pair: Description, where: str) -> tuple[str, Value | None]:
+def _read_pair(pair: Description, where: str) -> tuple[str, Value | None, AsGiven | None]:
     if not pair.has("Key"):
         raise ArgumentInvalid(f"One of the {where} has no Key.")
     key = pair.exact_text("Key")
     if not pair.has("Value"):
-        return key, None
-    value = pair.child("Value")
-    kind = value.type or "string"
+        return key, None, None
+    element = pair.child("Value")
+    kind = element.type or "string"
     read = READERS.get(kind)
     if read is None:
         raise ArgumentInvalid(
@@ -62,45 +70,74 @@ def _read_pair(pair: Description, where: str) -> tuple[str, Value | None]:
             f"known are {', '.join(READERS)}."
         )
     try:
-        return key, read(value.content)
+        value = read(element.content)
     except (ValueError, ArithmeticError) as failure:
         raise ArgumentInvalid(
-            f"The value {value.content[:80]!r} of {cut(key)!r} in {where} is no {kind}: {failure}."
+            f"The value {element.content[:80]!r} of {cut(key)!r} in {where} is no {kind}: {failure}."
         ) from failure
+    return key, value, _as_given(kind, element.content, value)
+
+
+def _as_given(kind: str, content: str, value: Value) -> AsGiven | None:
+    """Return how a value was given where that does not follow from it. Source: wire contract C35."""
+    if kind == "string":
+        return None
+    text = content.strip()
+    if kind in ("dateTime", "duration"):
+        text = _BEYOND_TICKS.sub(r"\1", text)
+    return None if (kind, text) == written(value) else AsGiven(f"{NOTATION}:{kind}", text)
 
 
 # Reading. Python's own constructors are more liberal than XML Schema, hence the expressions.
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
+_FLOAT_MAX = (2 - 2**-24) * 2.0**127
+"""The largest that rounds to a finite number of 32 bits, or a little more."""
 _DOUBLE = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf|nan)", re.IGNORECASE)
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})")
+_BEYOND_TICKS = re.compile(r"(\.[0-9]{7})[0-9]+")
+"""Clients count in ticks of 100 ns."""
 _DATE_TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:Z|[+-][0-9]{2}:[0-9]{2})?"
 )
 
 
-def _read_int(text: str) -> int:
-    text = text.strip()
-    if not _WHOLE_NUMBER.fullmatch(text):
-        raise ValueError("a whole number is expected")
-    number = int(text)
-    if not -(2**63) <= number < 2**63:
-        raise ValueError("it does not fit into 64 bits")
-    return number
+def _integer(bits: int, signed: bool) -> Callable[[str], int]:
+    least = -(1 << bits - 1) if signed else 0
+    most = least + (1 << bits) - 1
+
+    def read(text: str) -> int:
+        text = text.strip()
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise ValueError("a whole number is expected")
+        if not least <= int(text) <= most:
+            raise ValueError(f"it does not fit into {bits} bits{'' if signed else ' without a sign'}")
+        return int(text)
+
+    return read
 
 
-def _read_double(text: str) -> float:
-    text = text.strip()
-    if not _DOUBLE.fullmatch(text):
-        raise ValueError("a number is expected")
-    return float(text)
+def _inexact(bits: int, largest: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        text = text.strip()
+        if not _DOUBLE.fullmatch(text):
+            raise ValueError("a number is expected")
+        number = float(text)
+        if abs(number) > largest and "inf" not in text.lower():
+            raise ValueError(f"it does not fit into {bits} bits")
+        return number
+
+    return read
 
 
 def _read_decimal(text: str) -> Decimal:
     text = text.strip()
     if not _DECIMAL.fullmatch(text):
         raise ValueError("a decimal number of up to 40 digits on each side of the point is expected")
-    return Decimal(text)
+    number = Decimal(text)
+    if number.copy_abs() >= 2**96:  # abs() would round
+        raise ValueError("it does not fit into 96 bits, as .NET has for it")
+    return number
 
 
 def _read_boolean(text: str) -> bool:
@@ -134,30 +171,49 @@ def _read_guid(text: str) -> UUID:
 
 READERS: dict[str, Callable[[str], Value]] = {
     "string": lambda text: text,
-    "int": _read_int,
-    "long": _read_int,
+    "int": _integer(32, signed=True),
+    "long": _integer(64, signed=True),
     "boolean": _read_boolean,
-    "double": _read_double,
+    "double": _inexact(64, sys.float_info.max),
     "dateTime": _read_date_time,
     "duration": lambda text: parse_span(cut(text.strip())),  # no duration is so long
     "decimal": _read_decimal,
     "guid": _read_guid,
     "base64Binary": _read_base64,
-    "float": _read_double,
-    "short": _read_int,
-    "byte": _read_int,
-    "unsignedByte": _read_int,
-    "unsignedShort": _read_int,
-    "unsignedInt": _read_int,
-    "unsignedLong": _read_int,
+    "float": _inexact(32, _FLOAT_MAX),
+    "short": _integer(16, signed=True),
+    "byte": _integer(8, signed=True),
+    "unsignedByte": _integer(8, signed=False),
+    "unsignedShort": _integer(16, signed=False),
+    "unsignedInt": _integer(32, signed=False),
+    "unsignedLong": _integer(64, signed=False),
 }
 """XML Schema type (`guid`: .NET's) -> reader of its texts. Raises: ValueError, ArithmeticError."""
 
 
-def _write_value(value: Value | None) -> str:
+_OF_AMQP = {
+    **dict.fromkeys(("byte", "short", "int", "ubyte", "ushort"), "int"),
+    **dict.fromkeys(("uint", "long", "ulong"), "long"),
+    **dict.fromkeys(("float", "double"), "double"),
+    **dict.fromkeys(("decimal", "char", "symbol", "uuid", "uri"), "string"),
+    **dict.fromkeys(("timestamp", "datetime-offset"), "dateTime"),
+    "timespan": "duration",
+}
+"""Type by which a value came over AMQP -> the nearest one that the clients of the administration API read:
+.NET's fails on a whole list for one type that it does not know. Source: wire contract C35."""
+
+
+def _write_value(value: Value | None, given: AsGiven | None) -> str:
     if value is None:
         return '<Value i:nil="true"/>'
     kind, text = written(value)
+    if given is not None:
+        if given.name_in(NOTATION) in READERS:
+            kind, text = given.name_in(NOTATION) or kind, given.text
+        else:
+            kind = _OF_AMQP.get(given.name_in("amqp") or "", kind)
+            if kind == "long" and int(text) > _LONG_MAX:
+                kind = "string"
     namespace = _SERIALIZATION if kind == "guid" else _SCHEMA
     # A prefix of four characters: the JavaScript client cuts off five, with the colon.
     return f'<Value xmlns:d6p1="{namespace}" i:type="d6p1:{kind}">{escape(text)}</Value>'
@@ -169,7 +225,8 @@ def written(value: Value) -> tuple[str, str]:
         case bool():
             return "boolean", "true" if value else "false"
         case int():
-            return "int" if -(2**31) <= value < 2**31 else "long", str(value)
+            small = -(2**31) <= value < 2**31
+            return "int" if small else "long" if value <= _LONG_MAX else "unsignedLong", str(value)
         case float():
             return "double", _double(value)
         case str():

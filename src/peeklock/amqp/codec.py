@@ -41,6 +41,7 @@ __all__ = [
     "ELEMENTS_MAX",
     "DecodeError",
     "EncodeError",
+    "TooManyElements",
     "decode",
     "decode_typed",
     "encode",
@@ -59,6 +60,10 @@ ELEMENTS_MAX: Final = 1_000_000
 
 class DecodeError(Exception):
     """The bytes are not a valid AMQP 1.0 encoding, or exceed a limit of the decoder."""
+
+
+class TooManyElements(DecodeError):
+    """The value holds more values than its reader takes."""
 
 
 _U16 = struct.Struct(">H").unpack_from
@@ -144,14 +149,14 @@ def iter_map_raw(buf: bytes, offset: int = 0) -> Iterator[tuple[Any, int, int, i
     The values are not decoded, so that pairs can be spliced into another map bit for bit.
 
     Raises:
-        DecodeError: not a map, or invalid.
+        DecodeError: not a map, or invalid; a key that is a list, map or array.
     """
     start, end, count = _compound(buf, offset, 0xC1, 0xD1, "map")
     if count % 2:
         raise DecodeError(f"map with an odd number of elements ({count})")
     position = start
     for _ in range(count // 2):
-        key, value_start = decode(buf, position)
+        key, value_start = decode(buf, position, elements_max=0)
         value_end = skip(buf, value_start)
         if value_end > end:
             raise DecodeError("map element reaches beyond its map")
@@ -252,7 +257,7 @@ class _Reader:
             raise DecodeError("compound value is truncated")
         self.left -= count
         if self.left < 0:
-            raise DecodeError("value has too many elements")
+            raise TooManyElements("value has too many elements")
         value: Any
         if code in (0xE0, 0xF0):
             value, position = self.read_array(start, end, count, depth)

@@ -7,7 +7,7 @@ Source: AMQP 1.6.13 to 1.6.15; IEEE 754-2008, 3.5.2.
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 
 from peeklock.amqp.types import Decimal32, Decimal64, Decimal128
 
@@ -15,6 +15,17 @@ _FORMS = {Decimal32: (32, 8, 101), Decimal64: (64, 10, 398), Decimal128: (128, 1
 """Bits in all, bits of the exponent, its bias."""
 
 _DIGITS = {Decimal32: 7, Decimal64: 16, Decimal128: 34}
+
+
+_DECIMAL128 = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144)
+
+
+def decimal128_of(number: Decimal) -> Decimal128:
+    """Encode a finite number, rounded to 34 digits."""
+    sign, digits, exponent = _DECIMAL128.plus(number).as_tuple()
+    assert isinstance(exponent, int)
+    coefficient = int("".join(map(str, digits)))
+    return Decimal128((sign << 127 | (exponent + 6176) << 113 | coefficient).to_bytes(16, "big"))
 
 
 def number_of(encoded: Decimal32 | Decimal64 | Decimal128) -> Decimal | None:

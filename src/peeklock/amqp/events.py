@@ -101,7 +101,7 @@ class DeliveryReceived:
 
 @dataclass(slots=True)
 class DeliveryOversized:
-    """A delivery larger than the link's max-message-size: it was discarded, the link lives on."""
+    """A delivery larger than the link's max-message-size: discarded but for its head; the link lives on."""
 
     channel: int
     handle: int
@@ -110,6 +110,8 @@ class DeliveryOversized:
     settled: bool
     state: DeliveryState | None
     size_bytes_max: int
+    head: bytes
+    """Its first `link.HEAD_BYTES_MAX` bytes."""
 
 
 @dataclass(slots=True)
@@ -163,6 +165,9 @@ class ConnectionClosed:
 
     error: AmqpError | None
     clean: bool
+    unsent: list[tuple[int, int]] = field(default_factory=list)
+    """Channel and id of each unsettled delivery of ours of which nothing was written: it waited for the
+    peer's window."""
 
 
 Event = (

@@ -26,7 +26,7 @@ _HEADER_PACK = struct.Struct(">IBBH").pack
 
 @dataclass(slots=True, frozen=True)
 class Limits:
-    """Limits on what a peer can send, one connection each (R-05)."""
+    """Limits on what a peer can send, one connection each (R-05). `Connection.set_limits` replaces them."""
 
     sasl_frame_bytes: int = 4096
     """Bytes of a SASL frame. Our choice: AMQP 5.3.1 says 512, a long PLAIN response does not fit."""
@@ -35,8 +35,12 @@ class Limits:
     """Highest handle of a session, sent in `begin`. Source: at least 255 (wire contract 1.5); room for one
     session with many links, as the cross-entity transactions of the .NET client have."""
 
+    sessions: int = 5000
+    """Sessions of a connection; one more ends it. Our choice: as many as channels (4999 + 1)."""
+
     links: int = 5000
-    """Links of a connection. Our choice: as many as sessions (4999 + 1), each client using one link a
+    """Links of a connection. Further ones are refused; a connection with as many refused ones whose detach
+    the peer has not answered is ended. Our choice: as many as sessions, each client using one link a
     session."""
 
     name_length: int = 4096
@@ -44,14 +48,14 @@ class Limits:
     260."""
 
     properties_bytes: int = 16384
-    """Encoded bytes of the properties of an open, begin or attach. Our choice."""
+    """Encoded bytes of the properties of an open, begin or attach, and of a source or target. Our choice."""
 
     depth: int = 64
     """Levels of nesting in a performative. Source: the limit of the official Python client."""
 
     reassembly_bytes: int = 256 * 1024 * 1024
-    """Bytes of unfinished multi-frame deliveries. Our choice: two messages of the largest size (100 MB) and
-    more."""
+    """Bytes of unfinished multi-frame deliveries on all links. Our choice, for a client: two messages of the
+    largest size (100 MB) and more. A server says its own."""
 
     message_bytes: int = 100 * 1024 * 1024 + 65536
     """Bytes of one delivery on a link without a max-message-size yet. Source: Premium's 100 MB, and its

@@ -4,9 +4,10 @@ Owns: the connection's state, what each state takes, the frames that move it (he
 and the checks on the peer's `open`. Must not know how bytes become frames, nor what happens on a session.
 
     SASL_HEADER -> SASL -> AMQP_HEADER -> AWAIT_OPEN -> OPEN -> CLOSE_SENT -> CLOSED
-    (a connection without SASL mechanisms begins at AMQP_HEADER; any state may go to CLOSED)
+    (a connection without SASL mechanisms begins at AMQP_HEADER; a client may leave SASL out, the server then
+    goes from SASL_HEADER to AWAIT_OPEN; any state may go to CLOSED)
 
-Source: OASIS AMQP 1.0 sections 2.2, 2.4, 2.7.1 and 5.3; wire contract 1.3-1.5.
+Source: OASIS AMQP 1.0 sections 2.2, 2.4, 2.7.1 and 5.3; wire contract 1.3-1.5, C1.
 """
 
 from __future__ import annotations
@@ -110,11 +111,16 @@ class Handshake:
     def on_header(self, header: bytes) -> None:
         """Take the peer's protocol header; a server answers it, a client has sent its own before.
 
+        A client of ours that has a mechanism does not go on without SASL; a server takes both headers.
+
         Raises:
             RemoteProtocolError: framing-error, for another header.
         """
+        client = self._shared.client
         expected = SASL_HEADER if self.state is ConnectionState.SASL_HEADER else AMQP_HEADER
-        if not self._shared.client:
+        if header == AMQP_HEADER and not client:
+            expected = AMQP_HEADER  # the client leaves SASL out; its owner decides what an anonymous one may
+        if not client:
             # "the server MUST send a valid protocol header and then close" AMQP 2.2
             self._output.raw(expected)
         if header != expected:
@@ -197,8 +203,7 @@ class Handshake:
         """Take the peer's close, and answer it unless it is the answer to ours."""
         error = decode_error(performative.fields[0])
         self._send_close(None)
-        self.finish()
-        events.append(ConnectionClosed(error, clean=True))
+        events.append(ConnectionClosed(error, clean=True, unsent=self.finish()))
 
     def close(self, error: AmqpError | None) -> None:
         """Send our close; see `Connection.close`."""
@@ -232,15 +237,15 @@ class Handshake:
             self._send_close(error)
         elif self.state is ConnectionState.SASL and self.awaits_outcome and self._sasl is not None:
             self._output.raw(self._sasl.outcome(AUTH_FAILED))
-        self.finish()
-        events.append(ConnectionClosed(error, clean=False))
+        events.append(ConnectionClosed(error, clean=False, unsent=self.finish()))
 
-    def finish(self) -> None:
-        """Forget everything but the bytes still to be written: the connection is over."""
+    def finish(self) -> list[tuple[int, int]]:
+        """Forget everything but the bytes still to be written: the connection is over. Return what
+        `ConnectionClosed.unsent` says."""
         self.state = ConnectionState.CLOSED
         self._output.closed = True
         self._output.failure = None
-        self._sessions.clear()
+        return self._sessions.clear()
 
 
 def read_open(performative: Performative, limits: Limits) -> ConnectionOpened:

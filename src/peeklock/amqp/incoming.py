@@ -33,7 +33,7 @@ _NULL: Final = 0x40
 _U32 = struct.Struct(">I").unpack_from
 
 TAIL_BYTES_MAX: Final = 64
-TAILS_MAX: Final = 128
+TAILS_MAX: Final = 32
 """Bytes and number of remembered tails, each kind, per connection. Our choice: a client uses a handful."""
 
 TransferTail = tuple[int, int, bool]
@@ -141,10 +141,9 @@ class Incoming:
         delivery_id, at = _uint(buf, at)
         if delivery_id < 0:
             return False
-        tag_size = buf[at + 1]
-        if buf[at] != 0xA0 or tag_size > 32:
+        if buf[at] != 0xA0:
             return False
-        tail_start = at + 2 + tag_size
+        tail_start = at + 2 + buf[at + 1]
         if tail_start > payload_start:
             return False
         tail = self.tails.transfers.get(buf[tail_start:payload_start])
@@ -241,6 +240,7 @@ class Incoming:
                     partial.settled,
                     partial.state,
                     link.size_bytes_max,
+                    whole,
                 )
             )
             return

@@ -15,11 +15,22 @@ of four serial numbers (AMQP 2.6.7).
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from .errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, RemoteProtocolError, Scope
 from .performatives import DeliveryState, TransactionalState
-from .serial import MASK, distance
-from .types import TAG_BYTES_MAX, Encoded, Role
+from .serial import HALF, MASK, distance
+from .types import PEER_TAG_BYTES_MAX, Encoded, Role
+
+CREDIT_MAX: Final = HALF - 1
+"""Deliveries that a peer's credit allows at most; it may say up to 2^32-1. Our choice: as many as serial
+numbers can compare (RFC 1982), so that delivery-count + link-credit stays ahead of delivery-count."""
+
+HEAD_BYTES_MAX: Final = 4096
+"""Bytes that are kept of a delivery over the link's size. Our choice: the properties of every client's
+requests lie within them, so that who asked can be told."""
+
+NULL: Final = Encoded(b"\x40")
 
 
 class LinkState(enum.Enum):
@@ -32,32 +43,50 @@ class LinkState(enum.Enum):
 
 
 class ReassemblyBudget:
-    """Bytes a connection may hold in unfinished deliveries, all its links together."""
+    """Bytes that unfinished deliveries may take: of one connection, or of all that share a budget."""
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("limit", "shared", "used")
 
     CHUNK_OVERHEAD = 64
     """Bytes a chunk costs beyond its payload (object header, list entry): tiny frames count too."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, shared: ReassemblyBudget | None = None) -> None:
+        """`shared` is the budget of all connections, None for no bound over them."""
         self.limit = limit
+        self.shared = shared
         self.used = 0
 
     def take(self, chunk: bytes) -> None:
-        """Count a chunk.
+        """Count a chunk; one that is refused counts nowhere.
 
         Raises:
             RemoteProtocolError: resource-limit-exceeded, for the connection.
         """
-        self.used += len(chunk) + self.CHUNK_OVERHEAD
-        if self.used > self.limit:
-            raise RemoteProtocolError(
-                RESOURCE_LIMIT_EXCEEDED, f"unfinished deliveries exceed {self.limit} bytes on this connection"
-            )
+        size = len(chunk) + self.CHUNK_OVERHEAD
+        shared = self.shared
+        if self.used + size > self.limit:
+            raise _over_budget(f"{self.limit} bytes on this connection")
+        if shared is not None:
+            if shared.used + size > shared.limit:
+                raise _over_budget(f"{shared.limit} bytes on all connections")
+            shared.used += size
+        self.used += size
 
     def give_back(self, chunks: list[bytes]) -> None:
         """Forget chunks that were joined or dropped."""
-        self.used -= sum(map(len, chunks)) + self.CHUNK_OVERHEAD * len(chunks)
+        size = sum(map(len, chunks)) + self.CHUNK_OVERHEAD * len(chunks)
+        self.used -= size
+        if self.shared is not None:
+            self.shared.used -= size
+
+    def move(self, limit: int, shared: ReassemblyBudget | None) -> None:
+        """Go on under another limit and another shared budget, with what is used now."""
+        if self.shared is not None:
+            self.shared.used -= self.used
+        if shared is not None:
+            shared.used += self.used
+        self.limit = limit
+        self.shared = shared
 
 
 class Partial:
@@ -74,6 +103,15 @@ class Partial:
         self.chunks: list[bytes] = []
         self.size = 0
         self.oversized = False
+
+    def head(self, chunk: bytes) -> bytes:
+        """Return the first `HEAD_BYTES_MAX` bytes of what has come, `chunk` last."""
+        head = b""
+        for part in (*self.chunks, chunk):
+            head += part[: HEAD_BYTES_MAX - len(head)]
+            if len(head) == HEAD_BYTES_MAX:
+                break
+        return head
 
     def take_state(self, state: DeliveryState | None) -> None:
         """Take the state that a frame tells; any of them may tell it (AMQP 2.7.5, state).
@@ -133,8 +171,8 @@ class Link:
         self.state = state
         self.snd_settle_mode = snd_settle_mode
         self.rcv_settle_mode = rcv_settle_mode
-        self.source_raw = Encoded(b"\x40")
-        self.target_raw = Encoded(b"\x40")
+        self.source_raw = NULL
+        self.target_raw = NULL
         self.initial_delivery_count = 0
         self.granted = 0
         self.counted = 0
@@ -161,18 +199,28 @@ class Link:
         return left if left > 0 else 0
 
     def granted_by_peer(self, delivery_count: int | None, credit: int) -> None:
-        """Take the peer's credit: absolute, from its view of the delivery-count (wire contract 2.7)."""
+        """Take the peer's credit: absolute, from its view of the delivery-count (wire contract 2.7).
+
+        What the peer has not seen yet is taken off its credit. It cannot have seen more than was sent: a
+        receiver's delivery-count is "the last known value" of the sender's (AMQP 2.6.7), so that one ahead of
+        ours is wrong, and adds nothing. So credit never exceeds what the peer says, nor `CREDIT_MAX`.
+        """
         if delivery_count is None:
-            base = 0  # the peer has not seen our attach yet: AMQP 2.6.7, delivery-count
+            unseen = self.counted  # the peer has not seen our attach yet: AMQP 2.6.7, delivery-count
         else:
-            base = self.counted + distance(self.delivery_count, delivery_count)
-        self.granted = max(base + credit, self.counted)
+            unseen = max(0, distance(delivery_count, self.delivery_count))
+        self.granted = self.counted + min(max(0, credit - unseen), CREDIT_MAX)
 
     def begin_detach(self) -> None:
         """Stop the link; what it was reassembling is dropped."""
         self.state = LinkState.DETACH_SENT
         self.fast = False
         self.drop_partial()
+        self.drop_termini()
+
+    def drop_termini(self) -> None:
+        """Forget the encoded source and target: the attach that says them is written."""
+        self.source_raw = self.target_raw = NULL
 
     def drop_partial(self) -> None:
         """Forget the unfinished delivery: the link ends, or the peer aborted it."""
@@ -193,8 +241,8 @@ class Link:
         if partial is None:
             if delivery_id is None or tag is None:
                 raise _invalid("first transfer of a delivery without delivery-id or delivery-tag")
-            if len(tag) > TAG_BYTES_MAX:
-                raise _invalid(f"delivery-tag of {len(tag)} bytes, at most {TAG_BYTES_MAX} are allowed")
+            if len(tag) > PEER_TAG_BYTES_MAX:
+                raise _invalid(f"delivery-tag of {len(tag)} bytes, at most {PEER_TAG_BYTES_MAX} are allowed")
             return Partial(delivery_id, tag, message_format or 0)
         # Repeating them is legal, and the Python client does; changing them is not (AMQP 2.7.5).
         if delivery_id is not None and delivery_id != partial.delivery_id:
@@ -206,7 +254,7 @@ class Link:
         return partial
 
     def add_chunk(self, partial: Partial, chunk: bytes) -> None:
-        """Keep a frame's payload, or drop it once the delivery is over the link's size.
+        """Keep a frame's payload; of a delivery over the link's size its head alone.
 
         Raises:
             RemoteProtocolError: the connection holds too many unfinished bytes.
@@ -216,17 +264,23 @@ class Link:
             return
         if partial.size > self.size_bytes_max:
             partial.oversized = True
+            head = partial.head(chunk)
             self.budget.give_back(partial.chunks)
             partial.chunks.clear()
-        elif chunk:
-            partial.chunks.append(chunk)
+            chunk = head
+        if chunk:
             self.budget.take(chunk)
+            partial.chunks.append(chunk)
 
     def finish_partial(self, partial: Partial) -> bytes:
         """Join the chunks: linear in the size of the delivery."""
         self.partial = None
         self.budget.give_back(partial.chunks)
         return partial.chunks[0] if len(partial.chunks) == 1 else b"".join(partial.chunks)
+
+
+def _over_budget(limit: str) -> RemoteProtocolError:
+    return RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, f"unfinished deliveries exceed {limit}")
 
 
 def _invalid(description: str) -> RemoteProtocolError:

@@ -8,16 +8,21 @@ Source: OASIS AMQP 1.0 section 3.2; wire contract 3.1 and 3.7.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from .codec import DecodeError, decode, iter_map_raw, read_list_header, skip
+from .codec import ELEMENTS_MAX, DecodeError, decode, iter_map_raw, read_list_header, skip
 from .encoding import compound8_or_32, encode_into
 from .types import Described, Symbol, Timestamp, UByte, UInt
 
 BATCH_FORMAT: Final = 0x80013700
 """Message-format of a transfer whose data sections are whole messages. Source: wire contract 3.7."""
+
+SECTIONS_MAX: Final = 1024
+"""Sections in the body of one message. Our choice: clients write one, and a megabyte of empty ones would take
+0.1 s. A batch, which has more, is read by `iter_batch`."""
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -93,6 +98,8 @@ class Properties:
 
 
 _PROPERTY_COUNT: Final = 13
+_FIELD_VALUES_MAX: Final = 64
+"""Values in a header or in properties, whose fields are no lists."""
 
 BodyKind = Literal["data", "sequence", "value"]
 _BODY_KINDS: Final[dict[int, BodyKind]] = {DATA: "data", SEQUENCE: "sequence", VALUE: "value"}
@@ -180,9 +187,9 @@ class Sections:
         """Decode the message-annotations, empty if absent. Raises DecodeError."""
         return self._map(self.message_annotations)
 
-    def decode_application_properties(self) -> dict[str, Any]:
+    def decode_application_properties(self, *, elements_max: int = ELEMENTS_MAX) -> dict[str, Any]:
         """Decode the application-properties, empty if absent. Raises DecodeError."""
-        return self._map(self.application_properties)
+        return self._map(self.application_properties, elements_max)
 
     def decode_footer(self) -> dict[str, Any]:
         """Decode the footer, empty if absent. Raises DecodeError."""
@@ -202,31 +209,45 @@ class Sections:
     def _fields(self, span: Span | None, wanted: int) -> list[Any]:
         if span is None:
             return [None] * wanted
-        fields, end = decode(self.payload, _value_start(self.payload, span[0]))
+        start = _value_start(self.payload, span[0])
+        fields, end = decode(self.payload, start, elements_max=_FIELD_VALUES_MAX)
         if end != span[1] or len(fields) > wanted:
             raise DecodeError(f"section with {len(fields)} fields, at most {wanted} belong there")
         return list(fields) + [None] * (wanted - len(fields))
 
-    def _map(self, span: Span | None) -> dict[str, Any]:
+    def _map(self, span: Span | None, elements_max: int = ELEMENTS_MAX) -> dict[str, Any]:
         if span is None:
             return {}
-        value, end = decode(self.payload, _value_start(self.payload, span[0]))
+        value, end = decode(self.payload, _value_start(self.payload, span[0]), elements_max=elements_max)
         if end != span[1]:
             raise DecodeError("size of a section does not match its content")
         pairs: dict[str, Any] = value
         return pairs
 
 
-def scan(payload: bytes) -> Sections:
+def scan_head(head: bytes) -> Sections:
+    """Find the sections that are whole in the first bytes of a message."""
+    sections = Sections(head)
+    with suppress(DecodeError):
+        scan(head, sections)
+    return sections
+
+
+def scan(payload: bytes, sections: Sections | None = None) -> Sections:
     """Find the sections of an encoded message in one pass; their content is not looked at.
 
+    Those that are found go to `sections`, where one is given, also when it raises.
+
     Raises:
-        DecodeError: no section where one should begin, of a wrong type, out of order, or cut short.
+        DecodeError: no section where one should begin, of a wrong type, out of order, or cut short; more than
+        `SECTIONS_MAX` in the body.
     """
-    sections = Sections(payload)
+    if sections is None:
+        sections = Sections(payload)
     size = len(payload)
     position = 0
     last = 0
+    left = SECTIONS_MAX
     try:
         while position < size:
             if payload[position] == 0 and payload[position + 1] == 0x53:
@@ -257,6 +278,9 @@ def scan(payload: bytes) -> Sections:
                     sections.body = (position, end)
                 elif code == last:
                     sections.body = (sections.body[0], end)
+                    left -= 1
+                    if not left:
+                        raise DecodeError(f"message with more than {SECTIONS_MAX} body sections")
                 else:
                     raise DecodeError("body with sections of several kinds")
             elif code == HEADER:
@@ -294,7 +318,7 @@ def in_order(payload: bytes) -> bytes:
     while position < len(payload):
         code, start = _descriptor(payload, position)
         end = skip(payload, start)
-        if end > len(payload):
+        if end > len(payload) or len(codes) > SECTIONS_MAX + len(_CONSTRUCTORS):
             return payload
         codes.append(code)
         pieces.append(payload[position:end])
@@ -307,24 +331,31 @@ def in_order(payload: bytes) -> bytes:
     return payload if ordered == payload else ordered
 
 
-def iter_batch(payload: bytes) -> list[bytes]:
-    """List the members of a batch: the binary of each data section. What comes before them is only a hint.
+def iter_batch(payload: bytes) -> Iterator[bytes]:
+    """Walk the members of a batch: the binary of each data section. What comes before them is only a hint.
+
+    A batch may have very many members: nothing is read before it is asked for.
 
     Raises:
         DecodeError: not a message, or its body is not data.
     """
-    span = scan(payload).body
-    if span is None:
-        return []
-    members: list[bytes] = []
-    position, end = span
-    while position < end:
+    position = last = 0
+    while position < len(payload):
         code, start = _descriptor(payload, position)
-        if code != DATA:
+        if code not in _CONSTRUCTORS:
+            raise DecodeError(f"0x{code:x} is not a section of a message")
+        if code in (SEQUENCE, VALUE):
             raise DecodeError("batch whose body is not data")
-        member, position = decode(payload, start)
-        members.append(member)
-    return members
+        if code <= last and not code == last == DATA:
+            raise DecodeError(f"section 0x{code:x} behind section 0x{last:x}")
+        last = code
+        if code == DATA:
+            if payload[start : start + 1] not in (b"\xa0", b"\xb0"):
+                raise DecodeError("data section that holds no binary")
+            member, position = decode(payload, start)
+            yield member
+        else:
+            position = skip(payload, start)
 
 
 def encode_message(

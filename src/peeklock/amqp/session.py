@@ -69,12 +69,14 @@ class Shared:
 
     __slots__ = ("budget", "client", "dirty", "freed_handles", "limits", "link_count", "output", "tails")
 
-    def __init__(self, output: Output, limits: Limits, client: bool) -> None:
+    def __init__(
+        self, output: Output, limits: Limits, client: bool, reassembly: ReassemblyBudget | None = None
+    ) -> None:
         self.output = output
         self.limits = limits
         self.client = client
         self.tails = Tails()
-        self.budget = ReassemblyBudget(limits.reassembly_bytes)
+        self.budget = ReassemblyBudget(limits.reassembly_bytes, reassembly)
         self.dirty: list[Outgoing] = []
         self.link_count = 0
         self.freed_handles: set[tuple[int, int]] = set()
@@ -146,6 +148,11 @@ class Session:
             if old.state is not LinkState.DETACH_SENT:
                 raise RemoteProtocolError(HANDLE_IN_USE, f"handle {handle} is in use", Scope.SESSION)
             self._forget(old)
+        elif self.shared.link_count >= 2 * self.shared.limits.links and not self.shared.client:
+            raise RemoteProtocolError(
+                RESOURCE_LIMIT_EXCEEDED,
+                f"more than {2 * self.shared.limits.links} links, refused ones not yet detached among them",
+            )
         source, target = decode_terminus(fields[5]), decode_terminus(fields[6])
         if isinstance(source, Target) or isinstance(target, Source):
             raise RemoteProtocolError(NOT_ALLOWED, "source and target are exchanged", Scope.SESSION)
@@ -212,8 +219,8 @@ class Session:
         texts = [name, *(getattr(terminus, "address", None) for terminus in (source, target))]
         if any(isinstance(text, (str, bytes)) and len(text) > limits.name_length for text in texts):
             reason = f"a link name or address has more than {limits.name_length} characters"
-        elif performative.size_of(13) > limits.properties_bytes:
-            reason = f"the link's properties have more than {limits.properties_bytes} bytes"
+        elif max(map(performative.size_of, (5, 6, 13))) > limits.properties_bytes:
+            reason = f"the link's properties, source or target have more than {limits.properties_bytes} bytes"
         elif self.shared.link_count > limits.links:
             reason = f"the connection has more than {limits.links} links"
         else:
@@ -404,6 +411,7 @@ class Session:
             offered_capabilities=offered_capabilities,
         )
         link.state = LinkState.ATTACHED
+        link.drop_termini()
         if link.echo_wanted:
             link.echo_wanted = False
             self.incoming.flow(link)
@@ -438,9 +446,21 @@ class Session:
 
     def _end_link(self, link: Link, error: AmqpError | None, *, closed: bool = True) -> None:
         link.begin_detach()
+        if not self.shared.client:
+            link.name = ""  # nothing asks for it any more, and the peer may never answer
         self.outgoing.drop_link(link)
         self.outgoing.flush_disposition()
         self.shared.output.frame(self.channel, encode_detach(link.handle, closed, error))
+
+    def forget(self) -> None:
+        """Drop everything and every reference in a circle: the session is over for the connection."""
+        self.outgoing.drop_all()
+        self.outgoing.send_drained_flow = None
+        for link in self.links.values():
+            link.drop_partial()
+        self.shared.link_count -= len(self.links)
+        self.links.clear()
+        self.remote_links.clear()
 
     def _forget(self, link: Link) -> None:
         if self.links.pop(link.handle, None) is not None:

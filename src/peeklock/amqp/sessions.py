@@ -30,6 +30,7 @@ class Sessions:
     __slots__ = (
         "_by_channel",
         "_by_remote_channel",
+        "_ended",
         "_shared",
         "channel_max",
         "freed_channels",
@@ -41,6 +42,8 @@ class Sessions:
         self._shared = shared
         self._by_channel: dict[int, Session] = {}
         self._by_remote_channel: dict[int, Session] = {}
+        self._ended: set[int] = set()
+        """Channels on which the peer has ended a session and begun none since."""
         self.channel_max = channel_max
         """The highest channel the peer may use."""
         self.peer_channel_max = 65535
@@ -54,11 +57,18 @@ class Sessions:
         """Give the session on our `channel`."""
         return self._by_channel.get(channel)
 
-    def clear(self) -> None:
-        """Forget all of them: the connection is over."""
+    def clear(self) -> list[tuple[int, int]]:
+        """Forget all of them: the connection is over. Return channel and id of each unsettled delivery of
+        which nothing was written."""
+        unsent: list[tuple[int, int]] = []
+        for session in dict.fromkeys((*self._by_channel.values(), *self._by_remote_channel.values())):
+            unsent += [(session.channel, delivery_id) for delivery_id in session.outgoing.unsent()]
+            session.forget()
+        self._shared.dirty.clear()
         self._by_channel.clear()
         self._by_remote_channel.clear()
         self.receiving.clear()
+        return unsent
 
     def on_frame(self, channel: int, performative: Performative, body: bytes, events: list[Event]) -> bool:
         """Hand a frame to its session; False if it must wait until the owner has seen the events so far.
@@ -71,14 +81,17 @@ class Sessions:
             return self._on_begin(channel, performative, events)
         session = self._by_remote_channel.get(channel)
         if session is None:
-            if code == DETACH:
-                return True  # the Python client ends its session first and detaches the session's links then
+            # The Python client ends its session first and detaches the session's links then, .NET attaches.
+            # Source: wire contract C43.
+            if code == DETACH or channel in self._ended:
+                return True
             raise RemoteProtocolError(
                 ILLEGAL_STATE, f"{NAMES[code]} on channel {channel}, which has no session"
             )
         if code == END:
             session.on_end(performative, events)
             self._drop(session)
+            self._ended.add(channel)
             self.freed_channels.add(channel)
             return True
         if session.state is SessionState.END_SENT:
@@ -114,6 +127,9 @@ class Sessions:
             if old.state is not SessionState.END_SENT:
                 raise RemoteProtocolError(ILLEGAL_STATE, f"channel {channel} has a session already")
             self._drop(old)  # the peer has forgotten the session without an end of its own
+        elif len(self._by_remote_channel) >= self._shared.limits.sessions:
+            reason = f"the connection has more than {self._shared.limits.sessions} sessions"
+            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
         if performative.size_of(7) > self._shared.limits.properties_bytes:
             reason = f"the session's properties have more than {self._shared.limits.properties_bytes} bytes"
             raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
@@ -133,6 +149,7 @@ class Sessions:
             self._by_channel[channel] = session
         session.remote_channel = channel
         self._by_remote_channel[channel] = session
+        self._ended.discard(channel)
         session.on_begin(performative)
         self.receiving[channel] = session.incoming
         if not self._shared.client:
@@ -147,6 +164,7 @@ class Sessions:
         self._by_channel.pop(session.channel, None)
         self._by_remote_channel.pop(session.remote_channel, None)
         self.receiving.pop(session.remote_channel, None)
+        session.forget()
 
     def begin(self) -> int:
         """Begin a session (client); give its channel, the lowest that is free.

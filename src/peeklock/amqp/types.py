@@ -12,7 +12,11 @@ from collections.abc import Iterable
 from typing import Any, Final, NewType
 
 TAG_BYTES_MAX: Final = 32
-"""Bytes of a delivery-tag. Source: AMQP 2.8.7."""
+"""Bytes of a delivery-tag that we send. Source: AMQP 2.8.7."""
+
+PEER_TAG_BYTES_MAX: Final = 255
+"""Bytes of a delivery-tag that we take, as many as a vbin8 holds: the retired Java client sends 36. Source:
+wire contract C18."""
 
 ChannelNumber = NewType("ChannelNumber", int)
 Handle = NewType("Handle", int)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 _RULE_NAME = re.compile(r"[A-Za-z0-9._-]{1,256}")
 _SHOWN_MAX = 64
@@ -35,6 +36,12 @@ class SignatureInvalid(AuthorizationError):
 
 class TokenExpired(AuthorizationError):
     """The token is genuine but its time is over."""
+
+    @classmethod
+    def at(cls, expires_at_ms: int) -> TokenExpired:
+        """Make the refusal of a token that was good until `expires_at_ms`. Source: wire contract C19."""
+        until = datetime.fromtimestamp(expires_at_ms // 1000, UTC)
+        return cls(f"ExpiredToken: The token is expired. Expiration time: {until:%Y-%m-%dT%H:%M:%SZ}.")
 
 
 class TokenNotYetValid(AuthorizationError):

@@ -217,7 +217,7 @@ def _check_times(claims: Mapping[str, Any], now_ms: int) -> int:
     if "exp" not in times:
         raise TokenMalformed("MalformedToken: The token has no expiry 'exp'.")
     if times["exp"] <= now_ms:
-        raise TokenExpired("ExpiredToken: The token is expired.")
+        raise TokenExpired.at(times["exp"])
     for name in ("nbf", "iat"):
         if times.get(name, 0) > now_ms + SKEW_MS_MAX:
             raise TokenNotYetValid(

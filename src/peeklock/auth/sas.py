@@ -10,6 +10,7 @@ import base64
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import quote_plus, unquote, unquote_plus
 
@@ -43,9 +44,10 @@ class SasToken:
     """`skn` as given and after each further decoding, the fully decoded form last."""
     signature: str = field(repr=False)
 
-    @classmethod
-    def parse(cls, text: str) -> SasToken:
-        """Read a token.
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def parse(text: str) -> SasToken:
+        """Read a token. Requests over HTTP show the same one again and again.
 
         Raises:
             TokenMalformed: prefix, a field, or the expiry is missing or unreadable.
@@ -64,8 +66,9 @@ class SasToken:
         expiry = unquote_plus(fields["se"])
         # A base64 text has no space: where one appears, an encoder left its plus sign bare.
         signature = unquote_plus(fields["sig"]).replace(" ", "+")
-        return cls(fields["sr"], expiry, _expiry_ms(expiry), _decodings(fields["skn"]), signature)
+        return SasToken(fields["sr"], expiry, _expiry_ms(expiry), _decodings(fields["skn"]), signature)
 
+    @lru_cache(maxsize=256)  # noqa: B019  # a value of its fields, not of an instance
     def signed_with(self, key: str) -> bool:
         """Tell, in constant time per form tried, whether `key` made the signature.
 
@@ -122,7 +125,7 @@ def check(
     if not fitting:
         raise SignatureInvalid("InvalidSignature: The token has an invalid signature.")
     if token.expires_at_ms <= now_ms:
-        raise TokenExpired("ExpiredToken: The token is expired.")
+        raise TokenExpired.at(token.expires_at_ms)
     scope_host, scope = split_resource(unquote_plus(token.raw_resource), host_first=True)
     audience_host, path = split_resource(audience)
     for host in (scope_host, audience_host):
@@ -135,6 +138,7 @@ def check(
     return Grant(implied(rule.rights), path, token.expires_at_ms, proof)
 
 
+@lru_cache(maxsize=512)
 def split_resource(text: str, *, host_first: bool = False) -> tuple[str | None, str]:
     """Split a resource into host (None = not given) and path: lower case, no port, no outer slashes.
 

@@ -9,21 +9,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change, MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.effects import Effect
-from peeklock.broker.events import EventType
+from peeklock.broker.events import NUMBERED_AHEAD, EventType
 from peeklock.broker.message import Message, MessageState, Routing
 from peeklock.broker.message_ids import with_id
 from peeklock.broker.sequence_numbers import number_of
-from peeklock.broker.subject import MessageSubject
+from peeklock.broker.session_ids import folded
 
 if TYPE_CHECKING:
+    from peeklock.broker.duplicates import Duplicates
     from peeklock.broker.message_queue import MessageQueue
 
 COPIES_MAX = 2_000
 """Copies that one command makes of messages to topics, about: some 10 ms of work. The messages after them are
 parked, and copied by `advance`."""
+
+FORWARDED_COPIES_MAX = 1_000
+"""After so many copies and forwards in one call, 3 to 5 ms, no other forward begins: a copy is parked in its
+subscription, a message that was forwarded to a topic is parked there. The last one that begins may become as
+many copies as a topic has subscriptions."""
 
 ACTIVATION_LAG_MS = 1_000
 """An activation that lags by so much enqueues at its own time, not at the scheduled one (S-07)."""
@@ -38,6 +45,7 @@ def store(
     effects: list[Effect],
     *,
     turn: int | None = None,
+    partition: int | None = None,
     forward_to: str | None = None,
 ) -> int:
     """Store an arriving message, at once or scheduled, or pass it on; answer its sequence number.
@@ -47,73 +55,71 @@ def store(
     Args:
         payload: None for a message that is stored already, somewhere else.
         turn: the partition of a message without a key, when the caller has chosen one.
+        partition: that of its transaction, for a message without a partition key; goes before its id.
         forward_to: pass it on to there, whatever the queue itself forwards to: it is sent via the queue; ids
             seen here are no concern of it, and it is scheduled there.
     """
     routing = message.routing
     events = queue.shared.events
+    instant_ms = now_ms + queue.shared.wall.due_ahead_ms
     if payload is not None and (given := with_id(payload, message.bare_offset, queue.shared.tokens)):
-        message.size_bytes += len(given[0]) - len(payload)
-        payload, message_id = given
-        if routing is not None:
-            routing.message_id = message_id
+        payload = _take_id(message, payload, given)
     digest = None
-    if routing is not None:
-        duplicates = queue.duplicates
-        if duplicates is not None and routing.message_id is not None and forward_to is None:
-            # In a partitioned queue the key belongs to the id (wire contract 10.3).
-            partition_key = None if queue.partitions is None else routing.key
-            digest = duplicates.digest(routing.message_id, partition_key)
-            first_number = duplicates.first_number(digest, now_ms)
-            if first_number is not None:
-                if events is not None and payload is not None:
-                    events.duplicate_dropped(queue, message, first_number, payload)
-                return first_number
+    duplicates = queue.duplicates
+    if duplicates is not None and routing is not None and forward_to is None:
+        digest = _digest(queue, duplicates, routing)
+        first_number = None if digest is None else duplicates.first_number(digest, now_ms)
+        if first_number is not None:
+            if events is not None and payload is not None:
+                events.duplicate_dropped(queue, message, first_number, payload)
+            return first_number
     position = queue.take_position()
     message.position = position
     if queue.partitions is None:
         number = number_of(position)
     else:
-        number = queue.partitions.take(_partition_of(queue, routing, turn))
+        key = None if routing is None else _key(queue, routing, via=forward_to is not None)
+        number = queue.partitions.take(_partition_of(queue, routing, key, turn, partition))
     message.sequence_number = number
     if not message.hops:
         message.enqueued_sequence_number = number
     if digest is not None:
         assert duplicates is not None
-        changes.append(duplicates.note(digest, number, now_ms))
+        changes.append(duplicates.note(digest, number, now_ms, instant_ms))
         if duplicates.count == 1:
             queue.set_timer()
     scheduled_at_ms = message.scheduled_at_ms
-    if scheduled_at_ms is not None and scheduled_at_ms > now_ms and forward_to is None:
-        _schedule(queue, message, now_ms)
+    if scheduled_at_ms is not None and scheduled_at_ms > instant_ms and forward_to is None:
+        if digest is not None:
+            assert duplicates is not None
+            duplicates.waiting[number] = digest
+        _schedule(queue, message, instant_ms)
     elif (
         queue.fan_out is not None
         and forward_to is None
         and payload is not None
         and not len(queue.active)
-        and queue.shared.copies < COPIES_MAX
+        and queue.shared.copies < (FORWARDED_COPIES_MAX if message.hops else COPIES_MAX)
     ):
-        message.enqueued_at_ms = _stamp(queue, now_ms)
-        subject = MessageSubject(message, payload, queue.shared.tokens)
+        message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
         partition = None if queue.partitions is None else queue.partitions.of_number(number)
         if events is not None:
             events.arrived(queue, message, payload)
             forwarded = events.forwarded(queue, message)
-        count = queue.fan_out.send_on(message, payload, subject, partition, now_ms, changes, effects)
+        count = queue.fan_out.send_on(message, payload, payload, partition, now_ms, changes, effects)
         if events is not None:
             events.fanned_out(forwarded, count)
-        queue.shared.copies += count  # not in one step: topics behind this one have added theirs meanwhile
         return number
     elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
         to = forward_to or queue.forward_to
         assert to is not None
-        message.enqueued_at_ms = _stamp(queue, now_ms)
+        message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
         if events is not None:
             events.arrived(queue, message, payload, reason="sent via" if forward_to else None)
         queue.shared.forwarding.pass_on(queue, to, message, payload, now_ms, changes, effects)
         return number
     else:
-        _enqueue(queue, message, now_ms)
+        _enqueue(queue, message, instant_ms, now_ms)
         if queue.passes_on:
             queue.forward_stored_from(message.position)  # behind those that wait there
     message.routing = None  # not kept for every stored message
@@ -124,11 +130,80 @@ def store(
     return number
 
 
+def number_ahead(
+    queue: MessageQueue,
+    message: Message,
+    payload: bytes,
+    partition: int | None,
+    transaction_id: bytes,
+    now_ms: int,
+) -> tuple[int, bytes | None]:
+    """Number a message that a transaction schedules: `store_numbered` stores it with the commit, if that
+    comes. The counters must be durable before the number is answered.
+
+    Args:
+        partition: that of the transaction, in a partitioned queue.
+
+    Returns:
+        The number, and the payload to store; None for a duplicate of a stored message, whose number it is.
+    """
+    if given := with_id(payload, message.bare_offset, queue.shared.tokens):
+        payload = _take_id(message, payload, given)
+    events = queue.shared.events
+    duplicates = queue.duplicates
+    if duplicates is not None and message.routing is not None:
+        digest = _digest(queue, duplicates, message.routing)
+        first_number = None if digest is None else duplicates.first_number(digest, now_ms)
+        if first_number is not None:
+            if events is not None:
+                events.duplicate_dropped(queue, message, first_number, payload)
+            return first_number, None
+    message.position = queue.take_position()
+    if queue.partitions is None:
+        number = number_of(message.position)
+    else:
+        key = None if message.routing is None else _key(queue, message.routing)
+        number = queue.partitions.take(_partition_of(queue, message.routing, key, None, partition))
+    message.sequence_number = message.enqueued_sequence_number = number
+    if events is not None:
+        events.number_issued(queue, message, transaction_id)
+    return number, payload
+
+
+def store_numbered(
+    queue: MessageQueue, message: Message, payload: bytes, now_ms: int, changes: list[Change]
+) -> None:
+    """Store a message that was numbered ahead. It is scheduled, even when its time has come meanwhile: its
+    activation gives it the number of its arrival. A duplicate of what was stored meanwhile is dropped, and
+    its number used up."""
+    number = message.sequence_number
+    events = queue.shared.events
+    instant_ms = queue.shared.wall.instant_ms(now_ms)
+    duplicates = queue.duplicates
+    assert message.routing is not None
+    if duplicates is not None and (digest := _digest(queue, duplicates, message.routing)) is not None:
+        first_number = duplicates.first_number(digest, now_ms)
+        if first_number is not None:
+            if events is not None:
+                events.duplicate_dropped(queue, message, first_number, payload, number)
+            return
+        changes.append(duplicates.note(digest, number, now_ms, instant_ms))
+        duplicates.waiting[number] = digest
+        if duplicates.count == 1:
+            queue.set_timer()
+    _schedule(queue, message, instant_ms)
+    message.routing = None
+    if events is not None:
+        events.arrived(queue, message, payload, EventType.SCHEDULED, reason=NUMBERED_AHEAD)
+    _keep(queue, message, payload, changes)
+
+
 def park(
     queue: MessageQueue, message: Message, payload: bytes | None, now_ms: int, changes: list[Change]
 ) -> None:
     """Store a message that was numbered here and cannot be passed on yet."""
-    _enqueue(queue, message, now_ms)
+    _enqueue(queue, message, queue.shared.wall.instant_ms(now_ms), now_ms)
+    message.routing = None  # it is read again
     _keep(queue, message, payload, changes)
     queue.forward_stored_from(message.position)
 
@@ -138,10 +213,12 @@ def activate(
 ) -> None:
     """Enqueue a scheduled message as if just sent (S-07)."""
     assert waiting.scheduled_at_ms is not None
-    lags = now_ms - waiting.scheduled_at_ms >= ACTIVATION_LAG_MS
+    instant_ms = queue.shared.wall.instant_ms(now_ms)
+    lags = instant_ms - waiting.scheduled_at_ms >= ACTIVATION_LAG_MS
     events = queue.shared.events
     queue.remove(waiting, changes)
     message = waiting.moved()
+    message.was_scheduled = True
     message.position = queue.take_position()
     if queue.partitions is None:
         message.sequence_number = number_of(message.position)
@@ -155,14 +232,14 @@ def activate(
             related=queue.name,
             related_number=message.sequence_number,
         )
-    at_ms = now_ms if lags else waiting.scheduled_at_ms
+    at_ms = instant_ms if lags else waiting.scheduled_at_ms
     if queue.forward_to is not None and not len(queue.active):
-        message.enqueued_at_ms = _stamp(queue, at_ms)
+        message.enqueued_at_ms = _stamp(queue, at_ms, now_ms)
         if events is not None:
             events.arrived(queue, message, None)
         queue.shared.forwarding.pass_on(queue, queue.forward_to, message, None, now_ms, changes, effects)
         return
-    _enqueue(queue, message, at_ms)
+    _enqueue(queue, message, at_ms, now_ms)
     if events is not None:
         events.arrived(queue, message, None)
     _keep(queue, message, None, changes)
@@ -183,7 +260,7 @@ def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
         assert turn is not None
         if queue.sessions is not None and copy.routing is not None and copy.routing.session_id is not None:
             # A session is in one partition, also one that an action put the copy into.
-            turn = queue.partitions.of_key(copy.routing.session_id.encode())
+            turn = queue.partitions.of_key(folded(copy.routing.session_id).encode())
         copy.sequence_number = queue.partitions.take(turn)
 
 
@@ -204,13 +281,14 @@ def store_copy(
     """
     number_copy(queue, copy, turn)
     events = queue.shared.events
-    if queue.forward_to is not None and not len(queue.active):
-        copy.enqueued_at_ms = _stamp(queue, copy.enqueued_at_ms)
+    at_once = not len(queue.active) and queue.shared.copies < FORWARDED_COPIES_MAX
+    if queue.forward_to is not None and at_once:
+        copy.enqueued_at_ms = _stamp(queue, copy.enqueued_at_ms, now_ms)
         if events is not None:
             events.arrived(queue, copy, payload)
         queue.shared.forwarding.pass_on(queue, queue.forward_to, copy, payload, now_ms, changes, effects)
         return
-    _enqueue(queue, copy, copy.enqueued_at_ms)
+    _enqueue(queue, copy, copy.enqueued_at_ms, now_ms)
     copy.routing = None
     if events is not None:
         events.arrived(queue, copy, payload)
@@ -232,7 +310,7 @@ def dead_letter_arriving(
     """Store a message that is a dead letter from the start, or pass it on to where its queue forwards."""
     if queue.shared.events is not None:
         queue.shared.events.arrived(queue, message, payload)
-    if queue.forward_to is None:
+    if queue.forward_to is None or overlays.is_bodiless(message):
         take_in(queue, message, payload, changes)
         queue.shared.touch(queue)
     else:
@@ -249,33 +327,69 @@ def take_in(queue: MessageQueue, message: Message, payload: bytes | None, change
     _keep(queue, message, payload, changes)
 
 
-def _partition_of(queue: MessageQueue, routing: Routing | None, turn: int | None) -> int:
-    """Session id, else partition key, else with duplicate detection the message id, else in turn
-    (S-02)."""
+def _take_id(message: Message, payload: bytes, given: tuple[bytes, bytes]) -> bytes:
+    """Take note of the id that a message was given; return its new payload."""
+    message.size_bytes += len(given[0]) - len(payload)
+    if message.routing is not None:
+        message.routing.message_id = given[1]
+    return given[0]
+
+
+def _digest(queue: MessageQueue, duplicates: Duplicates, routing: Routing) -> bytes | None:
+    """Name what duplicates of a message have in common; None when it has no id. In a partitioned queue the
+    key belongs to the id (wire contract 10.3)."""
+    if routing.message_id is None:
+        return None
+    return duplicates.digest(routing.message_id, None if queue.partitions is None else _key(queue, routing))
+
+
+def _partition_of(
+    queue: MessageQueue, routing: Routing | None, key: str | None, turn: int | None, partition: int | None
+) -> int:
+    """Session id or partition key, else that of its transaction, else with duplicate detection the message
+    id, else in turn (S-02)."""
     assert queue.partitions is not None
-    if routing is not None:
-        key = routing.key
-        if key is not None:
-            return queue.partitions.of_key(key.encode())
-        if routing.message_id is not None and queue.duplicates is not None:
-            return queue.partitions.of_key(routing.message_id)
+    if key is not None:
+        if queue.sessions is not None:
+            key = folded(key)
+        return queue.partitions.of_key(key.encode())
+    if partition is not None:
+        return partition
+    if routing is not None and routing.message_id is not None and queue.duplicates is not None:
+        return queue.partitions.of_key(routing.message_id)
     return queue.partitions.next_in_turn() if turn is None else turn
 
 
-def _schedule(queue: MessageQueue, message: Message, now_ms: int) -> None:
+def _key(queue: MessageQueue, routing: Routing, *, via: bool = False) -> str | None:
+    """Return what decides the partition; of a message that is sent via the queue, the key for that alone."""
+    if via:
+        return routing.via_partition_key
+    return routing.key(requires_sessions=queue.sessions is not None)
+
+
+def _schedule(queue: MessageQueue, message: Message, instant_ms: int) -> None:
     message.state = MessageState.SCHEDULED
-    message.enqueued_at_ms = max(now_ms, queue.last_enqueued_at_ms)
+    message.enqueued_at_ms = max(instant_ms, queue.last_enqueued_at_ms)
     queue.scheduled.put(message.position, message)
     if queue.sessions is not None:
         assert message.routing is not None
         message.session_id = message.routing.session_id
         queue.sessions.stored(message)
-    queue.wake(queue.activation.note(message))
+    queue.wake(queue.shared.wall.core_ms(queue.activation.note(message)))
 
 
-def _enqueue(queue: MessageQueue, message: Message, enqueued_at_ms: int) -> None:
-    """Make a message with a new position active; its time-to-live counts from here (E-01, S-04)."""
-    message.enqueued_at_ms = enqueued_at_ms = _stamp(queue, enqueued_at_ms)
+def _enqueue(queue: MessageQueue, message: Message, at_ms: int, now_ms: int) -> None:
+    """Make a message with a new position active; its time-to-live counts from here (E-01, S-04).
+
+    Args:
+        at_ms: the instant that is its enqueued time, unless the wall clock went back.
+    """
+    message.enqueued_at_ms = enqueued_at_ms = _stamp(queue, at_ms, now_ms)
+    instant_ms = now_ms + queue.shared.wall.due_ahead_ms
+    if enqueued_at_ms > instant_ms:
+        message.lead_ms = enqueued_at_ms - instant_ms
+        if queue.expiry is not None:
+            queue.expiry.has_leads = True
     ttl_ms = message.ttl_ms
     if ttl_ms is not None:
         message.expires_at_ms = enqueued_at_ms + min(ttl_ms, queue.default_ttl_ms)
@@ -289,8 +403,9 @@ def _enqueue(queue: MessageQueue, message: Message, enqueued_at_ms: int) -> None
         queue.sessions.stored(message)
 
 
-def _stamp(queue: MessageQueue, at_ms: int) -> int:
+def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
     """Give the enqueued time of a message that arrives: it never goes backwards (S-04)."""
+    queue.arrived_at_ms = now_ms
     if at_ms > queue.last_enqueued_at_ms:
         queue.last_enqueued_at_ms = at_ms
     return queue.last_enqueued_at_ms

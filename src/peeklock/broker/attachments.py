@@ -18,8 +18,11 @@ from peeklock.broker.entities import Entities
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import InvalidOperation, ServiceBusError
 from peeklock.broker.events import EventType
+from peeklock.broker.graces import Graces
+from peeklock.broker.lapsed_sessions import LapsedSession
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_session import MessageSession
+from peeklock.broker.peek_lock import Holder
 from peeklock.broker.receivers import AnyLink, ReceiverLink, SenderLink
 from peeklock.broker.shared import Shared
 
@@ -27,9 +30,10 @@ from peeklock.broker.shared import Shared
 class Attachments:
     """The handlers of all commands about links and connections."""
 
-    def __init__(self, entities: Entities, shared: Shared) -> None:
+    def __init__(self, entities: Entities, shared: Shared, graces: Graces) -> None:
         self._entities = entities
         self._shared = shared
+        self._graces = graces
         self._links = shared.links
 
     def open_sender(
@@ -70,14 +74,7 @@ class Attachments:
             return
         receiver.line = queue.line
         self._links.add(receiver)
-        effects.append(
-            do.ReceiverOpened(
-                command.link,
-                queue.queue_id,
-                queue.message_size_bytes_max,
-                queue.main.partitions is not None,
-            )
-        )
+        effects.append(do.ReceiverOpened(command.link, queue.queue_id, queue.main.partitions is not None))
 
     def close_link(
         self, command: ask.CloseLink, now_ms: int, changes: list[Change], effects: list[Effect]
@@ -117,34 +114,35 @@ class Attachments:
         if connection is None:
             return
         if self._shared.events is not None:
-            self._shared.events.begin_end(command.connection_id, now_ms)
+            self._shared.events.begin_end(command.connection_id, now_ms, broken=command.broken)
         touched: dict[int, MessageQueue] = {}
-        dropped = list(connection.locks.values())
+        for queue_id, token in command.undelivered:
+            queue = self._entities.queues.get(queue_id)
+            lock = None if queue is None else queue.locks.get(token)
+            if queue is not None and lock is not None:
+                queue.give_back(lock, now_ms, changes, effects, counted=False, why=EventType.RELEASED)
+                touched[queue_id] = queue
+        holders = [connection.locks]
         for opened in list(connection.links.values()):
             if isinstance(opened, ReceiverLink):
                 queue = self._entities.queues[opened.queue_id]
                 queue.accessed_at_ms = now_ms
                 touched[queue.queue_id] = queue
                 self._let_session_go(opened, queue, now_ms, changes, effects, counted=command.broken)
-                dropped.extend(opened.locks.values())
+                holders.append(opened.locks)
             self._links.forget(opened)
         del self._links.connections[command.connection_id]
         if command.broken:
-            for lock in dropped:
-                queue = lock.queue
-                if queue.locks.get(lock.token) is lock:  # else its entity is gone
-                    queue.give_back(
-                        lock,
-                        now_ms,
-                        changes,
-                        effects,
-                        counted=True,
-                        why=EventType.LOCK_LAPSED,
-                        reason="the connection broke",
-                    )
-                    touched[queue.queue_id] = queue
+            self._begin_grace(command.connection_id, holders, now_ms)
         for queue in touched.values():
             queue.serve(now_ms, changes, effects)
+
+    def _begin_grace(self, connection_id: int, holders: list[Holder], now_ms: int) -> None:
+        left = [holder for holder in holders if holder]  # sessions have given back theirs
+        if left:
+            if self._shared.events is not None:
+                self._shared.events.connection_lost()
+            self._graces.begin(connection_id, left, now_ms)
 
     def detach_all(
         self,
@@ -178,6 +176,8 @@ class Attachments:
             return
         if isinstance(receiver.line, MessageSession):
             queue.sessions.release(receiver.line, now_ms, changes, effects, counted=counted)
+        elif isinstance(receiver.line, LapsedSession):
+            queue.sessions.lapsed.forget(receiver)
         else:
             queue.sessions.cancel(receiver)
 
@@ -201,7 +201,7 @@ def _require_receivable(entity: Entity, queue: MessageQueue, session: ask.Sessio
     if session is None and queue.sessions is not None:
         raise InvalidOperation(
             "It is not possible for an entity that requires sessions to create a non-sessionful message "
-            f"receiver: '{queue.name}'."
+            f"receiver. Entity: '{queue.name}'."
         )
     if session is not None and queue.sessions is None:
         raise InvalidOperation(

@@ -12,7 +12,11 @@ from operator import attrgetter
 
 from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.message_session import MessageSession
+from peeklock.broker.message_table import MessageTable
 from peeklock.broker.peek_lock import Claim
+from peeklock.broker.sequence_numbers import PARTITION_COUNT, Partitions
+from peeklock.broker.wall_clock import WallClock
 
 
 def browse(
@@ -22,26 +26,39 @@ def browse(
     views: list[MessageView] = []
     start = queue.key_to_browse_from(from_number)
     if session_id is None:
-        found = _in_order_of_number(queue, start)
+        found = in_order_of_number(queue, start)
     else:
         found = _of_session(queue, session_id, start)
     for message in islice(found, max(count_max, 0)):
         bytes_max -= message.size_bytes + len(message.overlay or b"")
         if views and bytes_max < 0:
             break
-        views.append(view_of(message))
+        views.append(seen_in(queue, message))
     return views
 
 
-def view_of(message: Message) -> MessageView:
+def seen_in(queue: MessageQueue, message: Message) -> MessageView:
+    """Show a message to who looks through its queue."""
+    view = view_of(message, queue.shared.wall)
+    view.of_session = queue.sessions is not None and message.state is MessageState.DEFERRED
+    return view
+
+
+def view_of(message: Message, wall: WallClock) -> MessageView:
     """Show a message to who only looks at it."""
     # Only the message's own time-to-live is shown to who looks (E-05).
     ttl_ms = message.ttl_ms
     if message.expires_at_ms != NEVER_MS:
         ttl_ms = message.expires_at_ms - message.enqueued_at_ms
     held = message.lock
-    cursor = held.cursor.name if isinstance(held, Claim) else None
-    return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state, cursor=cursor)
+    locked_until_ms, cursor = 0, None
+    if isinstance(held, Claim):
+        cursor = held.cursor.name
+    elif held is not None:
+        locked_until_ms = wall.shown_ms(held.until_ms())
+    return MessageView(
+        message, None, locked_until_ms, message.delivery_count, ttl_ms, message.state, cursor=cursor
+    )
 
 
 def oldest_unlocked(
@@ -53,10 +70,11 @@ def oldest_unlocked(
 ) -> list[Message]:
     """Find active messages enqueued at or before a time, oldest first: neither locked nor expired."""
     found: list[Message] = []
-    # Sequence numbers and enqueued times rise together, in a dead-letter queue too.
-    candidates: Iterable[Message] = queue.active if queue.numbers is None else queue.numbers
-    if session_id is not None:
-        candidates = _of_session(queue, session_id)
+    candidates: Iterable[Message] = ()
+    if session_id is None:
+        candidates = _as_enqueued(queue)
+    elif queue.sessions is not None and (session := queue.sessions.get(session_id)) is not None:
+        candidates = session.messages(queue)
     for message in candidates:
         if message.state is not MessageState.ACTIVE:
             continue
@@ -65,6 +83,28 @@ def oldest_unlocked(
         if message.lock is None and not queue.has_expired(message, now_ms):
             found.append(message)
     return found
+
+
+def _as_enqueued(queue: MessageQueue) -> Iterable[Message]:
+    """Go through a queue in the order of enqueued times; deferred messages may be among them."""
+    if queue.numbers is None or queue is queue.main:
+        return queue.active
+    # Positions of dead letters follow their arrival there. Their numbers and enqueued times rise together, in
+    # each partition.
+    partitions = queue.main.partitions
+    if partitions is None:
+        return queue.numbers
+    return merge(
+        *(_of_partition(queue.numbers, partitions, each) for each in range(PARTITION_COUNT)),
+        key=attrgetter("enqueued_at_ms"),
+    )
+
+
+def _of_partition(numbers: MessageTable, partitions: Partitions, partition: int) -> Iterator[Message]:
+    for message in numbers.iterate(partitions.first_key(partition)):
+        if partitions.of_number(message.sequence_number) != partition:
+            return
+        yield message
 
 
 def scheduled_by_number(queue: MessageQueue, number: int) -> Message | None:
@@ -81,24 +121,37 @@ def deferred_by_number(queue: MessageQueue, number: int) -> Message | None:
     return message
 
 
-def _of_session(queue: MessageQueue, session_id: str, key: int = 0) -> Iterator[Message]:
-    """Go through the messages of one session from a key on, in the order of their numbers: all are in one
-    partition."""
+def _of_session(queue: MessageQueue, session_id: str, key: int) -> Iterator[Message]:
+    """Go through the messages of one session from a key on, in the order of their numbers."""
     session = None if queue.sessions is None else queue.sessions.get(session_id)
     if session is None:
         return iter(())
     if queue.partitions is None or queue.numbers is None:
         return session.messages(queue, key)
     first = queue.numbers.first_from(key)
-    if first is None:
-        return iter(())
-    beyond = queue.partitions.of_number(first.sequence_number) - queue.partitions.of_key(session_id.encode())
-    if beyond > 0:
-        return iter(())
-    return session.messages(queue, 0 if beyond else first.position)
+    return iter(()) if first is None else _by_partition(queue, queue.partitions, session, first)
 
 
-def _in_order_of_number(queue: MessageQueue, key: int) -> Iterator[Message]:
+def _by_partition(
+    queue: MessageQueue, partitions: Partitions, session: MessageSession, first: Message
+) -> Iterator[Message]:
+    """Go through the messages of a session from that one on. They are in one partition, but for those sent
+    when each spelling named a session of its own."""
+    begins_in = partitions.of_number(first.sequence_number)
+    for partition in range(begins_in, PARTITION_COUNT):
+        if not session.partitions >> partition & 1:
+            continue
+        found = session.messages(queue, first.position if partition == begins_in else 0)
+        if session.partitions == 1 << partition:
+            yield from found
+            continue
+        for message in found:
+            if partitions.of_number(message.sequence_number) == partition:
+                yield message
+
+
+def in_order_of_number(queue: MessageQueue, key: int) -> Iterator[Message]:
+    """Go through all messages of a queue from a key on, in the order of their numbers."""
     if queue.numbers is not None:
         return queue.numbers.iterate(key)
     tables = [table for table in (queue.active, queue.deferred, queue.scheduled) if len(table)]

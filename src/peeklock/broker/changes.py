@@ -38,7 +38,8 @@ class MessageRemoved:
 
 @dataclass(slots=True)
 class NumbersIssued:
-    """A queue's counters. Key: queue_id. Written once per batch for each queue that issued a number in it."""
+    """A queue's counters. Key: queue_id. Written once per batch for each queue that issued a number in it,
+    and for an answer that names a number under which nothing is stored yet."""
 
     queue_id: int
     next_position: int
@@ -56,6 +57,7 @@ class MessageIdSeen:
     digest: bytes
     """16 bytes, keyed."""
     seen_at_ms: int
+    """0 = the id is free again: the message with this number was cancelled before it was enqueued."""
     sequence_number: int
     """Number of the first message, answered to a scheduling of its duplicate (S-01)."""
 
@@ -68,12 +70,14 @@ class EntityStored:
     description: Description
     created_at_ms: int
     updated_at_ms: int
+    deleting: bool = False
+    """Of a topic: it is gone for everybody, and its subscriptions are being removed."""
 
 
 @dataclass(slots=True)
 class EntityRemoved:
     """An entity, all its queues and rules are gone; their space follows in slices. Key: entity_id; ids are
-    never reused. The subscriptions of a topic are removed by facts of their own, in the same batch."""
+    never reused. The subscriptions of a topic are removed by facts of their own, before it."""
 
     entity_id: int
 

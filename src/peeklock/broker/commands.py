@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from peeklock.broker.descriptions import Description, EntityKind, RuleDescription
 from peeklock.broker.message import Message
+from peeklock.broker.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 
 Link: TypeAlias = tuple[int, int, int]
 """(connection id, channel, handle): names a link while it lives."""
@@ -121,11 +122,14 @@ class SetCredit:
 
 @dataclass(slots=True)
 class DropConnection:
-    """A connection is over: forget its links. `broken`: its locks drop at once, count +1 (L-13); else they
-    stay."""
+    """A connection is over: forget its links. `broken`: its locks end with its grace, count +1 (L-13); else
+    they stay."""
 
     connection_id: int
     broken: bool
+    undelivered: list[tuple[int, bytes]] = field(default_factory=list)
+    """Queue ids and lock tokens of messages that were locked for it and never sent: they are available again,
+    uncounted (L-16)."""
 
 
 # Sending
@@ -154,6 +158,15 @@ class SendBatch:
     destination: Address | None = None
 
 
+@dataclass(slots=True)
+class SendTo:
+    """Store all messages or none, without a link -> Accepted | Rejected. Each has its `Routing`."""
+
+    address: Address
+    messages: list[tuple[Message, bytes]]
+    reply_to: ReplyTo
+
+
 # Settlement by a receiver link: -> Settled | SettlementFailed when reply_to is given
 
 
@@ -175,6 +188,8 @@ class Abandon:
 
 @dataclass(slots=True)
 class Defer:
+    """Set the message aside until it is asked for by number, counted (L-08, L-10)."""
+
     queue_id: int
     lock_token: bytes
     reply_to: ReplyTo | None
@@ -193,7 +208,8 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Release:
-    """Make the message available again at its place, delivery count unchanged (L-08)."""
+    """Make the message available again at its place, delivery count unchanged (L-08): to the receiver that
+    had it only when no other has credit."""
 
     queue_id: int
     lock_token: bytes
@@ -254,6 +270,8 @@ class ReceiveDeferred:
     mode: ReceiveMode
     reply_to: ReplyTo
     session_id: str | None = None
+    bodies_read: bool = False
+    """The core has waited for the bodies (`awaited_bodies`)."""
 
 
 class Disposition(Enum):
@@ -265,7 +283,8 @@ class Disposition(Enum):
 
 @dataclass(slots=True)
 class UpdateDisposition:
-    """Settle by lock token from any connection (L-14) -> Done. All or none."""
+    """Settle by lock token from any connection, messages of a session from its holder's alone (L-14) -> Done.
+    All or none."""
 
     address: Address
     lock_tokens: list[bytes]
@@ -307,7 +326,16 @@ class Fetched:
     payload: bytes
 
 
-# Sessions: each answered to `reply_to`, or Failed(reply_to, error). All but the listing want the session to
+@dataclass(slots=True)
+class LoseBodies:
+    """The bodies of these messages are damaged on the disk: dead-letter them without -> BodiesLost."""
+
+    messages: list[tuple[int, int]]
+    """(queue id, position)"""
+    reply_to: ReplyTo
+
+
+# Sessions: each answered to `reply_to`, or Failed(reply_to, error). All but the last two want the session to
 # be held by a link of the request's connection: else SessionLockLost.
 
 
@@ -336,6 +364,15 @@ class SetSessionState:
     address: Address
     session_id: str
     state: bytes | None
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class ShowSession:
+    """-> SessionShown, whoever holds the session; one that nothing is known of is empty."""
+
+    address: Address
+    session_id: str
     reply_to: ReplyTo
 
 
@@ -420,7 +457,8 @@ class ListCursors:
 
 @dataclass(slots=True)
 class Declare:
-    """Begin a transaction that lives no longer than its coordinator link -> Declared | Rejected."""
+    """Begin a transaction that lives no longer than its coordinator link -> Declared | Rejected. It waits
+    while the connection has as many as it may; nobody is answered when its link ends before."""
 
     link: Link
     reply_to: ReplyTo
@@ -439,11 +477,26 @@ class Discharge:
 @dataclass(slots=True)
 class Enlist:
     """Check a command now and do it when its transaction is committed -> Enlisted to the command's reply-to,
-    or the command's own refusal. Of another connection's transaction: TransactionUnknown."""
+    or the command's own refusal; for a schedule MessagesScheduled, with numbers that are used whatever
+    becomes of the transaction. Of another connection's transaction: TransactionUnknown."""
 
     connection_id: int
     transaction_id: bytes
-    command: Send | SendBatch | Complete | Abandon | Defer | DeadLetter | UpdateDisposition
+    command: (
+        Send
+        | SendBatch
+        | Schedule
+        | CancelScheduled
+        | Complete
+        | Abandon
+        | Defer
+        | DeadLetter
+        | UpdateDisposition
+        | SetSessionState
+    )
+    via: str | None = None
+    """Name of the top-level entity that the command counts for, where its link is on the AMQP session of the
+    transaction's coordinator; None = the one that it is about. A transaction has one."""
 
 
 # Entities: each answered to `reply_to`, or Failed(reply_to, error)
@@ -557,6 +610,11 @@ class ListRules:
 # The world
 
 
+@dataclass(frozen=True, slots=True)
+class CountDroppedSend:
+    """Count a pre-settled send that was refused before it became a command (T-06). No answer."""
+
+
 @dataclass(slots=True)
 class LimitSending:
     """Refuse new sends for a reason until told otherwise (R-06); settlements go on. No answer."""
@@ -567,11 +625,26 @@ class LimitSending:
     """The event log lags behind by more than it may, and must not lose anything."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClockStepped:
+    """The wall clock was set by so much, and stays there. No answer."""
+
+    delta_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptClock:
+    """The wall clock is right, although it went too far forwards to be believed. No answer."""
+
+
 Command: TypeAlias = (
     OpenSender | OpenReceiver | OpenCoordinator | CloseLink | SetCredit | DropConnection | Send | SendBatch |
-    Complete | Abandon | Defer | DeadLetter | Release | RenewLocks | Peek | Schedule | CancelScheduled |
-    ReceiveDeferred | UpdateDisposition | DeleteMessages | PurgeMessages | Fetched | RenewSessionLock |
-    GetSessionState | SetSessionState | ListSessions | Declare | Discharge | Enlist | LookUp | CreateEntity |
-    UpdateEntity | DeleteEntity | ListEntities | AddRule | UpdateRule | RemoveRule | FindRule | ListRules |
-    ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | LimitSending
+    SendTo | Complete | Abandon | Defer | DeadLetter | Release | RenewLocks | Peek | Schedule |
+    CancelScheduled | ReceiveDeferred | UpdateDisposition | DeleteMessages | PurgeMessages | Fetched |
+    LoseBodies | RenewSessionLock |
+    GetSessionState | SetSessionState | ShowSession | ListSessions | Declare | Discharge | Enlist | LookUp |
+    CreateEntity | UpdateEntity | DeleteEntity | ListEntities | AddRule | UpdateRule | RemoveRule |
+    FindRule | ListRules |
+    ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | LimitSending |
+    CountDroppedSend | ClockStepped | AcceptClock | SearchMessages | DeleteMatching | ShiftScheduled
 )  # fmt: skip

@@ -115,9 +115,11 @@ class CursorOperations:
     def list_cursors(
         self, command: ask.ListCursors, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        cursors = self._queue(command.address).cursors
+        queue = self._queue(command.address)
+        cursors = queue.cursors
         views = [] if cursors is None else cursors.views()
-        effects.append(do.CursorsFound(command.reply_to, views, now_ms))
+        instant_ms = queue.shared.wall.instant_ms(now_ms)
+        effects.append(do.CursorsFound(command.reply_to, views, instant_ms))
 
     def _queue(self, address: ask.Address) -> MessageQueue:
         entity, queue = self._entities.queue(address)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from peeklock.broker.browsing import view_of
 from peeklock.broker.changes import Change, ClaimRemoved, ClaimStored, CursorRemoved, CursorStored
 from peeklock.broker.commands import ReplyTo
-from peeklock.broker.delivery import PASS_OVER_MAX, Line
+from peeklock.broker.delivery import PASS_OVER_MAX, QueueLine
 from peeklock.broker.effects import ClaimsLeft, CursorView, Effect, Failed
 from peeklock.broker.errors import (
     ClaimCommitted,
@@ -69,11 +69,11 @@ class Cursor:
         "used_at_ms",
     )
 
-    def __init__(self, name: str, now_ms: int, expires_after_ms: int) -> None:
+    def __init__(self, name: str, now_ms: int, instant_ms: int, expires_after_ms: int) -> None:
         self.name = name
         self.last_no = 0
         self.committed_no = 0
-        self.used_at_ms = now_ms
+        self.used_at_ms = instant_ms  # UTC
         self.idle_since_ms = now_ms  # also the start of the broker is use: it may have been down for long
         self.expires_after_ms = expires_after_ms
         self.claims: dict[int, Claim] = {}  # ascending; the committed ones until they are removed
@@ -81,8 +81,9 @@ class Cursor:
         self.ready: dict[str, MessageSession] = {}  # sessions that it holds in which more became available
         self.takes_ready = False  # the next session that it claims is one of those
 
-    def use(self, now_ms: int) -> None:
-        self.used_at_ms = self.idle_since_ms = now_ms
+    def use(self, now_ms: int, instant_ms: int) -> None:
+        self.used_at_ms = instant_ms
+        self.idle_since_ms = now_ms
 
     def committed(self) -> list[Claim]:
         """Give the claims whose messages are to be removed."""
@@ -169,7 +170,7 @@ class Cursors:
             cursor.expires_after_ms = expires_after_ms
             self._watch(cursor)
             changed = True
-        cursor.use(now_ms)
+        cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
         claim = Claim(cursor, cursor.last_no + 1)
         taking = _Taking(queue, claim, count_max, bytes_max, now_ms, enqueued_up_to_ms or FAR_MS)
         if queue.sessions is None:
@@ -199,7 +200,9 @@ class Cursors:
                 f"'{self._queue.name}' has {len(self._by_name)} cursors, at most {CURSORS_MAX} are allowed: "
                 f"release those that are not used any more"
             )
-        cursor = self._by_name[name] = Cursor(name, now_ms, expires_after_ms)
+        cursor = self._by_name[name] = Cursor(
+            name, now_ms, self._queue.shared.wall.instant_ms(now_ms), expires_after_ms
+        )
         self._watch(cursor)
         return cursor
 
@@ -231,13 +234,13 @@ class Cursors:
         claim = cursor.claims.get(no)
         if claim is None:
             raise self._no_claim(cursor, no)
-        cursor.use(now_ms)
+        cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
         views: list[MessageView] = []
         for message in claim.messages[skip : skip + max(count_max, 0)]:
             bytes_max -= _size_of(message)
             if views and bytes_max < 0:
                 break
-            views.append(view_of(message))
+            views.append(view_of(message, self._queue.shared.wall))
         return views
 
     def _no_claim(self, cursor: Cursor, no: int) -> ServiceBusError:
@@ -254,7 +257,7 @@ class Cursors:
         cursor = self.find(name)
         if not 0 <= up_to_no <= cursor.last_no:
             raise self._no_claim(cursor, up_to_no)
-        cursor.use(now_ms)
+        cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
         if up_to_no > cursor.committed_no:
             cursor.committed_no = up_to_no
             changes.append(self._stored(cursor))
@@ -372,6 +375,16 @@ class Cursors:
                 sessions.unclaimed(sessions.line_of(message))
         return len(messages)
 
+    def take_out(self, claim: Claim, message: Message) -> None:
+        """End the hold on one message; a restart passes over a position under which nothing stands."""
+        claim.messages.remove(message)
+        claim.size_bytes -= _size_of(message)
+        self.claimed_count -= 1
+        message.lock = None
+        sessions = self._queue.sessions
+        if sessions is not None:
+            sessions.unclaimed(sessions.line_of(message))
+
     def _take_part(self, claim: Claim, count_max: int) -> list[Message]:
         messages = claim.messages[claim.done : claim.done + count_max]
         claim.done += len(messages)
@@ -400,7 +413,7 @@ class Cursors:
                         if queue.sessions is not None:
                             session = queue.sessions.line_of(message)
                             queue.sessions.claimed(session, cursor, 1)
-                            cursor.ready[session.session_id] = session
+                            cursor.ready[session.key] = session
             self.claimed_count += len(claim.messages)
         if cursor.committed():
             self._busy[id(cursor)] = cursor
@@ -456,17 +469,18 @@ class _Taking:
         self._passed_over = 0
         self._is_full = False
 
-    def take(self, line: Line) -> bool:
+    def take(self, line: QueueLine | MessageSession) -> bool:
         """Take what is available in a line; answer whether a limit ended it, so that there may be more."""
         queue, claim, now_ms = self._queue, self._claim, self._now_ms
         messages = claim.messages
         expires = queue.expiry is not None
+        instant_ms = queue.shared.wall.instant_ms(now_ms)
         while len(messages) < self._count_max:
             message = line.take(queue)
             if message is None:
                 return False
             expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + queue.default_ttl_ms
-            if expires and expires_at_ms <= now_ms:
+            if expires and expires_at_ms - message.lead_ms <= instant_ms:
                 self._passed_over += 1  # as a delivery does: the sweep of this instant takes it away
                 queue.wake(now_ms)
                 if self._passed_over < PASS_OVER_MAX:

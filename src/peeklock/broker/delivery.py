@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 PASS_OVER_MAX = 10_000
 """Expired or vanished messages one delivery passes over before it lets others have a turn: about 5 ms."""
 
+WORN_MAX = 256
+"""Messages at the limit of MaxDeliveryCount that one delivery dead-letters before it lets others have a turn:
+at 10 to 25 us each 6 ms at most."""
+
 
 class Line(Protocol):
     """What stands in order to be received, and who receives it."""
 
     receivers: Receivers
-    returned: list[int]
 
     @property
     def session(self) -> MessageSession | None:
@@ -102,20 +105,25 @@ class QueueLine:
 def deliver(
     queue: MessageQueue, line: Line, now_ms: int, changes: list[Change], effects: list[Effect]
 ) -> None:
-    """Hand out what is available in a line to its receivers with credit, in turn."""
+    """Hand out what is available in a line to its receivers with credit, in turn.
+
+    A message whose MaxDeliveryCount was lowered to its count or below is dead-lettered instead (L-08).
+    """
     session = line.session
     if session is not None and not session.is_held(now_ms):
-        return  # who held it is about to be told
+        return  # its lock is about to lapse, which answers a drain
     receivers = line.receivers
     turns = receivers.turns
     events = queue.shared.events
-    passed_over = 0
+    wall, bodies = queue.shared.wall, queue.shared.bodies
+    instant_ms = now_ms + wall.due_ahead_ms
+    passed_over = worn = 0
     while turns:
         message = line.take(queue)
         if message is None:
             break
         expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + queue.default_ttl_ms
-        if expires_at_ms <= now_ms and queue.expiry is not None:
+        if expires_at_ms - message.lead_ms <= instant_ms and queue.expiry is not None:
             # Left to the sweep, which is woken for this instant and delivers again: the message may have
             # arrived just now, and then its body has no place yet that a dead letter could share.
             passed_over += 1
@@ -125,25 +133,39 @@ def deliver(
             if session is not None and queue.sessions is not None:
                 queue.sessions.serve_later(session)
             return
-        receiver = turns[0]
+        if message.delivery_count >= queue.max_delivery_count:
+            queue.dead_letter_worn(message, now_ms, changes, effects)
+            worn += 1
+            if worn < WORN_MAX:
+                continue
+            queue.wake(now_ms)
+            if session is not None and queue.sessions is not None:
+                queue.sessions.serve_later(session)
+            return
+        receiver = receivers.first()
+        if receiver.deletes and not bodies.at_hand(message) and message.position != receiver.body_position:
+            line.give_back(message.position)
+            bodies.let_wait(receiver, queue.queue_id, message, effects)
+            continue
         token = queue.new_token()
-        locked_until_ms = 0
+        until_shown_ms = 0
         if receiver.deletes:
             if events is not None:
                 events.delivered(queue, message, None, 0, receiver)
                 events.message(EventType.COMPLETED, queue, message, reason="receive-and-delete")
             queue.remove(message, changes)
-        elif session is not None:
-            lock = Lock(token, message, queue, 0, receiver.locks, session)
-            message.lock = queue.locks[token] = receiver.locks[token] = lock
         else:
-            locked_until_ms = now_ms + queue.lock_duration_ms
-            lock = Lock(token, message, queue, locked_until_ms, receiver.locks)
+            if session is not None:
+                lock = Lock(token, message, queue, 0, receiver.locks, session)
+            else:
+                locked_until_ms = now_ms + queue.lock_duration_ms
+                lock = Lock(token, message, queue, locked_until_ms, receiver.locks)
+                if locked_until_ms < queue.timer_ms:
+                    queue.wake(locked_until_ms)
+                until_shown_ms = locked_until_ms + wall.ahead_ms
             message.lock = queue.locks[token] = receiver.locks[token] = lock
-            if locked_until_ms < queue.timer_ms:
-                queue.wake(locked_until_ms)
-        if events is not None and not receiver.deletes:
-            events.delivered(queue, message, token, queue.locks[token].until_ms(), receiver)
+            if events is not None:
+                events.delivered(queue, message, token, lock.until_ms(), receiver)
         queue.accessed_at_ms = now_ms
         receiver.deliveries += 1
         receiver.size_bytes += message.size_bytes + DELIVERY_BYTES
@@ -151,17 +173,13 @@ def deliver(
             Deliver(
                 message,
                 token,
-                locked_until_ms,
+                until_shown_ms,
                 message.delivery_count,
                 queue.ttl_shown_ms(message),
                 message.state,
                 receiver.link,
             )
         )
-        if receiver.deliveries >= receiver.deliveries_max or receiver.size_bytes >= receiver.bytes_max:
-            turns.popleft()
-            receiver.waiting = False
-        elif len(turns) > 1:
-            turns.rotate(-1)
+        receivers.served(receiver)
     if receivers.draining:
         effects.extend(Drained(receiver.link) for receiver in receivers.drained())

@@ -68,6 +68,9 @@ class QueueDescription:
     max_message_size_kb: int | None = None
     """None = the tier's default; settable in the premium tier only."""
     authorization_rules: tuple[AuthorizationRule, ...] = ()
+    forward_to_given: str | None = None
+    """The address by which a client gave `forward_to`; None = the name alone. So is the next."""
+    forward_dead_lettered_to_given: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class TopicDescription:
     max_delivery_count: ClassVar[int] = 10
     forward_to: ClassVar[str | None] = None
     forward_dead_lettered_to: ClassVar[str | None] = None
+    forward_to_given: ClassVar[str | None] = None
+    forward_dead_lettered_to_given: ClassVar[str | None] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,9 @@ class SubscriptionDescription:
     forward_dead_lettered_to: str | None = None
     user_metadata: str | None = None
     auto_delete_on_idle_ms: int = UNLIMITED_MS
+    forward_to_given: str | None = None
+    """The address by which a client gave `forward_to`; None = the name alone. So is the next."""
+    forward_dead_lettered_to_given: str | None = None
 
     requires_duplicate_detection: ClassVar[bool] = False
     duplicate_window_ms: ClassVar[int] = 600_000
@@ -130,6 +138,12 @@ class SubscriptionDescription:
         """The path by which clients name it."""
         return subscription_path(self.topic_name, self.subscription_name)
 
+
+GIVEN_FORWARDS = {
+    "forward_to": "forward_to_given",
+    "forward_dead_lettered_to": "forward_dead_lettered_to_given",
+}
+"""Field that names another entity -> field with the address by which that was given."""
 
 Description: TypeAlias = QueueDescription | TopicDescription | SubscriptionDescription
 
@@ -147,9 +161,21 @@ KINDS: dict[type, EntityKind] = {
 }
 
 
+SUBSCRIPTIONS = "/Subscriptions/"
+"""Within the path of a subscription; no other entity's name has it, in any case."""
+
+
 def subscription_path(topic_name: str, subscription_name: str) -> str:
     """Give the path of a subscription. Source: wire contract 0.5."""
-    return f"{topic_name}/Subscriptions/{subscription_name}"
+    return f"{topic_name}{SUBSCRIPTIONS}{subscription_name}"
+
+
+def shown_source(name: str) -> str:
+    """Return the DeadLetterSource that a message shows: a queue's name in lower case, a subscription's path.
+
+    Facts, the event log and the administration keep the spelling. Source: wire contract C37.
+    """
+    return name if SUBSCRIPTIONS in name else name.lower()
 
 
 DEFAULT_RULE_NAME = "$Default"

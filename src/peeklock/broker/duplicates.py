@@ -9,12 +9,15 @@ would take 43 bytes, and three times as long.) A small window is one dict. A lar
 first byte of the digest, so that none takes long when it has to grow. What was seen first stands first, and
 is taken out by a sweep that goes through the dicts one after the other. A dict does not give back the place
 of what was taken from its front; so one that has lost a third is copied.
+
+A scheduled message that is cancelled was never enqueued: its id is free again, unless another message has it
+by then. So the digests of scheduled messages are found by number, too.
 Source: semantics D-01, S-01; wire contract 10.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from hashlib import blake2b
 from operator import attrgetter
 
@@ -35,6 +38,9 @@ _ONE_SHARD_MAX = 16_384
 
 _SHARDS = 256
 
+_FREED = 0
+"""`MessageIdSeen.seen_at_ms` of an id that is free again."""
+
 _NUMBER_BITS = 63
 _NUMBER_MAX = (1 << _NUMBER_BITS) - 1
 
@@ -54,6 +60,7 @@ class Duplicates:
         "count",
         "count_max",
         "queue_id",
+        "waiting",
         "window_ms",
     )
 
@@ -62,6 +69,7 @@ class Duplicates:
         self.window_ms = window_ms
         self.count_max = count_max
         self.count = 0  # of ids remembered
+        self.waiting: dict[int, bytes] = {}  # digests of scheduled messages, by sequence number
         self._keyed = blake2b(digest_size=DIGEST_BYTES, key=key)
         self._shards: list[dict[bytes, int]] = [{}]  # seen_at_ms << 63 | sequence_number
         self._lost = [0]  # how many were taken out of each since it was copied
@@ -104,15 +112,38 @@ class Duplicates:
         self.count -= 1
         return None
 
-    def note(self, digest: bytes, sequence_number: int, now_ms: int) -> MessageIdSeen:
-        """Remember an id that `first_number` did not find."""
+    def note(
+        self, digest: bytes, sequence_number: int, now_ms: int, instant_ms: int | None = None
+    ) -> MessageIdSeen:
+        """Remember an id that `first_number` did not find.
+
+        Args:
+            instant_ms: UTC, unless it is `now_ms`, for the fact: a restart measures the window by it.
+        """
         if not self.count:
             self._start_anew(now_ms)
         self._shards[digest[0] & self._mask][digest] = now_ms << _NUMBER_BITS | sequence_number
         self.count += 1
         if not self._mask and self.count > _ONE_SHARD_MAX:
             self._divide()
-        return MessageIdSeen(self.queue_id, digest, now_ms, sequence_number)
+        return MessageIdSeen(
+            self.queue_id, digest, now_ms if instant_ms is None else instant_ms, sequence_number
+        )
+
+    def free(self, sequence_number: int) -> MessageIdSeen | None:
+        """Forget the id of a scheduled message that is cancelled; None when another message has it by
+        now."""
+        digest = self.waiting.get(sequence_number)
+        if digest is None:
+            return None
+        no = digest[0] & self._mask
+        seen = self._shards[no].get(digest)
+        if seen is None or seen & _NUMBER_MAX != sequence_number:
+            return None
+        del self._shards[no][digest]
+        self._lost[no] += 1
+        self.count -= 1
+        return MessageIdSeen(self.queue_id, digest, _FREED, sequence_number)
 
     def next_ms(self) -> int | None:
         """When there may be something to forget."""
@@ -148,17 +179,36 @@ class Duplicates:
     def still_holds(self, change: MessageIdSeen, now_ms: int) -> bool:
         """Whether a fact about an id is still the latest and within the window."""
         seen = self._shards[change.digest[0] & self._mask].get(change.digest)
-        return seen == change.seen_at_ms << _NUMBER_BITS | change.sequence_number and (
-            change.seen_at_ms + self.window_ms > now_ms
+        return (
+            seen is not None
+            and change.seen_at_ms != _FREED
+            and seen & _NUMBER_MAX == change.sequence_number
+            and (seen >> _NUMBER_BITS) + self.window_ms > now_ms
         )
 
-    def restore(self, changes: Iterable[MessageIdSeen], now_ms: int) -> None:
-        """Load what the journal said, in any order, and is still within the window."""
+    def restore(self, changes: Iterable[MessageIdSeen], now_ms: int, scheduled: Container[int] = ()) -> None:
+        """Load what the journal said, in any order, and is still within the window.
+
+        Args:
+            scheduled: sequence numbers of the messages that are scheduled.
+        """
         by_time = attrgetter("seen_at_ms")
-        within = [change for change in changes if change.seen_at_ms + self.window_ms > now_ms]
-        latest = {change.digest: change for change in sorted(within, key=by_time)}
+        within: list[MessageIdSeen] = []
+        freed: set[tuple[bytes, int]] = set()
+        for change in changes:
+            if change.seen_at_ms == _FREED:
+                freed.add((change.digest, change.sequence_number))
+            elif change.seen_at_ms + self.window_ms > now_ms:
+                within.append(change)
+        latest = {
+            change.digest: change
+            for change in sorted(within, key=by_time)
+            if (change.digest, change.sequence_number) not in freed
+        }
         for change in sorted(latest.values(), key=by_time):
             self.note(change.digest, change.sequence_number, change.seen_at_ms)
+            if change.sequence_number in scheduled:
+                self.waiting[change.sequence_number] = change.digest
             if change.seen_at_ms > now_ms:
                 self._future_ms = change.seen_at_ms
         self._oldest_ms = min(self._oldest_ms, now_ms)

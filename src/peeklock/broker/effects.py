@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from peeklock.broker.commands import Link, ReplyTo
+from peeklock.broker.commands import Address, Link, ReplyTo
 from peeklock.broker.descriptions import Description, RuleDescription
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.message import Message, MessageView
+from peeklock.broker.search_commands import SearchCursor
 
 
 @dataclass(slots=True)
@@ -28,7 +29,6 @@ class SenderOpened:
 class ReceiverOpened:
     link: Link
     queue_id: int
-    message_size_bytes_max: int
     partitioned: bool = False
     """The top 16 bits of its sequence numbers are the partition."""
     session_id: str | None = None
@@ -54,6 +54,14 @@ class DetachLink:
 
     link: Link
     error: ServiceBusError
+
+
+@dataclass(slots=True)
+class SessionLockLapsed:
+    """The lock of a link's session has lapsed: send no delivery that still waits to be sent. The link stays
+    for a while (see `lapsed_sessions`)."""
+
+    link: Link
 
 
 @dataclass(slots=True)
@@ -94,6 +102,24 @@ class SettlementFailed:
 
 
 @dataclass(slots=True)
+class LostBody:
+    """A message that was dead-lettered without its body."""
+
+    queue_name: str
+    """Where it was."""
+    sequence_number: int
+    session_id: str | None
+
+
+@dataclass(slots=True)
+class BodiesLost:
+    """Answer to LoseBodies: those that were there."""
+
+    reply_to: ReplyTo
+    lost: list[LostBody]
+
+
+@dataclass(slots=True)
 class LocksRenewed:
     reply_to: ReplyTo
     locked_until_ms: list[int]
@@ -107,6 +133,43 @@ class MessagesFound:
     messages: list[MessageView]
     partitioned: bool = False
     """The top 16 bits of their sequence numbers are the partition."""
+
+
+@dataclass(slots=True)
+class Match:
+    """A message that a search has found."""
+
+    address: Address
+    """Where it stands."""
+    view: MessageView
+
+
+@dataclass(slots=True)
+class MessagesMatched:
+    """Answer to SearchMessages."""
+
+    reply_to: ReplyTo
+    matches: tuple[Match, ...]
+    next: SearchCursor | None
+    """From where to search on; None = all was looked at."""
+
+
+@dataclass(slots=True)
+class MatchingDeleted:
+    """Answer to DeleteMatching."""
+
+    reply_to: ReplyTo
+    deleted: int
+    locked: int
+    """So many match and stay, since somebody holds them."""
+    next: SearchCursor | None
+    """From where to delete on; None = all was looked at."""
+
+
+@dataclass(slots=True)
+class ScheduledShifted:
+    reply_to: ReplyTo
+    count: int
 
 
 @dataclass(slots=True)
@@ -125,6 +188,22 @@ class MessagesDeleted:
 class SessionLockRenewed:
     reply_to: ReplyTo
     locked_until_ms: int
+
+
+@dataclass(slots=True)
+class SessionShown:
+    """A session, for who only looks at it."""
+
+    reply_to: ReplyTo
+    session_id: str
+    locked_until_ms: int
+    """UTC ms; 0 = nobody holds it."""
+    active: int
+    """Messages."""
+    deferred: int
+    scheduled: int
+    state: MessageView | None
+    """Its body is the state; None = none is set."""
 
 
 @dataclass(slots=True)
@@ -179,6 +258,14 @@ class Declared:
 
 
 @dataclass(slots=True)
+class TransactionEnded:
+    """A transaction has timed out: it was rolled back, and nobody asked for that."""
+
+    link: Link
+    transaction_id: bytes
+
+
+@dataclass(slots=True)
 class Enlisted:
     """The command is checked and will be done if its transaction is committed."""
 
@@ -228,6 +315,8 @@ class EntityView:
     correlation_filter_count: int = 0
     unmatched_count: int = 0
     """Messages since start that no rule chose: accepted and gone."""
+    message_size_bytes_max: int = 0
+    """The largest message that it takes, of a subscription that its topic takes."""
 
     @property
     def version(self) -> str:
@@ -261,8 +350,25 @@ class RulesFound:
 
 
 Effect: TypeAlias = (
-    SenderOpened | ReceiverOpened | CoordinatorOpened | LinkRefused | DetachLink | Accepted | Rejected |
-    Deliver | Drained | Settled | SettlementFailed | LocksRenewed | MessagesFound | MessagesScheduled |
-    MessagesDeleted | SessionLockRenewed | SessionsFound | Declared | Enlisted | Fetch | Done | Failed |
-    EntityFound | EntitiesFound | RulesFound | Claimed | ClaimsLeft | CursorsFound
+    SenderOpened | ReceiverOpened | CoordinatorOpened | LinkRefused | DetachLink | SessionLockLapsed |
+    Accepted | Rejected | Deliver | Drained | Settled | SettlementFailed | LocksRenewed | MessagesFound |
+    MessagesScheduled | TransactionEnded |
+    MessagesDeleted | SessionLockRenewed | SessionShown | SessionsFound | Declared | Enlisted | Fetch | Done |
+    Failed | EntityFound | EntitiesFound | RulesFound | Claimed | ClaimsLeft | CursorsFound | BodiesLost |
+    MessagesMatched | MatchingDeleted | ScheduledShifted
 )  # fmt: skip
+
+BY_LINK = frozenset(
+    {
+        CoordinatorOpened,
+        DetachLink,
+        Deliver,
+        Drained,
+        LinkRefused,
+        ReceiverOpened,
+        SenderOpened,
+        SessionLockLapsed,
+        TransactionEnded,
+    }
+)
+"""Effects addressed by link; all others but `Fetch` are addressed by reply_to."""

@@ -6,6 +6,7 @@ links' credit, messages, what an entity consists of (`entity`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
@@ -29,6 +30,7 @@ from peeklock.broker.errors import (
     QuotaExceeded,
     RuleAlreadyExists,
     RuleNotFound,
+    ServerBusy,
 )
 from peeklock.broker.fan_out import Rule
 from peeklock.broker.message import Message
@@ -42,7 +44,6 @@ from peeklock.broker.validation import (
     checked,
     checked_part_name,
     checked_update,
-    forwards_of,
     stamped,
 )
 
@@ -71,7 +72,7 @@ class Entities:
         self._by_path: dict[str, Entity] = {}
         self._by_id: dict[int, Entity] = {}
         self._subscription_count = 0
-        self._sorted: dict[tuple[EntityKind, str], list[Entity]] = {}  # until something comes or goes
+        self._sorted: dict[tuple[EntityKind | None, str], list[Entity]] = {}  # until something comes or goes
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -82,14 +83,23 @@ class Entities:
     def find(self, path: str) -> Entity:
         """Raises: EntityNotFound."""
         entity = self._by_path.get(path.lower())
-        if entity is None:
+        if entity is None or entity.is_hidden:
             raise EntityNotFound(f"The messaging entity '{path}' could not be found.")
         return entity
+
+    def from_name(self, path: str) -> list[Entity]:
+        """Give the entities of all kinds in the order of their names, from a name on."""
+        found = self._sorted.get((None, ""))
+        if found is None:
+            found = [entity for entity in self._by_id.values() if not entity.is_hidden]
+            found.sort(key=_folded_name)
+            self._sorted[None, ""] = found
+        return found[bisect_left(found, path.lower(), key=_folded_name) :]
 
     def target(self, path: str) -> Entity | None:
         """Give the queue or topic that something is forwarded to."""
         entity = self._by_path.get(path.lower())
-        return None if entity is None or entity.topic is not None else entity
+        return None if entity is None or entity.topic is not None or entity.deleting else entity
 
     def subscription(self, path: str) -> Entity:
         """Raises: EntityNotFound; InvalidOperation: it is no subscription."""
@@ -124,6 +134,23 @@ class Entities:
         holder = self.queues.get(queue_id) or self.states.get(queue_id)
         return None if holder is None else holder.find(position)
 
+    def readable(self, address: Address) -> MessageQueue:
+        """Return a queue that can be received from. Raises: as `queue`, and what forbids to receive."""
+        entity, queue = self.queue(address)
+        entity.require_receivable(queue)
+        entity.require_receiving()
+        return queue
+
+    def require_room(self, entity: Entity, size_bytes: int) -> None:
+        """Raises: QuotaExceeded: so many bytes more do not fit into an entity."""
+        entity = entity.topic or entity  # what a subscription holds counts there
+        if self.is_full(entity, size_bytes):
+            raise QuotaExceeded(
+                f"The maximum entity size has been reached or exceeded: '{entity.name}' holds "
+                f"{entity.size_bytes()} of {entity.size_bytes_max()} bytes, "
+                f"{size_bytes} more do not fit"
+            )
+
     def is_full(self, entity: Entity, size_bytes: int) -> bool:
         """Whether so much more would exceed the entity's size, where that is held to (A-05)."""
         if not self._enforce_quotas:
@@ -147,9 +174,12 @@ class Entities:
             topic = self.topic(description.topic_name)
             description = replace(description, topic_name=topic.name)  # as it was first spelt
         description = stamped(None, checked(description, self.limits), now_ms)
-        if description.name.lower() in self._by_path:
+        existing = self._by_path.get(description.name.lower())
+        if existing is not None and existing.deleting:
+            raise ServerBusy(f"'{description.name}' is being deleted with its subscriptions: try again later")
+        if existing is not None:
             raise EntityAlreadyExists(f"The messaging entity '{description.name}' already exists.")
-        check_forwarding(description, self._forwards)
+        check_forwarding(description, self._is_target)
         self._require_room_for(description)
         entity_id = self.next_entity_id
         self.next_entity_id = entity_id + 1
@@ -183,7 +213,9 @@ class Entities:
         """Take in an entity that is known to be right; a subscription has no rules yet."""
         topic = None
         if isinstance(stored.description, SubscriptionDescription):
-            topic = self.topic(stored.description.topic_name)
+            topic = self._by_path.get(stored.description.topic_name.lower())  # also one that is hidden
+            if topic is None:
+                raise EntityNotFound(f"The topic of '{stored.description.name}' could not be found.")
         entity = Entity(
             stored,
             self._shared,
@@ -196,6 +228,7 @@ class Entities:
         self._by_id[entity.entity_id] = entity
         self._by_path[entity.name.lower()] = entity
         self._sorted = {}
+        self._shared.forwarding.ways_changed()
         for queue in entity.queues():
             self.queues[queue.queue_id] = queue
         if entity.states is not None:
@@ -205,15 +238,8 @@ class Entities:
             topic.fan_out.subscriptions[entity.short_name.lower()] = entity
         return entity
 
-    def _forwards(self, path: str) -> list[str] | None:
-        """Give where messages of a queue or topic go on to; None when there is none of that name."""
-        entity = self.target(path)
-        if entity is None:
-            return None
-        targets = forwards_of(entity.description)
-        for subscription in entity.subscriptions():
-            targets += forwards_of(subscription.description)
-        return targets
+    def _is_target(self, path: str) -> bool:
+        return self.target(path) is not None
 
     def found_as(self, path: str, if_match: IfMatch) -> Entity:
         """Raises: EntityNotFound, PreconditionFailed."""
@@ -233,8 +259,13 @@ class Entities:
             before.forward_to,
             before.forward_dead_lettered_to,
         ):
-            check_forwarding(description, self._forwards)
+            check_forwarding(description, self._is_target)
         return entity, description
+
+    def hide(self, entity: Entity) -> None:
+        """List a topic that is being deleted no more, nor its subscriptions."""
+        self._sorted = {}
+        self._shared.forwarding.ways_changed()
 
     def remove(self, entity: Entity) -> EntityRemoved:
         """Forget an entity at once, a topic after its subscriptions; its messages are handed out later, in
@@ -249,6 +280,7 @@ class Entities:
         del self._by_id[entity.entity_id]
         del self._by_path[entity.name.lower()]
         self._sorted = {}
+        self._shared.forwarding.ways_changed()
         for queue in entity.queues():
             del self.queues[queue.queue_id]
             queue.retire()
@@ -264,7 +296,9 @@ class Entities:
         """Make a rule, not added yet. Raises: ArgumentInvalid, RuleAlreadyExists, QuotaExceeded."""
         checked_part_name(description.name)
         if description.name.lower() in subscription.rules:
-            raise RuleAlreadyExists(f"'{subscription.name}' has a rule '{description.name}' already")
+            raise RuleAlreadyExists(
+                f"The messaging entity '{subscription.name}/Rules/{description.name}' already exists."
+            )
         rule = Rule(subscription, replace(description, created_at_ms=now_ms))
         self._require_room_for_rule(rule)
         return rule
@@ -353,7 +387,7 @@ class Entities:
             known: Iterable[Entity] = self._by_id.values()
             if topic is not None:
                 known = self.topic(topic).subscriptions()
-            found = [entity for entity in known if entity.kind is kind]
+            found = [entity for entity in known if entity.kind is kind and not entity.is_hidden]
             found.sort(key=attrgetter("name"))
             self._sorted[key] = found
         skip = max(skip, 0)
@@ -376,6 +410,10 @@ class Entities:
             entity.transfers.lock_duration_ms = entity.description.lock_duration_ms
             self.queues[entity.transfers.queue_id] = entity.transfers
         return entity.transfers
+
+
+def _folded_name(entity: Entity) -> str:
+    return entity.name.lower()
 
 
 def _require_version(name: str, version: str, if_match: IfMatch) -> None:

@@ -24,6 +24,7 @@ from peeklock.broker.descriptions import (
 from peeklock.broker.duplicates import Duplicates
 from peeklock.broker.effects import EntityView
 from peeklock.broker.errors import (
+    EntityDeleted,
     EntityDisabled,
     InvalidOperation,
 )
@@ -50,8 +51,10 @@ class Entity:
         "_enforces_quotas",
         "created_at_ms",
         "dead_letters",
+        "deleting",
         "description",
         "entity_id",
+        "forwards",
         "links",
         "main",
         "rules",
@@ -80,6 +83,10 @@ class Entity:
         self.description = description
         self.created_at_ms = stored.created_at_ms
         self.updated_at_ms = stored.updated_at_ms
+        self.deleting = stored.deleting
+        """Of a topic: see `deletions`."""
+        self.forwards = False
+        """Whether its messages or dead letters go on to another entity."""
         self.links: dict[Link, AnyLink] = {}
         self.transfers: MessageQueue | None = None
         self.dead_letters: MessageQueue | None = None
@@ -184,7 +191,19 @@ class Entity:
         return self.description.max_size_mb * 1024 * 1024 * partitions
 
     def stored(self) -> EntityStored:
-        return EntityStored(self.entity_id, self.description, self.created_at_ms, self.updated_at_ms)
+        return EntityStored(
+            self.entity_id, self.description, self.created_at_ms, self.updated_at_ms, self.deleting
+        )
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it, or its topic, is being deleted: nobody finds it by name."""
+        return (self.topic or self).deleting
+
+    def mark_deleted(self) -> None:
+        """Take nothing more: it is being deleted."""
+        self.deleting = True
+        self.main.accepts_sends = False
 
     def change(self, description: Description, limits: TierLimits, now_ms: int) -> None:
         """Apply other settings; the locks must have been dropped when that matters to them."""
@@ -194,17 +213,19 @@ class Entity:
 
     def view(self) -> EntityView:
         main = self.main
+        wall = main.shared.wall
         view = EntityView(
             entity_id=self.entity_id,
             description=self.description,
             created_at_ms=self.created_at_ms,
             updated_at_ms=self.updated_at_ms,
-            accessed_at_ms=max(queue.accessed_at_ms for queue in self.queues()),
+            accessed_at_ms=wall.shown_ms(max(queue.accessed_at_ms for queue in self.queues())),
             size_bytes=self.size_bytes(),
             active_count=len(main.active) + len(main.deferred),
             scheduled_count=len(main.scheduled),
             dead_letter_count=_count(self.dead_letters),
             transfer_dead_letter_count=_count(self.transfers),
+            message_size_bytes_max=main.message_size_bytes_max,
         )
         fan_out = self.fan_out
         if fan_out is not None:
@@ -244,7 +265,9 @@ class Entity:
         self.require_sending()
 
     def require_sending(self) -> None:
-        """Raises: EntityDisabled."""
+        """Raises: EntityDisabled, EntityDeleted."""
+        if self.deleting:
+            raise EntityDeleted(f"The messaging entity '{self.name}' was deleted.")
         if self.description.status not in _SENDING:
             raise EntityDisabled(
                 f"'{self.name}' is {self.description.status.value}: nothing can be sent to it"
@@ -264,7 +287,8 @@ class Entity:
             else:
                 queue.configure(about, default_ttl_ms)
             queue.message_size_bytes_max = (size_kb or limits.message_size_kb_default) * 1024
-        self.main.accepts_sends = about.status in _SENDING
+        self.forwards = about.forward_to is not None or about.forward_dead_lettered_to is not None
+        self.main.accepts_sends = about.status in _SENDING and not self.deleting
         self.main.checks_sends = self._enforces_quotas or not (
             self.main.sessions is None and self.main.forward_to is None
         )

@@ -35,6 +35,10 @@ class ArgumentInvalid(ServiceBusError):
     """A value is malformed or contradicts another."""
 
 
+class NameInvalid(ServiceBusError):
+    """No entity or rule can have this name."""
+
+
 class ArgumentOutOfRange(ServiceBusError):
     """A value is outside the allowed range."""
 
@@ -100,7 +104,11 @@ class MessageSizeExceeded(ServiceBusError):
 
 
 class QuotaExceeded(ServiceBusError):
-    """The entity or the broker's disk is full."""
+    """The entity is full, or there are as many of something as there may be."""
+
+
+class LowSpace(ServiceBusError):
+    """The broker's disk is nearly full; there may be room for it later."""
 
 
 class PreconditionFailed(ServiceBusError):

@@ -34,21 +34,23 @@ class EventType(IntEnum):
     SCHEDULED = 2
     """It is stored and waits for `scheduled_at_ms`."""
     ACTIVATED = 3
-    """A scheduled message fell due. It goes on under a new number: `related_number`."""
+    """A scheduled message fell due. It goes on under a new number: `related_number`. `scheduled_at_ms` is
+    later or earlier than SCHEDULED said where it was shifted."""
     DELIVERED = 4
     """Handed to a receiver: under a lock (`lock_token`, `locked_until_ms`) or, without, deleted with it."""
     RENEWED = 5
     """Its lock lasts until `locked_until_ms` now."""
     ABANDONED = 6
-    """Given back by its receiver, counted."""
+    """Given back by its receiver, counted. In a dead-letter queue nothing is counted."""
     RELEASED = 7
     """Given back without being counted: `reason` says why, where no receiver asked for it."""
     LOCK_LAPSED = 8
-    """Its lock ended without a settlement, counted: time was up, or (`reason`) the connection broke."""
+    """Its lock ended without a settlement, counted: time was up, or (`reason`) its connection broke and the
+    grace is over."""
     COMPLETED = 9
     """Gone for good. `reason` where no receiver said so: `receive-and-delete` or `cursor`."""
     DEFERRED = 10
-    """Set aside until asked for by number."""
+    """Set aside until asked for by number, counted."""
     DEAD_LETTERED = 11
     """Moved to a dead-letter queue, `related_entity`; `reason` is its DeadLetterReason."""
     EXPIRED = 12
@@ -67,7 +69,8 @@ class EventType(IntEnum):
     CLAIM_RELEASED = 18
     """Given back by a cursor, not counted."""
     DUPLICATE_DROPPED = 19
-    """Not stored: `sequence_number` is that of the first message with its id."""
+    """Not stored: `sequence_number` is that of the first message with its id, `related_number` the one that
+    it was given ahead, if it was."""
     SESSION_LOCKED = 20
     SESSION_RENEWED = 21
     SESSION_RELEASED = 22
@@ -79,11 +82,26 @@ class EventType(IntEnum):
     ENTITY_DELETED = 27
     """It ends all lives in the entity."""
     EPOCH_STARTED = 28
-    """The broker started: no lock from before it holds any more."""
+    """The broker started: no lock from before it holds any more. `reason` holds, as JSON, `lock_grace_ms`:
+    how long the locks of a connection outlive its break; null = until they lapse."""
     GAP = 29
     """Written by the exporter: batches `sequence_number` up to `related_number` are not in the log;
     `reason` says why."""
+    NUMBER_ISSUED = 30
+    """A request to schedule in a transaction was answered with this number. The message is SCHEDULED under it
+    with the commit; after a roll-back, or as a duplicate, it never is."""
 
+    CONNECTION_LOST = 31
+    """A connection broke that held locks of messages: they end with its grace, unless they are settled or
+    renewed by others before."""
+    CLOCK_STEPPED = 32
+    """The wall clock was set, or an operator believes it now. `reason` holds, as JSON, `step_ms` (0 = nobody
+    set it), and how far it is ahead of the time that has passed since the start: `ahead_ms`, `due_ahead_ms`
+    for instants, which differ while the step is taken for an error."""
+
+
+NUMBERED_AHEAD = "numbered ahead"
+"""`reason` of SCHEDULED after NUMBER_ISSUED."""
 
 ENDS = frozenset(
     {
@@ -131,6 +149,8 @@ class Event(NamedTuple):
     head: bytes | None
     """Of a new message: the encoded properties section, or the whole encoded message where bodies are
     captured."""
+    connection_lost: int
+    """1: a lock ended because its connection broke (with LOCK_LAPSED and SESSION_RELEASED)."""
 
 
 EventTuple: TypeAlias = tuple[Any, ...]

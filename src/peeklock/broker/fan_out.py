@@ -12,11 +12,19 @@ entity that forwards, until the body has been fetched (`forwarding`). So is what
 Of the rules of one subscription that choose a message, those without an action give one copy together, each
 with an action a copy of its own. If one of them cannot be evaluated, the message goes to the dead-letter
 queue instead, once, where the subscription says so; else that rule counts as not matching.
+
+Topics may be part of a circle of forwards. From one accepted message at most `COPIES_FOLLOWING_MAX` copies
+follow: each message bears how many may still follow from it (`Message.copies_left`), a topic takes its copies
+from that, and those of its copies that may come to a topic again share what is left, in portions of what that
+topic makes of one. So the limit needs no counter that they have in common, and holds over slices, rests and
+restarts. Whoever forwards to a topic asks `copies_of` before and dead-letters what would go beyond
+(`forwarding`). A copy from which no way leads to a topic begins anew, should an update open one.
 Source: semantics P-01 to P-05; wire contract 9.1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -28,7 +36,7 @@ from peeklock.broker.descriptions import UNLIMITED_MS, RuleDescription
 from peeklock.broker.effects import Effect
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.events import EventType
-from peeklock.broker.message import NEVER_MS, Message, Routing
+from peeklock.broker.message import COPIES_FOLLOWING_MAX, NEVER_MS, Message, Routing
 from peeklock.broker.properties import wire_value
 from peeklock.broker.routing import with_overlay
 from peeklock.broker.subject import MessageSubject
@@ -62,8 +70,11 @@ class Rule:
 
     __slots__ = ("action", "description", "filter", "subscription")
 
-    def __init__(self, subscription: Entity, description: RuleDescription) -> None:
-        """Raises: ArgumentInvalid: an expression is wrong; the message says where and what was expected."""
+    def __init__(self, subscription: Entity, description: RuleDescription, *, stored: bool = False) -> None:
+        """Make a rule; `stored`: it was taken before, maybe by an earlier release.
+
+        Raises: ArgumentInvalid: an expression is wrong; the message says where and what was expected.
+        """
         check_rule_size(description)
         self.subscription = subscription
         self.description = description
@@ -71,7 +82,7 @@ class Rule:
         check_texts(description.name, description)
         _check_values(description)
         try:
-            self.filter: CompiledFilter = compile_filter(description.filter)
+            self.filter: CompiledFilter = compile_filter(description.filter, stored=stored)
             if description.action is not None:
                 self.action = compile_action(description.action)
         except RuleError as error:
@@ -84,7 +95,7 @@ class Rule:
         """Make a rule that the store has. One that an earlier release took and this one refuses fails for
         each message, as P-04 has it: it must not keep the broker from starting, nor be dropped in silence."""
         try:
-            return cls(subscription, description)
+            return cls(subscription, description, stored=True)
         except ArgumentInvalid as error:
             text = str(error)
         rule = cls.__new__(cls)
@@ -125,6 +136,7 @@ class FanOut:
     """The subscriptions of one topic, and the rules of all of them."""
 
     __slots__ = (
+        "_copies_of",
         "_index",
         "_shared",
         "correlation_count",
@@ -142,6 +154,7 @@ class FanOut:
         self.correlation_count = 0
         self.sql_count = 0  # all others
         self._index: RuleIndex[Rule] = RuleIndex()
+        self._copies_of: tuple[bytes, bytes | None, int] | None = None  # what was counted last
 
     def __len__(self) -> int:
         return self.sql_count + self.correlation_count
@@ -149,6 +162,7 @@ class FanOut:
     def add(self, rule: Rule) -> None:
         """Judge messages by a rule from now on."""
         self._index.add(rule, rule.filter)
+        self._copies_of = None
         if rule.is_correlation:
             self.correlation_count += 1
         else:
@@ -157,6 +171,7 @@ class FanOut:
     def remove(self, rule: Rule) -> None:
         """Judge no message by a rule any more."""
         self._index.remove(rule)
+        self._copies_of = None
         if rule.is_correlation:
             self.correlation_count -= 1
         else:
@@ -166,7 +181,7 @@ class FanOut:
         self,
         message: Message,
         payload: bytes | None,
-        subject: MessageSubject,
+        head: bytes,
         turn: int | None,
         now_ms: int,
         changes: list[Change],
@@ -176,9 +191,10 @@ class FanOut:
 
         Args:
             payload: None for a message whose body is stored already.
-            subject: the message as its rules see it.
+            head: the encoded sections that its rules see, without the body perhaps.
             turn: the partition that the topic put it in, None without partitions.
         """
+        subject = MessageSubject(message, head, self._shared.tokens)
         matched, failed = self._index.match(subject)
         if not matched and not failed:
             self.unmatched += 1
@@ -194,28 +210,68 @@ class FanOut:
         for rule in matched:
             if rule.action is not None:
                 bytes_left -= self._act(rule, buried, message, subject, changed, bytes_left)
-        served: set[int] = set()
-        count = 0
-        for rule in matched:
-            subscription = rule.subscription
-            if (
-                rule.action is None
-                and subscription.entity_id not in served
-                and subscription.entity_id not in buried
-            ):
-                if len(subscription.rules) > 1:
-                    served.add(subscription.entity_id)
-                count += 1
-                _store(subscription, message.copied(), payload, turn, now_ms, changes, effects)
-        for rule, copy in changed:
-            if rule.subscription.entity_id not in buried:
-                count += 1
-                _store(rule.subscription, copy, payload, turn, now_ms, changes, effects)
-        for subscription, error in buried.values():
-            count += 1
-            copy = message.copied()
+        copies = [(subscription, message.copied()) for subscription in _plain(matched, buried)]
+        copies += [
+            (rule.subscription, copy) for rule, copy in changed if rule.subscription.entity_id not in buried
+        ]
+        dead = [(subscription, message.copied(), error) for subscription, error in buried.values()]
+        count = len(copies) + len(dead)
+        left = max(0, message.copies_left - count)
+        self._share(left, [*copies, *((subscription, copy) for subscription, copy, _ in dead)], head)
+        self._shared.copies += count  # before any of them is forwarded
+        for subscription, copy in copies:
+            _store(subscription, copy, payload, turn, now_ms, changes, effects)
+        for subscription, copy, error in dead:
             _bury(subscription, copy, payload, (EVALUATION_FAILED, error), turn, now_ms, changes, effects)
         return count
+
+    def copies_of(self, message: Message, head: bytes) -> int:
+        """Return how many copies a message becomes at most; fewer when actions fail.
+
+        Copies of one message come here one after another: the rules are asked once.
+
+        Args:
+            head: its encoded sections, without the body perhaps.
+        """
+        known = self._copies_of
+        if known is None or known[0] != head or known[1] != message.overlay:
+            subject = MessageSubject(message, head, self._shared.tokens)
+            known = self._copies_of = head, message.overlay, self._count(subject)
+        return known[2]
+
+    def _count(self, subject: MessageSubject) -> int:
+        matched, failed = self._index.match(subject)
+        buried = {
+            rule.subscription.entity_id
+            for rule, _ in failed
+            if rule.subscription.dead_letters_on_filter_errors
+        }
+        acting = sum(
+            rule.action is not None and rule.subscription.entity_id not in buried for rule in matched
+        )
+        return len(_plain(matched, buried)) + acting + len(buried)
+
+    def _share(self, left: int, copies: list[tuple[Entity, Message]], head: bytes) -> None:
+        """Divide the copies that may still follow from a message among those of its copies from which any can
+        follow."""
+        going: list[Message] = []
+        topics: dict[int, FanOut] = {}
+        for subscription, copy in copies:
+            copy.copies_left = COPIES_FOLLOWING_MAX
+            if subscription.forwards:
+                ahead = self._shared.forwarding.topics_ahead(subscription)
+                if ahead:
+                    going.append(copy)
+                    topics |= ahead
+        if not going:
+            return
+        portion = max(map(len, topics.values()))
+        if left < portion * len(going):  # scarce: look what they make of this one
+            portion = max(topic.copies_of(going[0], head) for topic in topics.values())
+        portion = max(portion, 1)
+        each, more = divmod(left // portion, len(going))
+        for number, copy in enumerate(going):
+            copy.copies_left = portion * (each + (number < more))
 
     def _act(
         self,
@@ -261,6 +317,20 @@ class FanOut:
         assert len(rules) == len(self) == len(self._index)
         assert self.correlation_count == sum(rule.is_correlation for rule in rules)
         assert self.size_bytes == sum(entity.size_bytes() for entity in self.subscriptions.values())
+
+
+def _plain(matched: list[Rule], buried: Container[int]) -> list[Entity]:
+    """Return the subscriptions that get one copy of a message for all of their rules without an action."""
+    served: set[int] = set()
+    plain: list[Entity] = []
+    for rule in matched:
+        subscription = rule.subscription
+        entity_id = subscription.entity_id
+        if rule.action is None and entity_id not in served and entity_id not in buried:
+            if len(subscription.rules) > 1:
+                served.add(entity_id)
+            plain.append(subscription)
+    return plain
 
 
 def _store(
@@ -312,7 +382,7 @@ def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:
     result = rule.action.apply(subject)
     routing = message.routing or Routing()
     session_id = result.system.get("sessionid")
-    if session_id is not None and routing.partition_key is not None:
+    if session_id and routing.partition_key is not None:
         # The two must not differ: whoever receives the copy could not send it again.
         result.system.setdefault("partitionkey", session_id)
     copy = message.copied()
@@ -326,7 +396,7 @@ def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:
         # What it set decides where the copy goes, as if the sender had.
         copy.routing = with_overlay(routing, copy.overlay)
         session_id, key = copy.routing.session_id, copy.routing.partition_key
-        if "partitionkey" in result.system and session_id is not None and key not in (None, session_id):
+        if "partitionkey" in result.system and session_id and key not in (None, session_id):
             raise EvaluationError(
                 f"the action leaves the partition key '{key}' beside the session id '{session_id}', from "
                 f"which it must not differ"

@@ -10,7 +10,8 @@ in the way is decided at once and never tried again:
 
     target missing, disabled, full, its size limit too small, a session id wanted and missing
                                         -> transfer dead-letter queue of the entity it was to leave
-    more than four hops                 -> dead-letter queue of that entity
+    more than four hops, or more than 10,000 copies of one accepted message
+                                        -> dead-letter queue of that entity
 
 A sender is refused beforehand when the target is full (`operations`). A target may need to know a message
 id, session id or partition key. The gateway reads them for whoever sends to an entity that forwards there; of
@@ -18,6 +19,9 @@ a stored message they are asked for with an effect `Fetch`, and it stays parked 
 comes. Parked messages are passed on in their order, and so are those that were there when an entity began to
 forward. A scheduled message of a topic takes the same way to the subscriptions when it falls due: their rules
 must read it.
+
+Forwards may lead in a circle, to the entity itself too, and by dead letters: the hops end it. A dead letter
+that may not be passed on rests where it is.
 Source: semantics F-01, F-02; wire contract 3.8, 10.3; Learn "Chaining Service Bus entities with
 autoforwarding".
 """
@@ -27,21 +31,21 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from peeklock.amqp.codec import DecodeError
-from peeklock.amqp.messaging import scan
 from peeklock.broker import arrival
 from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change
 from peeklock.broker.effects import Effect, Fetch
 from peeklock.broker.events import EventType
-from peeklock.broker.message import NEVER_MS, Message
+from peeklock.broker.message import COPIES_FOLLOWING_MAX, NEVER_MS, Message
 from peeklock.broker.routing import read_routing
-from peeklock.broker.subject import MessageSubject
+from peeklock.broker.subject import without_body
 from peeklock.broker.timers import FAR_MS
+from peeklock.broker.validation import forwards_of
 
 if TYPE_CHECKING:
     from peeklock.broker.entities import Entities
     from peeklock.broker.entity import Entity
+    from peeklock.broker.fan_out import FanOut
     from peeklock.broker.message_queue import MessageQueue
 
 HOPS_MAX = 4
@@ -56,6 +60,12 @@ _TOO_MANY_HOPS = (
     f"The maximum is set to {HOPS_MAX}.",
 )
 
+_TOO_MANY_COPIES = (
+    _TOO_MANY_HOPS[0],
+    "The maximum number of copies that follow from one message when forwarding to topics has been exceeded. "
+    f"The maximum is set to {COPIES_FOLLOWING_MAX}.",
+)
+
 _Reason = tuple[str, str]
 """DeadLetterReason and DeadLetterErrorDescription."""
 
@@ -68,6 +78,7 @@ class Forwarding:
         # What was read of parked messages, None until it comes: by queue id and position, at or behind the
         # cursor.
         self._asked: dict[int, dict[int, _Read | None]] = {}
+        self._ahead: dict[str, dict[int, FanOut]] = {}  # topics ahead, by the path of a target
 
     # What senders ask
 
@@ -90,6 +101,35 @@ class Forwarding:
             path = target.main.forward_to
         return chain
 
+    # What topics ask
+
+    def topics_ahead(self, entity: Entity) -> dict[int, FanOut]:
+        """Return the topics to which messages or dead letters of an entity come next, by id: from there on
+        they are copies."""
+        ahead: dict[int, FanOut] = {}
+        for path in forwards_of(entity.description):
+            known = self._ahead.get(path)
+            if known is None:
+                known = self._ahead[path] = self._look_ahead(path)
+            ahead = ahead | known if ahead else known
+        return ahead
+
+    def _look_ahead(self, path: str) -> dict[int, FanOut]:
+        topics: dict[int, FanOut] = {}
+        seen: set[int] = set()
+        paths = [path]
+        for _ in range(HOPS_MAX):
+            found = dict.fromkeys(map(self._entities.target, paths))
+            at = [each for each in found if each is not None and each.entity_id not in seen]
+            seen.update(each.entity_id for each in at)
+            topics.update((each.entity_id, each.fan_out) for each in at if each.fan_out is not None)
+            paths = [path for each in at for path in forwards_of(each.description)]
+        return topics
+
+    def ways_changed(self) -> None:
+        """Forget what is ahead of entities: one came, went, or forwards elsewhere."""
+        self._ahead = {}
+
     # Passing on
 
     def pass_on(
@@ -101,16 +141,20 @@ class Forwarding:
         now_ms: int,
         changes: list[Change],
         effects: list[Effect],
+        *,
+        head: bytes | None = None,
     ) -> None:
         """Give a message that is numbered, but not stored, by `source` to the entity at `path`, or to where
         it goes instead.
 
         Args:
             payload: None for a message whose body is stored already.
+            head: of one whose body is stored, what was read of it.
         """
         entity = self._entities.of_queue(source.queue_id)
         assert entity is not None
         is_dead_letter = source.holds_dead_letters
+        source.shared.copies += 1
         if message.hops >= HOPS_MAX:
             _bury(message, _TOO_MANY_HOPS)
             assert entity.dead_letters is not None
@@ -119,8 +163,11 @@ class Forwarding:
             source.shared.touch(entity.dead_letters)
             return
         target = self._entities.target(path)
+        head = head if payload is None else payload
         wants_routing = target is not None and target.main.reads_routing and message.routing is None
-        if wants_routing and self._obstacle(target, path, message, routing_known=False) is None:
+        wants_head = target is not None and head is None and _is_short_of_copies(target, message)
+        unread = wants_routing or wants_head
+        if unread and self._obstacle(target, path, message, routing_known=False) is None:
             if is_dead_letter:
                 arrival.take_in(source, message, payload, changes)
                 source.forward_stored_from(message.position)
@@ -135,6 +182,9 @@ class Forwarding:
             _record_burial(source, message, payload, transfers)
             arrival.take_in(transfers, message, payload, changes)
             source.shared.touch(transfers)
+            return
+        if _makes_too_many_copies(target, message, head):
+            self._dead_letter_copies(source, entity, message, payload, now_ms, changes, effects)
             return
         events = source.shared.events
         forwarded = None if events is None else events.forwarded(source, message, target.main.name)
@@ -153,6 +203,30 @@ class Forwarding:
         if events is not None and forwarded is not None:
             events.went(forwarded, number)
         source.shared.touch(target.main)
+
+    def _dead_letter_copies(
+        self,
+        source: MessageQueue,
+        entity: Entity,
+        message: Message,
+        payload: bytes | None,
+        now_ms: int,
+        changes: list[Change],
+        effects: list[Effect],
+    ) -> None:
+        """Dead-letter a message that would become too many copies; it goes on to where dead letters go."""
+        dead_letters = entity.dead_letters
+        assert dead_letters is not None
+        _bury(message, _TOO_MANY_COPIES)
+        if source is dead_letters:
+            _record_burial(source, message, payload, dead_letters)
+            arrival.take_in(dead_letters, message, payload, changes)
+            source.shared.touch(dead_letters)
+            return
+        events = source.shared.events
+        if events is not None:
+            events.dead_lettered(EventType.DEAD_LETTERED, source, message, message.overlay, dead_letters.name)
+        arrival.dead_letter_arriving(dead_letters, message, payload, now_ms, changes, effects)
 
     def _obstacle(
         self, target: Entity | None, path: str, message: Message, *, routing_known: bool
@@ -192,8 +266,8 @@ class Forwarding:
         changes: list[Change],
         effects: list[Effect],
     ) -> int:
-        """Pass on what stands parked in a queue, in order, about `count_max` messages; answer the work
-        done."""
+        """Pass on what stands parked in a queue, in order, until messages, copies and forwards are about
+        `count_max`; answer how many messages it were."""
         source.forward_due_ms = FAR_MS
         path = source.forward_to
         if not source.passes_on:
@@ -201,13 +275,15 @@ class Forwarding:
         is_dead_letter = source.holds_dead_letters
         asked = self._asked.get(source.queue_id, {})
         work = 0
+        copies_max = source.shared.copies + count_max
         for message in list(islice(source.active.iterate(source.forward_cursor), count_max)):
-            if work >= count_max:
+            if work + source.shared.copies >= copies_max:
                 break  # a topic's messages may become thousands each
             work += 1
             position = message.position
             expired = source.has_expired(message, now_ms)
-            if message.lock is not None or expired or (is_dead_letter and message.hops >= HOPS_MAX):
+            at_end = is_dead_letter and (message.hops >= HOPS_MAX or overlays.is_bodiless(message))
+            if message.lock is not None or expired or at_end:
                 source.forward_cursor = position + 1
                 asked.pop(position, None)
                 continue  # a dead letter in somebody's hands, or for the sweep, or at its end
@@ -219,16 +295,19 @@ class Forwarding:
                 return work
             source.forward_cursor = position + 1
             asked.pop(position, None)
+            head = None if read is None else read.head
+            if is_dead_letter and target is not None and _rests(target, message, head):
+                continue
             source.remove(message, changes)
             moved = message.moved()
             moved.routing = None if read is None else read.routing
             moved.scheduled_at_ms = message.scheduled_at_ms  # by an action, for where it goes on to
             if path is not None:
-                self.pass_on(source, path, moved, None, now_ms, changes, effects)
+                self.pass_on(source, path, moved, None, now_ms, changes, effects, head=head)
             else:
-                assert read is not None
-                work += _to_subscriptions(source, moved, read.head, now_ms, changes, effects)
-        if work >= count_max:
+                assert head is not None
+                _to_subscriptions(source, moved, head, now_ms, changes, effects)
+        if work + source.shared.copies >= copies_max:
             source.forward_due_ms = now_ms
         else:
             self.forget(source.queue_id)
@@ -272,17 +351,7 @@ class _Read:
 
     def __init__(self, payload: bytes, overlay: bytes | None) -> None:
         self.routing = read_routing(payload, overlay)
-        self.head = _without_body(payload)
-
-
-def _without_body(payload: bytes) -> bytes:
-    """Give what filters can ask for: the body may have 100 MB, and many messages are read at a time."""
-    try:
-        sections = scan(payload)
-    except DecodeError:
-        return b""
-    rest = sections.body or sections.footer
-    return payload if rest is None else payload[: rest[0]]
+        self.head = without_body(payload)
 
 
 def _to_subscriptions(
@@ -292,23 +361,46 @@ def _to_subscriptions(
     now_ms: int,
     changes: list[Change],
     effects: list[Effect],
-) -> int:
-    """Give the subscriptions a message that was parked in its topic; answer how many copies it became."""
+) -> None:
+    """Give the subscriptions a message that was parked in its topic."""
     assert topic.fan_out is not None
     message.delivery_count = 0
-    subject = MessageSubject(message, head, topic.shared.tokens)
     turn = None if topic.partitions is None else topic.partitions.of_number(message.sequence_number)
     events = topic.shared.events
     forwarded = None if events is None else events.forwarded(topic, message)
-    count = topic.fan_out.send_on(message, None, subject, turn, now_ms, changes, effects)
+    count = topic.fan_out.send_on(message, None, head, turn, now_ms, changes, effects)
     if events is not None and forwarded is not None:
         events.fanned_out(forwarded, count)
-    return count
+
+
+def _is_short_of_copies(target: Entity, message: Message) -> bool:
+    """Whether it depends on the rules of a topic if a message may be forwarded there."""
+    return target.fan_out is not None and message.copies_left < len(target.fan_out)
+
+
+def _makes_too_many_copies(target: Entity, message: Message, head: bytes | None) -> bool:
+    """Whether a topic would make more copies of a message than may still follow from it.
+
+    Args:
+        head: the encoded message, without its body perhaps; it was read when the answer depends on it.
+    """
+    if not _is_short_of_copies(target, message):
+        return False
+    assert target.fan_out is not None
+    assert head is not None
+    return target.fan_out.copies_of(message, head) > message.copies_left
+
+
+def _rests(target: Entity, message: Message, head: bytes | None) -> bool:
+    """Whether a dead letter was refused for its copies before and would be again."""
+    if message.overlay is None or overlays.dead_letter_reason(message.overlay) != _TOO_MANY_COPIES[0]:
+        return False
+    return _makes_too_many_copies(target, message, head)
 
 
 def _record_burial(source: MessageQueue, message: Message, payload: bytes | None, to: MessageQueue) -> None:
     events = source.shared.events
-    if events is not None:
+    if events is not None and source is not to:  # a dead letter that rests where it is goes on living there
         events.dead_lettered(EventType.DEAD_LETTERED, source, message, message.overlay, to.name)
         events.arrived(to, message, payload)
 

@@ -9,7 +9,7 @@ use costs nothing here. The last use of a queue is the latest of
 
     accessed_at_ms         of each of its sub-queues: sends, credit given, deliveries, sessions accepted,
                            deferred receives, browsing, and whatever else a client asks for
-    last_enqueued_at_ms    of the main queue: scheduled messages that became active, forwarded ones that came
+    arrived_at_ms          of the main queue: scheduled messages that became active, forwarded ones that came
     here                   creation, update, start-up: `watch`
 
 Copies that come to a subscription are no use of it; whatever is done with a subscription is use of its topic.
@@ -123,8 +123,7 @@ class _Watch:
         for entity in (self.entity, *self.entity.subscriptions()):
             used_at_ms = max(used_at_ms, *(queue.accessed_at_ms for queue in entity.queues()))
         if self.entity.topic is None:
-            enqueued_at_ms = min(self.entity.main.last_enqueued_at_ms, now_ms)  # its clock may be ahead
-            used_at_ms = max(used_at_ms, enqueued_at_ms)
+            used_at_ms = max(used_at_ms, self.entity.main.arrived_at_ms)
         return used_at_ms
 
 

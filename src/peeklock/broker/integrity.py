@@ -5,6 +5,7 @@ Owns: the comparison, for tests and simulation. Must not know: how a queue got t
 
 from __future__ import annotations
 
+from peeklock.broker.browsing import scheduled_by_number
 from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
 from peeklock.broker.peek_lock import Claim
 from peeklock.broker.sequence_numbers import number_of
@@ -42,7 +43,7 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
         assert lock.message.lock is lock
         assert lock.queue is queue
         assert lock.holder[token] is lock
-        assert queue.timer_ms <= lock.until_ms()
+        assert queue.timer_ms <= (lock.locked_until_ms if lock.session is None else lock.until_ms())
         assert (lock.session is not None) == (queue.sessions is not None)
     until = [lock.locked_until_ms for lock in queue.locks.values()]
     assert until == sorted(until)
@@ -60,8 +61,9 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
         queue.cursors.check()
     if queue.expiry is not None:
         queue.expiry.check()
-        assert queue.timer_ms <= queue.expiry.next_ms()
+        assert queue.timer_ms <= queue.shared.wall.core_ms(queue.expiry.next_ms())
     if queue.duplicates is not None:
         queue.duplicates.check()
+        assert all(scheduled_by_number(queue, number) for number in queue.duplicates.waiting)
     queue.activation.check()
-    assert queue.timer_ms <= queue.activation.next_ms()
+    assert queue.timer_ms <= queue.shared.wall.core_ms(queue.activation.next_ms())

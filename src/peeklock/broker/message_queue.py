@@ -40,7 +40,7 @@ from peeklock.broker.events import EventType
 from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
 from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.message_table import MessageTable
-from peeklock.broker.peek_lock import Lock
+from peeklock.broker.peek_lock import Holder, Lock
 from peeklock.broker.sequence_numbers import Partitions, number_of, order_of, order_to_browse_from
 from peeklock.broker.shared import Shared
 from peeklock.broker.timers import FAR_MS, Activation, Expiry
@@ -48,6 +48,10 @@ from peeklock.broker.timers import FAR_MS, Activation, Expiry
 if TYPE_CHECKING:
     from peeklock.broker.cursors import Cursors
     from peeklock.broker.fan_out import FanOut
+
+FORWARDS_MAX = 4
+"""What becomes of a message that is forwarded counts as so many items of due work: it makes as many hops at
+most (wire contract 10.1)."""
 
 ACTIVE = MessageState.ACTIVE
 DEFERRED = MessageState.DEFERRED
@@ -62,6 +66,7 @@ class MessageQueue:
         "accessed_at_ms",
         "activation",
         "active",
+        "arrived_at_ms",
         "checks_sends",
         "copied_by",
         "cursors",
@@ -133,6 +138,7 @@ class MessageQueue:
         self.accepts_sends = False
         self.checks_sends = False  # more than status and size stands between a sender and this queue
         self.accessed_at_ms = 0
+        self.arrived_at_ms = 0  # when a message came last, in the core's time
 
         self.lock_duration_ms = 0
         self.max_delivery_count = FAR_MS
@@ -196,6 +202,7 @@ class MessageQueue:
         if self.forward_to != forward_to:
             self.forward_to = forward_to
             self.shared.forwarding.forget(self.queue_id)
+            self.shared.forwarding.ways_changed()
             self.forward_stored_from(0)
         if self.duplicates is not None:
             self.duplicates.window_ms = description.duplicate_window_ms
@@ -213,7 +220,7 @@ class MessageQueue:
             self.line.look_again()
             if self.sessions is not None:
                 self.sessions.look_again()
-            self.wake(self.expiry.next_ms())
+            self.wake(self.shared.wall.core_ms(self.expiry.next_ms()))
 
     def retire(self) -> None:
         """Stop being called: the entity is gone. The locks are forgotten; their holders may still name
@@ -259,6 +266,17 @@ class MessageQueue:
         moved.overlay = overlay
         arrival.dead_letter_arriving(dead_letters, moved, None, now_ms, changes, effects)
 
+    def dead_letter_worn(
+        self, message: Message, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        """Dead-letter a message that is not locked: no delivery of it is left (L-08)."""
+        overlay = overlays.with_reason(
+            message.overlay,
+            "MaxDeliveryCountExceeded",
+            f"Message could not be consumed after {self.max_delivery_count} delivery attempts.",
+        )
+        self.dead_letter(message, overlay, now_ms, changes, effects)
+
     # Delivery
 
     def serve(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
@@ -284,7 +302,7 @@ class MessageQueue:
         """Give the lock with this token while it is held and free to be settled; at exactly its end it counts
         as lost."""
         lock = self.locks.get(token)
-        if lock is None or lock.transaction is not None:
+        if lock is None or lock.transaction is not None or lock.holder.until_ms <= now_ms:
             return None
         if lock.locked_until_ms <= now_ms and lock.until_ms() <= now_ms:
             return None
@@ -309,14 +327,16 @@ class MessageQueue:
         reason: str | None = None,
         overlay: bytes | None = None,
     ) -> None:
-        """End a lock without a settlement: the message is available again at its place (L-07), or its time is
-        up.
+        """End a lock and keep the message: available at its place (L-07), set aside when `why` is DEFERRED
+        (L-10), or gone when its time is up.
 
         Args:
-            counted: whether it was a delivery attempt (L-08); the last one allowed dead-letters it.
+            counted: whether it was a delivery attempt (L-08); the last one allowed dead-letters it. In a
+                dead-letter queue the count stays as it is.
             why: what is recorded of it, with `reason`.
             overlay: the changed properties, None when there is no change.
         """
+        counted = counted and not self.holds_dead_letters
         self.end(lock)
         message = lock.message
         if overlay is not None:
@@ -325,23 +345,15 @@ class MessageQueue:
             message.delivery_count += 1
         if self.shared.events is not None:
             self.shared.events.message(why, self, message, reason=reason, token=lock.token)
+        if why is EventType.DEFERRED:
+            self._set_aside(message)
         if message.state is ACTIVE and self.has_expired(message, now_ms):
-            # "If it is also expired then, expiry decides" L-08
+            # "If it is also expired then, expiry decides" L-08; a deferred message does not expire (E-02).
             self.expire(message, now_ms, changes, effects)
         elif counted and message.delivery_count >= self.max_delivery_count:
-            self.dead_letter(
-                message,
-                overlays.with_reason(
-                    message.overlay,
-                    "MaxDeliveryCountExceeded",
-                    f"Message could not be consumed after {self.max_delivery_count} delivery attempts.",
-                ),
-                now_ms,
-                changes,
-                effects,
-            )
+            self.dead_letter_worn(message, now_ms, changes, effects)
         else:
-            if counted or overlay is not None:
+            if counted or overlay is not None or why is EventType.DEFERRED:
                 changes.append(MessageStored(self.queue_id, message))
             if message.state is ACTIVE:
                 self.return_to_line(message)
@@ -359,8 +371,11 @@ class MessageQueue:
         if self.sessions is not None:
             self.sessions.drop_locks(effects)
 
-    def renew(self, lock: Lock, now_ms: int) -> int:
-        """Let a lock last for a whole duration from now on; answer until when."""
+    def renew(self, lock: Lock, holder: Holder, now_ms: int) -> int:
+        """Let a lock last for a whole duration from now on, as one of `holder`; answer until when."""
+        del lock.holder[lock.token]
+        lock.holder = holder
+        holder[lock.token] = lock
         lock.locked_until_ms = now_ms + self.lock_duration_ms
         self.locks[lock.token] = self.locks.pop(lock.token)  # to the end of the order in which they lapse
         if self.shared.events is not None:
@@ -386,17 +401,13 @@ class MessageQueue:
             self.forward_stored_from(message.position)  # a dead letter that somebody had
         self.note_expiry(message)
 
-    def set_deferred(self, message: Message, changes: list[Change], token: bytes) -> None:
-        """Set a message aside until it is asked for by number (L-10); it was locked with this token."""
-        if self.shared.events is not None:
-            self.shared.events.message(EventType.DEFERRED, self, message, token=token)
+    def _set_aside(self, message: Message) -> None:
         if message.state is ACTIVE:
             self.active.remove(message.position)
             message.state = DEFERRED
             self.deferred.put(message.position, message)
             if self.sessions is not None:
                 self.sessions.deferred(message)
-        changes.append(MessageStored(self.queue_id, message))
 
     def remove(self, message: Message, changes: list[Change]) -> None:
         """Take a message out, whatever its state; it is not locked, or deleted as it is received."""
@@ -406,6 +417,8 @@ class MessageQueue:
             self.deferred.remove(message.position)
         else:
             self.scheduled.remove(message.position)
+            if self.duplicates is not None:
+                self.duplicates.waiting.pop(message.sequence_number, None)
         if self.numbers is not None:
             self.numbers.remove(self.key_of(message.sequence_number))
         if self.sessions is not None:
@@ -425,7 +438,8 @@ class MessageQueue:
     def has_expired(self, message: Message, now_ms: int) -> bool:
         """Whether an active message can no longer be received, since exactly its instant."""
         expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + self.default_ttl_ms
-        return expires_at_ms <= now_ms and self.expiry is not None
+        instant_ms = now_ms + self.shared.wall.due_ahead_ms
+        return expires_at_ms - message.lead_ms <= instant_ms and self.expiry is not None
 
     def expire(self, message: Message, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
         """Dead-letter or remove a message whose time is up (E-08)."""
@@ -442,7 +456,7 @@ class MessageQueue:
     def note_expiry(self, message: Message) -> None:
         """Have an unlocked message looked at when its time is up."""
         if self.expiry is not None:
-            self.wake(self.expiry.note(message))
+            self.wake(self.shared.wall.core_ms(self.expiry.note(message)))
 
     def forward_stored_from(self, position: int) -> None:
         """Have the stored messages from a position on looked at: they may have to be passed on."""
@@ -454,18 +468,23 @@ class MessageQueue:
     def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
         """Do what is due, about `count_max` items of each kind; answer the work done and set the next
         timer."""
+        copies = self.shared.copies
+        dead_letters = self.dead_letters
+        if self.forward_to is not None or (dead_letters is not None and dead_letters.forward_to is not None):
+            count_max = max(1, count_max // FORWARDS_MAX)
         if self.sessions is None:
             work = 1 + self._lapse(now_ms, count_max, changes, effects)
         else:
             work = 1 + self.sessions.advance(now_ms, count_max, changes, effects)
-        if self.expiry is not None and self.expiry.next_ms() <= now_ms:
-            expired, steps = self.expiry.take_due(now_ms, count_max)
+        instant_ms = self.shared.wall.instant_ms(now_ms)
+        if self.expiry is not None and self.expiry.next_ms() <= instant_ms:
+            expired, steps = self.expiry.take_due(instant_ms, count_max)
             for message in expired:
                 self.expire(message, now_ms, changes, effects)
             work += steps
             self.forget_returned()
-        if self.activation.next_ms() <= now_ms:
-            due, steps = self.activation.take_due(now_ms, count_max)
+        if self.activation.next_ms() <= instant_ms:
+            due, steps = self.activation.take_due(instant_ms, count_max)
             for message in due:
                 arrival.activate(self, message, now_ms, changes, effects)
             work += steps
@@ -479,7 +498,7 @@ class MessageQueue:
                 work += self.duplicates.purge(now_ms, count_max)
         self.serve(now_ms, changes, effects)
         self.set_timer()
-        return work
+        return work + self.shared.copies - copies
 
     def forget_returned(self) -> None:
         """Drop what the heap of returned messages names, once nothing of it is left."""
@@ -501,7 +520,8 @@ class MessageQueue:
         return len(lapsed)
 
     def _next_ms(self) -> int:
-        next_ms = min(self.activation.next_ms(), self.forward_due_ms)
+        wall = self.shared.wall
+        next_ms = min(wall.core_ms(self.activation.next_ms()), self.forward_due_ms)
         if self.sessions is not None:
             next_ms = min(next_ms, self.sessions.next_ms())
         else:
@@ -509,7 +529,7 @@ class MessageQueue:
                 next_ms = min(next_ms, lock.locked_until_ms)
                 break
         if self.expiry is not None:
-            next_ms = min(next_ms, self.expiry.next_ms())
+            next_ms = min(next_ms, wall.core_ms(self.expiry.next_ms()))
         if self.cursors is not None:
             next_ms = min(next_ms, self.cursors.next_ms())
         if self.duplicates is not None:
@@ -521,7 +541,7 @@ class MessageQueue:
     # By number
 
     def hand_over(
-        self, message: Message, holder: dict[bytes, Lock] | None, now_ms: int, changes: list[Change]
+        self, message: Message, holder: Holder | None, now_ms: int, changes: list[Change]
     ) -> MessageView:
         """Give a deferred message to who asked for it: locked for `holder`, or removed when that is None."""
         ttl_ms = self.ttl_shown_ms(message)
@@ -534,14 +554,16 @@ class MessageQueue:
             return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state)
         token = self.new_token()
         session = None if self.sessions is None else self.sessions.line_of(message)
-        locked_until_ms = 0 if session is not None else now_ms + self.lock_duration_ms
-        lock = Lock(token, message, self, locked_until_ms, holder, session)
+        own_until_ms = 0 if session is not None else now_ms + self.lock_duration_ms
+        lock = Lock(token, message, self, own_until_ms, holder, session)
         message.lock = self.locks[token] = holder[token] = lock
+        until_ms = lock.until_ms()
         if events is not None:
-            events.message(EventType.DELIVERED, self, message, until_ms=lock.until_ms())
+            events.message(EventType.DELIVERED, self, message, until_ms=until_ms)
         if session is None:
-            self.wake(locked_until_ms)
-        return MessageView(message, token, locked_until_ms, message.delivery_count, ttl_ms, message.state)
+            self.wake(until_ms)
+        until_ms = self.shared.wall.shown_ms(until_ms)
+        return MessageView(message, token, until_ms, message.delivery_count, ttl_ms, message.state)
 
     def find(self, position: int) -> Message | None:
         """Give the message at a position, whatever its state."""

@@ -48,17 +48,20 @@ NOBODY = Receivers()
 class SessionLock:
     """A session held by a receiver link until an instant; at exactly `locked_until_ms` it counts as lost."""
 
-    __slots__ = ("locked_until_ms", "receiver")
+    __slots__ = ("locked_until_ms", "receiver", "session_id", "used_late")
 
-    def __init__(self, receiver: ReceiverLink, locked_until_ms: int) -> None:
+    def __init__(self, receiver: ReceiverLink, session_id: str, locked_until_ms: int) -> None:
         self.receiver = receiver
+        self.session_id = session_id  # as its holder spells it
         self.locked_until_ms = locked_until_ms
+        self.used_late = False  # its holder used the session when it was lost, and its lapse was yet to come
 
 
 class MessageSession:
     """One session: its messages in order, its state, its holder. It is the line of its messages."""
 
     __slots__ = (
+        "_first_position",
         "_gone",
         "_kept",
         "_looked_at",
@@ -68,17 +71,20 @@ class MessageSession:
         "claimed",
         "cursor",
         "deferred",
+        "key",
         "lock",
+        "partitions",
         "receivers",
         "returned",
         "scheduled",
-        "session_id",
         "state",
+        "text",
         "touched",
     )
 
-    def __init__(self, session_id: str) -> None:
-        self.session_id = session_id
+    def __init__(self, key: str) -> None:
+        self.key = key  # its id, folded
+        self.text = key  # how its messages spell its id: the last one that came
         self.active = 0
         self.deferred = 0
         self.scheduled = 0
@@ -88,10 +94,12 @@ class MessageSession:
         self.cursor: Cursor | None = None  # which holds the session as long as it holds one of them
         self.receivers = NOBODY  # its holder, while that has credit; an own one only while it is held
         self.returned: list[int] = []
+        self.partitions = 0  # a bit for each that its messages are in, or were
         self.touched = False  # something became available for its holder
         self._positions: list[int] = []  # of all its messages in any state, ascending; some may be gone
         self._next = 0  # in _positions: those before it were handed out, or are gone
         self._gone = 0  # positions that name nothing any more
+        self._first_position = 0  # no message of it has a lower one
         self._looked_at: int | None = (
             None  # in _positions: how far the compaction has come, None = none is on
         )
@@ -136,8 +144,29 @@ class MessageSession:
             heappush(self.returned, position)
 
     def add(self, position: int) -> None:
-        """Take notice of a message stored with the highest position so far."""
-        self._positions.append(position)
+        """Take notice of a new message. Only a scheduled one, numbered before it was stored, may have a
+        position that is not the highest so far."""
+        positions = self._positions
+        if positions and position > positions[-1]:
+            positions.append(position)
+            return
+        self._first_position = min(self._first_position, position)
+        if not positions:
+            positions.append(position)
+            return
+        start, end = 0, len(positions)
+        if self._looked_at is not None:
+            if self._kept and position < positions[self._kept - 1]:
+                end = self._kept
+            else:
+                start = self._looked_at
+        at = bisect_left(positions, position, start, end)
+        positions.insert(at, position)
+        if at < self._next:
+            self._next += 1
+        if self._looked_at is not None and at < self._kept:
+            self._kept += 1
+            self._looked_at += 1
 
     def discard(self, queue: MessageQueue) -> None:
         """Take notice that one message is gone; forget positions bit by bit once most name nothing."""
@@ -174,6 +203,13 @@ class MessageSession:
         self.returned = []
         self._next = 0
 
+    def first(self, queue: MessageQueue) -> Message | None:
+        """Return the message with the lowest position, in any state."""
+        for message in self.messages(queue, self._first_position):
+            self._first_position = message.position  # those before it are passed over once
+            return message
+        return None
+
     def messages(self, queue: MessageQueue, from_position: int = 0) -> Iterator[Message]:
         """Go through its messages in any state, in order of position. The queue must not change meanwhile."""
         positions = self._positions
@@ -197,6 +233,7 @@ class SessionStates:
         "next_position",
         "numbers_dirty",
         "queue_id",
+        "replaced",
         "size_bytes",
     )
 
@@ -205,6 +242,7 @@ class SessionStates:
         self.numbers_dirty = False
         self.next_position = 1
         self.size_bytes = 0
+        self.replaced: list[Message] = []  # stored ones that later ones of other spellings stand for
         self._copied_by = queue.copied_by
         self._shared = queue.shared
         self._records: dict[int, Message] = {}
@@ -215,11 +253,11 @@ class SessionStates:
     def all_messages(self) -> Iterator[Message]:
         yield from self._records.values()
 
-    def put(self, session_id: str, state: bytes, now_ms: int, changes: list[Change]) -> Message:
+    def put(self, session_id: str, state: bytes, instant_ms: int, changes: list[Change]) -> Message:
         """Store a state."""
         record = Message(len(state))
         record.session_id = session_id
-        record.enqueued_at_ms = now_ms
+        record.enqueued_at_ms = instant_ms
         record.position = self.next_position
         self.next_position += 1
         if not self.numbers_dirty:

@@ -132,6 +132,11 @@ class MessageTable:
                     if message is not None:
                         yield message
 
+    @property
+    def chunk_ids(self) -> list[int]:
+        """The chunks that have messages, in order."""
+        return self._chunk_ids
+
     def chunk(self, chunk_id: int) -> list[Message]:
         """Give the messages of one chunk in order; empty when there is none."""
         chunk = self._chunks.get(chunk_id)

@@ -11,46 +11,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, NoReturn
 
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker.attachments import Attachments
+from peeklock.broker.body_operations import BodyOperations
 from peeklock.broker.changes import (
     Change,
     EntityStored,
     MessageIdSeen,
     NumbersIssued,
-    RuleRemoved,
     RuleStored,
 )
 from peeklock.broker.commands import Command
 from peeklock.broker.cursor_operations import CursorOperations
-from peeklock.broker.descriptions import DEFAULT_RULE_NAME, EntityKind, RuleDescription
+from peeklock.broker.definition_operations import DefinitionOperations
+from peeklock.broker.deletions import Deletions
+from peeklock.broker.descriptions import EntityKind, RuleDescription
 from peeklock.broker.effects import Effect
+from peeklock.broker.enlisting import Enlisting
 from peeklock.broker.entities import Entities
-from peeklock.broker.entity import Entity
 from peeklock.broker.errors import (
-    EntityDeleted,
-    EntityDisabled,
-    InvalidOperation,
     ServiceBusError,
+    SessionLockLost,
 )
 from peeklock.broker.events import EventTuple, EventType
 from peeklock.broker.forwarding import Forwarding
-from peeklock.broker.idle import IdleDeletion
+from peeklock.broker.graces import LOCK_GRACE_MS, Graces
+from peeklock.broker.history import History
 from peeklock.broker.integrity import check_queue
 from peeklock.broker.message import Message
-from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.operations import Operations
 from peeklock.broker.purging import Purging
 from peeklock.broker.quotas import TierLimits
 from peeklock.broker.receivers import ReceiverLink
 from peeklock.broker.recovery import Recovery
+from peeklock.broker.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
+from peeklock.broker.searching import Searching
+from peeklock.broker.session_operations import SessionOperations
 from peeklock.broker.shared import Shared
+from peeklock.broker.storing import SLICE_MESSAGES
 from peeklock.broker.transactions import Transactions
-from peeklock.broker.validation import drops_locks
+from peeklock.broker.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
 
 SLICE = 1_000
 """Items one `advance` handles, about: at 5 to 10 us each it takes 10 ms at most."""
@@ -98,6 +101,10 @@ class Namespace:
         delete_lock: bool = False,
         first_sequence_number: int = 1,
         captures_body: Callable[[str], bool] | None = None,
+        slice_items: int = SLICE_MESSAGES,
+        lock_grace_ms: int | None = LOCK_GRACE_MS,
+        clock_step_limit_ms: int = CLOCK_STEP_LIMIT_MS,
+        history: History | None = None,
     ) -> None:
         """Make an empty namespace.
 
@@ -110,8 +117,12 @@ class Namespace:
             first_sequence_number: of each new queue; a test of the roll-over sets it high (S-03).
             captures_body: what happens is recorded; this says of a queue's name whether with whole messages.
                 None = nothing is recorded.
+            slice_items: messages of a batch, or subscriptions of a deleted topic, that one step takes.
+            lock_grace_ms: how long a connection that broke keeps its locks; None = until they lapse (L-13).
+            clock_step_limit_ms: a larger step of the wall clock forwards makes nothing due.
+            history: is told what becomes of messages.
         """
-        self._shared = Shared(tokens, captures_body)
+        self._shared = Shared(tokens, captures_body, clock_step_limit_ms, history)
         self._events = self._shared.events
         self._entities = Entities(
             limits,
@@ -122,13 +133,28 @@ class Namespace:
         )
         self._queues = self._entities.queues
         self._shared.forwarding = Forwarding(self._entities)
-        self._delete_lock = delete_lock
-        self._attachments = Attachments(self._entities, self._shared)
-        self._operations = operations = Operations(self._entities, self._shared)
-        self._transactions = Transactions(limits, operations, self._shared)
+        self._lock_grace_ms = lock_grace_ms
+        self._graces = Graces(self._shared, lock_grace_ms)
+        self._attachments = Attachments(self._entities, self._shared, self._graces)
+        self._deletions = Deletions(
+            self._entities,
+            self._shared,
+            self._attachments,
+            delete_lock=delete_lock,
+            slice_items=slice_items,
+        )
+        self._idle = self._deletions.idle
+        self._definitions = definitions = DefinitionOperations(
+            self._entities, self._shared, self._attachments, self._idle
+        )
+        self._operations = operations = Operations(self._entities, self._shared, slice_items)
+        self._session_operations = sessions = SessionOperations(self._entities, self._shared)
+        enlisting = Enlisting(self._entities, operations, self._shared)
+        self._transactions = Transactions(limits, enlisting, self._shared)
         cursors = CursorOperations(self._entities)
         self._purging = Purging(self._entities, self._shared)
-        self._idle = IdleDeletion(self._shared.timers, self._remove)
+        self._searching = Searching(self._entities, self._shared)
+        bodies = BodyOperations(self._entities, self._shared, operations, sessions, self._searching)
         self._recovery: Recovery | None = None
         self._handlers: dict[type, tuple[_Handler, _Refusal]] = {
             ask.OpenSender: (self._attachments.open_sender, _refuse_link),
@@ -139,6 +165,7 @@ class Namespace:
             ask.DropConnection: (self._drop_connection, _cannot_fail),
             ask.Send: (operations.send, operations.reject),
             ask.SendBatch: (operations.send_batch, operations.reject),
+            ask.SendTo: (operations.send_to, _reject),
             ask.Complete: (operations.complete, _fail_settlement),
             ask.Abandon: (operations.settle, _fail_settlement),
             ask.Defer: (operations.settle, _fail_settlement),
@@ -152,11 +179,16 @@ class Namespace:
             ask.UpdateDisposition: (operations.update_disposition, _fail),
             ask.DeleteMessages: (operations.delete_messages, _fail),
             ask.PurgeMessages: (self._purging.purge, _fail),
-            ask.Fetched: (operations.fetched, _cannot_fail),
-            ask.RenewSessionLock: (operations.renew_session, _fail),
-            ask.GetSessionState: (operations.get_session_state, _fail),
-            ask.SetSessionState: (operations.set_session_state, _fail),
-            ask.ListSessions: (operations.list_sessions, _fail),
+            ShiftScheduled: (operations.shift_scheduled, _fail),
+            SearchMessages: (self._searching.begin, _fail),
+            DeleteMatching: (self._searching.begin, _fail),
+            ask.Fetched: (bodies.fetched, _cannot_fail),
+            ask.LoseBodies: (bodies.lose_bodies, _cannot_fail),
+            ask.RenewSessionLock: (sessions.renew_session, _fail),
+            ask.GetSessionState: (sessions.get_session_state, _fail),
+            ask.ShowSession: (sessions.show_session, _fail),
+            ask.SetSessionState: (sessions.set_session_state, _fail),
+            ask.ListSessions: (sessions.list_sessions, _fail),
             ask.ClaimMessages: (cursors.claim, _fail),
             ask.ReadClaim: (cursors.read, _fail),
             ask.CommitClaims: (cursors.commit, _fail),
@@ -165,21 +197,24 @@ class Namespace:
             ask.Declare: (self._transactions.declare, _reject),
             ask.Discharge: (self._transactions.discharge, _reject),
             ask.Enlist: (self._transactions.enlist, self._refuse_enlisted),
-            ask.LookUp: (self._look_up, _fail),
-            ask.CreateEntity: (self._create_entity, _fail),
-            ask.UpdateEntity: (self._update_entity, _fail),
-            ask.DeleteEntity: (self._delete_entity, _fail),
-            ask.ListEntities: (self._list_entities, _fail),
-            ask.AddRule: (self._add_rule, _fail),
-            ask.UpdateRule: (self._update_rule, _fail),
-            ask.RemoveRule: (self._remove_rule, _fail),
-            ask.FindRule: (self._find_rule, _fail),
-            ask.ListRules: (self._list_rules, _fail),
+            ask.LookUp: (definitions.look_up, _fail),
+            ask.CreateEntity: (definitions.create_entity, _fail),
+            ask.UpdateEntity: (definitions.update_entity, _fail),
+            ask.DeleteEntity: (self._deletions.ask, _fail),
+            ask.ListEntities: (definitions.list_entities, _fail),
+            ask.AddRule: (definitions.add_rule, _fail),
+            ask.UpdateRule: (definitions.update_rule, _fail),
+            ask.RemoveRule: (definitions.remove_rule, _fail),
+            ask.FindRule: (definitions.find_rule, _fail),
+            ask.ListRules: (definitions.list_rules, _fail),
             ask.LimitSending: (operations.limit_sending, _cannot_fail),
+            ask.ClockStepped: (self._clock_stepped, _cannot_fail),
+            ask.AcceptClock: (self._accept_clock, _cannot_fail),
+            ask.CountDroppedSend: (operations.count_dropped_send, _cannot_fail),
         }
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        """Do what a command asks, or refuse it as a whole."""
+        """Do what a command asks, or refuse it as a whole; while it is `unfinished`, `go_on` comes next."""
         changes: list[Change] = []
         effects: list[Effect] = []
         self._shared.copies = 0
@@ -190,9 +225,39 @@ class Namespace:
             handler(command, now_ms, changes, effects)
         except ServiceBusError as error:
             assert not changes, "a refused command must change nothing"
+            # A plain value from here on. Its frames hold the effects that it is one of: a circle for the
+            # collector.
+            error.__traceback__ = error.__context__ = error.__cause__ = None
             effect = refusal(command, error)
             if effect is not None:
                 effects.append(effect)
+            if type(error) is SessionLockLost:
+                self._session_operations.refused_session_lock(command, now_ms, effects)
+        if self._shared.touched:
+            self._serve_touched(now_ms, changes, effects)
+        return changes, effects
+
+    def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
+        """Ask this whether a body is in memory, before a message is deleted as it is delivered.
+
+        Until then all of them count as such.
+        """
+        self._shared.bodies.at_hand = at_hand
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last command was done in part: a batch of many messages, which was checked whole."""
+        return self._operations.storing is not None
+
+    def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
+        """Do the next step of the unfinished command; nothing else was done meanwhile."""
+        changes: list[Change] = []
+        effects: list[Effect] = []
+        storing = self._operations.storing
+        assert storing is not None, "no command is unfinished"
+        if self._events is not None:
+            self._events.begin(storing.command, now_ms)
+        self._operations.store_on(now_ms, changes, effects)
         if self._shared.touched:
             self._serve_touched(now_ms, changes, effects)
         return changes, effects
@@ -201,6 +266,7 @@ class Namespace:
         """Do what is due, a bounded slice a call: while `next_deadline_ms` is past there is more."""
         changes: list[Change] = []
         effects: list[Effect] = []
+        self._shared.copies = 0
         if self._events is not None:
             self._events.begin_due(now_ms)
         left = SLICE
@@ -240,11 +306,13 @@ class Namespace:
     @property
     def events_due(self) -> bool:
         """Whether events have waited long enough for a batch of their own."""
-        return self._events is not None and self._events.due
+        return self._events is not None and self._events.captures and self._events.due
 
     def take_events(self) -> list[EventTuple] | None:
         """Give what happened since the last call; None while nothing is recorded."""
-        return None if self._events is None else self._events.take()
+        if self._events is None or not self._events.captures:
+            return None
+        return self._events.take()
 
     def flush_events(self) -> None:
         """Let no event wait any longer."""
@@ -256,173 +324,45 @@ class Namespace:
     def _close_link(
         self, command: ask.CloseLink, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        self._transactions.close_coordinator(command.link)
+        self._transactions.close_coordinator(command.link, now_ms, effects)
         self._attachments.close_link(command, now_ms, changes, effects)
 
     def _drop_connection(
         self, command: ask.DropConnection, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        self._transactions.drop_connection(command.connection_id)
+        self._transactions.drop_connection(command.connection_id, now_ms)
         self._attachments.drop_connection(command, now_ms, changes, effects)
 
     def _refuse_enlisted(self, command: ask.Enlist, error: ServiceBusError) -> Effect | None:
         """Refuse a command of a transaction as it would be without one."""
         return self._handlers[type(command.command)][1](command.command, error)
 
-    # Entities
+    # The wall clock
 
-    def _look_up(
-        self, command: ask.LookUp, now_ms: int, changes: list[Change], effects: list[Effect]
+    def _clock_stepped(
+        self, command: ask.ClockStepped, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        effects.append(do.EntityFound(command.reply_to, self._entities.find(command.address.path).view()))
+        self._shared.wall.step(command.delta_ms)
+        self._follow_clock(command.delta_ms, now_ms)
 
-    def _create_entity(
-        self, command: ask.CreateEntity, now_ms: int, changes: list[Change], effects: list[Effect]
+    def _accept_clock(
+        self, command: ask.AcceptClock, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        entity = self._entities.create(command.description, now_ms)
-        if entity.topic is not None:
-            try:
-                rule = self._entities.new_rule(
-                    entity, command.rule or RuleDescription(DEFAULT_RULE_NAME), now_ms
-                )
-            except ServiceBusError:
-                self._entities.remove(entity)  # its id is not used again
-                del self._entities.removed[entity.entity_id]
-                raise
-            self._entities.put_rule(rule)
-            self._touch_topic(entity, now_ms)
-        self._idle.watch(entity, now_ms)
-        changes.append(entity.stored())
-        changes += [RuleStored(entity.entity_id, rule.description) for rule in entity.rules.values()]
+        if self._shared.wall.is_doubted:
+            self._shared.wall.accept()
+            self._follow_clock(0, now_ms)
+
+    def _follow_clock(self, step_ms: int, now_ms: int) -> None:
+        """Have instants looked at when they are reached now: at 2 us a queue."""
         if self._events is not None:
-            self._events.entity(EventType.ENTITY_CREATED, entity)
-        effects.append(do.EntityFound(command.reply_to, entity.view()))
+            self._events.clock_stepped(step_ms, now_ms)
+        for queue in self._queues.values():
+            queue.set_timer()
 
-    def _update_entity(
-        self, command: ask.UpdateEntity, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        entity, description = self._entities.checked_update(command.description, command.if_match, now_ms)
-        subscriptions = entity.subscriptions()
-        if description != entity.description:
-            if drops_locks(entity.description, description):
-                for queue in _all_queues(entity, subscriptions):
-                    queue.drop_locks(effects)
-            # Later than the last time in any case: clients know by it what they have read.
-            updated_at_ms = max(now_ms, entity.updated_at_ms + 1)
-            entity.change(description, self._entities.limits, updated_at_ms)
-            changes.append(entity.stored())
-            if self._events is not None:
-                self._events.entity(EventType.ENTITY_UPDATED, entity)
-            for subscription in subscriptions:
-                subscription.apply_settings(self._entities.limits)
-        self._touch_topic(entity, now_ms)
-        self._idle.watch(entity, now_ms)
-        effects.append(do.EntityFound(command.reply_to, entity.view()))
-        receivers = [opened for opened in entity.links.values() if isinstance(opened, ReceiverLink)]
-        if not entity.receives:
-            error: ServiceBusError = EntityDisabled(
-                f"'{entity.name}' is {description.status.value}: nothing can be received from it"
-            )
-            self._attachments.detach_all(receivers, error, now_ms, changes, effects)
-        elif description.forward_to is not None:
-            error = InvalidOperation(
-                f"It is not possible to receive from '{entity.name}': it forwards to "
-                f"'{description.forward_to}' now."
-            )
-            of_main = [opened for opened in receivers if opened.queue_id == entity.main.queue_id]
-            self._attachments.detach_all(of_main, error, now_ms, changes, effects)
-        for queue in _all_queues(entity, subscriptions):
-            queue.serve(now_ms, changes, effects)
-
-    def _delete_entity(
-        self, command: ask.DeleteEntity, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        entity = self._entities.found_as(command.path, command.if_match)
-        if self._delete_lock:
-            raise InvalidOperation(
-                f"'{entity.name}' cannot be deleted: the namespace has the lock CanNotDelete"
-            )
-        self._touch_topic(entity, now_ms)
-        self._remove(entity, now_ms, changes, effects)
-        effects.append(do.Done(command.reply_to))
-
-    def _remove(self, entity: Entity, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
-        """Take an entity away, with all that is attached to it; a topic's subscriptions first."""
-        for subscription in entity.subscriptions():
-            self._remove(subscription, now_ms, changes, effects)
-        error = EntityDeleted(f"The messaging entity '{entity.name}' was deleted.")
-        self._attachments.detach_all(list(entity.links.values()), error, now_ms, changes, effects)
-        self._idle.forget(entity)
-        for queue in entity.queues():
-            if queue.cursors is not None:
-                queue.cursors.abandon(error, effects)
-        if entity.topic is not None:
-            topic = entity.topic.main  # the last use of its subscription stays one of its own (A-03)
-            topic.accessed_at_ms = max(
-                topic.accessed_at_ms, *(queue.accessed_at_ms for queue in entity.queues())
-            )
-        if self._events is not None:
-            self._events.entity(EventType.ENTITY_DELETED, entity)
-        changes.append(self._entities.remove(entity))
-
-    def _list_entities(
-        self, command: ask.ListEntities, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        entities, more = self._entities.page(command.kind, command.skip, command.top, command.topic)
-        effects.append(do.EntitiesFound(command.reply_to, [entity.view() for entity in entities], more))
-
-    def _touch_topic(self, entity: Entity, now_ms: int) -> None:
-        """Take note that something was done with a topic's subscription: the topic is in use (A-03)."""
-        if entity.topic is not None:
-            entity.topic.main.accessed_at_ms = now_ms
-
-    # Rules
-
-    def _add_rule(
-        self, command: ask.AddRule, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        subscription = self._entities.subscription(command.path)
-        rule = self._entities.new_rule(subscription, command.rule, now_ms)
-        self._entities.put_rule(rule)
-        subscription.main.accessed_at_ms = now_ms  # "no new rule" A-03
-        self._touch_topic(subscription, now_ms)
-        changes.append(RuleStored(subscription.entity_id, rule.description))
-        effects.append(do.RulesFound(command.reply_to, [rule.description]))
-
-    def _update_rule(
-        self, command: ask.UpdateRule, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        subscription = self._entities.subscription(command.path)
-        new = self._entities.changed_rule(subscription, command.rule, command.if_match)
-        self._touch_topic(subscription, now_ms)
-        # Also when they seem equal: 1 and True are, but not to a filter.
-        self._entities.put_rule(new)
-        changes.append(RuleStored(subscription.entity_id, new.description))
-        effects.append(do.RulesFound(command.reply_to, [new.description]))
-
-    def _remove_rule(
-        self, command: ask.RemoveRule, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        subscription = self._entities.subscription(command.path)
-        rule = self._entities.rule(subscription, command.name, command.if_match)
-        self._entities.drop_rule(subscription, command.name)
-        self._touch_topic(subscription, now_ms)
-        changes.append(RuleRemoved(subscription.entity_id, rule.description.name))
-        effects.append(do.Done(command.reply_to))
-
-    def _find_rule(
-        self, command: ask.FindRule, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        subscription = self._entities.subscription(command.path)
-        rule = self._entities.rule(subscription, command.name)
-        effects.append(do.RulesFound(command.reply_to, [rule.description]))
-
-    def _list_rules(
-        self, command: ask.ListRules, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        skip, end = max(command.skip, 0), max(command.skip, 0) + max(command.top, 0)
-        rules = self.rules(command.path)
-        effects.append(do.RulesFound(command.reply_to, rules[skip:end], end < len(rules)))
+    @property
+    def wall(self) -> WallClock:
+        """How far the wall clock is from the time that is passed in."""
+        return self._shared.wall
 
     # Recovery and reclaim
 
@@ -442,12 +382,14 @@ class Namespace:
         """Build the indexes and timers; nothing is locked. What fell due meanwhile follows by `advance`."""
         self._recovering().finish(now_ms)
         for entity in self._entities:
-            self._idle.watch(entity, now_ms)
+            if not entity.deleting:
+                self._idle.watch(entity, now_ms)
+        self._deletions.resume(now_ms)
         self._entities.next_entity_id = max(self._entities.next_entity_id, next_entity_id)
         self._recovery = None
         if self._events is not None:
             self._events.begin_due(now_ms)
-            self._events.epoch_started()
+            self._events.epoch_started(self._lock_grace_ms)
             for entity in self._entities:
                 self._events.entity(EventType.ENTITY_PRESENT, entity)
 
@@ -455,6 +397,16 @@ class Namespace:
         if self._recovery is None:
             self._recovery = Recovery(self._entities)
         return self._recovery
+
+    def replaced_states(self) -> list[tuple[str, list[str]]]:
+        """Name, by queue, the sessions whose stored state gives way to one of another spelling (C27): after a
+        recovery, until `advance` has removed them."""
+        found = []
+        for entity in self._entities:
+            states = entity.states
+            if states is not None and states.replaced:
+                found.append((entity.name, [str(record.session_id) for record in states.replaced]))
+        return found
 
     def find(self, queue_id: int, position: int) -> Message | None:
         """Give a message that is stored now."""
@@ -490,8 +442,7 @@ class Namespace:
 
     def rules(self, path: str) -> list[RuleDescription]:
         """Show the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""
-        rules = self._entities.subscription(path).rules.values()
-        return sorted((rule.description for rule in rules), key=attrgetter("name"))
+        return self._definitions.rules(path)
 
     @property
     def dropped_sends(self) -> int:
@@ -502,6 +453,11 @@ class Namespace:
     def failed_evaluations(self) -> int:
         """Rules that could not be evaluated for a message since start, of topics that are gone too (P-04)."""
         return self._shared.failed_evaluations
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether a topic is being deleted in slices."""
+        return self._deletions.is_busy
 
     @property
     def is_purging(self) -> bool:
@@ -546,12 +502,12 @@ class Namespace:
             if entity.fan_out is not None:
                 entity.fan_out.check()
         self._attachments.check()
+        links = self._shared.links.by_link.values()
+        self._shared.bodies.check([link for link in links if isinstance(link, ReceiverLink)])
+        self._graces.check()
         self._transactions.check()
-        self._idle.check()
-
-
-def _all_queues(entity: Entity, subscriptions: list[Entity]) -> list[MessageQueue]:
-    return [queue for each in (entity, *subscriptions) for queue in each.queues()]
+        self._deletions.check()
+        self._searching.check()
 
 
 def _refuse_link(
@@ -560,7 +516,7 @@ def _refuse_link(
     return do.LinkRefused(command.link, error)
 
 
-def _reject(command: ask.Declare | ask.Discharge, error: ServiceBusError) -> Effect:
+def _reject(command: ask.Declare | ask.Discharge | ask.SendTo, error: ServiceBusError) -> Effect:
     return do.Rejected(command.reply_to, error)
 
 

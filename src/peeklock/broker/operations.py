@@ -1,4 +1,5 @@
-"""What is asked about messages: send, settle, and the operations of the management node.
+"""What is asked about messages: send, settle, and the operations of the management node; what is asked about
+sessions is in `session_operations`.
 
 Owns: what is checked before anything changes, what is refused and why. Must not know: links and their credit,
 how a queue keeps its messages. A handler raises a `ServiceBusError` before its first change, or does all it
@@ -11,19 +12,20 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 from uuid import UUID
 
-from peeklock.broker import arrival, settlement
+from peeklock.broker import arrival, cancelling, settlement
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
-from peeklock.broker.browsing import browse, deferred_by_number, oldest_unlocked, scheduled_by_number
+from peeklock.broker.browsing import browse, deferred_by_number, oldest_unlocked
 from peeklock.broker.changes import Change
 from peeklock.broker.commands import Disposition, ReceiveMode
 from peeklock.broker.effects import Accepted, Effect, Settled
+from peeklock.broker.enlisted import Settling, messages_of
 from peeklock.broker.entities import Entities
-from peeklock.broker.entity import Entity
 from peeklock.broker.errors import (
     ArgumentOutOfRange,
     EntityDeleted,
     InvalidOperation,
+    LowSpace,
     MessageLockLost,
     MessageNotFound,
     MessageSizeExceeded,
@@ -34,13 +36,15 @@ from peeklock.broker.errors import (
     SessionLockLost,
 )
 from peeklock.broker.events import EventType
-from peeklock.broker.message import Message, MessageView
+from peeklock.broker.message import Message
 from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.message_session import MessageSession
-from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.quotas import DEFERRED_BYTES_MAX
+from peeklock.broker.search_commands import ShiftScheduled
+from peeklock.broker.session_operations import held_session
 from peeklock.broker.shared import Shared
+from peeklock.broker.shifting import Shifting
+from peeklock.broker.storing import Storing
 
 _LOCK_LOST = (
     "The lock supplied is invalid. "
@@ -49,20 +53,24 @@ _LOCK_LOST = (
 """The service's own wording."""
 
 Sending = ask.Send | ask.SendBatch
-Settling = ask.Complete | ask.Abandon | ask.Defer | ask.DeadLetter
+Plain = Sending | Settling | ask.UpdateDisposition
+"""What a transaction keeps as it came."""
 
 
 class Operations:
     """The handlers of all commands about messages."""
 
-    def __init__(self, entities: Entities, shared: Shared) -> None:
+    def __init__(self, entities: Entities, shared: Shared, slice_messages: int) -> None:
         self.dropped_sends = 0
+        self.storing: Storing | Shifting | None = None
+        """The command that was begun and has messages left."""
+        self._slice_messages = slice_messages
         self._entities = entities
         self._queues = entities.queues
+        self._shared = shared
         self._links = shared.links
         self._forwarding = shared.forwarding
         self._limited = False
-        self._low_space = False
         self._capture_full = False
 
     # Sending
@@ -97,27 +105,19 @@ class Operations:
         self, command: ask.SendBatch, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         self.check(command, now_ms)
-        if command.reply_to is not None:
-            effects.append(Accepted(command.reply_to))
-        self.perform(command, now_ms, changes, effects)
+        self.storing = Storing(self._queues[command.queue_id], command)
+        self.store_on(now_ms, changes, effects)
 
-    def _store_all(
-        self,
-        queue: MessageQueue,
-        messages: list[tuple[Message, bytes]],
-        destination: ask.Address | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
-    ) -> list[int]:
-        """Store checked messages; those without a key go to one partition (S-03)."""
-        queue.accessed_at_ms = now_ms
-        turn = None if queue.partitions is None else queue.partitions.next_in_turn()
-        forward_to = None if destination is None else destination.path
-        return [
-            arrival.store(queue, message, payload, now_ms, changes, effects, turn=turn, forward_to=forward_to)
-            for message, payload in messages
-        ]
+    def send_to(self, command: ask.SendTo, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+        _, queue = self._entities.queue(command.address)
+        batch = ask.SendBatch(queue.queue_id, command.messages, command.reply_to)
+        self.send_batch(batch, now_ms, changes, effects)
+
+    def store_on(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+        """Store or shift the next messages of the command under way."""
+        assert self.storing is not None
+        if not self.storing.advance(self._slice_messages, now_ms, changes, effects):
+            self.storing = None
 
     def _check_send(
         self,
@@ -145,8 +145,8 @@ class Operations:
                 f"{queue.message_size_bytes_max}"
             )
         if self._limited:
-            if self._low_space:
-                raise QuotaExceeded(f"'{queue.name}' takes no message: the broker's disk is nearly full")
+            if self._shared.low_space:
+                raise LowSpace(f"'{queue.name}' takes no message: the broker's disk is nearly full")
             if self._capture_full:
                 raise ServerBusy(
                     f"'{queue.name}' takes no message now: the event log lags behind by all that it may, and "
@@ -164,7 +164,8 @@ class Operations:
             )
         for target in chain:
             self._check_ids(target.main)
-        self._check_room(chain[-1] if chain else entity, size_bytes if total_bytes is None else total_bytes)
+        last = chain[-1] if chain else entity
+        self._entities.require_room(last, size_bytes if total_bytes is None else total_bytes)
         return queue
 
     def _check_sessions(self, queue: MessageQueue, messages: Sequence[Message]) -> None:
@@ -185,21 +186,17 @@ class Operations:
                 f"duplicate detection window: shorten the window or send more slowly"
             )
 
-    def _check_room(self, entity: Entity, size_bytes: int) -> None:
-        entity = entity.topic or entity  # what a subscription holds counts there
-        if self._entities.is_full(entity, size_bytes):
-            raise QuotaExceeded(
-                f"The maximum entity size has been reached or exceeded: '{entity.name}' holds "
-                f"{entity.size_bytes()} of {entity.size_bytes_max()} bytes, "
-                f"{size_bytes} more do not fit"
-            )
-
     def limit_sending(
         self, command: ask.LimitSending, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        self._low_space = command.low_space
+        self._shared.low_space = command.low_space
         self._capture_full = command.capture_full
         self._limited = command.low_space or command.lagging or command.capture_full
+
+    def count_dropped_send(
+        self, command: ask.CountDroppedSend, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        self.dropped_sends += 1
 
     def reject(self, command: Sending, error: ServiceBusError) -> Effect | None:
         if command.reply_to is None:
@@ -209,7 +206,7 @@ class Operations:
 
     # In two steps, for transactions
 
-    def check(self, command: Sending | Settling | ask.UpdateDisposition, now_ms: int) -> None:
+    def check(self, command: Plain, now_ms: int) -> None:
         """Raise what the command would raise; change nothing."""
         if isinstance(command, ask.Send):
             message = command.message
@@ -225,47 +222,45 @@ class Operations:
             lock = self._held(command.queue_id, command.lock_token, now_ms)
             self._check_disposition(lock, _DISPOSITIONS[type(command)], getattr(command, "properties", None))
 
-    def check_all(self, commands: Sequence[Sending | Settling | ask.UpdateDisposition], now_ms: int) -> None:
-        """Raise what doing all of these would raise; change nothing. Room is checked for all at once."""
-        sizes: dict[int, int] = {}
-        for command in commands:
-            self.check(command, now_ms)
-            if isinstance(command, ask.Send | ask.SendBatch):
-                queue = self._queues[command.queue_id]
-                path = None if command.destination is None else command.destination.path
-                chain = self._forwarding.chain(queue, path)
-                entity = chain[-1] if chain else self._entities.of_queue(command.queue_id)
-                assert entity is not None
-                sizes[entity.entity_id] = sizes.get(entity.entity_id, 0) + _size_of(command)
-        for entity_id, size_bytes in sizes.items():
-            entity = self._entities.by_id(entity_id)
-            assert entity is not None
-            self._check_room(entity, size_bytes)
+    def locks_of(self, command: Plain, now_ms: int) -> list[Lock]:
+        """Give the locks that a command settles.
 
-    def locks_of(self, command: Sending | Settling | ask.UpdateDisposition, now_ms: int) -> list[Lock]:
-        """Give the locks that a command settles. Raises: MessageLockLost and the entity's own obstacles."""
-        if isinstance(command, ask.Send | ask.SendBatch):
+        Raises: MessageLockLost, SessionLockLost and the entity's own obstacles.
+        """
+        if isinstance(command, Sending):
             return []
         if isinstance(command, ask.UpdateDisposition):
-            queue = self._readable(command.address)
-            tokens = dict.fromkeys(command.lock_tokens)
-            return [self._held(queue.queue_id, token, now_ms) for token in tokens]
+            queue = self._entities.readable(command.address)
+            locks = [
+                self._held(queue.queue_id, token, now_ms) for token in dict.fromkeys(command.lock_tokens)
+            ]
+            if queue.sessions is not None:
+                for lock in locks:
+                    queue.sessions.require_holder(lock, command.reply_to[0])
+            return locks
         return [self._held(command.queue_id, command.lock_token, now_ms)]
 
     def perform(
         self,
-        command: Sending | Settling | ask.UpdateDisposition,
+        command: Plain,
+        partition: int | None,
         now_ms: int,
         changes: list[Change],
         effects: list[Effect],
     ) -> None:
-        """Do a command that was checked just now; nobody is answered."""
+        """Do a command that was checked just now; nobody is answered.
+
+        Args:
+            partition: that a transaction uses of a partitioned entity.
+        """
         if isinstance(command, ask.Send | ask.SendBatch):
             queue = self._queues[command.queue_id]
-            messages = (
-                [(command.message, command.payload)] if isinstance(command, ask.Send) else command.messages
-            )
-            self._store_all(queue, messages, command.destination, now_ms, changes, effects)
+            queue.accessed_at_ms = now_ms
+            to = None if command.destination is None else command.destination.path
+            for message, payload in messages_of(command):
+                arrival.store(
+                    queue, message, payload, now_ms, changes, effects, partition=partition, forward_to=to
+                )
             queue.serve(now_ms, changes, effects)
             return
         locks = self.locks_of(command, now_ms)
@@ -313,12 +308,14 @@ class Operations:
         self.check(command, now_ms)
         if command.reply_to is not None:
             effects.append(Settled(command.reply_to))
-        self.perform(command, now_ms, changes, effects)
+        self.perform(command, None, now_ms, changes, effects)
 
     def release(
         self, command: ask.Release, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         lock = self._held(command.queue_id, command.lock_token, now_ms)
+        if lock.session is None:
+            lock.queue.line.receivers.go_last(lock.holder)  # who does not want it is not asked first again
         lock.queue.give_back(lock, now_ms, changes, effects, counted=False, why=EventType.RELEASED)
         if command.reply_to is not None:
             effects.append(Settled(command.reply_to))
@@ -363,37 +360,35 @@ class Operations:
             )
         raise MessageLockLost(
             f"{_LOCK_LOST}: the lock on sequence number {lock.message.sequence_number} of '{queue.name}' "
-            f"expired at {lock.locked_until_ms} ms, now {now_ms} ms"
+            f"expired at {lock.until_ms()} ms, now {now_ms} ms"
         )
 
     # Management of messages
 
-    def _readable(self, address: ask.Address) -> MessageQueue:
-        entity, queue = self._entities.queue(address)
-        entity.require_receivable(queue)
-        entity.require_receiving()
-        return queue
-
     def renew_locks(
         self, command: ask.RenewLocks, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        queue = self._readable(command.address)
+        queue = self._entities.readable(command.address)
         if queue.sessions is not None:
             raise InvalidOperation(
                 f"the messages of '{queue.name}' are locked with their session: renew the session's lock"
             )
         locks = [self._renewable(queue, token, now_ms) for token in command.lock_tokens]
-        effects.append(do.LocksRenewed(command.reply_to, [queue.renew(lock, now_ms) for lock in locks]))
+        # "Renewal moves a lock to the connection of the renewal, always": C26.
+        holder = self._links.connection(command.reply_to[0]).locks
+        wall = queue.shared.wall
+        until_ms = [wall.shown_ms(queue.renew(lock, holder, now_ms)) for lock in locks]
+        effects.append(do.LocksRenewed(command.reply_to, until_ms))
 
     def _renewable(self, queue: MessageQueue, token: bytes, now_ms: int) -> Lock:
         """Give a lock that is held, also one whose settlement waits in a transaction."""
         lock = queue.locks.get(token)
-        if lock is None or lock.locked_until_ms <= now_ms:
+        if lock is None or lock.until_ms() <= now_ms:
             self._lost(queue.queue_id, token, now_ms)
         return lock
 
     def peek(self, command: ask.Peek, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
-        queue = self._readable(command.address)
+        queue = self._entities.readable(command.address)
         queue.accessed_at_ms = now_ms
         views = browse(
             queue, command.from_sequence_number, command.count_max, command.bytes_max, command.session_id
@@ -404,46 +399,44 @@ class Operations:
         self, command: ask.Schedule, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         _, queue = self._entities.queue(command.address)
-        messages = [message for message, _ in command.messages]
-        sizes = [message.size_bytes for message in messages]
-        self._check_send(queue.queue_id, messages, max(sizes, default=0), total_bytes=sum(sizes))
-        numbers = self._store_all(queue, command.messages, None, now_ms, changes, effects)
-        effects.append(do.MessagesScheduled(command.reply_to, numbers))
-        queue.serve(now_ms, changes, effects)
+        self.check_scheduled(queue.queue_id, command.messages)
+        self.storing = Storing(queue, command)
+        self.store_on(now_ms, changes, effects)
+
+    def check_scheduled(self, queue_id: int, messages: list[tuple[Message, bytes]]) -> None:
+        sizes = [message.size_bytes for message, _ in messages]
+        scheduled = [message for message, _ in messages]
+        self._check_send(queue_id, scheduled, max(sizes, default=0), total_bytes=sum(sizes))
 
     def cancel_scheduled(
         self, command: ask.CancelScheduled, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         entity, queue = self._entities.queue(command.address)
-        if not entity.receives:
-            entity.require_sending()
-        found: dict[int, Message] = {}
-        for number in command.sequence_numbers:
-            message = scheduled_by_number(queue, number)
-            if message is None:
-                raise MessageNotFound(f"no scheduled message with sequence number {number} in '{queue.name}'")
-            found[number] = message
-        queue.accessed_at_ms = now_ms
-        events = queue.shared.events
-        for message in found.values():
-            if events is not None:
-                events.message(EventType.CANCELLED, queue, message)
-            queue.remove(message, changes)
+        cancelling.check(entity, queue, command.sequence_numbers)
+        cancelling.cancel(queue, command.sequence_numbers, now_ms, changes)
         effects.append(do.Done(command.reply_to))
+
+    def shift_scheduled(
+        self, command: ShiftScheduled, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        self.storing = Shifting(self._entities, command, self._shared.wall.instant_ms(now_ms))
+        self.store_on(now_ms, changes, effects)
 
     def receive_deferred(
         self, command: ask.ReceiveDeferred, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        queue = self._readable(command.address)
+        queue = self._entities.readable(command.address)
         locks = self._links.connection(command.reply_to[0]).locks
+        session = None
         if queue.sessions is not None:
-            session = self._session(queue, command.session_id, command.reply_to, now_ms)
+            session = held_session(queue, command.session_id, command.reply_to, now_ms)
             assert session.lock is not None
             locks = session.lock.receiver.locks
         found: dict[int, Message] = {}
         for number in command.sequence_numbers:
             message = deferred_by_number(queue, number)
-            if message is None or (queue.sessions is not None and message.session_id != command.session_id):
+            found_in = None if message is None or queue.sessions is None else queue.sessions.line_of(message)
+            if message is None or found_in is not session:
                 raise MessageNotFound(
                     f"no deferred message with sequence number {number} that is not locked in '{queue.name}'"
                 )
@@ -455,7 +448,20 @@ class Operations:
                 f"{DEFERRED_BYTES_MAX} are given at once: ask for fewer"
             )
         queue.accessed_at_ms = now_ms
+        worn = [message for message in found.values() if message.delivery_count >= queue.max_delivery_count]
+        if worn:  # MaxDeliveryCount was lowered since they were set aside (L-08)
+            for message in worn:
+                queue.dead_letter_worn(message, now_ms, changes, effects)
+            error = MessageNotFound(
+                f"sequence number {worn[0].sequence_number} of '{queue.name}' is dead-lettered: it was "
+                f"delivered {worn[0].delivery_count} times, and MaxDeliveryCount is "
+                f"{queue.max_delivery_count} now"
+            )
+            effects.append(do.Failed(command.reply_to, error))
+            return
         holder = locks if command.mode is ReceiveMode.PEEK_LOCK else None
+        if holder is None and self._shared.bodies.hold_back(command, queue.queue_id, found.values(), effects):
+            return
         views = [queue.hand_over(message, holder, now_ms, changes) for message in found.values()]
         effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
 
@@ -464,16 +470,15 @@ class Operations:
     ) -> None:
         self.check(command, now_ms)
         effects.append(do.Done(command.reply_to))
-        self.perform(command, now_ms, changes, effects)
+        self.perform(command, None, now_ms, changes, effects)
 
     def delete_messages(
         self, command: ask.DeleteMessages, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        queue = self._readable(command.address)
-        if queue.main.partitions is not None:
-            raise InvalidOperation(f"'{queue.name}' is partitioned: batch delete is not possible there")
-        count_max = min(command.count_max, self._entities.limits.batch_delete_max)
-        found = oldest_unlocked(queue, count_max, command.enqueued_before_ms, now_ms, command.session_id)
+        queue = self._entities.readable(command.address)
+        found = oldest_unlocked(
+            queue, command.count_max, command.enqueued_before_ms, now_ms, command.session_id
+        )
         queue.accessed_at_ms = now_ms
         events = queue.shared.events
         for message in found:
@@ -483,77 +488,6 @@ class Operations:
         queue.forget_returned()
         effects.append(do.MessagesDeleted(command.reply_to, len(found)))
 
-    def fetched(
-        self, command: ask.Fetched, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        queue = self._queues.get(command.queue_id)
-        if queue is not None:
-            self._forwarding.fetched(queue, command.position, command.payload)
-
-    # Sessions
-
-    def _sessions(self, address: ask.Address) -> tuple[MessageQueue, MessageSessions]:
-        queue = self._readable(address)
-        if queue.sessions is None:
-            raise InvalidOperation(f"'{queue.name}' does not require sessions, so it has none")
-        return queue, queue.sessions
-
-    def _session(
-        self, queue: MessageQueue, session_id: str | None, reply_to: ask.ReplyTo, now_ms: int
-    ) -> MessageSession:
-        """Give the session that the asking connection holds. Raises: SessionLockLost, InvalidOperation."""
-        assert queue.sessions is not None
-        if session_id is None:
-            raise InvalidOperation(f"'{queue.name}' requires sessions: the request names none")
-        return queue.sessions.holder_of(session_id, reply_to[0], now_ms)
-
-    def renew_session(
-        self, command: ask.RenewSessionLock, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        queue, sessions = self._sessions(command.address)
-        session = self._session(queue, command.session_id, command.reply_to, now_ms)
-        effects.append(do.SessionLockRenewed(command.reply_to, sessions.renew(session, now_ms)))
-
-    def get_session_state(
-        self, command: ask.GetSessionState, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        queue, _ = self._sessions(command.address)
-        state = self._session(queue, command.session_id, command.reply_to, now_ms).state
-        views = [] if state is None else [MessageView(state, None, 0, 0, None, state.state)]
-        effects.append(do.MessagesFound(command.reply_to, views))
-
-    def set_session_state(
-        self, command: ask.SetSessionState, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        queue, sessions = self._sessions(command.address)
-        session = self._session(queue, command.session_id, command.reply_to, now_ms)
-        size_bytes = len(command.state or b"")
-        size_max = self._entities.limits.session_state_bytes_max
-        if size_bytes > size_max:
-            raise MessageSizeExceeded(
-                f"the state of session '{command.session_id}' of '{queue.name}' is {size_bytes} bytes, the "
-                f"limit is {size_max}"
-            )
-        if size_bytes and self._low_space:
-            raise QuotaExceeded(f"'{queue.name}' takes no session state: the broker's disk is nearly full")
-        entity = self._entities.of_queue(queue.queue_id)
-        assert entity is not None
-        before = 0 if session.state is None else session.state.size_bytes
-        if size_bytes > before:
-            self._check_room(entity, size_bytes - before)
-        queue.accessed_at_ms = now_ms
-        sessions.set_state(session, command.state, now_ms, changes)
-        effects.append(do.Done(command.reply_to))
-
-    def list_sessions(
-        self, command: ask.ListSessions, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        if command.skip < 0 or command.top < 0:
-            raise ArgumentOutOfRange(f"skip {command.skip} and top {command.top} must not be negative")
-        _, sessions = self._sessions(command.address)
-        found = sessions.listed(command.updated_since_ms, command.skip, command.top)
-        effects.append(do.SessionsFound(command.reply_to, found, command.skip + len(found)))
-
 
 _DISPOSITIONS: dict[type, Disposition] = {
     ask.Complete: Disposition.COMPLETED,
@@ -561,12 +495,6 @@ _DISPOSITIONS: dict[type, Disposition] = {
     ask.Defer: Disposition.DEFERRED,
     ask.DeadLetter: Disposition.SUSPENDED,
 }
-
-
-def _size_of(command: Sending) -> int:
-    if isinstance(command, ask.Send):
-        return command.message.size_bytes
-    return sum(message.size_bytes for message, _ in command.messages)
 
 
 def _guid(token: bytes) -> str:

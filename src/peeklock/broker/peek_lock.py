@@ -1,19 +1,32 @@
 """An exclusive hold on one message, named by its token, or on several, for a cursor.
 
-Owns: the `Lock` and `Claim` records. Must not know: why one was taken or how it ends; `message_queue` and
-`cursors` decide both.
+Owns: the `Lock`, `Holder` and `Claim` records. Must not know: why one was taken or how it ends;
+`message_queue`, `graces` and `cursors` decide both.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from peeklock.broker.timers import FAR_MS
+
 if TYPE_CHECKING:
     from peeklock.broker.cursors import Cursor
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
     from peeklock.broker.message_session import MessageSession
-    from peeklock.broker.transactions import Transaction
+    from peeklock.broker.open_transactions import Transaction
+
+
+class Holder(dict[bytes, "Lock"]):
+    """The locks, by token, that end together when their connection breaks: those taken over one link, or
+    those that requests of one connection took or renewed (L-13)."""
+
+    __slots__ = ("until_ms",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.until_ms = FAR_MS  # at the latest, once the connection is broken
 
 
 class Lock:
@@ -31,16 +44,14 @@ class Lock:
         message: Message,
         queue: MessageQueue,
         locked_until_ms: int,
-        holder: dict[bytes, Lock],
+        holder: Holder,
         session: MessageSession | None = None,
     ) -> None:
         self.token = token  # 16 bytes in .NET order
         self.message = message
         self.queue = queue
         self.locked_until_ms = locked_until_ms  # of a message without a session
-        self.holder = (
-            holder  # the locks of the link or connection it was taken over, whose break drops it (L-13)
-        )
+        self.holder = holder
         self.session = session
         self.transaction: Transaction | None = None  # in which a settlement of it is enlisted
 
@@ -48,7 +59,7 @@ class Lock:
         """Give the instant at which the hold ends unless it is renewed."""
         session = self.session
         if session is None:
-            return self.locked_until_ms
+            return min(self.locked_until_ms, self.holder.until_ms)
         return 0 if session.lock is None else session.lock.locked_until_ms
 
 

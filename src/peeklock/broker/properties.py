@@ -29,15 +29,21 @@ from peeklock.rules.errors import EvaluationError
 from peeklock.rules.filters import Value
 
 if TYPE_CHECKING:
+    from peeklock.broker.message import Message
     from peeklock.rules.compiled import ActionResult
 
 DEAD_LETTER_REASON = "DeadLetterReason"
+STORE_DAMAGED = "StoreDamaged"
+"""DeadLetterReason of a message whose body is damaged on the disk. Our choice."""
+_STORE_DAMAGED = STORE_DAMAGED.encode()
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
 _REASON_KEY = codec.encode(DEAD_LETTER_REASON)
 
 RULE_NAME = "RuleName"
 """Of a copy that a rule's action changed. Source: wire contract 9.1."""
+
+_SCHEDULED_TIME = codec.encode(Symbol("x-opt-scheduled-enqueue-time"))
 
 _FIELDS = {name: field for field, name in OVERLAID_FIELDS.items()}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,6 +96,13 @@ def with_action(overlay: bytes | None, result: ActionResult, rule_name: str) -> 
     return changed
 
 
+def with_scheduled_time(overlay: bytes | None, at_ms: int) -> bytes:
+    """Encode the overlay of a message that is enqueued at another time than its sender said."""
+    pairs = {} if overlay is None else _pairs(overlay)
+    pairs[_SCHEDULED_TIME] = _SCHEDULED_TIME + codec.encode(Timestamp(at_ms))
+    return _joined(pairs)
+
+
 def _pairs(overlay: bytes) -> dict[bytes, bytes]:
     """Take an overlay apart: encoded pairs by their encoded keys, so that keys of different types differ."""
     # The values are not decoded: they may have more elements by now than a decoder takes.
@@ -138,9 +151,21 @@ def with_reason(
 
 
 def dead_letter_reason(overlay: bytes) -> str | None:
-    """Give the reason that an overlay states."""
+    """Return the reason that an overlay states; None where it is no text (wire contract C31)."""
     encoded = _pairs(overlay).get(_REASON_KEY)
-    return None if encoded is None else str(codec.decode(encoded, len(_REASON_KEY))[0])
+    reason = None if encoded is None else codec.decode(encoded, len(_REASON_KEY))[0]
+    return str(reason) if isinstance(reason, str) else None
+
+
+def is_bodiless(message: Message) -> bool:
+    """Whether a dead letter stands for a message whose body is lost."""
+    overlay = message.overlay
+    return (
+        overlay is not None
+        and not message.bare_offset
+        and _STORE_DAMAGED in overlay
+        and dead_letter_reason(overlay) == STORE_DAMAGED
+    )
 
 
 def _reasons(reason: str | None, description: str | None) -> dict[str, str]:

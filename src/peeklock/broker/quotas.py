@@ -31,20 +31,34 @@ RULES_MAX = 100_000
 for the kind that it allows most of."""
 
 TRANSACTION_MESSAGES_MAX = 100
-"""Messages sent and settled in one transaction. Source: wire contract 6, 10.1."""
+"""Messages sent and scheduled in one transaction; what it settles does not count. Source: wire contract 6,
+10.1, C34."""
 
 TRANSACTION_BYTES_MAX = 16 * 1024 * 1024
-"""Size of the messages sent and the properties changed in one transaction. Source: semantics F-03."""
+"""What one transaction holds: messages to send, properties and states to change, and what is below. Source:
+semantics F-03."""
+
+ENLISTED_BYTES_MIN = 512
+"""What each message that is sent, settled or cancelled in a transaction, and each state, counts at least: its
+command takes that in memory. Source: wire contract C34; of sends, our choice."""
 
 TRANSACTION_MS_MAX = 120_000
 """Source: wire contract 6 and 10.1: 2 minutes from the first operation."""
 
-OPEN_TRANSACTIONS_MAX = 16
-"""On one connection. Source: semantics F-03."""
+EMPTY_TRANSACTION_MS_MAX = 600_000
+"""How long a transaction may be open without an operation. Source: wire contract C34."""
 
-OPEN_TRANSACTIONS_BYTES_MAX = 32 * 1024 * 1024
-"""Size of the messages sent in all open transactions of one connection. Our choice: 16 full ones would let
-one peer take 256 MiB of memory."""
+OPEN_TRANSACTIONS_MAX = 5_000
+"""On one connection; a declare beyond waits. Source: wire contract C34."""
+
+OPEN_TRANSACTIONS_BYTES_MAX = 64 * 1024 * 1024
+"""What all open transactions of one connection hold together. Source: wire contract C34."""
+
+WAITING_DECLARES_MAX = 100
+"""On one coordinator link: the credit that it has. Source: wire contract C34."""
+
+DECLARE_WAIT_MS_MAX = 20_000
+"""How long a declare waits for its answer. Source: wire contract C34."""
 
 CURSORS_MAX = 100
 """Cursors of one queue or sub-queue, always held to. Our choice."""
@@ -80,12 +94,12 @@ class TierLimits:
     """More than the default: the entity may choose (MaxMessageSizeInKilobytes)."""
     max_size_mb_max: int
     """Largest size of an entity, or of each partition of it, that may be asked for."""
+    size_mb_step: int
+    """Such a size is a multiple of it. Source: wire contract C44."""
     queues_max: int
     """Queues and topics in a namespace; enforced only where the namespace says so (A-05)."""
     ttl_ms_max: int
     """Largest time-to-live, and the default of an entity."""
-    batch_delete_max: int
-    """Most messages one batch delete takes."""
     session_state_bytes_max: int
     """Largest state of one session."""
     duplicate_detection: bool
@@ -114,9 +128,9 @@ BASIC = TierLimits(
     message_size_kb_default=256,
     message_size_kb_max=256,
     max_size_mb_max=5 * 1024,
+    size_mb_step=1024,
     queues_max=10_000,
     ttl_ms_max=14 * _DAY_MS,
-    batch_delete_max=500,
     session_state_bytes_max=0,
     duplicate_detection=False,
     deferral=False,
@@ -135,9 +149,9 @@ STANDARD = TierLimits(
     message_size_kb_default=256,
     message_size_kb_max=256,
     max_size_mb_max=5 * 1024,
+    size_mb_step=1024,
     queues_max=10_000,
     ttl_ms_max=UNLIMITED_MS,
-    batch_delete_max=500,
     session_state_bytes_max=256 * 1024,
     duplicate_detection=True,
     deferral=True,
@@ -156,9 +170,9 @@ PREMIUM = TierLimits(
     message_size_kb_default=1024,
     message_size_kb_max=100 * 1024,
     max_size_mb_max=80 * 1024,
+    size_mb_step=1,
     queues_max=1_000,
     ttl_ms_max=UNLIMITED_MS,
-    batch_delete_max=4_000,
     session_state_bytes_max=1024 * 1024,
     duplicate_detection=True,
     deferral=True,

@@ -6,11 +6,11 @@ ids.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from peeklock.broker.commands import Link
-from peeklock.broker.peek_lock import Lock
+from peeklock.broker.peek_lock import Holder
 
 if TYPE_CHECKING:
     from peeklock.broker.delivery import Line
@@ -34,6 +34,8 @@ class ReceiverLink:
     """
 
     __slots__ = (
+        "awaits_body",
+        "body_position",
         "bytes_max",
         "deletes",
         "deliveries",
@@ -71,8 +73,10 @@ class ReceiverLink:
         self.draining = False
         self.waiting = False  # stands in its line's Receivers
         self.line: Line | None = None  # what it receives from; None while it waits for a session
+        self.awaits_body = False  # nothing is delivered to it until one has been read
+        self.body_position = -1  # of the message whose body it waits for, or was read for it last
         self.wait_until_ms = 0  # for a session, then its wish is refused
-        self.locks: dict[bytes, Lock] = {}
+        self.locks = Holder()
 
     def has_credit(self) -> bool:
         return self.deliveries < self.deliveries_max and self.size_bytes < self.bytes_max
@@ -92,13 +96,13 @@ AnyLink = SenderLink | ReceiverLink | Coordinator
 
 
 class Connection:
-    """What dies with a connection: its links, and the locks taken through its management requests (L-13)."""
+    """What ends with a connection: its links, and the locks that its requests took or renewed (L-13)."""
 
     __slots__ = ("links", "locks")
 
     def __init__(self) -> None:
         self.links: dict[Link, AnyLink] = {}
-        self.locks: dict[bytes, Lock] = {}
+        self.locks = Holder()
 
 
 class Links:
@@ -139,41 +143,77 @@ class Links:
             assert self.connections[link[0]].links[link] is opened
             assert opened.siblings[link] is opened
             if isinstance(opened, ReceiverLink):
-                assert opened.waiting == (opened.line is not None and opened.has_credit())
+                is_served = opened.line is not None and not opened.awaits_body
+                assert opened.waiting == (is_served and opened.has_credit())
         assert sum(len(connection.links) for connection in self.connections.values()) == len(self.by_link)
 
 
 class Receivers:
     """The receivers of one line that have credit, served in turn. Those without credit are never looked
-    at."""
+    at.
+
+    Whoever leaves is found by the holder of its locks, however many stand in line: thousands leave at once
+    when their waits end together.
+    """
 
     __slots__ = ("draining", "turns")
 
     def __init__(self) -> None:
-        self.turns: deque[ReceiverLink] = deque()
-        self.draining: list[ReceiverLink] = []
+        self.turns: OrderedDict[int, ReceiverLink] = OrderedDict()  # by the identity of `locks`
+        self.draining: dict[Link, ReceiverLink] = {}
+
+    def first(self) -> ReceiverLink:
+        """Return the receiver whose turn it is."""
+        return next(iter(self.turns.values()))
+
+    def served(self, receiver: ReceiverLink) -> None:
+        """Let a receiver that was given a message stand behind all others; one whose credit is used up
+        leaves."""
+        if receiver.deliveries >= receiver.deliveries_max or receiver.size_bytes >= receiver.bytes_max:
+            self._leave(receiver)
+        elif len(self.turns) > 1:
+            self.turns.move_to_end(id(receiver.locks))
 
     def credit_changed(self, receiver: ReceiverLink) -> None:
         """Let a receiver with credit stand in line, at the end; one without leaves it."""
+        if receiver.awaits_body:
+            return
         if receiver.has_credit():
             if not receiver.waiting:
                 receiver.waiting = True
-                self.turns.append(receiver)
+                self.turns[id(receiver.locks)] = receiver
         elif receiver.waiting:
             self._leave(receiver)
+
+    def wait_for_body(self, receiver: ReceiverLink, position: int) -> None:
+        """Let a receiver leave the line until the body of the message at this position has been read."""
+        receiver.awaits_body = True
+        receiver.body_position = position
+        self._leave(receiver)
+
+    def body_came(self, receiver: ReceiverLink) -> None:
+        """Let it stand in line again, if it has credit still."""
+        receiver.awaits_body = False
+        self.credit_changed(receiver)
+
+    def go_last(self, locks: Holder) -> None:
+        """Serve the receiver that holds these locks after all others that have credit now."""
+        if id(locks) in self.turns:
+            self.turns.move_to_end(id(locks))
 
     def drain(self, receiver: ReceiverLink) -> None:
         """Owe a receiver the answer that its credit is used up, once what is available has been delivered."""
         if not receiver.draining:
             receiver.draining = True
-            self.draining.append(receiver)
+            self.draining[receiver.link] = receiver
 
     def drained(self) -> list[ReceiverLink]:
-        """Take the rest of the credit of all who asked for it, and name them."""
-        drained = self.draining
-        self.draining = []
+        """Take the rest of the credit of all who asked for it, and name them: but not of those who wait for a
+        body, as there may be more for them."""
+        drained = [receiver for receiver in self.draining.values() if not receiver.awaits_body]
         for receiver in drained:
             receiver.draining = False
+            del self.draining[receiver.link]
             receiver.deliveries_max = receiver.deliveries
             if receiver.waiting:
                 self._leave(receiver)
@@ -181,18 +221,20 @@ class Receivers:
 
     def remove(self, receiver: ReceiverLink) -> None:
         """Forget a receiver whose link is gone."""
+        receiver.awaits_body = False
         if receiver.waiting:
             self._leave(receiver)
         if receiver.draining:
             receiver.draining = False
-            self.draining.remove(receiver)
+            del self.draining[receiver.link]
 
     def check(self) -> None:
         """Whoever stands in line has credit, once, and knows it."""
-        assert len({receiver.link for receiver in self.turns}) == len(self.turns)
-        assert all(receiver.waiting and receiver.has_credit() for receiver in self.turns)
-        assert all(receiver.draining for receiver in self.draining)
+        assert all(key == id(receiver.locks) for key, receiver in self.turns.items())
+        assert all(receiver.waiting and receiver.has_credit() for receiver in self.turns.values())
+        assert not any(receiver.awaits_body for receiver in self.turns.values())
+        assert all(receiver.draining for receiver in self.draining.values())
 
     def _leave(self, receiver: ReceiverLink) -> None:
         receiver.waiting = False
-        self.turns.remove(receiver)
+        del self.turns[id(receiver.locks)]

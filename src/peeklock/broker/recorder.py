@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from peeklock.broker.message_session import MessageSession
     from peeklock.broker.receivers import ReceiverLink
     from peeklock.broker.timers import Timers
+    from peeklock.broker.wall_clock import WallClock
 
 _HEAD_BYTES_MAX = 4096
 """A properties section beyond this size is left out of the log: the message id stands in its first bytes, but
@@ -54,42 +55,55 @@ class Recorder:
 
     timer_key = -2  # from -4 on they are those of idle entities
 
-    def __init__(self, timers: Timers, captures_body: Callable[[str], bool]) -> None:
+    def __init__(self, timers: Timers, wall: WallClock, captures_body: Callable[[str], bool]) -> None:
         """Begin with nothing.
 
         Args:
             captures_body: says of a queue's name whether whole messages are wanted.
         """
         self.timer_ms = FAR_MS
+        self.captures = True  # events are kept until somebody takes them
         self.due = False  # something has waited long enough for a batch
         self._timers = timers
+        self._wall = wall
         self._captures_body = captures_body
         self._with_body: dict[int, bool] = {}  # what that said, by queue id
         self._events: list[EventTuple] = []
         self._bodies_bytes = 0  # in them
         self._now_ms = 0
+        self._at_ms = 0  # what events say: UTC that never goes back
         self._asker: tuple[int, ...] = _NOBODY
         self._transaction_id: bytes | None = None
+        self._connection_lost = False
 
     # Around commands
 
     def begin(self, command: object, now_ms: int) -> None:
         """What happens from now on follows from this command."""
-        self._now_ms = now_ms
+        self._pass_to(now_ms)
         self._asker = getattr(command, "reply_to", None) or getattr(command, "link", None) or _NOBODY
         self._transaction_id = None
+        self._connection_lost = False
 
     def begin_due(self, now_ms: int) -> None:
         """What happens from now on follows from time alone."""
-        self._now_ms = now_ms
+        self._pass_to(now_ms)
         self._asker = _NOBODY
         self._transaction_id = None
+        self._connection_lost = False
 
-    def begin_end(self, connection_id: int, now_ms: int) -> None:
+    def begin_end(self, connection_id: int, now_ms: int, *, broken: bool) -> None:
         """What happens from now on follows from the end of a connection."""
-        self._now_ms = now_ms
+        self._pass_to(now_ms)
         self._asker = (connection_id,)
         self._transaction_id = None
+        self._connection_lost = broken
+
+    def _pass_to(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        at_ms = now_ms + self._wall.due_ahead_ms
+        if at_ms > self._at_ms:
+            self._at_ms = at_ms
 
     def begin_transaction(self, transaction_id: bytes) -> None:
         """What happens until the end of the command belongs to a transaction."""
@@ -156,7 +170,7 @@ class Recorder:
         self._events.append(
             (
                 kind,
-                self._now_ms,
+                self._at_ms,
                 queue_id,
                 queue.name,
                 message.sequence_number,
@@ -177,6 +191,7 @@ class Recorder:
                 self._transaction_id,
                 None,
                 head,
+                0,
             )
         )
 
@@ -200,7 +215,7 @@ class Recorder:
         self._events.append(
             (
                 kind,
-                self._now_ms,
+                self._at_ms,
                 queue.queue_id,
                 queue.name,
                 message.sequence_number,
@@ -211,7 +226,7 @@ class Recorder:
                 message.enqueued_at_ms,
                 message.expires_at_ms,
                 message.scheduled_at_ms or 0,
-                until_ms,
+                until_ms and until_ms + self._wall.due_ahead_ms,
                 related_number,
                 self._asker[0],
                 related,
@@ -221,6 +236,7 @@ class Recorder:
                 self._transaction_id,
                 token,
                 None,
+                1 if self._connection_lost and kind is EventType.LOCK_LAPSED else 0,
             )
         )
 
@@ -251,7 +267,7 @@ class Recorder:
         self._events.append(
             (
                 EventType.DELIVERED,
-                self._now_ms,
+                self._at_ms,
                 queue.queue_id,
                 queue.name,
                 message.sequence_number,
@@ -262,7 +278,7 @@ class Recorder:
                 message.enqueued_at_ms,
                 message.expires_at_ms,
                 0,
-                until_ms,
+                until_ms and until_ms + self._wall.due_ahead_ms,
                 0,
                 receiver.link[0],
                 None,
@@ -272,6 +288,7 @@ class Recorder:
                 None,
                 token,
                 None,
+                0,
             )
         )
 
@@ -286,11 +303,12 @@ class Recorder:
         receiver = lock.receiver
         self._add(
             self._other(kind, queue.queue_id, queue.name)._replace(
-                session_id=session.session_id,
-                locked_until_ms=lock.locked_until_ms,
+                session_id=lock.session_id,
+                locked_until_ms=self._wall.instant_ms(lock.locked_until_ms),
                 connection_id=receiver.link[0],
                 link_name=receiver.name,
                 size_bytes=size_bytes,
+                connection_lost=int(self._connection_lost and kind is EventType.SESSION_RELEASED),
             )
         )
 
@@ -299,25 +317,63 @@ class Recorder:
         event = self._other(kind, entity.main.queue_id, entity.name)
         self._add(event._replace(reason=_settings(entity.description)))
 
-    def epoch_started(self) -> None:
-        """The broker begins."""
-        self._add(self._other(EventType.EPOCH_STARTED))
+    def connection_lost(self) -> None:
+        """The connection whose end is under way broke, and leaves locks of messages."""
+        self._add(self._other(EventType.CONNECTION_LOST))
+
+    def epoch_started(self, lock_grace_ms: int | None) -> None:
+        """The broker begins; its settings that lives depend on go along."""
+        settings = {"lock_grace_ms": lock_grace_ms}
+        event = self._other(EventType.EPOCH_STARTED)
+        self._add(event._replace(reason=json.dumps(settings, separators=(",", ":"))))
         self.due = True  # so that the log knows of it without any traffic
 
+    def clock_stepped(self, step_ms: int, now_ms: int) -> None:
+        """The wall clock was set, or (0) an operator believes it now."""
+        wall = self._wall
+        self._pass_to(now_ms)
+        told = {"step_ms": step_ms, "ahead_ms": wall.ahead_ms, "due_ahead_ms": wall.due_ahead_ms}
+        event = self._other(EventType.CLOCK_STEPPED)
+        self._add(event._replace(reason=json.dumps(told, separators=(",", ":"))))
+        self.due = True
+
     def duplicate_dropped(
-        self, queue: MessageQueue, message: Message, first_number: int, payload: bytes
+        self,
+        queue: MessageQueue,
+        message: Message,
+        first_number: int,
+        payload: bytes,
+        used_number: int = 0,
     ) -> None:
-        """A message was accepted and not stored; the first one with its id has this number."""
+        """A message was accepted and not stored; the first one with its id has this number.
+
+        Args:
+            used_number: which it had been given itself, in a transaction.
+        """
         event = self._other(EventType.DUPLICATE_DROPPED, queue.queue_id, queue.name)
         head = _properties_section(payload, message.bare_offset)
-        self._add(event._replace(sequence_number=first_number, size_bytes=message.size_bytes, head=head))
+        self._add(
+            event._replace(
+                sequence_number=first_number,
+                related_number=used_number,
+                size_bytes=message.size_bytes,
+                head=head,
+            )
+        )
 
     def _other(self, kind: EventType, queue_id: int = 0, queue_name: str | None = None) -> Event:
         """Make an event that is not of one stored message."""
         return Event(
-            kind, self._now_ms, queue_id, queue_name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            self._asker[0], None, None, None, None, self._transaction_id, None, None,
+            kind, self._at_ms, queue_id, queue_name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            self._asker[0], None, None, None, None, self._transaction_id, None, None, 0,
         )  # fmt: skip
+
+    def number_issued(self, queue: MessageQueue, message: Message, transaction_id: bytes) -> None:
+        """A message of a transaction has its number before it is stored. The command does nothing else of the
+        transaction: a duplicate that it drops stays dropped."""
+        self._transaction_id = transaction_id
+        self.message(EventType.NUMBER_ISSUED, queue, message)
+        self._transaction_id = None
 
     # What comes out only afterwards
 

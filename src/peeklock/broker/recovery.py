@@ -51,6 +51,8 @@ class Recovery:
         entity = self._entities.by_id(stored.entity_id)
         if entity is not None:
             entity.change(stored.description, self._entities.limits, stored.updated_at_ms)
+            if stored.deleting:
+                entity.mark_deleted()
             return
         first = stored.entity_id * QUEUES_PER_ENTITY
         self._entities.add(stored)
@@ -120,7 +122,8 @@ class Recovery:
                 _index_numbers(queue)
             duplicates = entity.main.duplicates
             if duplicates is not None:
-                duplicates.restore(self._ids.pop(duplicates.queue_id, []), now_ms)
+                scheduled = {message.sequence_number for message in entity.main.scheduled}
+                duplicates.restore(self._ids.pop(duplicates.queue_id, []), now_ms, scheduled)
             for queue in entity.queues():
                 self._fill_cursors(queue, now_ms)
                 queue.forward_stored_from(0)

@@ -6,6 +6,8 @@ Source: wire contract 3.3, 10.1; AMQP 3.2.4.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from peeklock.amqp.codec import (
@@ -26,6 +28,7 @@ ID_LENGTH_MAX = 128
 """Characters of message-id, group-id and partition key. Source: wire contract 3.3, 10.1."""
 
 PARTITION_KEY = "x-opt-partition-key"
+VIA_PARTITION_KEY = "x-opt-via-partition-key"
 
 _GROUP_ID = 10
 """Position in the properties section (AMQP 3.2.4); the message-id is its first field."""
@@ -55,16 +58,30 @@ def read_routing(payload: bytes, overlay: bytes | None = None) -> Routing:
     """
     try:
         sections = scan(payload)
-        key = sections.decode_message_annotations().get(PARTITION_KEY)
-        routing = routing_of(sections, key if isinstance(key, str) else None)
+        annotations = sections.decode_message_annotations()
+        routing = routing_of(sections, key_text(annotations.get(PARTITION_KEY)))
+        routing.via_partition_key = key_text(annotations.get(VIA_PARTITION_KEY))
     except (DecodeError, ArgumentInvalid, InvalidOperation):
         routing = Routing()
     return routing if overlay is None else with_overlay(routing, overlay)
 
 
+def key_text(value: object) -> str | None:
+    """Return a partition key as text, None for what is neither a string nor binary that holds UTF-8.
+
+    The official Python client sends the annotations of a received message again as binary (wire contract C6).
+    """
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    return None
+
+
 def with_overlay(routing: Routing, overlay: bytes) -> Routing:
     """Give the routing fields of a message after the actions of rules; what they set are texts or null."""
-    changed = Routing(routing.message_id, routing.session_id, routing.partition_key)
+    changed = replace(routing)
     for name, _, start, end in iter_map_raw(overlay):
         if not isinstance(name, Symbol):
             continue
@@ -87,7 +104,7 @@ def routing_of(sections: Sections, key: str | None) -> Routing:
     Raises:
         DecodeError: the properties cannot be read.
         ArgumentInvalid: an id is too long, or a session id is no string.
-        InvalidOperation: session id and partition key differ.
+        InvalidOperation: a session id that is not empty and the partition key differ.
     """
     if sections.properties is None:
         return Routing(None, None, key)
@@ -105,7 +122,7 @@ def routing_of(sections: Sections, key: str | None) -> Routing:
     if len(session_id) > ID_LENGTH_MAX:
         _check_length("SessionId", decode(session_id)[0])
     text: str = decode(session_id)[0]
-    if key is not None and key != text:
+    if text and key is not None and key != text:
         raise InvalidOperation(f"The PartitionKey '{key}' differs from the SessionId '{text}'.")
     return Routing(message_id, text, key)
 

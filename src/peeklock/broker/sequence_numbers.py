@@ -92,6 +92,10 @@ class Partitions:
             return partition << _ORDER_BITS
         return partition << _ORDER_BITS | order_of(low, self.nexts[partition], _PARTITION_EPOCH)
 
+    def first_key(self, partition: int) -> int:
+        """Give the lowest key that a number of a partition can have."""
+        return partition << _ORDER_BITS
+
     def key_to_browse_from(self, number: int) -> int:
         """Give the key from which on to look for this number and higher ones."""
         if number <= 0:

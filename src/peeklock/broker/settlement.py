@@ -28,13 +28,7 @@ def abandon(
     properties: Mapping[str, Any] | None = None,
 ) -> None:
     """Give a locked message back, counted, with properties changed (L-06)."""
-    overlay = _overlay_for(lock, properties)
-    if overlay is _TOO_LARGE:
-        _dead_letter_too_large(lock, now_ms, changes, effects)
-    else:
-        lock.queue.give_back(
-            lock, now_ms, changes, effects, counted=True, why=EventType.ABANDONED, overlay=overlay
-        )
+    _keep(lock, now_ms, changes, effects, properties, why=EventType.ABANDONED)
 
 
 def defer(
@@ -44,15 +38,8 @@ def defer(
     effects: list[Effect],
     properties: Mapping[str, Any] | None = None,
 ) -> None:
-    """Set a locked message aside until it is asked for by number (L-10)."""
-    overlay = _overlay_for(lock, properties)
-    if overlay is _TOO_LARGE:
-        _dead_letter_too_large(lock, now_ms, changes, effects)
-        return
-    lock.queue.end(lock)
-    if overlay is not None:
-        lock.message.overlay = overlay
-    lock.queue.set_deferred(lock.message, changes, lock.token)
+    """Set a locked message aside, counted, until it is asked for by number (L-08, L-10)."""
+    _keep(lock, now_ms, changes, effects, properties, why=EventType.DEFERRED)
 
 
 def dead_letter(
@@ -91,6 +78,21 @@ def require_change(lock: Lock, properties: Mapping[str, Any] | None) -> None:
     """Raise now what `abandon` or `defer` would raise, before the first of several locks is settled."""
     if lock.queue.dead_letters is None:
         _overlay_for(lock, properties)
+
+
+def _keep(
+    lock: Lock,
+    now_ms: int,
+    changes: list[Change],
+    effects: list[Effect],
+    properties: Mapping[str, Any] | None,
+    why: EventType,
+) -> None:
+    overlay = _overlay_for(lock, properties)
+    if overlay is _TOO_LARGE:
+        _dead_letter_too_large(lock, now_ms, changes, effects)
+    else:
+        lock.queue.give_back(lock, now_ms, changes, effects, counted=True, why=why, overlay=overlay)
 
 
 def _overlay_for(lock: Lock, properties: Mapping[str, Any] | None) -> bytes | None:

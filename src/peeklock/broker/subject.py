@@ -20,7 +20,9 @@ from peeklock.amqp.codec import DecodeError, decode, iter_map_raw
 from peeklock.amqp.decimals import number_of
 from peeklock.amqp.messaging import Properties, Sections, scan
 from peeklock.amqp.types import Decimal32, Decimal64, Decimal128, Described, Symbol, Timestamp
+from peeklock.broker.descriptions import shown_source
 from peeklock.broker.message import NEVER_MS, Message
+from peeklock.broker.routing import PARTITION_KEY, VIA_PARTITION_KEY, key_text
 from peeklock.rules.filters import Value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,10 +50,9 @@ OVERLAID_FIELDS = {
 class MessageSubject:
     """One message, as it is sent to a topic. Its mappings are made when they are first asked for."""
 
-    __slots__ = ("_message", "_names", "_payload", "_sections", "_tokens", "folded", "system", "user")
+    __slots__ = ("_message", "_names", "_payload", "_sections", "_tokens", "system", "user")
 
     user: Mapping[str, Value]
-    folded: Mapping[str, Value]
     system: Mapping[str, Value]
 
     def __init__(self, message: Message, payload: bytes, tokens: Callable[[], bytes]) -> None:
@@ -83,7 +84,7 @@ class MessageSubject:
         # Called once for each mapping, while its slot is empty.
         if name == "system":
             self.system = self._read_system()
-        elif name in ("user", "folded", "_names"):
+        elif name in ("user", "_names"):
             self._read_user()
         else:
             raise AttributeError(name)
@@ -112,21 +113,17 @@ class MessageSubject:
                 elif not isinstance(key, Symbol):
                     found[key] = value
         user: dict[str, Value] = {}
-        folded: dict[str, Value] = {}
         names: dict[str, str] = {}
         for key, raw in found.items():
             if not isinstance(key, str):
                 continue
-            value = raw if type(raw) in _PLAIN else value_of(raw)
-            lower = key.lower()
-            # Of two spellings in one message, the first, also if it is a null (our choice).
-            is_first = names.setdefault(lower, key) == key
-            if value is not None:
-                user[key] = value
-                if is_first:
-                    folded[lower] = value
+            folded = key.lower()
+            # Of two spellings in one message, the first, also if it is a null. Source: wire contract C36
+            if names.setdefault(folded, key) == key:
+                value = raw if type(raw) in _PLAIN else value_of(raw)
+                if value is not None:
+                    user[folded] = value
         self.user = user
-        self.folded = folded
         self._names = names
 
     def _read_system(self) -> dict[str, Value]:
@@ -142,6 +139,7 @@ class MessageSubject:
         ttl_ms = message.ttl_ms
         if ttl_ms is None and message.expires_at_ms != NEVER_MS:
             ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+        source = message.dead_letter_source
         found: dict[str, Any] = {
             "messageid": _id_text(fields.message_id),
             "correlationid": _id_text(fields.correlation_id),
@@ -151,8 +149,8 @@ class MessageSubject:
             "sessionid": fields.group_id,
             "label": fields.subject,
             "contenttype": fields.content_type,
-            "partitionkey": annotations.get("x-opt-partition-key"),
-            "viapartitionkey": annotations.get("x-opt-via-partition-key"),
+            "partitionkey": key_text(annotations.get(PARTITION_KEY)),
+            "viapartitionkey": key_text(annotations.get(VIA_PARTITION_KEY)),
             "timetolive": None if ttl_ms is None else _span(ttl_ms * 1000),
             "enqueuedtimeutc": _instant(message.enqueued_at_ms * 1000),
             "sequencenumber": message.sequence_number,
@@ -160,7 +158,7 @@ class MessageSubject:
             "deliverycount": message.delivery_count,
             "size": message.size_bytes,
             "state": int(message.state),
-            "deadlettersource": message.dead_letter_source,
+            "deadlettersource": None if source is None else shown_source(source),
         }
         if message.scheduled_at_ms is not None:
             found["scheduledenqueuetimeutc"] = _instant(message.scheduled_at_ms * 1000)
@@ -176,6 +174,16 @@ class MessageSubject:
             if known is not None:
                 system[name] = known
         return system
+
+
+def without_body(payload: bytes) -> bytes:
+    """Give what filters can ask for: the body may have 100 MB, and many messages are read at a time."""
+    try:
+        sections = scan(payload)
+    except DecodeError:
+        return b""
+    rest = sections.body or sections.footer
+    return payload if rest is None else payload[: rest[0]]
 
 
 def overlaid(overlay: bytes) -> list[tuple[Any, Any]]:

@@ -134,6 +134,11 @@ class DueIndex:
         del self._bounds[chunk_id]
         return chunk_id
 
+    def look_everywhere(self) -> None:
+        """Have every chunk looked through: any instant in it may have changed."""
+        for chunk_id in self._table.chunk_ids:
+            self.add(chunk_id << CHUNK_BITS, 0)
+
     def covers(self, position: int, due_ms: int) -> bool:
         """Whether an instant will be found in time (for checks)."""
         bound = self._bounds.get(position >> CHUNK_BITS)
@@ -150,7 +155,7 @@ class DueIndex:
 class Expiry:
     """Which unlocked active messages of a queue expire, and when."""
 
-    __slots__ = ("_cursor", "_default_due_ms", "_index", "_table", "default_ttl_ms")
+    __slots__ = ("_cursor", "_default_due_ms", "_index", "_table", "default_ttl_ms", "has_leads")
 
     def __init__(self, table: MessageTable, default_ttl_ms: int) -> None:
         self._table = table
@@ -160,16 +165,22 @@ class Expiry:
         # them expires before `_default_due_ms`.
         self._cursor = 0
         self._default_due_ms = FAR_MS
+        self.has_leads = False  # there was a message with a `lead_ms`: such stand in the index
 
     def note(self, message: Message) -> int:
         """Take notice of an unlocked message; answer an instant at which to look, FAR_MS when there is
         none."""
         if message.expires_at_ms != NEVER_MS:
-            self._index.add(message.position, message.expires_at_ms)
-            return message.expires_at_ms
+            due_ms = message.expires_at_ms - message.lead_ms
+            self._index.add(message.position, due_ms)
+            return due_ms
         if self.default_ttl_ms >= UNLIMITED_MS:
             return FAR_MS
         due_ms = message.enqueued_at_ms + self.default_ttl_ms
+        if message.lead_ms:  # not in the order of those that the cursor goes over
+            due_ms -= message.lead_ms
+            self._index.add(message.position, due_ms)
+            return due_ms
         if message.position < self._cursor:
             self._cursor = message.position
         if due_ms < self._default_due_ms:
@@ -184,6 +195,8 @@ class Expiry:
         oldest = self._table.first_from(0)
         if oldest is not None and default_ttl_ms < UNLIMITED_MS:
             self._default_due_ms = oldest.enqueued_at_ms + default_ttl_ms
+            if self.has_leads:
+                self._index.look_everywhere()
 
     def next_ms(self) -> int:
         """When to look again; FAR_MS when nothing expires."""
@@ -205,12 +218,14 @@ class Expiry:
             bound = FAR_MS
             work += 16 - len(found)
             for message in self._table.chunk(chunk_id):
-                expires_at_ms = message.expires_at_ms
-                if expires_at_ms != NEVER_MS and message.lock is None:
-                    if expires_at_ms <= now_ms:
+                due_ms = message.expires_at_ms
+                if message.lead_ms:
+                    due_ms = (due_ms or message.enqueued_at_ms + self.default_ttl_ms) - message.lead_ms
+                if due_ms != NEVER_MS and message.lock is None:
+                    if due_ms <= now_ms:
                         found.append(message)
-                    elif expires_at_ms < bound:
-                        bound = expires_at_ms
+                    elif due_ms < bound:
+                        bound = due_ms
             if bound != FAR_MS:
                 self._index.add(chunk_id << CHUNK_BITS, bound)
             work += len(found)
@@ -223,7 +238,7 @@ class Expiry:
         steps = 0
         cursor = self._cursor
         for message in self._table.iterate(cursor):
-            if message.expires_at_ms == NEVER_MS and message.lock is None:
+            if message.expires_at_ms == NEVER_MS and message.lock is None and not message.lead_ms:
                 due_ms = message.enqueued_at_ms + self.default_ttl_ms
                 if due_ms > now_ms:
                     self._cursor = message.position
@@ -245,7 +260,10 @@ class Expiry:
             if message.lock is not None:
                 continue
             if message.expires_at_ms != NEVER_MS:
-                assert self._index.covers(message.position, message.expires_at_ms)
+                assert self._index.covers(message.position, message.expires_at_ms - message.lead_ms)
+            elif message.lead_ms:
+                due_ms = message.enqueued_at_ms + self.default_ttl_ms - message.lead_ms
+                assert self.default_ttl_ms >= UNLIMITED_MS or self._index.covers(message.position, due_ms)
             elif self.default_ttl_ms < UNLIMITED_MS:
                 assert message.position >= self._cursor
                 assert self._default_due_ms <= message.enqueued_at_ms + self.default_ttl_ms
@@ -262,7 +280,7 @@ class Activation:
         self._due: list[tuple[int, int]] = []  # (scheduled_at_ms, position) of messages already found due
 
     def note(self, message: Message) -> int:
-        """Take notice of a scheduled message; answer its time."""
+        """Take notice of a scheduled message, or of another time of it; answer its time."""
         assert message.scheduled_at_ms is not None
         self._index.add(message.position, message.scheduled_at_ms)
         return message.scheduled_at_ms
@@ -296,17 +314,20 @@ class Activation:
         next_ms = self._index.next_ms()
         # A chunk that is due and not looked through may hold an earlier message: wait for it.
         while self._due and len(found) < count_max and (next_ms is None or self._due[0][0] < next_ms):
-            position = heappop(self._due)[1]
+            scheduled_at_ms, position = heappop(self._due)
             message_due = self._table.get(position)
-            # It may have been cancelled meanwhile, or found due twice, when its chunk was looked through
-            # twice.
-            if message_due is not None and not (found and found[-1] is message_due):
+            # It may have been cancelled or shifted meanwhile, or found due twice, when its chunk was looked
+            # through twice.
+            if message_due is None or message_due.scheduled_at_ms != scheduled_at_ms:
+                continue
+            if not (found and found[-1] is message_due):
                 found.append(message_due)
         return found, work + len(found)
 
     def check(self) -> None:
         """Every scheduled message is either found due or covered by a bound that is not late."""
-        due = {position for _, position in self._due}
+        due = set(self._due)
         for message in self._table:
-            assert message.scheduled_at_ms is not None
-            assert message.position in due or self._index.covers(message.position, message.scheduled_at_ms)
+            at_ms = message.scheduled_at_ms
+            assert at_ms is not None
+            assert (at_ms, message.position) in due or self._index.covers(message.position, at_ms)

@@ -1,100 +1,97 @@
 """Transactions: what was enlisted happens as a whole, or not at all.
 
-Owns: which transactions are open, what each holds back, their limits and their end. Must not know: how a
-message is stored or settled; `operations` checks and does that. Nothing of a transaction is durable before
-its commit, and that is one frame; so a crash at any instant rolls back what was open.
+Owns: which transactions are open, their limits and their end, declares that wait. Must not know: how a
+message is stored or settled; `enlisting` checks and does that. Nothing that a transaction does is durable
+before its commit, and that is one frame; so a crash at any instant rolls back what was open.
 
 Theory of operation. A command that is enlisted is checked at once, as it would be without a transaction, and
 kept. The locks that it settles are marked, so that nobody settles them a second time; they can still be
 renewed, and still lapse. A transaction ends in one of these ways:
 
-    committed      all commands are checked again, together, and then done in the order of enlisting
+    committed      all commands are checked again, together, and then done in the order of enlisting;
+                   messages that were scheduled and are duplicates by then are dropped
     refused        one of them cannot be done any more: none is, as if it had been rolled back
     rolled back    asked for, or its coordinator link is gone
-    timed out      rolled back by us; the id is remembered, to say so to whoever names it
+    timed out      rolled back by us, after its time or without an operation for long; the id is remembered,
+                   to say so to whoever names it
 
-However it ends, the locks are free to be settled again, as far as they still hold.
-Source: wire contract 6, 10.1; semantics F-03.
+However it ends, the locks are free to be settled again, as far as they still hold. A connection has thousands
+open: what one costs does not depend on how many there are.
+
+The numbers of a schedule are answered when it is enlisted, and never given out again: the counters are
+durable before that answer. They are the one durable trace of a transaction before its commit.
+
+A transaction is about one top-level entity, a queue or a topic with its subscriptions. What is sent over
+links of its coordinator's AMQP session counts for the entity that this is about (`Enlist.via`), wherever it
+goes.
+Of a partitioned entity a transaction uses one partition: what it sends there and settles there has one key.
+Source: wire contract 6, 10.1, C12, C30, C34, C48; semantics F-03.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
 
+from peeklock.broker import arrival
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
-from peeklock.broker import properties as overlays
 from peeklock.broker.changes import Change
-from peeklock.broker.commands import Link
+from peeklock.broker.commands import Link, ReplyTo
 from peeklock.broker.effects import Effect
+from peeklock.broker.enlisted import (
+    Cancelled,
+    Enlisted,
+    Numbered,
+    StateSet,
+    WithMessages,
+    count_of,
+    messages_of,
+    size_of,
+)
+from peeklock.broker.enlisting import Enlisting
+from peeklock.broker.entity import Entity
 from peeklock.broker.errors import (
+    InvalidOperation,
+    MessageNotFound,
     NotSupported,
     QuotaExceeded,
+    ServerBusy,
     ServiceBusError,
     TransactionRolledBack,
     TransactionTimedOut,
     TransactionUnknown,
 )
-from peeklock.broker.operations import Operations
+from peeklock.broker.message import Message
+from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.open_transactions import (
+    Control,
+    Transaction,
+    TransactionsOfConnection,
+    check_connection,
+)
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.quotas import (
+    DECLARE_WAIT_MS_MAX,
+    EMPTY_TRANSACTION_MS_MAX,
     OPEN_TRANSACTIONS_BYTES_MAX,
     OPEN_TRANSACTIONS_MAX,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
     TRANSACTION_MS_MAX,
+    WAITING_DECLARES_MAX,
     TierLimits,
 )
 from peeklock.broker.receivers import Coordinator
+from peeklock.broker.session_ids import folded
 from peeklock.broker.shared import Shared
 from peeklock.broker.timers import FAR_MS
 
-TIMED_OUT_MAX = 64
+TIMED_OUT_MAX = OPEN_TRANSACTIONS_MAX
 """Ids of timed out transactions that one coordinator link remembers; an older one becomes unknown. Our
-choice: four times what can be open at a time."""
+choice: all that can be open time out together."""
 
-Enlistable = (
-    ask.Send | ask.SendBatch | ask.Complete | ask.Abandon | ask.Defer | ask.DeadLetter | ask.UpdateDisposition
-)
-
-
-class Transaction:
-    """One open transaction."""
-
-    __slots__ = (
-        "commands",
-        "deadline_ms",
-        "link",
-        "locks",
-        "message_count",
-        "refused",
-        "size_bytes",
-        "transaction_id",
-    )
-
-    def __init__(self, transaction_id: bytes, link: Link) -> None:
-        self.transaction_id = transaction_id
-        self.link = link  # over which it was declared
-        self.deadline_ms = FAR_MS  # its time runs from its first operation
-        self.commands: list[Enlistable] = []  # in the order of enlisting
-        self.locks: list[Lock] = []  # that they settle
-        self.message_count = 0
-        self.size_bytes = 0  # of the messages to be sent, and of changed properties
-        self.refused: ServiceBusError | None = None  # why a command whose asker is not told was not enlisted
-
-    def __str__(self) -> str:
-        return f"transaction {self.transaction_id.hex()}"
-
-
-class _Control:
-    """What was declared over one coordinator link."""
-
-    __slots__ = ("open", "timed_out")
-
-    def __init__(self) -> None:
-        self.open: dict[bytes, Transaction] = {}
-        self.timed_out: dict[bytes, None] = {}  # in the order of timing out
+_SPANS = "Local transactions cannot span multiple top-level entities such as queue or topic."
+"""The service's own wording. Source: wire contract C48."""
 
 
 class Transactions:
@@ -102,16 +99,19 @@ class Transactions:
 
     timer_key = -1
 
-    def __init__(self, limits: TierLimits, operations: Operations, shared: Shared) -> None:
+    def __init__(self, limits: TierLimits, enlisting: Enlisting, shared: Shared) -> None:
         self.timer_ms = FAR_MS
         self._limits = limits
-        self._operations = operations
+        self._enlisting = enlisting
         self._shared = shared
-        self._controls: dict[int, dict[Link, _Control]] = {}  # by connection
-        self._by_age: dict[bytes, Transaction] = {}  # whose time runs; each may last equally long
+        self._connections: dict[int, TransactionsOfConnection] = {}
+        # In the order of their deadlines, since all in one of these have equally long:
+        self._running: dict[bytes, Transaction] = {}
+        self._empty: dict[bytes, Transaction] = {}
+        self._waiting: dict[ReplyTo, tuple[int, Control]] = {}  # declares, with until when
 
     def __len__(self) -> int:
-        return sum(len(control.open) for controls in self._controls.values() for control in controls.values())
+        return len(self._running) + len(self._empty)
 
     # Links
 
@@ -122,78 +122,199 @@ class Transactions:
             raise NotSupported(f"transactions are not in tier {self._limits.name}")
         link = command.link
         self._shared.links.add(Coordinator(link))
-        self._controls.setdefault(link[0], {})[link] = _Control()
+        connection = self._connections.setdefault(link[0], TransactionsOfConnection())
+        connection.controls[link] = Control(link, connection)
         effects.append(do.CoordinatorOpened(link))
 
-    def close_coordinator(self, link: Link) -> None:
+    def close_coordinator(self, link: Link, now_ms: int, effects: list[Effect]) -> None:
         """Roll back what was declared over a link that is gone; other links are none of its concern."""
-        controls = self._controls.get(link[0])
-        if controls is None or link not in controls:
+        connection = self._connections.get(link[0])
+        control = None if connection is None else connection.controls.pop(link, None)
+        if connection is None or control is None:
             return
-        for transaction in list(controls[link].open.values()):
+        for reply_to in control.waiting:
+            del connection.waiting[reply_to], self._waiting[reply_to]
+        for transaction in list(control.open.values()):
             self._end(transaction)
-        del controls[link]
-        if not controls:
-            del self._controls[link[0]]
+        for transaction_id in control.timed_out:
+            del connection.timed_out[transaction_id]
+        self._admit(connection, now_ms, effects)
+        if not connection.controls:
+            del self._connections[link[0]]
 
-    def drop_connection(self, connection_id: int) -> None:
+    def drop_connection(self, connection_id: int, now_ms: int) -> None:
         """Roll back all transactions of a connection that is over."""
-        for link in list(self._controls.get(connection_id, ())):
-            self.close_coordinator(link)
+        connection = self._connections.get(connection_id)
+        if connection is None:
+            return
+        for reply_to in connection.waiting:
+            del self._waiting[reply_to]
+        connection.waiting.clear()  # nobody is there to be answered
+        for control in list(connection.controls.values()):
+            control.waiting.clear()
+            self.close_coordinator(control.link, now_ms, [])
 
     # Life
 
     def declare(
         self, command: ask.Declare, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        link = command.link
-        controls = self._controls[link[0]]
-        open_count = sum(len(control.open) for control in controls.values())
-        if open_count >= OPEN_TRANSACTIONS_MAX:
-            raise QuotaExceeded(
-                f"{open_count} transactions are open on this connection, the most there can be"
-            )
+        connection = self._connections[command.link[0]]
+        control = connection.controls[command.link]
+        if not connection.waiting and len(connection.open) < OPEN_TRANSACTIONS_MAX:
+            self._begin(control, command.reply_to, now_ms, effects)
+            return
+        if len(control.waiting) >= WAITING_DECLARES_MAX or command.reply_to in control.waiting:
+            raise ServerBusy(_too_many(len(connection.open)))
+        until_ms = now_ms + DECLARE_WAIT_MS_MAX
+        control.waiting[command.reply_to] = None
+        connection.waiting[command.reply_to] = control
+        self._waiting[command.reply_to] = until_ms, control
+        self._wake(until_ms)
+
+    def _begin(self, control: Control, reply_to: ReplyTo, now_ms: int, effects: list[Effect]) -> None:
         transaction_id = self._shared.tokens()
-        controls[link].open[transaction_id] = Transaction(transaction_id, link)
-        effects.append(do.Declared(command.reply_to, transaction_id))
+        transaction = Transaction(transaction_id, control, now_ms + EMPTY_TRANSACTION_MS_MAX)
+        control.open[transaction_id] = control.connection.open[transaction_id] = transaction
+        self._empty[transaction_id] = transaction
+        self._wake(transaction.deadline_ms)
+        effects.append(do.Declared(reply_to, transaction_id))
+
+    def _admit(self, connection: TransactionsOfConnection, now_ms: int, effects: list[Effect]) -> None:
+        """Answer declares that wait, in order, as far as there is room."""
+        while connection.waiting and len(connection.open) < OPEN_TRANSACTIONS_MAX:
+            reply_to, control = next(iter(connection.waiting.items()))
+            self._forget_declare(reply_to)
+            self._begin(control, reply_to, now_ms, effects)
+
+    def _forget_declare(self, reply_to: ReplyTo) -> None:
+        _, control = self._waiting.pop(reply_to)
+        del control.waiting[reply_to], control.connection.waiting[reply_to]
+
+    def _wake(self, at_ms: int) -> None:
+        if at_ms < self.timer_ms:
+            self._shared.timers.set(self, at_ms)
 
     def enlist(self, command: ask.Enlist, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
-        controls = self._controls.get(command.connection_id, {})
-        transaction = self._open(controls.values(), command.transaction_id, now_ms)
-        if transaction.deadline_ms == FAR_MS:
+        transaction = self._open(command, now_ms)
+        if transaction.is_empty:
             # "The transaction timer starts when the first operation in the transaction starts" (Learn).
+            transaction.is_empty = False
             transaction.deadline_ms = now_ms + TRANSACTION_MS_MAX
-            self._by_age[transaction.transaction_id] = transaction
-            if transaction.deadline_ms < self.timer_ms:
-                self._shared.timers.set(self, transaction.deadline_ms)
-        asked = command.command
+            del self._empty[transaction.transaction_id]
+            self._running[transaction.transaction_id] = transaction
+            self._wake(transaction.deadline_ms)
+        wanted = command.command
         try:
+            asked = self._enlisting.kept(wanted, now_ms)
             self._check_size(transaction, asked)
-            self._operations.check(asked, now_ms)
-            locks = self._operations.locks_of(asked, now_ms)
+            self._enlisting.check(asked, now_ms)
+            if isinstance(asked, Cancelled):
+                _check_cancelled(transaction, asked)
+            locks = self._enlisting.locks_of(asked, now_ms)
+            entity, queue = self._enlisting.entity_of(self._enlisting.queue_of(asked).queue_id)
+            name = (command.via or (entity.topic or entity).name).lower()
+            if transaction.entity_name not in (None, name):
+                raise InvalidOperation(_SPANS)
+            self._use_partition(transaction, asked, locks, entity, queue, command.via)
         except ServiceBusError as error:
-            if asked.reply_to is None:
+            if wanted.reply_to is None:
                 transaction.refused = error
             raise
+        transaction.entity_name = name
+        if isinstance(asked, Numbered):
+            self._number(transaction, asked, now_ms, changes, effects)
+        elif isinstance(asked, Cancelled):
+            transaction.cancelled.update((asked.queue_id, number) for number in asked.numbers)
         for lock in locks:
             lock.transaction = transaction
         transaction.commands.append(asked)
         transaction.locks += locks
-        transaction.message_count += _count_of(asked)
-        transaction.size_bytes += _size_of(asked)
-        if asked.reply_to is not None:
+        transaction.message_count += count_of(asked)
+        size_bytes = size_of(asked)  # without duplicates that were found meanwhile
+        transaction.size_bytes += size_bytes
+        transaction.control.connection.size_bytes += size_bytes
+        if asked.reply_to is not None and not isinstance(asked, Numbered):
             effects.append(do.Enlisted(asked.reply_to))
+
+    def _use_partition(
+        self,
+        transaction: Transaction,
+        asked: Enlisted,
+        locks: list[Lock],
+        entity: Entity,
+        queue: MessageQueue,
+        via: str | None,
+    ) -> None:
+        """Hold a command to the partition that a transaction uses. Raises: InvalidOperation."""
+        keys: list[str | None] = []
+        numbers: list[int] = []
+        if isinstance(asked, WithMessages):
+            routings = [message.routing for message, _ in messages_of(asked)]
+            over = None if via is None else self._enlisting.elsewhere(entity, via)
+            if over is not None:
+                entity, queue = over, over.main
+            if over is not None or _destination(asked):
+                # The service parts what is on its way by this key alone (wire contract 6).
+                keys = [None if r is None else r.via_partition_key for r in routings]
+            else:
+                of_sessions = queue.sessions is not None
+                keys = [None if r is None else r.key(requires_sessions=of_sessions) for r in routings]
+                if of_sessions:
+                    keys = [None if key is None else folded(key) for key in keys]
+        elif isinstance(asked, Cancelled):
+            numbers = asked.numbers
+        elif isinstance(asked, StateSet):
+            keys = [folded(asked.session_id)]
+        else:
+            numbers = [lock.message.sequence_number for lock in locks]
+        transaction.partitions.use(entity, queue, keys, numbers)
+
+    def _number(
+        self,
+        transaction: Transaction,
+        schedule: Numbered,
+        now_ms: int,
+        changes: list[Change],
+        effects: list[Effect],
+    ) -> None:
+        """Answer the numbers of a schedule once they are durable; keep what is no duplicate."""
+        events = self._shared.events
+        if events is not None:
+            events.begin(schedule, now_ms)
+        entity, queue = self._enlisting.entity_of(schedule.queue_id)
+        queue.accessed_at_ms = now_ms
+        partition = transaction.partitions.of(entity, queue)
+        numbers: list[int] = []
+        kept: list[tuple[Message, bytes]] = []
+        for message, given in schedule.messages:
+            number, payload = arrival.number_ahead(
+                queue, message, given, partition, transaction.transaction_id, now_ms
+            )
+            numbers.append(number)
+            if payload is not None:
+                kept.append((message, payload))
+        schedule.messages = kept
+        if kept:
+            changes.append(queue.numbers_issued())
+        effects.append(do.MessagesScheduled(schedule.reply_to, numbers))
 
     def discharge(
         self, command: ask.Discharge, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        control = self._controls[command.link[0]][command.link]
-        try:
-            transaction = self._open([control], command.transaction_id, now_ms)
-        except TransactionTimedOut:
-            del control.timed_out[command.transaction_id]  # told once, then unknown
-            raise
+        connection = self._connections[command.link[0]]
+        control = connection.controls[command.link]
+        transaction_id = command.transaction_id
+        if transaction_id in control.timed_out:
+            del control.timed_out[transaction_id], connection.timed_out[transaction_id]
+            raise _timed_out(transaction_id)  # told once, then unknown
+        transaction = control.open.get(transaction_id)
+        if transaction is None:
+            raise _unknown(transaction_id)
         self._end(transaction)
+        self._admit(connection, now_ms, effects)
+        if transaction.deadline_ms <= now_ms:
+            raise _timed_out(transaction_id)
         if not command.fail:
             self._commit(transaction, now_ms, changes, effects)
         effects.append(do.Accepted(command.reply_to))
@@ -204,119 +325,142 @@ class Transactions:
         try:
             if transaction.refused is not None:
                 raise transaction.refused
-            self._operations.check_all(transaction.commands, now_ms)
+            commands = self._enlisting.check_all(transaction.commands, now_ms)
         except ServiceBusError as error:
             raise TransactionRolledBack(f"{transaction} was rolled back: {error}") from error
         events = self._shared.events
-        for enlisted in transaction.commands:
+        for enlisted in commands:
             if events is not None:
                 events.begin(enlisted, now_ms)
                 events.begin_transaction(transaction.transaction_id)
-            self._operations.perform(enlisted, now_ms, changes, effects)
+            partition = None
+            if isinstance(enlisted, ask.Send | ask.SendBatch):
+                partition = transaction.partitions.of(*self._enlisting.entity_of(enlisted.queue_id))
+            self._enlisting.perform(enlisted, partition, now_ms, changes, effects)
 
     def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
-        """Roll back what has been open for too long."""
+        """Roll back what has been open for too long, refuse declares that have waited for too long."""
         work = 0
-        for transaction in list(islice(self._by_age.values(), count_max)):
-            if transaction.deadline_ms > now_ms:
+        for reply_to, (until_ms, control) in list(islice(self._waiting.items(), count_max)):
+            if until_ms > now_ms:
                 break
-            self._time_out(transaction)
+            self._forget_declare(reply_to)
+            effects.append(do.Rejected(reply_to, ServerBusy(_too_many(len(control.connection.open)))))
             work += 1
-        for oldest in self._by_age.values():
-            self._shared.timers.set(self, oldest.deadline_ms)
-            break
+        for ordered in (self._running, self._empty):
+            for transaction in list(islice(ordered.values(), max(0, count_max - work))):
+                if transaction.deadline_ms > now_ms:
+                    break
+                self._time_out(transaction, now_ms, effects)
+                work += 1
+        if (next_ms := self._next_ms()) < FAR_MS:
+            self._shared.timers.set(self, next_ms)
         return work
 
-    def _open(self, controls: Iterable[_Control], transaction_id: bytes, now_ms: int) -> Transaction:
-        """Give an open transaction. Raises: TransactionTimedOut, TransactionUnknown."""
-        for control in controls:
-            transaction = control.open.get(transaction_id)
-            if transaction is not None:
-                if transaction.deadline_ms > now_ms:
-                    return transaction
-                self._time_out(transaction)
-            if transaction_id in control.timed_out:
-                raise TransactionTimedOut(
-                    f"transaction {transaction_id.hex()} was open for {TRANSACTION_MS_MAX} ms and has been "
-                    f"rolled back"
-                )
-        raise TransactionUnknown(f"no transaction {transaction_id.hex()} is open here")
+    def _next_ms(self) -> int:
+        return min(
+            (
+                *(until_ms for until_ms, _ in islice(self._waiting.values(), 1)),
+                *(transaction.deadline_ms for transaction in islice(self._running.values(), 1)),
+                *(transaction.deadline_ms for transaction in islice(self._empty.values(), 1)),
+            ),
+            default=FAR_MS,
+        )
 
-    def _time_out(self, transaction: Transaction) -> None:
-        link = transaction.link
+    def _open(self, command: ask.Enlist, now_ms: int) -> Transaction:
+        """Return an open transaction. Raises: TransactionTimedOut, TransactionUnknown."""
+        transaction_id = command.transaction_id
+        connection = self._connections.get(command.connection_id)
+        if connection is None:
+            raise _unknown(transaction_id)
+        transaction = connection.open.get(transaction_id)
+        if transaction_id in connection.timed_out or (
+            transaction is not None and transaction.deadline_ms <= now_ms
+        ):
+            raise _timed_out(transaction_id)
+        if transaction is None:
+            raise _unknown(transaction_id)
+        return transaction
+
+    def _time_out(self, transaction: Transaction, now_ms: int, effects: list[Effect]) -> None:
+        control = transaction.control
+        connection = control.connection
+        transaction_id = transaction.transaction_id
         self._end(transaction)
-        timed_out = self._controls[link[0]][link].timed_out
-        timed_out[transaction.transaction_id] = None
-        if len(timed_out) > TIMED_OUT_MAX:
-            del timed_out[next(iter(timed_out))]
+        effects.append(do.TransactionEnded(control.link, transaction_id))
+        control.timed_out[transaction_id] = connection.timed_out[transaction_id] = None
+        if len(control.timed_out) > TIMED_OUT_MAX:
+            oldest = next(iter(control.timed_out))
+            del control.timed_out[oldest], connection.timed_out[oldest]
+        self._admit(connection, now_ms, effects)
 
     def _end(self, transaction: Transaction) -> None:
         """Forget a transaction and let its locks go; only the caller still knows what it held back."""
         for lock in transaction.locks:
             if lock.transaction is transaction:
                 lock.transaction = None
-        link = transaction.link
-        del self._controls[link[0]][link].open[transaction.transaction_id]
-        self._by_age.pop(transaction.transaction_id, None)
+        control = transaction.control
+        transaction_id = transaction.transaction_id
+        del control.open[transaction_id], control.connection.open[transaction_id]
+        control.connection.size_bytes -= transaction.size_bytes
+        del (self._empty if transaction.is_empty else self._running)[transaction_id]
 
-    def _check_size(self, transaction: Transaction, asked: Enlistable) -> None:
-        """Raises: QuotaExceeded; the transaction stays as it is."""
-        count = transaction.message_count + _count_of(asked)
+    def _check_size(self, transaction: Transaction, asked: Enlisted) -> None:
+        """Raises: QuotaExceeded, ServerBusy; the transaction stays as it is."""
+        size_bytes = size_of(asked)
+        count = transaction.message_count + count_of(asked)
         if count > TRANSACTION_MESSAGES_MAX:
             raise QuotaExceeded(
-                f"{transaction} would have {count} messages, at most {TRANSACTION_MESSAGES_MAX} are allowed"
+                f"{transaction} would send {count} messages, at most {TRANSACTION_MESSAGES_MAX} are allowed"
             )
-        size_bytes = transaction.size_bytes + _size_of(asked)
-        if size_bytes > TRANSACTION_BYTES_MAX:
+        own_bytes = transaction.size_bytes + size_bytes
+        if own_bytes > TRANSACTION_BYTES_MAX:
             raise QuotaExceeded(
-                f"the messages and changes of {transaction} would have {size_bytes} bytes, at most "
+                f"the messages and changes of {transaction} would have {own_bytes} bytes, at most "
                 f"{TRANSACTION_BYTES_MAX} are allowed"
             )
-        held_bytes = _size_of(asked) + sum(
-            other.size_bytes
-            for control in self._controls[transaction.link[0]].values()
-            for other in control.open.values()
-        )
+        held_bytes = transaction.control.connection.size_bytes + size_bytes
         if held_bytes > OPEN_TRANSACTIONS_BYTES_MAX:
-            raise QuotaExceeded(
+            raise ServerBusy(
                 f"the messages and changes of this connection's open transactions would have {held_bytes} "
-                f"bytes, at most {OPEN_TRANSACTIONS_BYTES_MAX} are allowed"
+                f"bytes, at most {OPEN_TRANSACTIONS_BYTES_MAX} are allowed: end others before"
             )
 
     def check(self) -> None:
         """Compare the indexes with each other; an assertion fails when they do not agree."""
-        known = {
-            transaction_id: transaction
-            for controls in self._controls.values()
-            for control in controls.values()
-            for transaction_id, transaction in control.open.items()
-        }
-        for transaction_id, transaction in known.items():
-            assert self.timer_ms <= transaction.deadline_ms
-            assert (transaction.deadline_ms < FAR_MS) == (transaction_id in self._by_age)
-            assert transaction.message_count == sum(map(_count_of, transaction.commands))
-            assert transaction.size_bytes == sum(map(_size_of, transaction.commands))
-            for lock in transaction.locks:
-                # Marked as long as it holds.
-                assert (lock.transaction is transaction) == (lock.message.lock is lock)
+        waiting: set[ReplyTo] = set()
+        known: dict[bytes, Transaction] = {}
+        for connection in self._connections.values():
+            check_connection(connection)
+            assert len(connection.open) == OPEN_TRANSACTIONS_MAX or not connection.waiting
+            waiting |= set(connection.waiting)
+            known |= connection.open
+        assert waiting == set(self._waiting)
+        assert known == self._running | self._empty
+        assert self.timer_ms <= self._next_ms()
 
 
-def _count_of(asked: Enlistable) -> int:
-    if isinstance(asked, ask.SendBatch):
-        return len(asked.messages)
-    if isinstance(asked, ask.UpdateDisposition):
-        return len(asked.lock_tokens)
-    return 1
+def _check_cancelled(transaction: Transaction, asked: Cancelled) -> None:
+    """Raises: MessageNotFound: the transaction cancels one of them already."""
+    for number in asked.numbers:
+        if (asked.queue_id, number) in transaction.cancelled:
+            raise MessageNotFound(f"sequence number {number} is cancelled in this transaction already")
 
 
-def _size_of(asked: Enlistable) -> int:
-    if isinstance(asked, ask.Send):
-        return asked.message.size_bytes
-    if isinstance(asked, ask.SendBatch):
-        return sum(message.size_bytes for message, _ in asked.messages)
-    if isinstance(asked, ask.Complete):
-        return 0
-    size_bytes = 0 if asked.properties is None else len(overlays.merged(None, asked.properties))
-    if isinstance(asked, ask.DeadLetter | ask.UpdateDisposition):
-        size_bytes += len(asked.reason or "") + len(asked.description or "")
-    return size_bytes
+def _destination(asked: Enlisted) -> ask.Address | None:
+    return asked.destination if isinstance(asked, ask.Send | ask.SendBatch) else None
+
+
+def _too_many(count: int) -> str:
+    return f"{count} transactions are open on this connection, the most there can be: end others before"
+
+
+def _timed_out(transaction_id: bytes) -> TransactionTimedOut:
+    return TransactionTimedOut(
+        f"transaction {transaction_id.hex()} was open for more than {TRANSACTION_MS_MAX} ms since its first "
+        f"operation, or for {EMPTY_TRANSACTION_MS_MAX} ms without one, and has been rolled back"
+    )
+
+
+def _unknown(transaction_id: bytes) -> TransactionUnknown:
+    return TransactionUnknown(f"no transaction {transaction_id.hex()} is open here")

@@ -25,7 +25,7 @@ from peeklock.broker.descriptions import (
     TopicDescription,
 )
 from peeklock.broker.durations import format_duration
-from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported
+from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, NameInvalid, NotSupported
 from peeklock.broker.quotas import TierLimits
 from peeklock.rules.filters import CorrelationFilter, SqlFilter
 
@@ -33,7 +33,8 @@ NAME_LENGTH_MAX = 260
 LOCK_DURATION_MS_MIN = 5_000
 LOCK_DURATION_MS_MAX = 5 * 60_000
 MAX_DELIVERY_COUNT_MIN = 1
-MAX_DELIVERY_COUNT_MAX = 2_000
+MAX_DELIVERY_COUNT_MAX = 2**31 - 1
+"""Source: wire contract C33: a framework makes each queue and subscription with it."""
 DEFAULT_TTL_MS_MIN = 1_000
 DUPLICATE_WINDOW_MS_MIN = 20_000
 DUPLICATE_WINDOW_MS_MAX = 7 * 86_400_000
@@ -60,37 +61,37 @@ KEY_LENGTH_MAX = 256
 PART_NAME_LENGTH_MAX = 50
 """Of the names of subscriptions and rules. Source: wire contract 7.8, 10.1."""
 
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
-_PART_NAME = re.compile(r"\$?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_SEGMENT = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9._-]+"
+"""Part of a name between slashes. Clients take `.` and `..` out of a URL before they send it."""
+_NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
+_PART_NAME = re.compile(rf"{_SEGMENT}|\$[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9._/-]")
 
 D = TypeVar("D", bound=Description)
 
 
 def is_name(name: str) -> bool:
-    """Whether a name has the form of a queue's or topic's. Source: wire contract 7.8."""
+    """Whether a name has the form of a queue's or topic's. Source: wire contract 7.8, C32."""
     return len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
 
 
 def is_part_name(name: str) -> bool:
     """Whether a name has the form of a rule's; a subscription's begins with no `$`. Source: wire contract
-    7.8."""
+    7.8, C32."""
     return len(name) <= PART_NAME_LENGTH_MAX and _PART_NAME.fullmatch(name) is not None
 
 
 def checked_name(name: str) -> str:
     """Answer the name of a queue or topic when its form is right.
 
-    Raises: ArgumentInvalid.
-    Source: wire contract 7.8.
+    Raises: NameInvalid.
+    Source: wire contract 7.8, C32.
     """
     _check_length(name, NAME_LENGTH_MAX)
     if _NAME.fullmatch(name) is None:
-        raise ArgumentInvalid(
-            f"the name {name!r} is not allowed: a name has letters, digits, '.', '-', '_' and '/', "
-            f"and begins and ends with a letter or digit"
-        )
+        raise _malformed(name, name)
     if "/subscriptions/" in name.lower():
-        raise ArgumentInvalid(
+        raise NameInvalid(
             f"the name {name!r} is not allowed: what stands behind '/Subscriptions/' names a subscription"
         )
     return name
@@ -99,16 +100,26 @@ def checked_name(name: str) -> str:
 def checked_part_name(name: str) -> str:
     """Answer the name of a subscription or rule when its form is right; a rule's may begin with `$`.
 
-    Raises: ArgumentInvalid.
-    Source: wire contract 7.8.
+    Raises: NameInvalid.
+    Source: wire contract 7.8, C32.
     """
     _check_length(name, PART_NAME_LENGTH_MAX)
     if _PART_NAME.fullmatch(name) is None:
-        raise ArgumentInvalid(
-            f"the name {name!r} is not allowed: the name of a subscription or rule has letters, digits, '.', "
-            f"'-' and '_', and begins and ends with a letter or digit"
-        )
+        raise _malformed(name, name.replace("/", "$"))  # it has one segment
     return name
+
+
+def _malformed(name: str, text: str) -> NameInvalid:
+    """Return the refusal of a name; `text` is what may hold letters, digits and slashes only. The first
+    sentence is the service's. Source: wire contract C32."""
+    if _FORBIDDEN.search(text):
+        return NameInvalid(
+            f"{name!r} contains character(s) that is not allowed by Service Bus. Entity segments can contain "
+            f"only letters, numbers, periods (.), hyphens (-), and underscores (_)."
+        )
+    return NameInvalid(
+        f"the name {name!r} is not allowed: no part of a name is empty, '.' or '..', which URLs cannot carry"
+    )
 
 
 def check_texts(name: str, value: object) -> None:
@@ -137,26 +148,32 @@ def check_texts(name: str, value: object) -> None:
 
 def _check_length(name: str, length_max: int) -> None:
     if len(name) > length_max:
-        raise ArgumentInvalid(
+        raise NameInvalid(
             f"the name '{name[:40]}...' has {len(name)} characters, at most {length_max} are allowed"
         )
 
 
 def checked(description: D, limits: TierLimits) -> D:
-    """Answer the description as it will be kept: every value in range, the tier's defaults filled in.
+    """Answer the description of a new entity as it will be kept: every value in range, the tier's defaults
+    filled in.
 
     Raises:
+        NameInvalid: a name that no entity of this kind may have.
         ArgumentInvalid, ArgumentOutOfRange: a value that no entity of this kind and tier may have.
         NotSupported: a feature that the tier does not have; the message names the setting.
     """
     if isinstance(description, SubscriptionDescription):
         if description.subscription_name.startswith("$"):
-            raise ArgumentInvalid(
-                f"the name {description.subscription_name!r} is not allowed: '$' is reserved"
-            )
+            raise NameInvalid(f"the name {description.subscription_name!r} is not allowed: '$' is reserved")
         checked_part_name(description.subscription_name)
     else:
         checked_name(description.name)
+    _check_size(description, limits)
+    return _checked_settings(description, limits)
+
+
+def _checked_settings(description: D, limits: TierLimits) -> D:
+    """As `checked`, for all but name and size: an earlier release took some that are refused today."""
     for setting, value, least, most in (
         ("LockDuration", description.lock_duration_ms, LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX),
         ("MaxDeliveryCount", description.max_delivery_count, MAX_DELIVERY_COUNT_MIN, MAX_DELIVERY_COUNT_MAX),
@@ -167,7 +184,6 @@ def checked(description: D, limits: TierLimits) -> D:
             DUPLICATE_WINDOW_MS_MAX,
         ),
         ("AutoDeleteOnIdle", description.auto_delete_on_idle_ms, AUTO_DELETE_ON_IDLE_MS_MIN, UNLIMITED_MS),
-        ("MaxSizeInMegabytes", description.max_size_mb, MAX_SIZE_MB_MIN, limits.max_size_mb_max),
     ):
         _check_range(description.name, setting, value, least, most)
     if description.user_metadata is not None:
@@ -180,10 +196,14 @@ def checked(description: D, limits: TierLimits) -> D:
             USER_METADATA_LENGTH_MAX,
         )
     if not isinstance(description, TopicDescription):
+        # The empty text is what clients send for "not set".
+        to, dead_to = description.forward_to or None, description.forward_dead_lettered_to or None
         description = replace(
             description,
-            forward_to=description.forward_to or None,  # the empty text is what clients send for "not set"
-            forward_dead_lettered_to=description.forward_dead_lettered_to or None,
+            forward_to=to,
+            forward_dead_lettered_to=dead_to,
+            forward_to_given=to and description.forward_to_given,
+            forward_dead_lettered_to_given=dead_to and description.forward_dead_lettered_to_given,
         )
     _check_authorization_rules(description)
     _check_message_size(description, limits)
@@ -216,23 +236,35 @@ def checked_update(old: Description, new: Description, limits: TierLimits) -> De
     ):
         if before != after:
             raise ArgumentInvalid(
-                f"{setting} of '{old.name}' is fixed at creation: it is {before}, asked for {after}"
+                f"{_fixed(setting, KINDS[type(old)])} "
+                f"{setting} of '{old.name}' is {before}, asked for {after}."
             )
     if isinstance(old, SubscriptionDescription) and isinstance(new, SubscriptionDescription):
         new = replace(new, topic_name=old.topic_name, subscription_name=old.subscription_name)
     elif not isinstance(new, SubscriptionDescription):
         new = replace(new, name=old.name)
-    return checked(new, limits)
+    if new.max_size_mb != old.max_size_mb:
+        _check_size(new, limits)
+    return _checked_settings(new, limits)
+
+
+def _fixed(setting: str, kind: EntityKind) -> str:
+    """Return the service's sentence about a setting that is fixed at creation. Source: wire contract C19."""
+    if kind is EntityKind.TOPIC and setting == "EnablePartitioning":
+        return "Partitioning cannot be changed for Topic."
+    return f"The value for the {setting} property of an existing {kind.value.capitalize()} cannot be changed."
 
 
 def drops_locks(old: Description, new: Description) -> bool:
-    """Whether a change of properties drops the locks held: any but that of authorization rules and of the
-    user's own note (L-12)."""
+    """Whether a change of properties drops the locks held: any but that of authorization rules, of the user's
+    own note, and of how a forward is spelt (L-12)."""
     return _about_messages(old) != _about_messages(new)
 
 
 def _about_messages(description: Description) -> Description:
     description = replace(description, user_metadata=None)
+    if not isinstance(description, TopicDescription):
+        description = replace(description, forward_to_given=None, forward_dead_lettered_to_given=None)
     if isinstance(description, SubscriptionDescription):
         return description
     return replace(description, authorization_rules=())
@@ -277,6 +309,18 @@ _IN_MS = frozenset(
 """Durations; all other settings are plain numbers."""
 
 
+def _check_size(description: Description, limits: TierLimits) -> None:
+    """Raises: ArgumentOutOfRange. Source: wire contract C44."""
+    size_mb, most, step = description.max_size_mb, limits.max_size_mb_max, limits.size_mb_step
+    if MAX_SIZE_MB_MIN <= size_mb <= most and size_mb % step == 0:
+        return
+    sizes = range(MAX_SIZE_MB_MIN, most + 1, step)
+    allowed = f"{sizes[0]} to {sizes[-1]}" if step == 1 else ", ".join(map(str, sizes))
+    raise ArgumentOutOfRange(
+        f"MaxSizeInMegabytes of '{description.name}' is {size_mb}, allowed are {allowed}"
+    )
+
+
 def _check_message_size(description: Description, limits: TierLimits) -> None:
     size_kb = description.max_message_size_kb
     if size_kb is None:
@@ -286,13 +330,12 @@ def _check_message_size(description: Description, limits: TierLimits) -> None:
         raise ArgumentInvalid(
             f"MaxMessageSizeInKilobytes of '{description.name}' cannot be set in tier {limits.name}"
         )
-    _check_range(
-        description.name,
-        "MaxMessageSizeInKilobytes",
-        size_kb,
-        MESSAGE_SIZE_KB_MIN,
-        limits.message_size_kb_max,
-    )
+    if not MESSAGE_SIZE_KB_MIN <= size_kb <= limits.message_size_kb_max:
+        # The service's text. Source: wire contract C19.
+        raise ArgumentOutOfRange(
+            f"The specified value for 'MaxMessageSizeInKilobytes' must be between {MESSAGE_SIZE_KB_MIN} and "
+            f"{limits.message_size_kb_max}. '{description.name}' asks for {size_kb}."
+        )
 
 
 def _check_authorization_rules(description: Description) -> None:
@@ -346,8 +389,10 @@ def check_rule_size(rule: RuleDescription) -> None:
     if isinstance(rule.filter, SqlFilter | CorrelationFilter):
         pairs += [(each.name, getattr(rule.filter, each.name)) for each in dataclasses.fields(rule.filter)]
         pairs += rule.filter.parameters if isinstance(rule.filter, SqlFilter) else rule.filter.properties
+        pairs += [("", given.text) for given in rule.filter.as_given if given]
     if rule.action is not None:
         pairs += [("action", rule.action.expression), *rule.action.parameters]
+        pairs += [("", given.text) for given in rule.action.as_given if given]
     size_bytes = sum(
         len(name) + (len(value) if isinstance(value, str | bytes) else 16) for name, value in pairs
     )
@@ -358,57 +403,23 @@ def check_rule_size(rule: RuleDescription) -> None:
         )
 
 
-Forwards = Callable[[str], "list[str] | None"]
-"""Gives the targets to which the messages of an entity are passed on, of a topic those of its subscriptions,
-by its name without regard to case; None when there is no such queue or topic."""
-
-
-def check_forwarding(description: Description, forwards: Forwards) -> None:
-    """Check where an entity forwards to.
+def check_forwarding(description: Description, exists: Callable[[str], bool]) -> None:
+    """Check that each target of an entity exists. It may be the entity itself, or lead back to it.
 
     Args:
         description: as it shall be.
-        forwards: of the other entities.
+        exists: whether there is a queue or topic of this name, without regard to case.
 
-    Raises: ArgumentInvalid: a target is missing, or messages would go round in a circle.
-    Source: semantics F-01; our choice: both kinds of forwards together must not make a circle.
+    Raises: ArgumentInvalid.
+    Source: semantics F-01; wire contract 7.8, C15. The limit of hops ends a circle.
     """
+    # "Destination must exist" wire contract 7.8; a new queue is there for itself
+    own = None if isinstance(description, SubscriptionDescription) else description.name.lower()
     for setting, target in _forwards(description):
-        if target.lower() != description.name.lower() and forwards(target) is None:
+        if target.lower() != own and not exists(target):
             raise ArgumentInvalid(
                 f"{setting} of '{description.name}' names '{target}', and there is no such queue or topic"
             )
-    circle = _circle(description, forwards)
-    if circle:
-        raise ArgumentInvalid(f"messages would go round in a circle: {' -> '.join(circle)}")
-
-
-def _circle(description: Description, forwards: Forwards) -> list[str]:
-    """Give the names on the way from an entity back to itself; none when there is no such way."""
-    first = description.name
-    # Messages come back to a subscription when they come back to its topic.
-    last = description.topic_name if isinstance(description, SubscriptionDescription) else first
-    came_from: dict[str, str] = {}
-    left = [first]
-    while left:
-        at = left.pop()
-        targets = (
-            [target for _, target in _forwards(description)]
-            if at is first
-            else forwards(at) or []  # it may have been deleted since
-        )
-        for target in targets:
-            name = target.lower()
-            if name in came_from:
-                continue
-            came_from[name] = at
-            if name == last.lower():
-                way = [last, at]
-                while way[-1] is not first:
-                    way.append(came_from[way[-1].lower()])
-                return way[::-1]
-            left.append(target)
-    return []
 
 
 def forwards_of(description: Description) -> list[str]:
@@ -442,7 +453,3 @@ def _check_features(description: Description, limits: TierLimits) -> None:
     ):
         if wanted and not offered:
             raise NotSupported(f"{setting}, asked for by '{description.name}', is not in tier {limits.name}")
-    if description.requires_session and description.forward_to is not None:
-        raise ArgumentInvalid(
-            f"'{description.name}' cannot both require sessions and forward its messages (ForwardTo)"
-        )

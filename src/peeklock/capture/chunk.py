@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from peeklock.broker.events import Event, EventType
 from peeklock.broker.message import MessageState
+from peeklock.broker.session_ids import folded
 from peeklock.capture.heads import content, message_id
 from peeklock.capture.schema import EVENT_VERSION, EVENTS
 from peeklock.store import event_rows
@@ -58,7 +59,9 @@ _OF_NO_MESSAGE = frozenset(
         EventType.GAP,
     }
 )
-_BEGINNINGS = frozenset({EventType.ENQUEUED, EventType.SCHEDULED, EventType.DUPLICATE_DROPPED})
+_BEGINNINGS = frozenset(
+    {EventType.ENQUEUED, EventType.SCHEDULED, EventType.DUPLICATE_DROPPED, EventType.NUMBER_ISSUED}
+)
 
 
 def _by_type(true: Callable[[int], bool]) -> pa.Array:
@@ -197,6 +200,7 @@ class Chunk:
             "enqueued_sequence_number": _nulls_for_zero(integers["enqueued_sequence_number"]),
             "message_id": self._expanded("head", [message_id(head) for head in heads], pa.string()),
             "session_id": texts["session_id"],
+            "session_key": _session_keys(texts["session_id"]),
             "delivery_count": integers["delivery_count"].cast(pa.int32()),
             "lock_token": self._expanded(
                 "lock_token", map(_digest, self._present("lock_token")), pa.string()
@@ -210,6 +214,7 @@ class Chunk:
             "related_entity": texts["related_entity"],
             "related_sequence_number": _nulls_for_zero(integers["related_number"]),
             "connection_id": _nulls_for_zero(integers["connection_id"]),
+            "connection_lost": _nulls_for_zero(integers["connection_lost"]).cast(pa.bool_()),
             "link_name": texts["link_name"].dictionary_encode(),
             "size_bytes": integers["size_bytes"],
             "enqueued_time": _times(integers["enqueued_at_ms"]),
@@ -297,6 +302,12 @@ def _times(ms: pa.Array) -> pa.Array:
 
 def _dictionary(places: pa.Array, names: pa.Array) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(places.cast(pa.int32()), names)
+
+
+def _session_keys(session_ids: pa.Array) -> pa.Array:
+    """Fold session ids, each of them once."""
+    spelt = session_ids.dictionary_encode()
+    return pa.array(map(folded, spelt.dictionary.to_pylist()), pa.string()).take(spelt.indices)
 
 
 def _digest(token: bytes) -> str:

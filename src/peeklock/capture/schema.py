@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-EVENT_VERSION = 1
-"""Grows when a column changes its meaning; columns may be added without."""
+EVENT_VERSION = 2
+"""Grows when a column is added or changes its meaning. Version 2 has `session_key` and `connection_lost`; a
+segment of version 1 lacks them, and a reader takes them for null."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 _NAME = pa.dictionary(pa.int32(), pa.string())
@@ -32,6 +33,7 @@ EVENTS = pa.schema(
         ("enqueued_sequence_number", pa.int64()),
         ("message_id", pa.string()),  # only with `enqueued` and `scheduled` of what was just sent
         ("session_id", pa.string()),
+        ("session_key", pa.string()),  # what sessions are told apart by; null where `session_id` is
         ("delivery_count", pa.int32()),  # after the event
         ("lock_token", pa.string()),  # keyless digest in hex: the token itself is a capability
         ("locked_until", _TIME),
@@ -41,6 +43,7 @@ EVENTS = pa.schema(
         ("related_entity", pa.string()),
         ("related_sequence_number", pa.int64()),
         ("connection_id", pa.int64()),
+        ("connection_lost", pa.bool_()),  # true: a lock ended because its connection broke; else null
         ("link_name", _NAME),
         ("size_bytes", pa.int64()),
         ("enqueued_time", _TIME),

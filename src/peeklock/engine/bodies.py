@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from peeklock.broker.message import LOST_BODY
+
 BUDGET_BYTES = 128 * 1024 * 1024
 """Payload bytes kept beyond the uncommitted ones. Source: architecture, bodies and back-pressure."""
 
 PAYLOAD_OVERHEAD_BYTES = 41
 """What CPython adds to a payload: 33 bytes of object head and 8 of list entry."""
+
+
+def has_lost(payloads: list[bytes]) -> bool:
+    """Whether a row that was read has a payload that is damaged, or cannot be read at all."""
+    return not payloads or any(payload is LOST_BODY for payload in payloads)
 
 
 class BodyCache:

@@ -14,12 +14,20 @@ it was
    collected in; `release` gives it out when that batch has no changes and nothing is in flight.
 2. While a batch commits, the next one fills: batching adapts to load without a timer.
 3. A failed commit ends the process: memory is ahead of the disk then.
+
+A command of many messages is done in steps, so that the owner's loop has turns in between: `offer` does the
+first one, and the owner calls `go_on` once a turn while `under_way`. All steps are in one batch, so whole or
+absent after a crash: no batch is taken between them. Other commands wait meanwhile, in order, and what is due
+waits too. So each step finds what the one before left, as if the command were done at once; nobody waits
+longer for that, since no effect could leave before the batch in any case.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,8 +45,9 @@ from peeklock.broker.changes import (
 from peeklock.broker.commands import Command
 from peeklock.broker.effects import Effect
 from peeklock.broker.events import EventTuple
-from peeklock.broker.message import Message
-from peeklock.engine.bodies import BodyCache
+from peeklock.broker.message import LOST_BODY, Message
+from peeklock.broker.properties import is_bodiless
+from peeklock.engine.bodies import BodyCache, has_lost
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger, extra_bytes, numbers_bytes
 from peeklock.store.base import Batch, FrameKeys, Store
 
@@ -54,6 +63,9 @@ RECORD_BYTES = 512
 messages would be worth nothing. Our choice."""
 
 
+WAITING_A_TURN = 256
+"""Commands that are applied in one call after they waited for another: at 5 to 10 us each, 2.5 ms."""
+
 EVENT_ROWS_A_BATCH = 64
 """Exported event rows that one commit drops: a row may have 100 KB."""
 
@@ -62,6 +74,11 @@ class Decisions(Protocol):
     """What the engine needs of a namespace; see `broker.namespace.Namespace`."""
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
+
+    @property
+    def unfinished(self) -> bool: ...
+
+    def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
 
     def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
 
@@ -86,6 +103,8 @@ class Decisions(Protocol):
 
     def still_holds(self, change: NumbersIssued | MessageIdSeen, now_ms: int) -> Change | None: ...
 
+    def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None: ...
+
     def removed_entity_messages(self, entity_id: int) -> Iterable[Message]: ...
 
 
@@ -98,6 +117,10 @@ class Engine:
         self.bodies = bodies
         self.ledger = SpaceLedger()
         self._apply = namespace.apply
+        namespace.look_for_bodies(partial(_at_hand, bodies))
+        self._waiting: deque[Command] = deque()
+        self.under_way = False
+        """Whether a command is unfinished, or others wait behind one: `go_on` is to be called."""
         self._no = 1  # of the open batch
         self._changes: list[Change] = []
         self._effects: list[Effect] = []
@@ -126,8 +149,8 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits: no batch in flight, no change, no effect."""
-        return self._flying_no is None and not self._changes and not self._effects
+        """Whether nothing waits: no batch in flight, no change, no effect, no command."""
+        return self._flying_no is None and not self._changes and not self._effects and not self.under_way
 
     @property
     def open_bytes(self) -> int:
@@ -141,15 +164,41 @@ class Engine:
     # Commands in
 
     def offer(self, command: Command, now_ms: int) -> None:
-        """Apply a command; what follows from it waits for its batch."""
+        """Apply a command, or let it wait for the one under way; what follows from it waits for its batch."""
+        if self.under_way:
+            self._waiting.append(command)
+            return
         changes, effects = self._apply(command, now_ms)
         if changes:
             self._record(changes)
         if effects:
             self._effects += effects
+        if self.namespace.unfinished:
+            self.under_way = True
+
+    def go_on(self, now_ms: int) -> None:
+        """Do the next step of the command under way; or, when it is done, apply some that waited for it.
+
+        In between a batch can be taken: else batch upon batch would hold up all commits.
+        """
+        namespace = self.namespace
+        if namespace.unfinished:
+            changes, effects = namespace.go_on(now_ms)
+            self._record(changes)
+            self._effects += effects
+            self.under_way = len(self._waiting) > 0 or self.namespace.unfinished
+            return
+        self.under_way = False
+        for _ in range(min(len(self._waiting), WAITING_A_TURN)):
+            self.offer(self._waiting.popleft(), now_ms)
+            if self.under_way:
+                return
+        self.under_way = len(self._waiting) > 0
 
     def advance(self, now_ms: int) -> None:
-        """Let everything happen that is due."""
+        """Let everything happen that is due, unless a command is unfinished."""
+        if self.namespace.unfinished:
+            return
         self.ledger.now_ms = now_ms
         changes, effects = self.namespace.advance(now_ms)
         if changes:
@@ -228,9 +277,9 @@ class Engine:
     # Batches out, effects back
 
     def take_batch(self, now_ms: int) -> Batch | None:
-        """Close the open batch and give it to be committed; None while one is in flight or when none is
-        needed."""
-        if self._flying_no is not None:
+        """Close the open batch and give it to be committed; None while one is in flight, while a command is
+        unfinished, or when none is needed."""
+        if self._flying_no is not None or self.namespace.unfinished:
             return None
         ledger = self.ledger
         ledger.now_ms = now_ms
@@ -291,9 +340,9 @@ class Engine:
         return effects
 
     def release(self) -> list[Effect]:
-        """Give effects that nothing durable precedes: none in flight, no change in the open batch; else
-        none."""
-        if self._flying_no is not None or self._changes:
+        """Give effects that nothing durable precedes: none in flight, no change in the open batch, no command
+        unfinished; else none."""
+        if self._flying_no is not None or self._changes or self.namespace.unfinished:
             return []
         effects = self._effects
         self._effects = []
@@ -315,7 +364,7 @@ class Engine:
             if again is not None:
                 assert isinstance(again, NumbersIssued)
                 self._add_numbers(again)
-                self.ledger.add_extra(numbers_bytes(again))
+                self.ledger.add_extra(numbers_bytes(again), no)
 
     # Space
 
@@ -343,7 +392,13 @@ class Engine:
             self._record(self._still_true(keys, texts))
             ledger.check_head(keys.no)
         # Whoever waits for a body has asked for its row: it stays there until that was read.
-        rows = [row for row in found.rows if row not in self.bodies.wanted]
+        # One with a damaged payload stays where it is, for rescue.
+        rows = [
+            row
+            for row, payloads in found.rows.items()
+            if row not in self.bodies.wanted and not has_lost(payloads)
+        ]
+        ledger.keep_rows(row for row, payloads in found.rows.items() if has_lost(payloads))
         for row, slot, messages in ledger.living_in(rows):
             ledger.release_bodies(messages)
             first, *others = messages
@@ -370,13 +425,28 @@ class Engine:
                     continue
                 taken.add(id(message))
                 changes.append(MessageStored(queue_id, message))
-                self.ledger.add_extra(extra_bytes(message, texts))
+                self.ledger.add_extra(extra_bytes(message, texts), keys.no)
         for seen in keys.ids:
             again = self.namespace.still_holds(seen, self.ledger.now_ms)
             if again is not None:
                 changes.append(again)
         self.ledger.forget_ids(keys.no)
         return changes
+
+    def needing(self, found: dict[int, list[bytes]]) -> list[Message]:
+        """Return the messages whose payloads are damaged in rows that were read.
+
+        A dead letter that stands for such a message already needs none.
+        """
+        return [
+            message
+            for row, payloads in found.items()
+            if has_lost(payloads)
+            for slot, messages in self.ledger.owners_in(row)
+            if payloads[slot] is LOST_BODY
+            for message in messages
+            if not is_bodiless(message)
+        ]
 
     # Recovery
 
@@ -419,6 +489,15 @@ class Engine:
         namespace.finish_restore(now_ms, definitions.next_entity_id)
         self._no = live.first_no + len(live.frame_sizes)
         self._events_dropped_to = (store.event_backlog.first_no or self._no) - 1
-        self._next_row = await store.last_body_row() + 1
+        # A row that messages name and that is not there any more is not given out again.
+        self._next_row = max(await store.last_body_row(), max(ledger.rows(), default=0)) + 1
         ledger.now_ms = now_ms
         ledger.list_rows_before(self._next_row)
+
+
+def _at_hand(bodies: BodyCache, message: Message) -> bool:
+    """Whether a body can be handed out at once: it is in memory, and if it is damaged, that is dealt with."""
+    if not message.body_row:
+        return True  # it comes with the command that is being applied
+    payload = bodies.get(message.body_row, message.body_slot)
+    return payload is not None and (payload is not LOST_BODY or is_bodiless(message))

@@ -309,6 +309,25 @@ class SpaceLedger:
                     left -= len(messages)
                     yield row, slot, messages
 
+    def owners_in(self, row: int) -> Iterator[tuple[int, list[Message]]]:
+        """Give (slot, messages) of what lives in a row."""
+        entry = self._rows.get(row)
+        if isinstance(entry, Message):
+            yield entry.body_slot, [entry]
+        elif entry is not None:
+            for slot, owner in enumerate(entry.owners):
+                if owner is not None:
+                    yield slot, _sharers(owner)
+
+    def keep_rows(self, rows: Iterable[int]) -> None:
+        """Do not copy these rows forward, until more of what is in them dies."""
+        for row in rows:
+            self._sparse.pop(row, None)
+
+    def rows(self) -> Iterable[int]:
+        """Give the body rows in which anything lives."""
+        return self._rows.keys()
+
     def release_bodies(self, messages: Iterable[Message]) -> None:
         """Count messages out of their slot before they are given another place."""
         for message in messages:
@@ -366,9 +385,13 @@ class SpaceLedger:
         size_bytes = self.journal_bytes
         return size_bytes > JOURNAL_BYTES_MIN and size_bytes > JOURNAL_FACTOR * self.live_bytes
 
-    def add_extra(self, size_bytes: int) -> None:
-        """Count what was recorded anew beyond the records of messages and their ids."""
-        self._pass_extra_bytes += size_bytes
+    def add_extra(self, size_bytes: int, no: int) -> None:
+        """Count what is recorded again from frame `no` beyond the records of messages and their ids.
+
+        Counters are recorded with each truncation, and count once a pass.
+        """
+        if self._pass_until is not None and no < self._pass_until:
+            self._pass_extra_bytes += size_bytes
 
     def add_frame(self, size_bytes: int) -> None:
         """Count a committed frame."""

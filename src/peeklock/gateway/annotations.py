@@ -21,11 +21,15 @@ from functools import lru_cache
 from peeklock.amqp.codec import DecodeError, decode, iter_map_raw, read_list_header, skip
 from peeklock.amqp.encoding import compound8_or_32, encode
 from peeklock.amqp.messaging import Span, scan
-from peeklock.amqp.types import Short, Symbol
-from peeklock.broker.message import MessageView
+from peeklock.amqp.types import Short, Symbol, Timestamp
+from peeklock.broker.descriptions import UNLIMITED_MS, shown_source
+from peeklock.broker.message import NEVER_MS, MessageState, MessageView
 
 TTL_MS_MAX = 0xFFFFFFFF
 """The most that header.ttl can say, 49.7 days; absolute-expiry-time says more (wire contract 3.2)."""
+
+INSTANT_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999, the last instant of .NET's DateTime, and so of the service."""
 
 BROKER_OWNED = frozenset(
     {
@@ -37,6 +41,7 @@ BROKER_OWNED = frozenset(
         "x-opt-partition-id",
         "x-opt-deadletter-source",
         "x-opt-peeklock-cursor",
+        "x-opt-peeklock-locked-until",
     }
 )
 """Message annotations of the broker: what a sender says under these names is overwritten, never trusted."""
@@ -57,6 +62,8 @@ _FIELDS = {
 an annotation. Source: AMQP 3.2.4."""
 
 _CONTENT_TYPE = 6
+_ABSOLUTE_EXPIRY_TIME = 8
+_CREATION_TIME = 9
 _FIELDS_MAX = 13
 
 _NULL = b"\x40"
@@ -71,47 +78,53 @@ _MICROSOFT_GUID = struct.Struct("<IHH8s").unpack
 """A delivery tag is a GUID in .NET's order: unpacked little-endian, packed big-endian it is RFC order."""
 
 _TTL = struct.Struct(">I").pack
-
-_NO_LOCK = 0
-_SESSION_LOCK = 1
-"""The message has a lock token, and its lock is its session's: it says no time of its own (wire contract
-3.2)."""
-_MESSAGE_LOCK = 2
+_TIMESTAMP = 0x83
+_MS = struct.Struct(">q")
 
 Pairs = tuple[bytes, ...]
 """Encoded key and value each."""
 
 
 def encode_for_receiver(
-    view: MessageView, payload: bytes, *, tag_only: bool = False, partitioned: bool = False
+    view: MessageView,
+    payload: bytes,
+    *,
+    over_link: bool = False,
+    tag_only: bool = False,
+    partitioned: bool = False,
 ) -> bytes:
     """Encode a message as one reader is shown it.
 
     Args:
         view: the message, and how it is shown.
         payload: as the sender sent it.
+        over_link: it is a delivery over a link, where a message that was scheduled says so for good (wire
+            contract C10); all others show the state that it has.
         tag_only: its lock token is a delivery tag and locks nothing (receive and delete).
         partitioned: the top 16 bits of its sequence number are the partition.
     """
     message = view.message
+    state = MessageState.SCHEDULED if over_link and message.was_scheduled else view.state
     offset = message.bare_offset
     ttl_ms = view.ttl_ms
     token = view.lock_token
-    if tag_only or token is None:
-        lock = _NO_LOCK
-    else:
-        lock = _MESSAGE_LOCK if view.locked_until_ms else _SESSION_LOCK
     own: Pairs = ()
+    locked = not tag_only and token is not None
+    if token is None:
+        if view.locked_until_ms:
+            own = _LOCKED_BY_ANOTHER
+        if view.of_session:
+            own += _LOCKED_BY_A_SESSION
     if partitioned or message.dead_letter_source is not None or view.cursor is not None:
         partition = message.sequence_number >> 48 if partitioned else None
-        own = _own_pairs(partition, message.dead_letter_source, view.cursor)
+        own += _own_pairs(partition, message.dead_letter_source, view.cursor)
     overlay = message.overlay
     if overlay is None:
         prefix = payload[:offset]
         bare = payload[offset:] if offset else payload
     else:
         prefix, bare = _overlaid(payload, offset, overlay)
-    key = (prefix, ttl_ms is None, lock, own)
+    key = (prefix, ttl_ms is None, locked, own)
     layout = _LAYOUTS.get(key)
     if layout is None:
         layout = _keep(key, _Layout(*key))
@@ -119,7 +132,11 @@ def encode_for_receiver(
         head = layout.head
     else:
         head = layout.head + _TTL(ttl_ms if ttl_ms < TTL_MS_MAX else TTL_MS_MAX) + layout.first_acquirer
-    if lock == _MESSAGE_LOCK:
+        if ttl_ms > TTL_MS_MAX and message.expires_at_ms == NEVER_MS:
+            bare = _with_default_expiry(bare, ttl_ms, message.enqueued_at_ms)
+        elif ttl_ms < layout.sent_ttl_ms:
+            bare = _with_expiry(bare, ttl_ms, layout.sent_ttl_ms, message.enqueued_at_ms)
+    if locked:
         front = layout.pack(
             head,
             view.delivery_count,
@@ -132,24 +149,9 @@ def encode_for_receiver(
             _ENQUEUE_SEQUENCE_NUMBER,
             message.enqueued_sequence_number,
             _MESSAGE_STATE,
-            view.state,
+            state,
             _LOCKED_UNTIL,
-            view.locked_until_ms,
-        )
-    elif lock == _SESSION_LOCK:
-        front = layout.pack(
-            head,
-            view.delivery_count,
-            layout.delivery_annotations,
-            *_MICROSOFT_GUID(token),  # type: ignore[arg-type]  # a lock has one
-            layout.message_annotations,
-            message.enqueued_at_ms,
-            _SEQUENCE_NUMBER,
-            message.sequence_number,
-            _ENQUEUE_SEQUENCE_NUMBER,
-            message.enqueued_sequence_number,
-            _MESSAGE_STATE,
-            view.state,
+            view.locked_until_ms or INSTANT_MS_MAX,  # a session's lock is its own (wire contract C28)
         )
     else:
         front = layout.pack(
@@ -162,11 +164,20 @@ def encode_for_receiver(
             _ENQUEUE_SEQUENCE_NUMBER,
             message.enqueued_sequence_number,
             _MESSAGE_STATE,
-            view.state,
+            state,
         )
-    if layout.further_annotations:
-        return b"".join((front, layout.further_annotations, bare))
-    return front + bare
+    further = layout.further_annotations
+    if not further:
+        return front + bare
+    if own and own[0] is _LOCKED_BY_ANOTHER[0]:
+        further = _LOCKED_BY_ANOTHER_KEY + _MS.pack(view.locked_until_ms) + further[len(own[0]) :]
+    return b"".join((front, further, bare))
+
+
+def without_body(encoded: bytes) -> bytes:
+    """Return an encoded message with all its sections but the body."""
+    body = scan(encoded).body
+    return encoded if body is None else encoded[: body[0]] + encoded[body[1] :]
 
 
 def _symbol(text: str) -> bytes:
@@ -178,6 +189,10 @@ _SEQUENCE_NUMBER = _symbol("x-opt-sequence-number") + b"\x81"  # long in full: J
 _ENQUEUE_SEQUENCE_NUMBER = _symbol("x-opt-enqueue-sequence-number") + b"\x81"
 _MESSAGE_STATE = _symbol("x-opt-message-state") + b"\x54"  # smallint
 _LOCKED_UNTIL = _symbol("x-opt-locked-until") + b"\x83"
+_LOCKED_BY_ANOTHER_KEY = _symbol("x-opt-peeklock-locked-until") + b"\x83"
+_LOCKED_BY_ANOTHER: Pairs = (_LOCKED_BY_ANOTHER_KEY + bytes(8),)
+"""What a peek shows of a lock. The instant is put in last, so that the layout is the same for all."""
+_LOCKED_BY_A_SESSION: Pairs = (_LOCKED_UNTIL + _MS.pack(INSTANT_MS_MAX),)
 _LOCK_TOKEN_KEY = _symbol(_LOCK_TOKEN) + b"\x98"  # uuid
 
 
@@ -188,14 +203,14 @@ def _own_pairs(partition: int | None, dead_letter_source: str | None, cursor: st
     if partition is not None:
         pairs.append(encode(Symbol("x-opt-partition-id")) + encode(Short(partition)))
     if dead_letter_source is not None:
-        pairs.append(encode(Symbol("x-opt-deadletter-source")) + encode(dead_letter_source))
+        pairs.append(encode(Symbol("x-opt-deadletter-source")) + encode(shown_source(dead_letter_source)))
     if cursor is not None:
         pairs.append(encode(Symbol("x-opt-peeklock-cursor")) + encode(cursor))
     return tuple(pairs)
 
 
 class _Layout:
-    """All that is the same in every delivery with one prefix, kind of header.ttl, kind of lock and some
+    """All that is the same in every delivery with one prefix, kind of header.ttl, lock or none and some
     pairs."""
 
     __slots__ = (
@@ -205,13 +220,12 @@ class _Layout:
         "head",
         "message_annotations",
         "pack",
+        "sent_ttl_ms",
     )
 
-    def __init__(self, prefix: bytes, ttl_absent: bool, lock: int, own: Pairs) -> None:
-        header, delivery_pairs, foreign_pairs = _read_prefix(prefix)
+    def __init__(self, prefix: bytes, ttl_absent: bool, locked: bool, own: Pairs) -> None:
+        header, self.sent_ttl_ms, delivery_pairs, foreign_pairs = _read_prefix(prefix)
         message_pairs = [*own, *foreign_pairs]
-        locked = lock == _MESSAGE_LOCK
-        shows_token = lock != _NO_LOCK
         durable, priority, first_acquirer = header
         ttl_bytes = 1 if ttl_absent else 5
         # size = the count byte + durable + priority + ttl + first-acquirer + delivery-count (uint in full)
@@ -228,8 +242,8 @@ class _Layout:
         delivery = _map_start(
             0x71,
             delivery_pairs,
-            extra_pairs=int(shows_token),
-            extra_bytes=len(_LOCK_TOKEN_KEY) + 16 if shows_token else 0,
+            extra_pairs=int(locked),
+            extra_bytes=len(_LOCK_TOKEN_KEY) + 16 if locked else 0,
         )
         delivery += b"".join(delivery_pairs)
         own_bytes = (
@@ -240,12 +254,11 @@ class _Layout:
         annotations += _ENQUEUED_TIME
         self.further_annotations = b"".join(message_pairs)
         names = f"q{len(_SEQUENCE_NUMBER)}sq{len(_ENQUEUE_SEQUENCE_NUMBER)}sq{len(_MESSAGE_STATE)}sb"
-        if shows_token:
+        if locked:
             self.delivery_annotations = delivery + _LOCK_TOKEN_KEY
             self.message_annotations = annotations
             form = f">{head_bytes}sI{len(self.delivery_annotations)}sIHH8s{len(annotations)}s{names}"
-            if locked:
-                form += f"{len(_LOCKED_UNTIL)}sq"
+            form += f"{len(_LOCKED_UNTIL)}sq"
         else:
             self.delivery_annotations = b""
             self.message_annotations = delivery + annotations
@@ -253,7 +266,7 @@ class _Layout:
         self.pack = struct.Struct(form).pack
 
 
-_LayoutKey = tuple[bytes, bool, int, Pairs]
+_LayoutKey = tuple[bytes, bool, bool, Pairs]
 _LAYOUTS: dict[_LayoutKey, _Layout] = {}
 
 
@@ -279,25 +292,88 @@ def _map_start(section: int, pairs: list[bytes], *, extra_pairs: int, extra_byte
     return bytes(out)
 
 
-def _read_prefix(prefix: bytes) -> tuple[tuple[bytes, bytes, bytes], list[bytes], list[bytes]]:
+def _read_prefix(prefix: bytes) -> tuple[tuple[bytes, bytes, bytes], int, list[bytes], list[bytes]]:
     """Take apart what stands before the bare message.
 
-    Gives durable, priority and first-acquirer as encoded, and the pairs of both maps that are not the
-    broker's.
+    Returns durable, priority and first-acquirer as encoded, the sender's time-to-live (0 = none,
+    `UNLIMITED_MS` = the properties may say more), and the pairs of both maps that are not the broker's.
     """
     durable = priority = first_acquirer = b"\x40"
+    sent_ttl_ms = 0
     delivery_pairs: list[bytes] = []
     message_pairs: list[bytes] = []
     sections = scan(prefix)
     if sections.header is not None:
-        durable, priority, _, first_acquirer = _list_fields(prefix, _value_start(prefix, sections.header), 4)
+        durable, priority, ttl, first_acquirer = _list_fields(
+            prefix, _value_start(prefix, sections.header), 4
+        )
+        sent_ttl_ms = decode(ttl)[0] or 0
+        if sent_ttl_ms == TTL_MS_MAX:
+            sent_ttl_ms = UNLIMITED_MS
     if sections.delivery_annotations is not None:
         start = _value_start(prefix, sections.delivery_annotations)
         delivery_pairs = list(_foreign_pairs(prefix, start, {_LOCK_TOKEN}))
     if sections.message_annotations is not None:
         start = _value_start(prefix, sections.message_annotations)
         message_pairs = list(_foreign_pairs(prefix, start, BROKER_OWNED))
-    return (durable, priority, first_acquirer), delivery_pairs, message_pairs
+    return (durable, priority, first_acquirer), sent_ttl_ms, delivery_pairs, message_pairs
+
+
+def _with_expiry(bare: bytes, ttl_ms: int, sent_ttl_ms: int, enqueued_at_ms: int) -> bytes:
+    """Replace the absolute-expiry-time, where the sender set one, of a message whose time-to-live was capped.
+
+    Its 8 bytes alone change. Clients compute the time-to-live from it and the creation-time. Source: wire
+    contract 3.2, C17.
+    """
+    section = scan(bare).properties
+    if section is None:
+        return bare
+    try:
+        start = _value_start(bare, section)
+        fields = _list_fields(bare, start, _CREATION_TIME + 1)
+    except DecodeError:
+        return bare
+    expires, created = fields[_ABSOLUTE_EXPIRY_TIME:]
+    if expires[0] != _TIMESTAMP:
+        return bare
+    begins_ms = enqueued_at_ms
+    own_ttl_ms = min(sent_ttl_ms, TTL_MS_MAX)
+    if created[0] == _TIMESTAMP:
+        (begins_ms,) = _MS.unpack_from(created, 1)
+        (expires_ms,) = _MS.unpack_from(expires, 1)
+        own_ttl_ms = max(own_ttl_ms, expires_ms - begins_ms) if sent_ttl_ms == UNLIMITED_MS else own_ttl_ms
+    if ttl_ms >= own_ttl_ms:
+        return bare
+    at = read_list_header(bare, start)[0] + sum(map(len, fields[:_ABSOLUTE_EXPIRY_TIME])) + 1
+    return bare[:at] + _MS.pack(min(begins_ms + ttl_ms, INSTANT_MS_MAX)) + bare[at + _MS.size :]
+
+
+def _with_default_expiry(bare: bytes, ttl_ms: int, enqueued_at_ms: int) -> bytes:
+    """Add the absolute-expiry-time to a message that has its entity's time-to-live, which is too long for
+    header.ttl.
+
+    Clients subtract the creation-time, which is added where the sender set none. An absolute-expiry-time of
+    the sender stays alone. Source: wire contract C29.
+    """
+    section = scan(bare).properties
+    end = 0 if section is None else section[1]
+    created = expires = _NULL
+    if section is not None:
+        try:
+            fields = _list_fields(bare, _value_start(bare, section), _CREATION_TIME + 1)
+        except DecodeError:
+            return bare
+        expires, created = fields[_ABSOLUTE_EXPIRY_TIME:]
+    if expires != _NULL:
+        return bare
+    added = {}
+    begins_ms = enqueued_at_ms
+    if created == _NULL:
+        added[_CREATION_TIME] = encode(Timestamp(begins_ms))
+    elif created[0] == _TIMESTAMP:
+        (begins_ms,) = _MS.unpack_from(created, 1)
+    added[_ABSOLUTE_EXPIRY_TIME] = encode(Timestamp(min(begins_ms + ttl_ms, INSTANT_MS_MAX)))
+    return _with_fields(bare[:end], added) + bare[end:]
 
 
 def _value_start(buf: bytes, section: Span) -> int:

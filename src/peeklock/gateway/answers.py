@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peeklock.broker.effects import Effect, MessagesFound
-from peeklock.broker.message import Message
+from peeklock.broker.message import LOST_BODY, Message
 from peeklock.gateway.context import Context, Payloads
 
 
@@ -54,6 +54,8 @@ class Answers:
         payloads = context.payloads
         if waiting is not None:
             context.payloads = waiting.payload
+        if isinstance(effect, MessagesFound) and context.payloads is not None:
+            _leave_out_lost(effect, context.payloads)
         done = answered(effect, now_ms)
         context.payloads = payloads
         if done:
@@ -64,6 +66,12 @@ class Answers:
                 waiting = _WaitingAnswer(number, effect)
                 waiting.keep(payloads)
             self._waiting.append(waiting)
+
+
+def _leave_out_lost(effect: MessagesFound, payloads: Payloads) -> None:
+    """Leave out messages whose bodies are damaged: they are in the dead-letter queue now."""
+    if any(payloads(view.message) is LOST_BODY for view in effect.messages):
+        effect.messages = [view for view in effect.messages if payloads(view.message) is not LOST_BODY]
 
 
 @dataclass(slots=True)

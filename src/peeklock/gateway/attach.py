@@ -1,7 +1,8 @@
-"""What a client's attach asks for, decided from its termini alone, and how it is told which session it got.
+"""What a client's attach asks for, decided from its termini alone, and the source that answers it.
 
-Owns: the choice of link kind, the session filter in both directions, and the refusals that need no look at
-the entity. Must not know: links once they are open. Source: wire contract 2.1, 2.4, 2.6.
+Owns: the choice of link kind, the session filter in both directions, the filters that are in force, and the
+refusals that need no look at the entity. Must not know: links once they are open. Source: wire contract 2.1,
+2.4, 2.6, C42.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from peeklock.amqp.events import LinkAttached
 from peeklock.amqp.performatives import Coordinator, Source
 from peeklock.amqp.types import Described, Encoded, Long, Role, Symbol
 from peeklock.broker.commands import ReceiveMode, SessionWish, SubQueue
-from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
+from peeklock.broker.errors import ArgumentInvalid, InvalidOperation, NotSupported
 from peeklock.broker.routing import ID_LENGTH_MAX
 from peeklock.gateway.address import COORDINATOR, Node, NodeKind, parse_node, shown
 from peeklock.gateway.errors import AddressInvalid, FilterInvalid
@@ -24,6 +25,19 @@ SESSION_FILTER = Symbol("com.microsoft:session-filter")
 SESSION_FILTER_CODE = 0x000000137000000C
 """Descriptor of the filter's value as Go sends it; the others send the value alone. Source: wire contract
 2.6."""
+
+UNSUPPORTED_FILTERS = {
+    0x0000468C00000004: "a message selector",
+    "apache.org:selector-filter:string": "a message selector",
+    0x0000468C00000003: "a no-local filter",
+    "apache.org:no-local-filter:list": "a no-local filter",
+}
+"""Descriptors of filters that choose messages, JMS's: left out, they would hand out others than asked for.
+Source: wire contract C42."""
+
+SHARED_SESSIONS = (0x000000137000000E, "com.microsoft:non-exclusive-session-filter")
+"""Descriptors, and the second also the key, of .NET's filter for sessions that receivers share. Source: wire
+contract C45."""
 
 TIMEOUT = Symbol("com.microsoft:timeout")
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
@@ -76,9 +90,10 @@ def read_attach(event: LinkAttached, now_ms: int) -> Wish:
 
     Raises:
         AddressInvalid: it names no node, or no destination that is one.
-        InvalidOperation: sending to a sub-queue, or coordinating on a link that receives.
+        InvalidOperation: coordinating on a link that receives.
         FilterInvalid: the session filter is neither a string nor null.
         ArgumentInvalid: the session id is too long.
+        NotSupported: a JMS filter, a browser, or a shared subscription.
     """
     sends = event.role is Role.SENDER
     if isinstance(event.target, Coordinator):
@@ -91,11 +106,11 @@ def read_attach(event: LinkAttached, now_ms: int) -> Wish:
     node = parse_node(address)
     if node.kind is not NodeKind.CBS and not node.address.path:
         raise AddressInvalid(f"The address '{address[:64]}' names no entity.")
+    if not sends and isinstance(event.source, Source):
+        _check_supported(event.source)
     if node.kind is not NodeKind.ENTITY:
         return Wish(LinkKind.REQUEST if sends else LinkKind.REPLY, node)
     if sends:
-        if node.address.sub_queue is not SubQueue.MAIN:
-            raise InvalidOperation(f"It is not possible to send to the sub-queue '{shown(node.address)}'.")
         return Wish(LinkKind.SEND, node, destination=_destination(event))
     settled = event.snd_settle_mode == _SETTLED
     mode = ReceiveMode.RECEIVE_AND_DELETE if settled else ReceiveMode.PEEK_LOCK
@@ -112,9 +127,42 @@ def _destination(event: LinkAttached) -> Node | None:
     node = parse_node(text)
     if node.kind is NodeKind.ENTITY and not node.address.path:
         raise AddressInvalid(f"The transfer destination '{text[:64]}' names no entity.")
-    if node.kind is not NodeKind.ENTITY or node.address.sub_queue is not SubQueue.MAIN:
-        raise InvalidOperation(f"It is not possible to send via an entity to '{text[:NAME_LENGTH_MAX]}'.")
     return node
+
+
+def check_possible(wish: Wish) -> None:
+    """Refuse what no right allows; to be asked once the rights are there, which say more to who has none.
+
+    Raises:
+        InvalidOperation: sending to a sub-queue, or via an entity to what is none.
+    """
+    node, to = wish.node, wish.destination
+    if wish.kind is LinkKind.SEND and node.address.sub_queue is not SubQueue.MAIN:
+        raise InvalidOperation(f"It is not possible to send to the sub-queue '{shown(node.address)}'.")
+    if to is not None and (to.kind is not NodeKind.ENTITY or to.address.sub_queue is not SubQueue.MAIN):
+        raise InvalidOperation(f"It is not possible to send via an entity to '{to.path[:NAME_LENGTH_MAX]}'.")
+
+
+def _check_supported(source: Source) -> None:
+    """Refuse what would take messages that the client means to look at, or not to get.
+
+    A client that browses accepts each message that it shows: served like any other receiver, it would remove
+    them. Source: wire contract C42; of the shared subscription, which Qpid JMS asks for by this capability,
+    our choice: only the administration makes subscriptions.
+
+    Raises: NotSupported.
+    """
+    if source.distribution_mode == "copy":
+        raise NotSupported("The distribution mode 'copy' is not supported: peek instead of browsing.")
+    capabilities = source.capabilities
+    if capabilities == "shared" or (isinstance(capabilities, list) and "shared" in capabilities):
+        raise NotSupported("Shared subscriptions are not supported: receive from a subscription.")
+    for key, value in (source.filter or {}).items():
+        descriptor = value.descriptor if isinstance(value, Described) else None
+        if key == SHARED_SESSIONS[1] or descriptor in SHARED_SESSIONS:
+            raise NotSupported("Sessions that receivers share are not supported: accept each session.")
+        if isinstance(descriptor, (int, str)) and (what := UNSUPPORTED_FILTERS.get(descriptor)) is not None:
+            raise NotSupported(f"A receiver with {what} is not supported: use the rules of a subscription.")
 
 
 def _session_wish(event: LinkAttached, now_ms: int) -> SessionWish | None:
@@ -134,12 +182,15 @@ def _session_wish(event: LinkAttached, now_ms: int) -> SessionWish | None:
     return SessionWish(value, now_ms + min(max(0, int(wait_ms)), SESSION_WAIT_MS_MAX))
 
 
-def accepted_source(source: Encoded, session_id: str) -> Encoded:
-    """Give a client's source back with the session that it got in its filter; all else byte for byte.
+def accepted_source(event: LinkAttached, session_id: str | None) -> Encoded | None:
+    """Return the source that answers a receiver; None for the client's own, byte for byte.
 
-    The filter's value is described if it was, by the same descriptor: Go reads nothing else, the others
-    nothing but a plain string. Source: wire contract 0.1, 2.6.
+    Only a filter in force comes back (AMQP 3.5.3): the session filter, with the session that was given; a
+    `session_id` of None is no session. All else stays byte for byte. Source: wire contract 0.1, 2.6, C42.
     """
+    if not isinstance(event.source, Source) or not event.source.filter:
+        return None
+    source = event.source_raw
     position, _, count = read_list_header(source, decode(source, 1)[1])
     fields = bytearray()
     for number in range(count):
@@ -153,18 +204,21 @@ def accepted_source(source: Encoded, session_id: str) -> Encoded:
     return Encoded(out)
 
 
-def _accepted_filter(source: bytes, position: int, session_id: str) -> bytes:
+def _accepted_filter(source: bytes, position: int, session_id: str | None) -> bytes:
+    """Return the filter map with the session filter alone, or with nothing.
+
+    The value is described if it was, by the same descriptor: Go reads nothing else, the others nothing but a
+    plain string.
+    """
     pairs = bytearray()
     count = 0
-    for key, start, value_start, end in iter_map_raw(source, position):
-        count += 2
-        if key != SESSION_FILTER:
-            pairs += source[start:end]
-            continue
-        pairs += encode(SESSION_FILTER)
-        if source[value_start] == 0:
-            pairs += source[value_start : decode(source, value_start + 1)[1]]
-        pairs += encode(session_id)
+    for key, _, value_start, _ in iter_map_raw(source, position):
+        if key == SESSION_FILTER and session_id is not None:
+            count += 2
+            pairs += encode(SESSION_FILTER)
+            if source[value_start] == 0:
+                pairs += source[value_start : decode(source, value_start + 1)[1]]
+            pairs += encode(session_id)
     out = bytearray()
     compound8_or_32(out, 0xC1, 0xD1, count, pairs)
     return bytes(out)

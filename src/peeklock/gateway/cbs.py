@@ -70,6 +70,8 @@ class TokenNode:
             if isinstance(effect, EntityFound):
                 self._grant(request, grant, answered_ms)
             elif isinstance(effect, Failed):
+                if self._authority.upholds(grant):
+                    self._context.claims.vouch(answered_ms)
                 self._refuse(request, shown(node.address), effect.error, answered_ms)
             return True
 
@@ -84,7 +86,8 @@ class TokenNode:
             raise TokenMalformed("MalformedToken: The request names no audience, or one that is too long.")
         if not isinstance(request.body, str) or not isinstance(token_type, str):
             raise TokenMalformed("MalformedToken: The request holds no token, or does not name its type.")
-        return self._authority.authorize(request.body, audience, now_ms, token_type), audience
+        wall_ms = self._context.claims.wall_ms(now_ms)
+        return self._authority.authorize(request.body, audience, wall_ms, token_type), audience
 
     def _grant(self, request: Request, grant: Grant, now_ms: int) -> None:
         try:

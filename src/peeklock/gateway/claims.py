@@ -18,10 +18,19 @@ GRANTS_MAX = 1024
 class Claims:
     """The grants of one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead_ms: Callable[[], int] = int) -> None:
+        """Begin with none; `ahead_ms`: how far the wall clock is ahead of the `now_ms` of each call."""
+        self._ahead_ms = ahead_ms
         self._grants: dict[str, Grant] = {}
         self.shown = False
-        """Whether there has ever been a grant, also one that has run out."""
+        """Whether there has ever been a valid claim: a grant, also one that has run out, or a token for an
+        entity that is absent."""
+        self.vouched_at_ms: int | None = None
+        """When the first token for an absent entity came, until there is a grant."""
+
+    def wall_ms(self, now_ms: int) -> int:
+        """Return what the wall clock says: whoever makes tokens has no other."""
+        return now_ms + self._ahead_ms()
 
     def add(self, grant: Grant) -> bool:
         """Take a grant; one for the same audience is replaced (renewal).
@@ -37,16 +46,24 @@ class Claims:
             raise TooManyGrants(f"A connection may hold tokens for {GRANTS_MAX} audiences at most.")
         self._grants[grant.path] = grant
         self.shown = True
+        self.vouched_at_ms = None
         return old is not None and (old.rights, _rule_path(old)) != (grant.rights, _rule_path(grant))
+
+    def vouch(self, now_ms: int) -> None:
+        """Take note that the peer has shown a valid token, although its entity is absent."""
+        if not self.shown:
+            self.shown = True
+            self.vouched_at_ms = now_ms
 
     def allow(self, path: str | None, right: Right | None, now_ms: int) -> bool:
         """Tell whether a right (None: any right at all) is held for a path (None: for anything)."""
+        wall_ms = self.wall_ms(now_ms)
         near = self._grants.values() if path is None else map(self._grants.get, scopes(path))
         for grant in near:
             if grant is None:
                 continue
             held = bool(grant.rights) if right is None else right in grant.rights
-            if held and (path is None or grant.covers(path)) and grant.valid_at(now_ms):
+            if held and (path is None or grant.covers(path)) and grant.valid_at(wall_ms):
                 return True
         return False
 
@@ -66,24 +83,26 @@ class Claims:
             )
 
     def next_expiry_ms(self) -> int | None:
-        """Give when the first grant runs out, None when none ever does."""
-        return min(
-            (at for grant in self._grants.values() if (at := grant.expires_at_ms) is not None), default=None
-        )
+        """Give when the first grant runs out, unless the wall clock is set; None when none ever does."""
+        ends = (at for grant in self._grants.values() if (at := grant.expires_at_ms) is not None)
+        first_ms = min(ends, default=None)
+        return None if first_ms is None else first_ms - self._ahead_ms()
 
-    def expire(self, now_ms: int) -> bool:
-        """Drop the grants that have run out; tell whether there were any."""
-        return self._keep(lambda grant: grant.valid_at(now_ms))
+    def expire(self, now_ms: int) -> int | None:
+        """Drop the grants that have run out; return when the last of them did, UTC ms, None where there was
+        none."""
+        wall_ms = self.wall_ms(now_ms)
+        dropped = self._keep(lambda grant: grant.valid_at(wall_ms))
+        return max((at for grant in dropped if (at := grant.expires_at_ms) is not None), default=None)
 
     def revoke(self, upheld: Callable[[Grant], bool]) -> bool:
         """Drop the grants that are not upheld any more; tell whether there were any."""
-        return self._keep(upheld)
+        return bool(self._keep(upheld))
 
-    def _keep(self, good: Callable[[Grant], bool]) -> bool:
+    def _keep(self, good: Callable[[Grant], bool]) -> list[Grant]:
+        """Drop the grants that are not good, and return them."""
         bad = [path for path, grant in self._grants.items() if not good(grant)]
-        for path in bad:
-            del self._grants[path]
-        return bool(bad)
+        return [self._grants.pop(path) for path in bad]
 
 
 def _rule_path(grant: Grant) -> str | None:

@@ -64,8 +64,16 @@ class TooManyGrants(GatewayError):
     """A connection put tokens for more audiences than is sensible."""
 
 
+class TooManyLinks(GatewayError):
+    """A peer without a claim asks for more links than it needs to show one."""
+
+
 class ClaimOverdue(GatewayError):
     """Nobody knows who the peer is, and it has had time enough to say."""
+
+
+class Inactive(GatewayError):
+    """The peer may use the namespace, and has used nothing of it."""
 
 
 class TooManyRefusals(GatewayError):
@@ -91,6 +99,7 @@ TABLE: dict[type[Exception], Answer] = {
     broker.EntityDeleted: Answer(Symbol("amqp:resource-deleted"), 404),
     broker.InvalidOperation: Answer(NOT_ALLOWED, 400),
     broker.ArgumentInvalid: Answer(ARGUMENT_ERROR, 400),
+    broker.NameInvalid: Answer(ARGUMENT_ERROR, 400),
     broker.ArgumentOutOfRange: Answer(Symbol("com.microsoft:argument-out-of-range"), 400),
     broker.NotSupported: Answer(NOT_IMPLEMENTED, 501),
     broker.MessageLockLost: Answer(MESSAGE_LOCK_LOST, 410),
@@ -105,6 +114,7 @@ TABLE: dict[type[Exception], Answer] = {
     broker.ClaimCommitted: Answer(Symbol("peeklock:claim-committed"), 410),
     broker.MessageNotFound: Answer(Symbol("com.microsoft:message-not-found"), 404),
     broker.MessageSizeExceeded: Answer(MESSAGE_SIZE_EXCEEDED, 403),
+    broker.LowSpace: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
     broker.QuotaExceeded: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
     broker.ServerBusy: Answer(Symbol("com.microsoft:server-busy"), 503),
     auth.TokenMalformed: Answer(ARGUMENT_ERROR, 400),
@@ -122,7 +132,9 @@ TABLE: dict[type[Exception], Answer] = {
     FilterInvalid: Answer(INVALID_FIELD, 400),
     FrameSettingInvalid: Answer(NOT_ALLOWED, 400),
     TooManyGrants: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
+    TooManyLinks: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
     ClaimOverdue: Answer(CONNECTION_FORCED, 401),  # a client that comes again with a token is welcome
+    Inactive: Answer(CONNECTION_FORCED, 408),
     TooManyRefusals: Answer(UNAUTHORIZED_ACCESS, 401),
 }
 
@@ -157,7 +169,7 @@ class Reporter:
         if type(error) is broker.EntityNotFound:
             # JavaScript recognises the error by this wording (wire contract 2.1).
             text = f"The messaging entity 'sb://{self.host_name}/{entity}' could not be found."
-        tracking_id = f"{self._tracking()}_G{self._connection_id}"
+        tracking_id = self.track()
         at = datetime.fromtimestamp(now_ms / 1000, UTC)
         fields = {"tracking_id": tracking_id, "condition": str(condition), "entity": entity, "text": text}
         if isinstance(error, auth.AuthorizationError) and error.key_name:
@@ -168,6 +180,10 @@ class Reporter:
             f"{text} TrackingId:{tracking_id}, SystemTracker:{self.host_name}:{entity}, "
             f"Timestamp:{at:%Y-%m-%dT%H:%M:%S}",
         )
+
+    def track(self) -> str:
+        """Give a fresh id that a client is told and the log has."""
+        return f"{self._tracking()}_G{self._connection_id}"
 
     def note(self, event: str, fields: Mapping[str, object], now_ms: int) -> None:
         """Log an event of this connection, or count it."""

@@ -17,6 +17,11 @@ Body = Mapping[str, Any]
 """A map of a request, decoded with its types. All functions here raise `ArgumentInvalid`, those for a range
 `ArgumentOutOfRange`."""
 
+ELEMENTS_MAX = 1_000
+"""Lock tokens or sequence numbers in one request. Our choice: at 2 us to read one, 1 to 4 us to do what is
+asked and up to 5 us to answer with a message, 10 ms at most. Clients send one token, and the numbers that
+their user names."""
+
 _INT_MAX = 2**31 - 1
 
 
@@ -44,6 +49,14 @@ def not_negative(body: Body, key: str) -> int:
     return value
 
 
+def boolean(body: Body, key: str) -> bool:
+    """Read a boolean; False where it is absent or null."""
+    value = body.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ArgumentInvalid(f"'{key}' is not a boolean.")
+    return bool(value)
+
+
 def text(body: Body, key: str) -> str | None:
     """Read a string; None where it is absent or null."""
     value = body.get(key)
@@ -69,10 +82,12 @@ def named_session_id(body: Body) -> str:
 
 
 def sequence(body: Body, key: str) -> list[Any]:
-    """Read an array or a list that is not empty."""
+    """Read an array or a list that is not empty and of at most `ELEMENTS_MAX` elements."""
     value = body.get(key)
     if not isinstance(value, list) or not value:
         raise ArgumentInvalid(f"'{key}' is not an array, or is empty.")
+    if len(value) > ELEMENTS_MAX:
+        raise ArgumentOutOfRange(f"'{key}' has {len(value)} elements; the limit is {ELEMENTS_MAX}.")
     return value
 
 

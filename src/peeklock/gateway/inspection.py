@@ -7,23 +7,40 @@ rule, or the entity routes by them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import TypeGuard
 
 from peeklock.amqp.codec import DecodeError, decode, iter_map_raw
-from peeklock.amqp.messaging import Sections, in_order, iter_batch, scan
+from peeklock.amqp.messaging import Sections, Span, in_order, scan
+from peeklock.amqp.types import Symbol
 from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
+from peeklock.broker.errors import (
+    ArgumentInvalid,
+    ArgumentOutOfRange,
+    InvalidOperation,
+    MessageSizeExceeded,
+)
 from peeklock.broker.message import Message
-from peeklock.broker.routing import ID_LENGTH_MAX, PARTITION_KEY, routing_of
-from peeklock.gateway.annotations import TTL_MS_MAX
+from peeklock.broker.routing import ID_LENGTH_MAX, PARTITION_KEY, VIA_PARTITION_KEY, key_text, routing_of
+from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.gateway.errors import MessageMalformed
+
+BATCH_MESSAGES_MAX = 4_500
+"""Messages in one batch or one schedule. Source: Azure/azure-service-bus issue 397: the service takes no more
+in a batch; the .NET client holds itself to it."""
 
 PROPERTIES_BYTES_MAX = 65_536
 """Header, annotations, properties and application properties together. Source: wire contract 3.3, 10.1."""
 
-SCHEDULED_AT_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999, the last instant of .NET's DateTime, and so of the service."""
+PROPERTY_BYTES_MAX = 32 * 1024
+"""The value of one application property, without its type and length. Source: wire contract 10.1."""
+
+_LONG_VALUE_BYTES = 5
+"""Constructor and length of a value that is longer than 255 bytes. Source: AMQP 1.6."""
+
+_STRING = (0xA1, 0xB1)
 
 _HEADER_BYTES_MAX = 64
 """Our choice: its five fields take 28 bytes in their longest legal forms."""
@@ -33,25 +50,10 @@ _ID_FREE_BYTES = ID_LENGTH_MAX + 7
 
 
 def take_in(payload: bytes, reads_routing: bool) -> tuple[Message, bytes]:
-    """Make the record of an arriving message, and give the payload as it is kept: its sections in order.
+    """Make the record of an arriving message, and the payload as it is kept.
 
-    Raises: as `inspect`.
-    """
-    try:
-        return inspect(payload, reads_routing), payload
-    except MessageMalformed:
-        # Rare enough that only what would be refused is looked through again.
-        try:
-            ordered = in_order(payload)
-        except DecodeError:
-            ordered = payload
-        if ordered is payload:
-            raise
-        return inspect(ordered, reads_routing), ordered
-
-
-def inspect(payload: bytes, reads_routing: bool) -> Message:
-    """Make the record of an arriving message.
+    That has its sections in order, and symbols as keys of annotations and footer: the official Java client
+    writes strings there and does not read them (wire contract C5).
 
     Args:
         payload: the encoded message.
@@ -61,74 +63,144 @@ def inspect(payload: bytes, reads_routing: bool) -> Message:
         MessageMalformed: it is no AMQP message.
         ArgumentInvalid: an id is too long, or a value of the wrong type.
         ArgumentOutOfRange: it is scheduled beyond the year 9999.
-        InvalidOperation: group-id and partition key differ, or the properties are too large.
+        InvalidOperation: group-id and partition key differ, or the properties, one of them, or the footer are
+        too large.
     """
     try:
         return _inspect(payload, reads_routing)
     except DecodeError as error:
-        raise MessageMalformed(f"The message could not be decoded: {error}.") from None
+        # Rare enough that only what would be refused is looked through again.
+        try:
+            return _inspect(in_order(payload), reads_routing)
+        except DecodeError:
+            raise MessageMalformed(f"The message could not be decoded: {error}.") from None
 
 
-def inspect_batch(payload: bytes, reads_routing: bool) -> list[tuple[Message, bytes]]:
-    """Make the records of a batch's members; one bad member refuses all.
-
-    Raises: as `inspect`. Source: wire contract 3.7.
-    """
-    try:
-        members = [bytes(member) for member in iter_batch(payload)]
-    except DecodeError as error:
-        raise MessageMalformed(f"The batch could not be decoded: {error}.") from None
-    if not members:
-        raise MessageMalformed("The batch holds no message.")
-    return [take_in(member, reads_routing) for member in members]
+_SLICE_BYTES = 65_536
+"""A slice of a batch ends with the member that passes this; some footers take 150 ns for each byte."""
 
 
-def _inspect(payload: bytes, reads_routing: bool) -> Message:
+class BatchReader:
+    """Messages that come together, read in slices; one bad one refuses all. Source: wire contract 3.7."""
+
+    def __init__(self, members: Iterator[bytes], reads_routing: bool) -> None:
+        """Args: members: those of a batch or a schedule, found when they are asked for."""
+        self._members = members
+        self._reads_routing = reads_routing
+        self.messages: list[tuple[Message, bytes]] = []
+        """Those that were read."""
+
+    def read(self, count: int) -> bool:
+        """Read so many members more, or fewer when these are large; return whether there may be others.
+
+        Raises: as `take_in`; MessageSizeExceeded: they are too many; and what `members` raises.
+        """
+        messages = self.messages
+        members: list[bytes] = []
+        size_bytes = 0
+        try:
+            for member in islice(self._members, count):
+                members.append(member)
+                size_bytes += len(member)
+                if size_bytes > _SLICE_BYTES:
+                    count = len(members)
+                    break
+        except DecodeError as error:
+            raise MessageMalformed(f"The batch could not be decoded: {error}.") from None
+        if len(messages) + len(members) > BATCH_MESSAGES_MAX:
+            raise MessageSizeExceeded(
+                f"There are more than {BATCH_MESSAGES_MAX} messages in one batch: send them in several."
+            )
+        messages += [take_in(member, self._reads_routing) for member in members]
+        if not messages:
+            raise MessageMalformed("The batch holds no message.")
+        return len(members) == count
+
+
+def _inspect(payload: bytes, reads_routing: bool) -> tuple[Message, bytes]:
     sections = scan(payload)
     message = Message(len(payload), bare_offset=sections.bare_offset)
     # AMQP 3.2 wants a body, but the official Python client sends none for an empty value (None, 0, "").
     body = sections.body or sections.footer or (len(payload), 0)
-    if body[0] > PROPERTIES_BYTES_MAX:
-        raise InvalidOperation(
-            f"The header and properties take {body[0]} bytes; the limit is {PROPERTIES_BYTES_MAX}."
-        )
-    key = _read_prefix(sections, message) if sections.bare_offset else None
-    if reads_routing:
+    if body[0] > PROPERTY_BYTES_MAX:
+        _check_sizes(sections, body[0])
+    string_keys: list[int] = []
+    key, via_key = _read_prefix(sections, message, string_keys) if sections.bare_offset else (None, None)
+    if sections.footer is not None:
+        string_keys += _footer_string_keys(payload, sections.footer)
+    if string_keys:
+        payload = _with_symbols(payload, string_keys)
+    if reads_routing or via_key is not None:
         message.routing = routing_of(sections, key)
+        message.routing.via_partition_key = via_key
     else:
         properties = sections.properties
         if properties is not None and (key is not None or properties[1] - properties[0] > _ID_FREE_BYTES):
             routing_of(sections, key)  # for its checks
-    return message
+    return message, payload
 
 
-def _read_prefix(sections: Sections, message: Message) -> str | None:
-    """Read what stands before the bare message; give the partition key."""
+def _check_sizes(sections: Sections, size_bytes: int) -> None:
+    """Hold the sections before the body to their limit together, and each application property to its."""
+    if size_bytes > PROPERTIES_BYTES_MAX:
+        raise InvalidOperation(
+            f"The header and properties take {size_bytes} bytes; the limit is {PROPERTIES_BYTES_MAX}."
+        )
+    start, end = sections.application_properties or (0, 0)
+    if end - start <= PROPERTY_BYTES_MAX:
+        return
+    payload = sections.payload
+    for key, _, value_start, value_end in iter_map_raw(payload, decode(payload, start + 1)[1]):
+        value_bytes = value_end - value_start - _LONG_VALUE_BYTES
+        if value_bytes > PROPERTY_BYTES_MAX:
+            raise InvalidOperation(
+                f"The application property '{str(key)[:64]}' has {value_bytes} bytes; the limit is "
+                f"{PROPERTY_BYTES_MAX}."
+            )
+
+
+def _read_prefix(
+    sections: Sections, message: Message, string_keys: list[int]
+) -> tuple[str | None, str | None]:
+    """Read what stands before the bare message; return the partition key, and that of the way.
+
+    Where keys of annotations are strings is added to `string_keys`.
+    """
     if sections.header is not None:
         start, end = sections.header
         message.ttl_ms = _read_ttl_ms(sections.payload[start:end])
         if message.ttl_ms == TTL_MS_MAX and sections.properties is not None:
             message.ttl_ms = _long_ttl_ms(sections)
     if sections.delivery_annotations is not None:
-        _check_keys(sections.payload, sections.delivery_annotations[0])
+        string_keys += _string_keys(sections.payload, sections.delivery_annotations)
     if sections.message_annotations is None:
-        return None
+        return None, None
     annotations = sections.decode_message_annotations()
+    for name in annotations:
+        if type(name) is not Symbol:
+            string_keys += _string_keys(sections.payload, sections.message_annotations)
+            break
     at = annotations.get("x-opt-scheduled-enqueue-time")
     if at is not None:
         if not _is_integer(at):
             raise ArgumentInvalid("The annotation x-opt-scheduled-enqueue-time is not a timestamp.")
-        if at > SCHEDULED_AT_MS_MAX:
+        if at > INSTANT_MS_MAX:
             raise ArgumentOutOfRange("The annotation x-opt-scheduled-enqueue-time is beyond the year 9999.")
         message.scheduled_at_ms = int(at)
-    key = annotations.get(PARTITION_KEY)
-    if key is None:
+    via_key = _read_key("ViaPartitionKey", annotations.get(VIA_PARTITION_KEY))
+    return _read_key("PartitionKey", annotations.get(PARTITION_KEY)), via_key
+
+
+def _read_key(name: str, value: object) -> str | None:
+    """Return a partition key as text. Source: wire contract 3.3, C6."""
+    if value is None:
         return None
-    if not isinstance(key, str):
-        raise ArgumentInvalid("The PartitionKey is not a string.")
+    key = key_text(value)
+    if key is None:
+        raise ArgumentInvalid(f"The {name} is neither a string nor binary that holds UTF-8.")
     if len(key) > ID_LENGTH_MAX:
-        raise ArgumentInvalid(f"The PartitionKey has {len(key)} characters; the limit is {ID_LENGTH_MAX}.")
-    return str(key)
+        raise ArgumentInvalid(f"The {name} has {len(key)} characters; the limit is {ID_LENGTH_MAX}.")
+    return key
 
 
 @lru_cache(maxsize=1024)
@@ -151,10 +223,29 @@ def _long_ttl_ms(sections: Sections) -> int:
     return TTL_MS_MAX
 
 
-def _check_keys(payload: bytes, offset: int) -> None:
-    """Walk a section's map, so that it can be taken apart again at delivery."""
-    for _ in iter_map_raw(payload, decode(payload, offset + 1)[1]):
-        pass
+def _string_keys(payload: bytes, section: Span) -> list[int]:
+    """Walk a section's map, and return where its keys are strings that may be symbols."""
+    return [
+        start
+        for key, start, _, _ in iter_map_raw(payload, decode(payload, section[0] + 1)[1])
+        if payload[start] in _STRING and key.isascii()
+    ]
+
+
+def _footer_string_keys(payload: bytes, footer: Span) -> list[int]:
+    """Do the same for a footer, which is held to the limit of what stands before the body."""
+    size_bytes = footer[1] - footer[0]
+    if size_bytes > PROPERTIES_BYTES_MAX:
+        raise InvalidOperation(f"The footer takes {size_bytes} bytes; the limit is {PROPERTIES_BYTES_MAX}.")
+    return _string_keys(payload, footer)
+
+
+def _with_symbols(payload: bytes, strings: list[int]) -> bytes:
+    """Make symbols of the strings at these places: the same form, under a code that is 2 higher."""
+    changed = bytearray(payload)
+    for start in strings:
+        changed[start] += 2
+    return bytes(changed)
 
 
 def _is_integer(value: object) -> TypeGuard[int]:

@@ -44,12 +44,19 @@ class Intake:
 
     def oversized(self, event: DeliveryOversized, now_ms: int) -> None:
         """Refuse a transfer that the engine discarded for its size; the link lives on."""
+        self._refuse_size(event, event.size_bytes_max, now_ms)
+
+    def _refuse_size(
+        self, event: DeliveryReceived | DeliveryOversized, size_bytes_max: int, now_ms: int
+    ) -> None:
         self._use_credit()
-        error = MessageSizeExceeded(
+        self._refuse(event, self._too_large(size_bytes_max), now_ms)
+
+    def _too_large(self, size_bytes_max: int) -> MessageSizeExceeded:
+        return MessageSizeExceeded(
             f"The received message on the link '{shown(self.node.address)}' exceeds the limit of "
-            f"{event.size_bytes_max} bytes."
+            f"{size_bytes_max} bytes."
         )
-        self._refuse(event, error, now_ms)
 
     def _open(self, credit: int) -> None:
         """Give the first credit."""

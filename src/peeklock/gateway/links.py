@@ -10,7 +10,7 @@ Source: wire contract 1.7, 2.1-2.3, 2.9; requirement L-13.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from peeklock.amqp.events import (
@@ -20,12 +20,11 @@ from peeklock.amqp.events import (
     LinkAttached,
     LinkDetached,
     LinkFlow,
-    SessionBegun,
     SessionEnded,
 )
 from peeklock.amqp.types import Role, Symbol, ULong
 from peeklock.auth import AuthorizationError, Right
-from peeklock.broker.commands import CloseLink, OpenCoordinator, OpenReceiver, OpenSender
+from peeklock.broker.commands import CloseLink, OpenCoordinator, OpenReceiver, OpenSender, Release
 from peeklock.broker.effects import (
     Accepted,
     CoordinatorOpened,
@@ -38,10 +37,12 @@ from peeklock.broker.effects import (
     ReceiverOpened,
     Rejected,
     SenderOpened,
+    SessionLockLapsed,
     Settled,
     SettlementFailed,
+    TransactionEnded,
 )
-from peeklock.broker.errors import ServiceBusError
+from peeklock.broker.errors import ServiceBusError, SessionCannotBeLocked, SessionWaitTimedOut
 from peeklock.gateway.address import NodeKind, shown
 from peeklock.gateway.answers import Answers
 from peeklock.gateway.attach import (
@@ -50,11 +51,13 @@ from peeklock.gateway.attach import (
     accepted_properties,
     accepted_source,
     asked_for,
+    check_possible,
     read_attach,
 )
+from peeklock.gateway.bounds import STRANGER_CBS_PAIRS_MAX, STRANGER_COORDINATORS_MAX
 from peeklock.gateway.context import Context
 from peeklock.gateway.coordinator import REQUEST_BYTES_MAX, CoordinatorLink
-from peeklock.gateway.errors import GatewayError
+from peeklock.gateway.errors import GatewayError, TooManyLinks
 from peeklock.gateway.intake import Intake
 from peeklock.gateway.nodes import RequestNodes
 from peeklock.gateway.receiver_link import ReceiverLink, Unsettled
@@ -90,16 +93,16 @@ class Links:
         self._starved: set[int] = set()
         """Numbers of receivers that may need a further allowance of bytes: after each delivery, each flow,
         and when bodies have come. A link that is not here when bytes are due would stall for ever."""
-        self._closed_receivers: dict[int, ReceiverLink] = {}
-        """Receivers that are gone, by number, for deliveries that were under way."""
-        self.nodes = RequestNodes(context, self._links.__setitem__, self._refuse)
+        self._closed_receivers: dict[int, int] = {}
+        """By the number of a receiver that is gone, the queue in which it locked messages: for deliveries
+        that were under way."""
+        self.nodes = RequestNodes(context, self._links.__setitem__, self._refuse, self._end)
         self._last_number = 0
         self.on_event: Handlers = {
             DeliveryReceived: self._on_delivery,
             DispositionReceived: self._on_disposition,
             LinkFlow: self._on_flow,
             DeliveryOversized: self._on_oversized,
-            SessionBegun: self._on_session_begun,
             LinkAttached: self.attached,
             LinkDetached: self._on_detached,
             SessionEnded: self._on_session_ended,
@@ -118,6 +121,8 @@ class Links:
             CoordinatorOpened: self._coordinator_opened,
             LinkRefused: self._link_refused,
             DetachLink: self._detach_link,
+            SessionLockLapsed: self._session_lapsed,
+            TransactionEnded: self._transaction_ended,
         }
 
     def allow_bytes(self) -> None:
@@ -144,40 +149,58 @@ class Links:
             link.bodies_arrived()
             self._starved.add(link.number)
 
-    def end(self, *, broken: bool) -> None:
+    def end(self, unsent: Iterable[tuple[int, int]] = ()) -> list[tuple[int, bytes]]:
         """Forget all: the connection is over.
 
-        A broken connection's locks are dropped by the broker. Of one that was closed, what the client never
-        got is given back, now or when it comes.
+        Args:
+            unsent: channel and id of deliveries of which nothing was written.
+
+        Returns:
+            Queue id and lock token of what was locked for the client and never sent to it. What is still
+            under way is given back when it comes.
         """
-        for link in [*self._by_number.values(), *(link for _, link in self._pending.values())]:
-            if not broken:
-                self._drop(link)
-            elif not isinstance(link, ReceiverLink):
-                link.forget()
-        if broken:
-            self._closed_receivers.clear()
+        undelivered: list[tuple[int, bytes]] = []
+        for channel, delivery_id in unsent:
+            link = self._unsettled.get(channel, Unsettled()).get(delivery_id)
+            if link is not None and link.locks_in is not None:
+                undelivered.append((link.locks_in, link.token(delivery_id)))
+        for ended in [*self._by_number.values(), *(link for _, link in self._pending.values())]:
+            if isinstance(ended, ReceiverLink):
+                undelivered += ended.take_undelivered()
+            self._drop(ended)
         self._links.clear()
         self._by_number.clear()
         self._pending.clear()
         self._unsettled.clear()
+        self._context.transactions.clear()
         self._starved.clear()
         self._context.waiting_links.clear()
+        for reply_link in self._context.reply_links:
+            reply_link.forget()
         self._context.reply_links.clear()
+        return undelivered
+
+    def forget(self) -> None:
+        """Drop what refers back to this object; see `Gateway.forget`."""
+        self.on_event.clear()
+        self.on_effect.clear()
+        self.nodes.forget_all()
 
     # Sessions and links
 
-    def _on_session_begun(self, event: SessionBegun, now_ms: int) -> None:
-        self._unsettled[event.channel] = Unsettled()
-
     def _on_session_ended(self, event: SessionEnded, now_ms: int) -> None:
         self._unsettled.pop(event.channel, None)
+        self._context.via.ended(event.channel)
 
     def attached(self, event: LinkAttached, now_ms: int) -> None:
         """Open the link that a client asks for, or refuse it."""
         try:
             wish = read_attach(event, now_ms)
             self._check_rights(wish, now_ms)
+            check_possible(wish)
+            if wish.kind is LinkKind.RECEIVE:
+                self._context.via.require(event.channel, wish.node.address)
+            self._check_stranger(wish)
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
             self._refuse(event, asked_for(event), error, now_ms)
             return
@@ -192,6 +215,16 @@ class Links:
         host_name = self._context.reporter.host_name
         for path in _claimed_paths(wish):
             self._context.claims.require(path, _RIGHTS[wish.kind], now_ms, host_name)
+
+    def _check_stranger(self, wish: Wish) -> None:
+        """Refuse a link that a peer without a claim has enough of. Raises: TooManyLinks."""
+        if self._context.claims.shown:
+            return
+        kind, most, what = wish.kind, STRANGER_CBS_PAIRS_MAX, "links to '$cbs' in one direction"
+        if kind is LinkKind.COORDINATE:
+            most, what = STRANGER_COORDINATORS_MAX, "links to the coordinator"
+        if sum(_KIND_OF_LINK[type(link)] is kind for link in self._links.values()) >= most:
+            raise TooManyLinks(f"A connection may have {most} {what} until it has shown a valid claim.")
 
     def _open(self, event: LinkAttached, wish: Wish) -> None:
         self._last_number += 1
@@ -210,6 +243,8 @@ class Links:
             link = ReceiverLink(self._context, event, number, wish.node, wish.mode, unsettled)
             opening = OpenReceiver(link.link, address, wish.mode, wish.session, event.name)
             self._context.commands.append(opening)
+        if wish.kind is not LinkKind.COORDINATE:
+            self._context.via.use(event.channel, address, number)
         self._pending[number] = (event, link)
         self._links[event.channel, event.handle] = link
 
@@ -242,20 +277,24 @@ class Links:
         if isinstance(link, ReceiverLink):
             if link.session_name is not None:
                 self._context.sessions.pop(link.session_name, None)
-            if len(self._closed_receivers) >= _CLOSED_RECEIVERS_MAX:
-                del self._closed_receivers[next(iter(self._closed_receivers))]
-            self._closed_receivers[link.number] = link
+            if link.locks_in is not None:
+                if len(self._closed_receivers) >= _CLOSED_RECEIVERS_MAX:
+                    del self._closed_receivers[next(iter(self._closed_receivers))]
+                self._closed_receivers[link.number] = link.locks_in
 
     def detach_unauthorized(self, reason: AuthorizationError, now_ms: int) -> None:
         """Detach the links that no grant covers any more; the connection lives on (wire contract 1.7)."""
-        for (channel, handle), link in list(self._links.items()):
+        for link in list(self._links.values()):
             right = _RIGHT_OF_LINK[type(link)]
-            if all(self._context.claims.allow(path, right, now_ms) for path in _claimed_paths(link)):
-                continue
-            del self._links[channel, handle]
-            refusal = self._context.reporter.report(reason, shown(link.node.address), now_ms)
-            self._connection.detach(channel, handle, refusal)
-            self._close(link)
+            if not all(self._context.claims.allow(path, right, now_ms) for path in _claimed_paths(link)):
+                self._end(link, reason, now_ms)
+
+    def _end(self, link: AnyLink, reason: Exception, now_ms: int) -> None:
+        """Detach a link of ours and say why."""
+        del self._links[link.channel, link.handle]
+        refusal = self._context.reporter.report(reason, shown(link.node.address), now_ms)
+        self._connection.detach(link.channel, link.handle, refusal)
+        self._close(link)
 
     # Transfers, flows, dispositions
 
@@ -284,8 +323,7 @@ class Links:
     def _on_disposition(self, event: DispositionReceived, now_ms: int) -> None:
         if event.role is Role.RECEIVER:
             unsettled = self._unsettled.get(event.channel)
-            if unsettled is not None:
-                settle(self._context, unsettled, event, now_ms)
+            settle(self._context, Unsettled() if unsettled is None else unsettled, event, now_ms)
 
     # Effects
 
@@ -305,6 +343,11 @@ class Links:
         if isinstance(link, CoordinatorLink):
             link.declared(effect.reply_to[3], effect.transaction_id)
 
+    def _transaction_ended(self, effect: TransactionEnded, now_ms: int) -> None:
+        link = self._by_number.get(effect.link[2])
+        if isinstance(link, CoordinatorLink):
+            link.ended(effect.transaction_id)
+
     def _enlisted(self, effect: Enlisted, now_ms: int) -> None:
         number = effect.reply_to[2]
         if number == 0:
@@ -320,8 +363,8 @@ class Links:
         if link is not None:
             link.deliver(effect)  # type: ignore[union-attr]  # the number is a receiver's
             self._starved.add(number)
-        elif number in self._closed_receivers:
-            self._closed_receivers[number].release_undelivered(effect)
+        elif number in self._closed_receivers and effect.lock_token is not None:
+            self._context.commands.append(Release(self._closed_receivers[number], effect.lock_token, None))
 
     def _drained(self, effect: Drained, now_ms: int) -> None:
         link = self._by_number.get(effect.link[2])
@@ -363,17 +406,15 @@ class Links:
         event, link = self._pending.pop(effect.link[2], (None, None))
         if event is None or not isinstance(link, ReceiverLink):
             return
-        source = properties = None
+        properties = None
         if effect.session_id is not None:
-            source = accepted_source(event.source_raw, effect.session_id)
             properties = accepted_properties(effect.locked_until_ms)
             self._context.sessions[event.name] = (link.node.address.path, effect.session_id)
             link.session_name = event.name
         self._connection.accept_link(
             event.channel,
             event.handle,
-            source=source,
-            max_message_size=effect.message_size_bytes_max,
+            source=accepted_source(event, effect.session_id),
             properties=properties,
         )
         self._by_number[link.number] = link
@@ -386,7 +427,14 @@ class Links:
             return
         self._links.pop((event.channel, event.handle), None)
         link.forget()
+        if not isinstance(effect.error, SessionCannotBeLocked | SessionWaitTimedOut):
+            self._context.via.refused(event.channel, link.number)
         self._refuse(event, shown(link.node.address), effect.error, now_ms)
+
+    def _session_lapsed(self, effect: SessionLockLapsed, now_ms: int) -> None:
+        link = self._by_number.get(effect.link[2])
+        if isinstance(link, ReceiverLink):
+            link.session_lapsed()
 
     def _detach_link(self, effect: DetachLink, now_ms: int) -> None:
         link = self._by_number.pop(effect.link[2], None)
@@ -423,6 +471,13 @@ _RIGHT_OF_LINK: dict[type, Right | None] = {
     RequestLink: None,
     ReplyLink: None,
     CoordinatorLink: None,
+}
+_KIND_OF_LINK: dict[type, LinkKind] = {
+    SenderLink: LinkKind.SEND,
+    ReceiverLink: LinkKind.RECEIVE,
+    RequestLink: LinkKind.REQUEST,
+    ReplyLink: LinkKind.REPLY,
+    CoordinatorLink: LinkKind.COORDINATE,
 }
 _CLOSED_RECEIVERS_MAX = 256
 """Receivers remembered after their end. Our choice: their last deliveries come within a batch or two."""

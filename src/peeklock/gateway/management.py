@@ -7,7 +7,7 @@ answer looks on the wire. Must not know: links, or what a command does. Source: 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,6 @@ from peeklock.broker.commands import (
     Command,
     DeleteMessages,
     Disposition,
-    Enlist,
     GetSessionState,
     ListRules,
     ListSessions,
@@ -50,21 +49,32 @@ from peeklock.broker.effects import (
 )
 from peeklock.broker.errors import (
     ArgumentInvalid,
+    ArgumentOutOfRange,
     InvalidOperation,
     NotSupported,
     ServerBusy,
     ServiceBusError,
 )
+from peeklock.broker.message import Message
 from peeklock.gateway import cursors, fields, rules
 from peeklock.gateway.address import shown
-from peeklock.gateway.annotations import encode_for_receiver
+from peeklock.gateway.annotations import encode_for_receiver, without_body
 from peeklock.gateway.context import Context, Payloads
 from peeklock.gateway.errors import GatewayError
-from peeklock.gateway.inspection import take_in
-from peeklock.gateway.requests import Request, refuse_management, respond_management
+from peeklock.gateway.inspection import BatchReader
+from peeklock.gateway.requests import (
+    READ_IN_SLICES,
+    VALUES_MAX,
+    Request,
+    refuse_management,
+    respond_management,
+)
+from peeklock.gateway.schedules import iter_scheduled
+from peeklock.gateway.settlement import DESCRIPTION, REASON
 
 DELETE_COUNT_MAX = 4000
-"""Messages a batch-delete removes at most. Source: wire contract 5.2 (the SDKs' limit)."""
+"""Messages that one batch-delete removes at most, on every tier; more is refused. Clients that purge stop at
+the first answer that is smaller than what they asked for. Source: wire contract 5.2, C9."""
 
 ALL_SESSIONS_FROM_MS = 253_402_300_799_999
 """A last-updated-time from here on, the end of the year 9999, asks for all sessions. Source: wire contract
@@ -95,13 +105,24 @@ class ManagementNode:
             if operation is None:
                 raise NotSupported(f"The operation '{request.operation[:64]}' is not supported.")
             context.claims.require(request.node.path, operation.right, now_ms, context.reporter.host_name)
-            if not isinstance(request.body, dict):
-                raise ArgumentInvalid("The body of the request is not a map.")
+            context.via.require(request.channel, request.node.address)
             if request.transaction_id is not None and operation.read in _CHANGING:
-                # A schedule would promise a number before the commit (F-03), the others cannot be undone.
+                # They are done at once and cannot be undone (F-03).
                 raise InvalidOperation(
                     f"The operation '{request.operation}' is not possible in a transaction."
                 )
+            if request.operation in READ_IN_SLICES:
+                context.read(self._read_messages(request, operation, now_ms))
+                return
+            if request.raw_body is not None:
+                raise ArgumentOutOfRange(
+                    f"The request holds more than {VALUES_MAX} values: a list in it has "
+                    f"{fields.ELEMENTS_MAX} elements at most."
+                )
+            if not isinstance(request.body, dict):
+                raise ArgumentInvalid("The body of the request is not a map.")
+            if operation is _PEEK and fields.boolean(request.body, "omit-message-body"):
+                operation = _PEEK_WITHOUT_BODIES
             read = operation.read(request, context, now_ms)
             finds = operation.answer in _FINDING
             if finds and not self._has_room():
@@ -109,6 +130,27 @@ class ManagementNode:
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
             refuse_management(context, request, error, now_ms)
             return
+        self._ask(request, operation, read, finds)
+
+    def _read_messages(self, request: Request, operation: Operation, now_ms: int) -> Iterator[None]:
+        """Read the messages of a request, then ask; yields where others may have a turn."""
+        try:
+            if request.raw_body is None:
+                raise ArgumentInvalid("The body of the request is not a map.")
+            reader = BatchReader(iter_scheduled(*request.raw_body), reads_routing=True)
+            while reader.read(self._context.limits.slice_messages):
+                yield
+        except (ServiceBusError, GatewayError) as error:
+            refuse_management(self._context, request, error, now_ms)
+            return
+        request.body = reader.messages
+        self._ask(request, operation, operation.read(request, self._context, now_ms), finds=False)
+
+    def _ask(
+        self, request: Request, operation: Operation, read: Callable[[ReplyTo], Command], finds: bool
+    ) -> None:
+        """Hand out the command of a request that was read, and answer it later."""
+        context = self._context
 
         def answered(effect: Effect, answered_ms: int) -> bool:
             if isinstance(effect, Failed):
@@ -125,15 +167,20 @@ class ManagementNode:
 
         context.finding += finds
         command = read(context.ask(answered))
-        if request.transaction_id is not None and isinstance(command, UpdateDisposition):
-            command = Enlist(context.connection_id, request.transaction_id, command)
-        context.commands.append(command)
+        if request.transaction_id is not None and isinstance(command, _ENLISTABLE):
+            context.enlist(request.transaction_id, request.channel, command)
+        else:
+            context.commands.append(command)
 
     def _has_room(self) -> bool:
         """Say whether one more large answer may come: a request of 200 bytes asks for 256 KiB."""
         context = self._context
         limits = context.limits
-        return context.finding < limits.finding_max and context.output_bytes <= 4 * limits.output_bytes_max
+        return (
+            context.finding < limits.finding_max
+            and context.output_bytes <= 4 * limits.output_bytes_max
+            and context.unsent_reply_bytes + context.connection.held_bytes <= limits.unsent_replies_bytes_max
+        )
 
 
 _DESCRIPTIONS = {200: "OK", 204: "No Content"}
@@ -185,15 +232,10 @@ def _read_peek(request: Request, context: Context, now_ms: int) -> Callable[[Rep
 
 
 def _read_schedule(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    messages = []
-    for item in fields.sequence(request.body, "messages"):
-        payload = item.get("message") if isinstance(item, dict) else None
-        if not isinstance(payload, bytes):
-            raise ArgumentInvalid("An element of 'messages' holds no binary 'message'.")
-        message, payload = take_in(payload, reads_routing=True)
+    messages: list[tuple[Message, bytes]] = request.body  # see `_read_messages`
+    for message, _ in messages:
         if message.scheduled_at_ms is None:
-            message.scheduled_at_ms = now_ms
-        messages.append((message, payload))
+            message.scheduled_at_ms = min(now_ms, context.claims.wall_ms(now_ms))  # past in either case
     return lambda reply_to: Schedule(request.node.address, messages, reply_to)
 
 
@@ -232,25 +274,36 @@ def _read_disposition(request: Request, context: Context, now_ms: int) -> Callab
     if properties is not None and not isinstance(properties, dict):
         raise ArgumentInvalid("'properties-to-modify' is not a map.")
     changed = {str(key): value for key, value in (properties or {}).items()}
-    reason = fields.text(body, "deadletter-reason")
-    description = fields.text(body, "deadletter-description")
+    reason = description = None
+    if disposition is Disposition.SUSPENDED:
+        reason = _dead_letter_text(body, "deadletter-reason", REASON, changed)
+        description = _dead_letter_text(body, "deadletter-description", DESCRIPTION, changed)
     session_id = _session_id(request, context)
     return lambda reply_to: UpdateDisposition(
         request.node.address, tokens, disposition, reply_to, reason, description, changed or None, session_id
     )
 
 
+def _dead_letter_text(body: fields.Body, key: str, name: str, changed: dict[str, Any]) -> str | None:
+    """Read a text about a dead letter; any other value becomes a property of its type (wire contract C31)."""
+    value = body.get(key)
+    if value is None or isinstance(value, str):
+        return None if value is None else str(value)
+    changed[name] = value
+    return None
+
+
 def _read_delete(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
     count = fields.positive(request.body, "message-count")
     if count > DELETE_COUNT_MAX:
-        raise ArgumentInvalid(f"'message-count' is {count}; the limit is {DELETE_COUNT_MAX}.")
+        raise ArgumentOutOfRange(f"'message-count' is {count}; the limit is {DELETE_COUNT_MAX}.")
     before = fields.integer(request.body, "enqueued-time-utc")
     session_id = fields.session_id(request.body)
     return lambda reply_to: DeleteMessages(request.node.address, count, before, reply_to, session_id)
 
 
 def _read_purge(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    before = now_ms
+    before = max(now_ms, context.claims.wall_ms(now_ms))
     # Other operations pass over keys they do not know; here one that is misspelt would empty the queue.
     unknown = sorted(str(key)[:64] for key in request.body if key != "enqueued-time-utc")
     if unknown:
@@ -346,6 +399,15 @@ def _answer_found(effect: MessagesFound, payloads: Payloads | None) -> Answer | 
     return 200, None, {"messages": found}
 
 
+def _answer_found_without_bodies(effect: MessagesFound, payloads: Payloads | None) -> Answer | None:
+    """Answer with all sections but the bodies. Source: wire contract C8."""
+    answer = _answer_found(effect, payloads)
+    if answer is not None:
+        for item in answer[2].get("messages", ()):
+            item["message"] = without_body(item["message"])
+    return answer
+
+
 def _answer_deleted(effect: MessagesDeleted, payloads: Payloads | None) -> Answer:
     return (200 if effect.count else 204), None, {"message-count": Int(effect.count)}
 
@@ -380,13 +442,18 @@ def _answer_rules(effect: RulesFound, payloads: Payloads | None) -> Answer:
     return 200, None, {"rules": rules.encode_rules(effect.rules, RULES_BYTES_MAX)}
 
 
-_FINDING = frozenset((_answer_found, _answer_state, _answer_rules, cursors.answer_cursors))
+_FINDING = frozenset(
+    (_answer_found, _answer_found_without_bodies, _answer_state, _answer_rules, cursors.answer_cursors)
+)
 """Answers that hold what may be large."""
 
 
+_PEEK = Operation(Right.LISTEN, _read_peek, _answer_found)
+_PEEK_WITHOUT_BODIES = Operation(Right.LISTEN, _read_peek, _answer_found_without_bodies)
+
 OPERATIONS: dict[str, Operation] = {
     "com.microsoft:renew-lock": Operation(Right.LISTEN, _read_renew, _answer_renewed),
-    "com.microsoft:peek-message": Operation(Right.LISTEN, _read_peek, _answer_found),
+    "com.microsoft:peek-message": _PEEK,
     "com.microsoft:schedule-message": Operation(Right.SEND, _read_schedule, _answer_scheduled),
     "com.microsoft:cancel-scheduled-message": Operation(Right.SEND, _read_cancel, _answer_done),
     "com.microsoft:receive-by-sequence-number": Operation(Right.LISTEN, _read_deferred, _answer_found),
@@ -408,10 +475,6 @@ OPERATIONS: dict[str, Operation] = {
 }
 _CHANGING = frozenset(
     (
-        _read_schedule,
-        _read_cancel,
-        _read_delete,
-        _read_set_state,
         _read_purge,
         _read_add_rule,
         _read_remove_rule,
@@ -420,5 +483,7 @@ _CHANGING = frozenset(
         cursors.read_release,
     )
 )
-"""Requests that change messages, sessions, rules or cursors and are never part of a transaction. Others only
-look or lock: they are done at once, in a transaction too."""
+"""Requests that are refused in a transaction: the service has none of them, or none there."""
+
+_ENLISTABLE = (UpdateDisposition, Schedule, CancelScheduled, SetSessionState)
+"""What a transaction can hold. All else is done at once, also in one. Source: wire contract 6, C30."""

@@ -14,11 +14,16 @@ from peeklock.amqp.performatives import Target
 from peeklock.broker.commands import LookUp
 from peeklock.broker.effects import Effect, EntityFound, Failed
 from peeklock.gateway.address import NodeKind, shown
-from peeklock.gateway.attach import LinkKind, Wish
+from peeklock.gateway.attach import LinkKind, Wish, accepted_source
+from peeklock.gateway.bounds import CBS_REQUEST_BYTES_MAX
 from peeklock.gateway.cbs import TokenNode
 from peeklock.gateway.context import Context
+from peeklock.gateway.intake import MESSAGE_OVERHEAD_BYTES
 from peeklock.gateway.management import ManagementNode
-from peeklock.gateway.requests import ReplyLink, RequestLink
+from peeklock.gateway.requests import Detach, ReplyLink, RequestLink
+
+REQUEST_OVERHEAD_BYTES = 65_536
+"""What a request is larger than the message in it, at most. Source: wire contract C25."""
 
 Half = RequestLink | ReplyLink
 Key = tuple[int, int]
@@ -33,11 +38,16 @@ class RequestNodes:
         context: Context,
         accepted: Callable[[Key, Half], None],
         refused: Callable[[LinkAttached, str, Exception, int], None],
+        detach: Detach,
     ) -> None:
-        """`accepted` is told of each half that opens, `refused` (attach, entity, error, now_ms) of others."""
+        """`accepted` is told of each half that opens, `refused` (attach, entity, error, now_ms) of others.
+
+        `detach` ends a half that cannot go on.
+        """
         self._context = context
         self._accepted = accepted
         self._refused = refused
+        self._detach = detach
         self._management = ManagementNode(context)
         self._pending: dict[Key, _Pending] = {}
         self.tokens: TokenNode | None = None
@@ -56,7 +66,7 @@ class RequestNodes:
                 return True  # the client has detached meanwhile
             self.forget(key)
             if isinstance(effect, EntityFound):
-                half = self._accept(event, wish)
+                half = self._accept(event, wish, effect.entity.message_size_bytes_max)
                 for early in pending.early:
                     _replay(half, early, now_ms)
             elif isinstance(effect, Failed):
@@ -72,8 +82,9 @@ class RequestNodes:
             return
         pending.early.append(event)
         if isinstance(event, DeliveryReceived):
-            pending.size_bytes += len(event.payload)
-            self._context.uncommitted_bytes += len(event.payload)
+            size = len(event.payload) + MESSAGE_OVERHEAD_BYTES
+            pending.size_bytes += size
+            self._context.uncommitted_bytes += size
 
     def forget(self, key: Key) -> None:
         """Drop a half that waits, if there is one: the client has detached it."""
@@ -81,25 +92,40 @@ class RequestNodes:
         if pending is not None:
             self._context.uncommitted_bytes -= pending.size_bytes
 
-    def _accept(self, event: LinkAttached, wish: Wish) -> Half:
+    def forget_all(self) -> None:
+        """Drop what refers back to the owner: the connection is over."""
+        self._pending.clear()
+        self._refused = self._detach = _called_by_none
+        self.tokens = None
+
+    def _accept(self, event: LinkAttached, wish: Wish, message_bytes_max: int = 0) -> Half:
+        """Accept half of a node of an entity whose messages have at most so many bytes."""
         context = self._context
         channel, handle = event.channel, event.handle
-        context.connection.accept_link(channel, handle, max_message_size=context.limits.request_bytes_max)
         if wish.kind is LinkKind.REPLY:
+            # Without a size: clients hold what they receive to it (wire contract C24).
+            context.connection.accept_link(channel, handle, source=accepted_source(event, None))
             address = event.target.address if isinstance(event.target, Target) else None
-            text = address if isinstance(address, str) else None
-            reply = ReplyLink(context, channel, handle, wish.node, event.name, text)
+            names = {event.name, address} if isinstance(address, str) else {event.name}
+            reply = ReplyLink(context, channel, handle, wish.node, names, self._detach)
             context.reply_links.append(reply)
             self._accepted((channel, handle), reply)
             return reply
         serve = self._management.serve
+        size_bytes_max = max(context.limits.request_bytes_max, message_bytes_max + REQUEST_OVERHEAD_BYTES)
         if wish.node.kind is NodeKind.CBS:
             assert self.tokens is not None, "no link is attached before open"
             serve = self.tokens.serve
-        request = RequestLink(context, channel, handle, wish.node, serve)
+            size_bytes_max = CBS_REQUEST_BYTES_MAX
+        context.connection.accept_link(channel, handle, max_message_size=size_bytes_max)
+        request = RequestLink(context, channel, handle, wish.node, serve, size_bytes_max, self._detach)
         self._accepted((channel, handle), request)
         request.opened()
         return request
+
+
+def _called_by_none(*arguments: object) -> None:
+    raise AssertionError("the connection is over")
 
 
 @dataclass(slots=True)

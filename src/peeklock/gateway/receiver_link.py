@@ -20,6 +20,7 @@ from peeklock.amqp.types import Role
 from peeklock.broker.commands import DELIVERY_BYTES, ReceiveMode, Release, ReplyTo, SetCredit
 from peeklock.broker.effects import Deliver, Drained, ReceiverOpened, Settled, SettlementFailed
 from peeklock.broker.errors import ServiceBusError
+from peeklock.broker.message import LOST_BODY
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context
@@ -30,8 +31,8 @@ SHARE_BYTES_MIN = 16_384
 """Output that each receiver of a connection may fill, however many there are. Our choice: less, and a link
 with small messages would ask the broker for more after every few of them."""
 
-Answer = tuple[int, DeliveryState]
-"""A delivery id, and what becomes of the delivery: the client has asked for it."""
+Answer = tuple[int, DeliveryState, bool]
+"""A delivery id, what becomes of the delivery, and whether that settles it: the client has asked for it."""
 
 
 class Unsettled(dict[int, "ReceiverLink"]):
@@ -117,7 +118,8 @@ class ReceiverLink:
         # What to answer when it is not `accepted`. In transactions a client may settle one delivery twice
         # before the first answer: the second time is refused, in its turn.
         self._echoes: dict[int, deque[DeliveryState]] = {}
-        self._within: dict[int, bytes] = {}  # ids of transactions in which deliveries are settled
+        # Deliveries that are settled in transactions: their ids, and whether the client has done its half.
+        self._within: dict[int, tuple[bytes, bool]] = {}
 
     # Credit
 
@@ -200,9 +202,22 @@ class ReceiverLink:
             elif isinstance(effect, Drained):
                 self._give_back_credit()
             else:
-                delivery_id, state = effect
-                self.context.connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, state)
+                delivery_id, state, settled = effect
+                self.context.connection.disposition(
+                    self.channel, _OUR_ROLE, delivery_id, delivery_id, state, settled=settled
+                )
             outbox.popleft()
+
+    def session_lapsed(self) -> None:
+        """Send nothing that was locked with the session: the broker has it back. What was deleted as it was
+        delivered can be sent by nobody else, and goes out as long as the link is there."""
+        if self._settled:
+            return
+        self._outbox = deque(effect for effect in self._outbox if type(effect) is not Deliver)
+        self._kept.clear()
+        self._missing.clear()
+        self.context.waiting_links.pop(self.number, None)
+        self.retry()
 
     def bodies_arrived(self) -> None:
         """Look again for the bodies that were missing, then send what can go."""
@@ -239,6 +254,9 @@ class ReceiverLink:
             if payload is None:
                 return False
         connection = self.context.connection
+        if payload is LOST_BODY:
+            self._pass_over(effect)
+            return True
         if self._given >= self._wanted:
             # The client took its credit back while this was under way.
             if self._settled or self._holds_session:
@@ -250,7 +268,9 @@ class ReceiverLink:
             self._kept.pop(tag, None)
             self.release_undelivered(effect)
             return True
-        encoded = encode_for_receiver(effect, payload, tag_only=self._settled, partitioned=self._partitioned)
+        encoded = encode_for_receiver(
+            effect, payload, over_link=True, tag_only=self._settled, partitioned=self._partitioned
+        )
         delivery_id = connection.send(self.channel, self.handle, tag, encoded, settled=self._settled)
         if delivery_id < 0:  # the client has ended the link, its event is on the way
             self.release_undelivered(effect)
@@ -264,11 +284,38 @@ class ReceiverLink:
             self._tokens[delivery_id] = tag
         return True
 
+    def _pass_over(self, effect: Deliver) -> None:
+        """Send nothing of a message whose body is damaged: its lock is gone, and the client has this credit
+        still. One that is deleted as it is delivered had its body in memory then (`awaited_bodies`)."""
+        assert effect.lock_token is not None
+        self._kept.pop(effect.lock_token, None)
+        if self._given < self._wanted:
+            self._wanted += 1
+        self._given += 1
+        self._given_bytes += effect.message.size_bytes + DELIVERY_BYTES
+        self._set_credit(drain=self._drain_asked)
+
+    @property
+    def locks_in(self) -> int | None:
+        """The queue whose messages this link locks; None while it is not open, or if it locks none."""
+        return None if self._settled else self.queue_id
+
     def release_undelivered(self, effect: Deliver) -> None:
         """Make a locked message available again that the client never got (L-16)."""
-        if self._settled or self.queue_id is None or effect.lock_token is None:
-            return
-        self.context.commands.append(Release(self.queue_id, effect.lock_token, None))
+        if self.locks_in is not None and effect.lock_token is not None:
+            self.context.commands.append(Release(self.locks_in, effect.lock_token, None))
+
+    def take_undelivered(self) -> list[tuple[int, bytes]]:
+        """Return queue id and lock token of what waits here locked, which is to be sent no more."""
+        waiting, self._outbox = self._outbox, deque()
+        queue_id = self.locks_in
+        if queue_id is None:
+            return []
+        return [
+            (queue_id, effect.lock_token)
+            for effect in waiting
+            if type(effect) is Deliver and effect.lock_token is not None
+        ]
 
     def _give_back_credit(self) -> None:
         if not self._drain_asked:
@@ -297,12 +344,15 @@ class ReceiverLink:
 
     def expect_within(self, delivery_id: int, echo: TransactionalState) -> ReplyTo:
         """Remember the same of a settlement within a transaction."""
-        self._within[delivery_id] = echo.txn_id
+        self._within[delivery_id] = echo.txn_id, False
         return self.expect(delivery_id, echo)
 
-    def is_within(self, delivery_id: int, transaction_id: bytes) -> bool:
-        """Say whether a delivery is being settled within a transaction already."""
-        return self._within.get(delivery_id) == transaction_id
+    def settled_by_client(self, delivery_id: int, transaction_id: bytes) -> bool:
+        """Take note of the client's half of a settlement within a transaction; False when there is none."""
+        if self._within.get(delivery_id, (None,))[0] != transaction_id:
+            return False
+        self._within[delivery_id] = transaction_id, True
+        return True
 
     def settled(self, effect: Settled) -> None:
         """Answer a settlement that was performed."""
@@ -310,13 +360,14 @@ class ReceiverLink:
         self._answer(delivery_id, self._take_echo(delivery_id) if self._echoes else ACCEPTED)
 
     def enlisted(self, delivery_id: int) -> None:
-        """Answer a settlement that will be performed when its transaction is committed."""
+        """Answer a settlement that will be performed when its transaction is committed: the outcome is
+        provisional, and the delivery stays unsettled. Source: AMQP 4.4.2, wire contract C13."""
         state = self._take_echo(delivery_id)
         assert isinstance(state, TransactionalState)
         transaction = self.context.transactions.get(state.txn_id)
         if transaction is not None:
-            transaction.settled.append((self, delivery_id))
-        self._answer(delivery_id, state)
+            transaction.settled.append((self, delivery_id, state))
+        self._answer(delivery_id, state, settled=False)
 
     def settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
         """Answer a settlement that was refused."""
@@ -326,11 +377,16 @@ class ReceiverLink:
         refusal = self.context.reporter.report(effect.error, shown(self.node.address), now_ms)
         self._answer(delivery_id, Rejected(refusal))
 
-    def committed(self, delivery_id: int) -> None:
-        """Forget a delivery whose settlement was part of a transaction."""
-        self._within.pop(delivery_id, None)
+    def committed(self, delivery_id: int, state: TransactionalState) -> None:
+        """End a delivery whose settlement was part of a transaction, unless the client has done so.
+
+        The Java client logs an error for another type of state than its own had.
+        """
+        _, settled_by_client = self._within.pop(delivery_id, (None, False))
         if self._tokens.pop(delivery_id, None) is not None:
             del self.unsettled[delivery_id]
+            if not settled_by_client:
+                self._answer(delivery_id, state)
 
     def _take_echo(self, delivery_id: int) -> DeliveryState:
         echoes = self._echoes.get(delivery_id)
@@ -341,20 +397,20 @@ class ReceiverLink:
             del self._echoes[delivery_id]
         return echo
 
-    def _answer(self, delivery_id: int, state: DeliveryState) -> None:
+    def _answer(self, delivery_id: int, state: DeliveryState, *, settled: bool = True) -> None:
         if self._outbox:
-            self._outbox.append((delivery_id, state))
+            self._outbox.append((delivery_id, state, settled))
         else:
-            self.context.connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, state)
+            connection = self.context.connection
+            connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, state, settled=settled)
 
     def forget(self) -> None:
         """Drop what belongs to this link. Locks stay with the broker (L-13), those not delivered do not."""
         if self._is_open:
             self._is_open = False
             self.context.receivers -= 1
-        for effect in self._outbox:
-            if type(effect) is Deliver:
-                self.release_undelivered(effect)
+        for queue_id, token in self.take_undelivered():
+            self.context.commands.append(Release(queue_id, token, None))
         self._outbox.clear()
         self._kept.clear()
         self._missing.clear()

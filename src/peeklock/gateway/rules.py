@@ -8,15 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from uuid import UUID
 
+from peeklock.amqp.decimals import decimal128_of
 from peeklock.amqp.encoding import encode
-from peeklock.amqp.types import Described, Encoded, Int, Timestamp, ULong
+from peeklock.amqp.types import (
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Encoded,
+    Float,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
 from peeklock.broker.descriptions import RuleDescription
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.properties import wire_value
 from peeklock.broker.subject import value_of
 from peeklock.gateway.fields import Body, text
 from peeklock.rules.filters import (
+    AllAsGiven,
+    AsGiven,
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -25,6 +47,8 @@ from peeklock.rules.filters import (
     SqlFilter,
     TrueFilter,
     Value,
+    join_given,
+    split_given,
 )
 
 # Descriptors of the lists. Filters and the rest have different numbers of digits.
@@ -39,7 +63,41 @@ _CORRELATION_FILTER = ULong(0x0000001370000009)
 _COMPATIBILITY_LEVEL = Int(20)
 """The level of the language: there is one. What a client says is passed over."""
 
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+NOTATION = "amqp"
+"""Of AMQP's types, in `AsGiven`."""
+
+_TYPE_NAMES: dict[type, str] = {
+    Byte: "byte",
+    Short: "short",
+    Int: "int",
+    Long: "long",
+    UByte: "ubyte",
+    UShort: "ushort",
+    UInt: "uint",
+    ULong: "ulong",
+    Float: "float",
+    Decimal32: "decimal",
+    Decimal64: "decimal",
+    Decimal128: "decimal",
+    Char: "char",
+    Symbol: "symbol",
+    UUID: "uuid",
+    Timestamp: "timestamp",
+}
+_OF_ADMINISTRATION: dict[str, Callable[[Any], Any]] = {
+    "byte": Byte,
+    "short": Short,
+    "int": Int,
+    "long": Long,
+    "unsignedByte": UByte,
+    "unsignedShort": UShort,
+    "unsignedInt": UInt,
+    "unsignedLong": ULong,
+    "float": Float,
+    "decimal": decimal128_of,
+}
+"""Type of the administration API -> AMQP's of that name, where it does not follow from the value."""
+
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
 
@@ -96,7 +154,7 @@ def _read_filter(described: Body) -> Filter:
 
 
 def _read_sql(fields: Body) -> SqlFilter:
-    return SqlFilter(_expression(fields, "sql-filter"), _pairs(fields, "parameters"))
+    return SqlFilter(_expression(fields, "sql-filter"), *_pairs(fields, "parameters"))
 
 
 def _read_correlation(fields: Body) -> CorrelationFilter:
@@ -109,7 +167,7 @@ def _read_correlation(fields: Body) -> CorrelationFilter:
         text(fields, "session-id"),
         text(fields, "reply-to-session-id"),
         text(fields, "content-type"),
-        _pairs(fields, "properties"),
+        *_pairs(fields, "properties"),
     )
 
 
@@ -125,7 +183,7 @@ def _read_action(described: Body) -> SqlAction | None:
     if described.get("sql-rule-action") is None:
         return None
     fields = _map(described, "sql-rule-action")
-    return SqlAction(_expression(fields, "sql-rule-action"), _pairs(fields, "parameters"))
+    return SqlAction(_expression(fields, "sql-rule-action"), *_pairs(fields, "parameters"))
 
 
 def _map(body: Body, key: str) -> Body:
@@ -142,10 +200,10 @@ def _expression(fields: Body, key: str) -> str:
     return expression
 
 
-def _pairs(fields: Body, key: str) -> Pairs:
+def _pairs(fields: Body, key: str) -> tuple[Pairs, AllAsGiven]:
     if fields.get(key) is None:
-        return ()
-    return tuple((_name(name, key), _value(name, value)) for name, value in _map(fields, key).items())
+        return (), ()
+    return split_given((_name(name, key), *_value(name, value)) for name, value in _map(fields, key).items())
 
 
 def _name(name: object, key: str) -> str:
@@ -154,17 +212,23 @@ def _name(name: object, key: str) -> str:
     return str(name)
 
 
-def _value(name: str, raw: Any) -> Value | None:
+def _value(name: str, raw: Any) -> tuple[Value | None, AsGiven | None]:
     if raw is None:
-        return None
+        return None, None
     value = value_of(raw)
     if value is None:
         raise ArgumentInvalid(f"The value of '{name[:64]}' is of a type that no rule can compare.")
-    if type(value) is int and not _INT64_MIN <= value <= _INT64_MAX:
-        raise ArgumentInvalid(
-            f"The value of '{name[:64]}' is {value}; a rule has integers of 64 bits, signed."
-        )
-    return value
+    encoded = encode(raw)
+    if encoded == encode(_shown(value, None)) and not isinstance(value, UUID):
+        return value, None  # the value tells its type, here and to the administration API
+    return value, AsGiven(f"{NOTATION}:{_type_name(raw)}", encoded.hex())
+
+
+def _type_name(raw: Any) -> str:
+    """Return the name of a type that is not the usual one of its values."""
+    if isinstance(raw, Described):
+        return str(raw.descriptor).rpartition(":")[2]
+    return _TYPE_NAMES[type(raw)]
 
 
 # What they read
@@ -195,13 +259,22 @@ def _filter(found: Filter) -> Described:
             found.session_id,
             found.reply_to_session_id,
             found.content_type,
-            {name: _shown(value) for name, value in found.properties},
+            {
+                name: _shown(value, given)
+                for name, value, given in join_given(found.properties, found.as_given)
+            },
         ],
     )
 
 
-def _shown(value: Value | None) -> Any:
-    """Give what clients know of a value; a small integer in the type that most of them have for it."""
+def _shown(value: Value | None, given: AsGiven | None) -> Any:
+    """Return a value in the type in which it was given; where that is not known, a small integer in the type
+    that most clients have for it. Source: wire contract C35."""
+    if given is not None:
+        if given.name_in(NOTATION):
+            return Encoded(bytes.fromhex(given.text))
+        if same_named := _OF_ADMINISTRATION.get(given.name_in("d") or ""):
+            return same_named(value)
     if type(value) is int and _INT32_MIN <= value <= _INT32_MAX:
         return Int(value)
     return wire_value(value)

@@ -6,16 +6,18 @@ Source: wire contract 3.3, 3.7, 4.1, 6.
 
 from __future__ import annotations
 
-from peeklock.amqp.events import DeliveryReceived, LinkAttached
-from peeklock.amqp.messaging import BATCH_FORMAT
+from collections.abc import Iterator
+
+from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkAttached
+from peeklock.amqp.messaging import BATCH_FORMAT, iter_batch
 from peeklock.amqp.performatives import ACCEPTED, TransactionalState
-from peeklock.broker.commands import Address, Enlist, Send, SendBatch
+from peeklock.broker.commands import Address, CountDroppedSend, Send, SendBatch
 from peeklock.broker.effects import SenderOpened
 from peeklock.broker.errors import ServiceBusError
 from peeklock.gateway.address import Node
 from peeklock.gateway.context import Context
 from peeklock.gateway.errors import GatewayError
-from peeklock.gateway.inspection import inspect_batch, take_in
+from peeklock.gateway.inspection import BatchReader, take_in
 from peeklock.gateway.intake import MESSAGE_OVERHEAD_BYTES, Intake
 
 BATCH_BYTES_MAX = 1024 * 1024
@@ -24,6 +26,12 @@ BATCH_BYTES_MAX = 1024 * 1024
 BATCH_ENVELOPE_BYTES = 1024
 """Room for what clients do not count when they fill a batch: the Python client adds up its members and sends
 header, annotations and properties of the first one around them, ids of up to 128 characters among them."""
+
+_ELSEWHERE = (
+    "The commit stores the message there. Azure transfers it afterwards by way of the entity that the AMQP "
+    "session is about, and dead-letters there what cannot arrive."
+)
+"""See F-03 in docs/choices.toml."""
 
 
 def batch_size_bytes_max(message_size_bytes_max: int) -> int:
@@ -38,6 +46,7 @@ class SenderLink(Intake):
         "_destination",
         "_emit",
         "_enlisting",
+        "_gone",
         "_queue_id",
         "_reads_routing",
         "_unanswered",
@@ -56,6 +65,7 @@ class SenderLink(Intake):
         self._destination: Address | None = None if destination is None else destination.address
         self._queue_id: int | None = None
         self._reads_routing = False
+        self._gone = False
         self._unanswered: dict[int, int] = {}  # bytes by delivery id, until the outcome is known
         self._enlisting: dict[int, bytes] = {}  # of these, the ids of the transactions that some are part of
         self._emit = context.commands.append
@@ -65,7 +75,23 @@ class SenderLink(Intake):
         self._queue_id = effect.queue_id
         self._reads_routing = effect.reads_routing
         self._open(self.context.limits.link_credit)
-        self._take_early(now_ms)
+        if self._early:
+            self.context.read(self._read_early(now_ms))
+
+    def _read_early(self, now_ms: int) -> Iterator[None]:
+        """Take what came before the link was open, in order; yields where others may have a turn."""
+        assert self._queue_id is not None
+        early = self._early[:]
+        self._forget_early()
+        for event in early:
+            if self._gone:
+                return
+            if event.message_format == BATCH_FORMAT:
+                self._use_credit()
+                yield from self._read_batch(event, self._queue_id, now_ms)
+                yield
+            else:
+                self.received(event, now_ms)
 
     def received(self, event: DeliveryReceived, now_ms: int) -> None:
         """Turn a transfer into a command, or refuse it."""
@@ -74,32 +100,45 @@ class SenderLink(Intake):
             self._keep_early(event)
             return
         self._use_credit()
-        payload = event.payload
-        reply_to = None
-        if not event.settled:
-            reply_to = (*self.link, event.delivery_id)
-        messages = 1
-        command: Send | SendBatch
+        if event.message_format == BATCH_FORMAT:
+            self.context.read(self._read_batch(event, queue_id, now_ms))
+            return
         try:
-            if event.message_format == BATCH_FORMAT:
-                members = inspect_batch(payload, self._reads_routing)
-                messages = len(members)
-                command = SendBatch(queue_id, members, reply_to, self._destination)
-            else:
-                message, payload = take_in(payload, self._reads_routing)
-                command = Send(queue_id, message, payload, reply_to, self._destination)
+            message, payload = take_in(event.payload, self._reads_routing)
         except (ServiceBusError, GatewayError) as error:
             self._refuse(event, error, now_ms)
             return
+        reply_to = None if event.settled else (*self.link, event.delivery_id)
+        command = Send(queue_id, message, payload, reply_to, self._destination)
+        self._offer(event, command, len(payload) + MESSAGE_OVERHEAD_BYTES, now_ms)
+
+    def _read_batch(self, event: DeliveryReceived, queue_id: int, now_ms: int) -> Iterator[None]:
+        """Turn a batch into a command, or refuse it; yields where others may have a turn."""
+        reader = BatchReader(iter_batch(event.payload), self._reads_routing)
+        try:
+            while reader.read(self.context.limits.slice_messages):
+                yield
+        except (ServiceBusError, GatewayError) as error:
+            self._refuse(event, error, now_ms)
+            return
+        reply_to = None if event.settled else (*self.link, event.delivery_id)
+        size = len(event.payload) + MESSAGE_OVERHEAD_BYTES * len(reader.messages)
+        command = SendBatch(queue_id, reader.messages, reply_to, self._destination)
+        self._offer(event, command, size, now_ms)
+
+    def _offer(self, event: DeliveryReceived, command: Send | SendBatch, size: int, now_ms: int) -> None:
+        """Hand a command out; `size` is what it holds in memory until its outcome is known."""
         state = event.state
+        reply_to = command.reply_to
         if isinstance(state, TransactionalState):
-            self._emit(Enlist(self.context.connection_id, state.txn_id, command))
-            if reply_to is not None:
+            self.context.enlist(state.txn_id, self.channel, command)
+            if self.context.via.is_elsewhere(self.channel, self.node.address):
+                self.context.note_first_use("sending to another entity in a transaction", _ELSEWHERE, now_ms)
+            if reply_to is not None and not self._gone:
                 self._enlisting[event.delivery_id] = state.txn_id
         else:
             self._emit(command)
-        if reply_to is not None:
-            size = len(payload) + MESSAGE_OVERHEAD_BYTES * messages
+        if reply_to is not None and not self._gone:
             self._unanswered[event.delivery_id] = size
             self.context.uncommitted_bytes += size
 
@@ -121,8 +160,14 @@ class SenderLink(Intake):
         self._enlisting.pop(delivery_id, None)
         self._reject(delivery_id, error, now_ms)
 
+    def _refuse(self, event: DeliveryReceived | DeliveryOversized, error: Exception, now_ms: int) -> None:
+        if event.settled:
+            self._emit(CountDroppedSend())
+        super()._refuse(event, error, now_ms)
+
     def forget(self) -> None:
         """Give back the bytes that this link held: it is gone, and so are the outcomes still to come."""
+        self._gone = True  # what came before and is still being read is sent all the same
         self.context.uncommitted_bytes -= sum(self._unanswered.values())
         self._unanswered.clear()
         self._enlisting.clear()

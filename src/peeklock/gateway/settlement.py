@@ -4,8 +4,8 @@ Owns: which outcome becomes which command, ranges, and settlements within a tran
 settlement does to a message, how messages are delivered.
 
 A delivery that is settled is known no longer; whoever settles it again is told that its lock is lost. Within
-a transaction it stays known until the commit: rolled back, it is locked as before, and the client may settle
-it anew.
+a transaction the outcome is answered as provisional, and the delivery stays known until the commit, which
+settles it. Rolled back, it is locked as before, and the client may settle it again.
 Source: wire contract 4.2, 4.3, 6; AMQP 1.0 sections 2.7.6 and 4.4.2; requirement L-11.
 """
 
@@ -32,7 +32,6 @@ from peeklock.broker.commands import (
     Complete,
     DeadLetter,
     Defer,
-    Enlist,
     Release,
     ReplyTo,
 )
@@ -99,14 +98,14 @@ def _enlist(
         link = unsettled[delivery_id]
         assert link.queue_id is not None
         if event.settled:
-            if link.is_within(delivery_id, state.txn_id):
+            if link.settled_by_client(delivery_id, state.txn_id):
                 continue  # the client's half of what was asked before: a second settlement is not meant
             del unsettled[delivery_id]
             command = make(link.queue_id, link.take_token(delivery_id), outcome, None)
         else:
             reply_to = link.expect_within(delivery_id, TransactionalState(state.txn_id, echo))
             command = make(link.queue_id, link.token(delivery_id), outcome, reply_to)
-        context.commands.append(Enlist(context.connection_id, state.txn_id, command))
+        context.enlist(state.txn_id, event.channel, command)
 
 
 def _refuse_outcome(
@@ -190,8 +189,10 @@ def _dead_letter(queue_id: int, token: bytes, state: Rejected, reply_to: ReplyTo
     properties: Mapping[str, Any] | None = None
     if state.error is not None:
         info = _text_keys(state.error.info) or {}
-        reason = _text(info.pop(REASON, None))
-        description = _text(info.pop(DESCRIPTION, None)) or state.error.description or None
+        reason = _take_text(info, REASON)
+        description = _take_text(info, DESCRIPTION)
+        if DESCRIPTION not in info:
+            description = description or state.error.description or None
         properties = info or None
     return DeadLetter(queue_id, token, reply_to, reason, description, properties)
 
@@ -203,7 +204,15 @@ def _text_keys(pairs: Mapping[Any, Any] | None) -> dict[str, Any] | None:
     return {str(key): value for key, value in pairs.items() if isinstance(key, str)}
 
 
-def _text(value: Any) -> str | None:
+def _take_text(properties: dict[str, Any], name: str) -> str | None:
+    """Take a text out of properties to modify. A null goes; any other value stays a property of its type.
+
+    Source: wire contract C31.
+    """
+    value = properties.get(name)
+    if value is not None and not isinstance(value, str):
+        return None
+    properties.pop(name, None)
     return None if value is None else str(value)
 
 

@@ -67,10 +67,15 @@ class Check(IntEnum):
 SENTENCES = {
     Check.SEGMENT_GAP: "Each file of the log begins with the batch after the last one of the file before.",
     Check.BATCH_DAMAGED: "The events of a batch are numbered from 0 without a gap, each number once.",
-    Check.NUMBER_GAP: "An entity, or each partition of it, gives out sequence numbers without gaps.",
+    Check.NUMBER_GAP: (
+        "An entity, or each partition of it, gives out sequence numbers without gaps; `number_issued` "
+        "explains one that no message has."
+    ),
     Check.NUMBER_TWICE: "A sequence number of an entity is given to one message.",
     Check.NO_BEGINNING: "What happens to a message happens after it was enqueued or scheduled.",
-    Check.LOCK_OVERDUE: "A lock ends by a settlement, or lapses when its time is up.",
+    Check.LOCK_OVERDUE: (
+        "A lock ends by a settlement, or lapses when its time is up, or the grace of its connection."
+    ),
     Check.EXPIRY_OVERDUE: "A message whose time-to-live is over goes.",
     Check.DOUBLE_SETTLEMENT: "A message ends once, and is not settled after that.",
     Check.DELIVERED_AFTER_COMPLETION: "A completed message is not delivered again.",
@@ -80,9 +85,12 @@ SENTENCES = {
     Check.OVERLAPPING_LOCKS: "A message is not delivered while somebody else holds it.",
     Check.NO_LOCK: "Who settles a message or renews its lock holds it, by that lock.",
     Check.LOCK_ENDED: "A message is settled before its lock ends, not at that instant or later.",
-    Check.LOCK_CUT_SHORT: "A lock lasts until its time is up, unless its connection or its entity goes.",
+    Check.LOCK_CUT_SHORT: (
+        "A lock lasts until its time is up, or the grace of its connection, or until its entity goes."
+    ),
     Check.TAKEN_UNDER_LOCK: "A message that somebody holds does not expire; no purge or claim takes it.",
-    Check.WRONG_COUNT: "The delivery count grows by 1 with an abandon or a lapsed lock, else never.",
+    Check.WRONG_COUNT: "An abandon, a deferral and a lapsed lock add 1 to the delivery count, but not in a "
+    "dead-letter queue; nothing else changes it.",
     Check.WRONG_STATE: "Scheduled messages are activated or cancelled, and only those.",
     Check.DELIVERED_EXPIRED: "No message is delivered when its time-to-live is over.",
     Check.EXPIRED_EARLY: "No message expires before its time-to-live is over.",
@@ -92,9 +100,11 @@ SENTENCES = {
     Check.DEAD_LETTER_UNEXPLAINED: "What arrives in a dead-letter queue was dead-lettered somewhere.",
     Check.FORWARD_LOST: "What is forwarded or activated goes on in its new place with the same commit.",
     Check.COPIES_WRONG: "As many copies of a topic's message arrive in subscriptions as it was forwarded to.",
-    Check.SESSION_SHARED: "A session has one holder at a time, and only its holder gets its messages.",
+    Check.SESSION_SHARED: "A session has one holder, until its lock ends, and that one alone gets messages.",
     Check.SESSION_ORDER: "Messages of a session are delivered in the order in which they arrived.",
-    Check.DUPLICATE: "Within the window of duplicate detection a message id is taken once.",
+    Check.DUPLICATE: (
+        "Within the window of duplicate detection a message id is taken once, unless the first was cancelled."
+    ),
     Check.TRANSACTION_TORN: "What happens in a transaction is in one commit.",
     Check.LOST: "A message that has not ended is there at the end.",
     Check.LEFT_BEHIND: "A message that has ended is not there at the end.",

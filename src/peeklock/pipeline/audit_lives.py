@@ -26,6 +26,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
 from peeklock.pipeline.audit_checks import Check, Sample, Verdict
+from peeklock.pipeline.audit_clocks import sure_ms, went_back_ms
+from peeklock.pipeline.audit_graces import LATE_MS, UNTOLD, with_grace_ends
 from peeklock.pipeline.audit_log import (
     BATCH_MAX,
     INDEX_BITS,
@@ -51,7 +53,7 @@ _EXCUSED = 100
 _KINDS = (
     "enqueued", "delivered", "completed", "abandoned", "lock_lapsed", "forwarded", "dead_lettered", "renewed",
     "deferred", "released", "expired", "scheduled", "activated", "claimed", "claim_released", "purged",
-    "cancelled", "unmatched",
+    "cancelled", "unmatched", "number_issued",
 )  # fmt: skip
 """Events of messages, about by how often they come: they are compared in this order."""
 
@@ -61,15 +63,17 @@ ARRIVES, ARRIVES_OR_IS_KNOWN, LEFT = 20, 21, 22
 unless it was dropped as a duplicate of this one; the message is there at the end."""
 
 _BEGINS = ("enqueued", "scheduled")
+_GIVES_NUMBER = (*_BEGINS, "number_issued")
 _ENDS = (
     "completed", "forwarded", "dead_lettered", "expired", "activated", "purged", "cancelled", "unmatched",
 )  # fmt: skip
-_COUNTED = ("abandoned", "lock_lapsed")
+_COUNTED = ("abandoned", "deferred", "lock_lapsed")
 _BY_HOLDER = ("completed", "abandoned", "deferred", "renewed", "released", "lock_lapsed")
 _PASSES_OVER_LOCKED = ("expired", "purged", "forwarded", "claimed", "unmatched")
 
-AVAILABLE, DEFERRED, SCHEDULED, LOCKED, CLAIMED, GOING, ENDED = range(7)
-"""States after an event. GOING: handed out to be deleted with that."""
+AVAILABLE, DEFERRED, SCHEDULED, LOCKED, CLAIMED, GOING, ENDED, NUMBERED = range(8)
+"""States after an event. GOING: handed out to be deleted with that. NUMBERED: only a number, in a
+transaction; its message is scheduled with the commit, or never."""
 
 HAS_TOKEN, IN_SESSION, IN_SUB_QUEUE, BY_CURSOR, CURRENT, EXCUSABLE, HAS_REASON, OVERDUE = (
     1 << bit for bit in range(8)
@@ -81,7 +85,7 @@ _AFTER_AT, _FLAGS_AT, _ALONE_AT, _COUNT_AT = 5, 8, 16, 24
 
 _EXPECTED_ORDER, _LEFT_ORDER = order_of(BATCH_MAX - 2), order_of(BATCH_MAX - 1)
 
-_NARROW = ("key", "number", "order", "bits", "token", "at_ms", "limit_ms", "epoch")
+_NARROW = ("key", "number", "order", "bits", "token", "at_ms", "limit_ms", "epoch", "grace_ms")
 
 
 class _Bits:
@@ -122,7 +126,10 @@ def check_lives(log: Log, verdict: Verdict, horizon: dict[str, int], left: DataF
     begins = now.is_any(_BEGINS)
     seen = rows.withColumns(
         {
-            **{f"was_{name}": F.lag(name).over(window) for name in ("bits", "token", "limit_ms", "epoch")},
+            **{
+                f"was_{name}": F.lag(name).over(window)
+                for name in ("bits", "token", "limit_ms", "epoch", "grace_ms")
+            },
             "next_bits": F.lead("bits").over(window),
             "begun": F.min(F.when(begins, F.col("order"))).over(before),
             "begun_count": F.min(F.when(begins, now.count)).over(before),
@@ -135,7 +142,10 @@ def check_lives(log: Log, verdict: Verdict, horizon: dict[str, int], left: DataF
         {
             "code": _code(left is not None),
             "begins": begins & F.col("begun").isNull(),
-            "open": _is_last() & now.has(CURRENT) & F.col("ended").isNull() & (now.after != ENDED),
+            "open": _is_last()
+            & now.has(CURRENT)
+            & F.col("ended").isNull()
+            & ~now.after.isin(ENDED, NUMBERED),
             # What is expected says where it came from: its own order is made up.
             "batch": F.shiftright(
                 F.when(now.kind < ARRIVES, F.col("order")).otherwise(F.col("limit_ms")), INDEX_BITS
@@ -186,6 +196,7 @@ def _events(log: Log, horizon: dict[str, int]) -> DataFrame:
     """Give the events of messages as narrow rows, with what each shows alone."""
     event_type = F.col("event_type")
     rows = log.events.where(event_type.isin(*_KINDS) & F.col("sequence_number").isNotNull()).select(
+        "namespace",
         place_key(),
         F.col("sequence_number").alias("number"),
         order(),
@@ -193,7 +204,7 @@ def _events(log: Log, horizon: dict[str, int]) -> DataFrame:
         F.col("delivery_count").cast("long").alias("count"),
         F.xxhash64("lock_token").alias("token"),
         F.col("lock_token").isNotNull().alias("has_token"),
-        milliseconds("event_time").alias("at_ms"),
+        sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
         milliseconds("locked_until").alias("until_ms"),
         milliseconds("expires_at").alias("expires_ms"),
         milliseconds("scheduled_time").alias("scheduled_ms"),
@@ -202,6 +213,8 @@ def _events(log: Log, horizon: dict[str, int]) -> DataFrame:
         F.col("entity").contains(SUB_QUEUE).alias("in_sub_queue"),
         F.col("reason").alias("reason"),
         F.col("state_before").alias("state"),
+        # Of whom a lock is; else null, and nobody looks.
+        F.when(event_type.isin("delivered", "renewed"), F.col("connection_id")).alias("connection"),
     )
 
     def is_a(name: str) -> Column:
@@ -218,6 +231,7 @@ def _events(log: Log, horizon: dict[str, int]) -> DataFrame:
         .when(is_a("deferred"), DEFERRED)
         .when(is_a("claimed"), CLAIMED)
         .when(is_a("scheduled"), SCHEDULED)
+        .when(is_a("number_issued"), NUMBERED)
         .otherwise(F.when(F.col("state") == "deferred", DEFERRED).otherwise(AVAILABLE))
     )
     limit_ms = F.when(F.col("after") == LOCKED, F.col("until_ms")).when(
@@ -231,6 +245,7 @@ def _events(log: Log, horizon: dict[str, int]) -> DataFrame:
         (F.col("after") == AVAILABLE)
         | ((F.col("after") == LOCKED) & ~F.col("in_session") & (F.col("epoch") == F.col("last_epoch")))
     )
+    back_ms = went_back_ms(log.clocks)
     alone = _first_of(
         [
             (is_a("delivered") & (F.col("state") == "scheduled"), Check.WRONG_STATE),
@@ -241,7 +256,7 @@ def _events(log: Log, horizon: dict[str, int]) -> DataFrame:
                 & (F.col("expires_ms") <= F.col("at_ms")),
                 Check.DELIVERED_EXPIRED,
             ),
-            (is_a("expired") & (F.col("at_ms") < F.col("expires_ms")), Check.EXPIRED_EARLY),
+            (is_a("expired") & (F.col("at_ms") + back_ms < F.col("expires_ms")), Check.EXPIRED_EARLY),
             (is_a("activated") & (F.col("at_ms") < F.col("scheduled_ms")), Check.ACTIVATED_EARLY),
         ]
     )
@@ -256,7 +271,7 @@ def _events(log: Log, horizon: dict[str, int]) -> DataFrame:
         OVERDUE: F.col("overdue"),
     }
     return (
-        marked(log, rows, horizon)
+        marked(log, with_grace_ends(log, rows), horizon)
         .withColumn("after", after)
         .withColumn("limit_ms", limit_ms)
         .withColumn("overdue", overdue)
@@ -309,6 +324,7 @@ def _made_up(
         nothing.alias("at_ms"),
         F.col("order").alias("limit_ms"),
         nothing.alias("epoch"),
+        nothing.alias("grace_ms"),
     )
 
 
@@ -365,7 +381,9 @@ def _code(left_is_known: bool) -> Column:
     if left_is_known:
         gone = now.has(CURRENT) & ~ended & F.col("next_bits").isNull()
         expected = F.coalesce(expected, F.when(gone, int(Check.LOST)))
-    there = F.when(ended, int(Check.LEFT_BEHIND)).when(nothing_before, no_beginning)
+    only_number = F.coalesce(was.after == NUMBERED, F.lit(False))
+    promised = only_number & now.is_a("scheduled") & now.has(HAS_REASON)
+    there = F.when(ended, int(Check.LEFT_BEHIND)).when(nothing_before | only_number, no_beginning)
     afterwards = (
         F.when(
             now.is_a("delivered"),
@@ -376,13 +394,14 @@ def _code(left_is_known: bool) -> Column:
         .when((now.after == ENDED) | now.is_any(_BY_HOLDER), int(Check.DOUBLE_SETTLEMENT))
         .otherwise(int(Check.CHANGED_AFTER_END))
     )
-    wrong_count = now.count != was.count + F.when(now.is_any(_COUNTED), 1).otherwise(0)
+    attempt = now.is_any(_COUNTED) & ~now.has(IN_SUB_QUEUE)
+    wrong_count = now.count != was.count + F.when(attempt, 1).otherwise(0)
     return (
         F.when(made_up & (now.kind == LEFT), F.coalesce(there, F.lit(0)))
         .when(made_up, F.coalesce(expected, F.lit(0)))
-        .when(now.is_any(_BEGINS) & ~nothing_before, int(Check.NUMBER_TWICE))
+        .when(now.is_any(_GIVES_NUMBER) & ~nothing_before & ~promised, int(Check.NUMBER_TWICE))
         .when(ended, afterwards)
-        .when(nothing_before & ~now.is_any(_BEGINS), no_beginning)
+        .when((nothing_before | only_number) & ~now.is_any(_GIVES_NUMBER), no_beginning)
         .otherwise(
             F.coalesce(
                 _transition(now, was),
@@ -400,7 +419,13 @@ def _transition(now: _Bits, was: _Bits) -> Column:
     # Behind a gap the epoch is not known until the next one.
     held = (was.after == LOCKED) & F.col("was_epoch").eqNullSafe(F.col("epoch"))
     other_lock = now.has(HAS_TOKEN) & (F.col("token") != F.col("was_token"))
-    too_late = ~now.has(IN_SESSION) & (F.col("at_ms") >= F.col("was_limit_ms"))
+    # Whose link was closed before its connection broke is not told, so only what was renewed is surely held
+    # over the connection itself.
+    grace_is_over = (
+        was.is_a("renewed") & (F.col("was_grace_ms") >= 0) & (F.col("at_ms") >= F.col("was_grace_ms"))
+    )
+    over = (F.col("at_ms") >= F.col("was_limit_ms")) | F.coalesce(grace_is_over, F.lit(False))
+    too_late = ~now.has(IN_SESSION) & over
     claimed = was.after == CLAIMED
     committed = now.is_a("completed") & now.has(BY_CURSOR)
     return (
@@ -416,16 +441,27 @@ def _transition(now: _Bits, was: _Bits) -> Column:
             now.is_any(_BY_HOLDER) | (now.is_a("dead_lettered") & held),
             F.when(~held | other_lock, int(Check.NO_LOCK))
             .when(now.is_a("released"), None)
-            .when(
-                now.is_a("lock_lapsed"),
-                F.when(
-                    ~now.has(IN_SESSION) & ~now.has(HAS_REASON) & (F.col("at_ms") < F.col("was_limit_ms")),
-                    int(Check.LOCK_CUT_SHORT),
-                ),
-            )
+            .when(now.is_a("lock_lapsed"), F.when(~now.has(IN_SESSION), _lapse(now, was)))
             .when(too_late, int(Check.LOCK_ENDED)),
         )
     )
+
+
+def _lapse(now: _Bits, was: _Bits) -> Column:
+    """Judge the lapse of a message's lock: at its own end, or at that of its connection's grace (C26)."""
+    at_ms, limit_ms, grace_ms = F.col("at_ms"), F.col("was_limit_ms"), F.col("was_grace_ms")
+    untold = F.coalesce(grace_ms == UNTOLD, F.lit(False))
+    grace_is_over = F.coalesce((grace_ms >= 0) & (at_ms >= grace_ms), F.lit(False))
+    with_grace = now.has(HAS_REASON) & (untold | grace_is_over)
+    overdue = now.has(HAS_REASON) & grace_is_over & (at_ms > grace_ms + OVERDUE_MS)
+    # Where the broker came late to all of it, the first to lapse need not be the first that was due.
+    in_time = at_ms <= limit_ms + LATE_MS
+    outlasts = (grace_ms >= 0) & (limit_ms > grace_ms + LATE_MS)
+    kept = was.is_a("renewed") & outlasts & in_time & ~now.has(HAS_REASON)
+    return F.when(
+        at_ms < limit_ms,
+        F.when(~with_grace, int(Check.LOCK_CUT_SHORT)).when(overdue, int(Check.LOCK_OVERDUE)),
+    ).when(kept, int(Check.LOCK_OVERDUE))
 
 
 def _at_the_end(now: _Bits, left_is_known: bool) -> Column:
@@ -443,7 +479,7 @@ def _at_the_end(now: _Bits, left_is_known: bool) -> Column:
             last & now.has(IN_SUB_QUEUE) & _begun_by_now(now) & (follows.isNull() | (follows == LEFT)),
             int(Check.DEAD_LETTER_UNEXPLAINED),
         )
-        .when(last & lost, int(Check.LOST))
+        .when(last & lost & (now.after != NUMBERED), int(Check.LOST))
         .when(last & current & now.has(OVERDUE) & (now.after == LOCKED), int(Check.LOCK_OVERDUE))
         .when(last & current & now.has(OVERDUE), int(Check.EXPIRY_OVERDUE))
     )

@@ -23,6 +23,7 @@ from itertools import pairwise
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
+from peeklock.pipeline.audit_clocks import UNSURE_MS, ClockSteps
 from peeklock.pipeline.events import Segment
 
 INDEX_BITS = 24
@@ -33,6 +34,8 @@ BATCH_MAX = 1 << 63 - INDEX_BITS
 SUB_QUEUE = "/$"
 """Begins the part of a path that names a sub-queue; no entity's name has a `$`."""
 SUBSCRIPTIONS = "/subscriptions/"
+NUMBERED_AHEAD = "numbered ahead"
+"""`reason` of `scheduled` after `number_issued`."""
 
 _DATE = "/event_date="
 FILE_MISSING = "no file has them"
@@ -131,10 +134,15 @@ class Log:
     epochs: dict[str, list[tuple[int, int]]]
     """By namespace: (batch, UTC ms) of each start of the broker that is in the log, in order."""
     last_ms: dict[str, int]
-    """By namespace: time of the last event."""
+    """By namespace: time of the last event since the last start."""
     first_batch: dict[str, int]
+    graces: dict[str, dict[int, int | None]] = field(default_factory=dict)
+    """By namespace and batch of a start that tells it: for how many ms the locks of a broken connection are
+    kept; None = until they lapse."""
     count: int = 0
     transactions: int = 0
+    connections_lost: int = 0
+    clocks: ClockSteps = field(default_factory=ClockSteps)
 
     def begins_late(self, namespace: str) -> bool:
         """Whether there were batches before the first one in the log."""
@@ -147,6 +155,10 @@ class Log:
     def last_start(self, namespace: str) -> tuple[int, int]:
         """Give batch and UTC ms of the broker's last start; (-1, 0) if the log does not say."""
         return self.epochs[namespace][-1] if namespace in self.epochs else (-1, 0)
+
+    def last_sure_ms(self, namespace: str) -> int:
+        """Give since when what is due has had its time: the last start, or a while after a clock was set."""
+        return max(self.last_start(namespace)[1], self.clocks.last_ms(namespace) + UNSURE_MS)
 
     def place_of(self, key: int) -> Place:
         """Give the place of a `key` (see `marked`)."""
@@ -208,7 +220,7 @@ def milliseconds(column: str) -> Column:
 def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
     """Look at a log once; `segments` are those of each folder. Raises: AuditInput."""
     kinds = (
-        events.groupBy("namespace", "entity", "event_type", place_key())
+        events.groupBy("namespace", "broker_epoch", "entity", "event_type", place_key())
         .agg(
             F.count("*").alias("events"),
             F.min("batch_no").alias("batch"),
@@ -221,6 +233,7 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
         .collect()
     )
     log = Log(events, {}, [], [], {}, {}, {})
+    ends_ms: dict[str, dict[int, int]] = {}  # by namespace and epoch
     for row in kinds:
         if row.last_index >= INDEX_MAX or row.last_batch >= BATCH_MAX:
             raise AuditInput(
@@ -229,14 +242,17 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
             )
         log.count += row.events
         log.transactions += row.transactions
-        log.last_ms[row.namespace] = max(row.last_ms, log.last_ms.get(row.namespace, 0))
+        ends = ends_ms.setdefault(row.namespace, {})
+        ends[row.broker_epoch or 0] = max(row.last_ms, ends.get(row.broker_epoch or 0, 0))
         log.first_batch[row.namespace] = min(row.batch, log.first_batch.get(row.namespace, row.batch))
         if row.entity is None:
+            if row.event_type == "connection_lost":
+                log.connections_lost += row.events
             continue
         place = log.places.setdefault(row.place, Place(row.place, row.namespace, row.entity))
         if (place.namespace, place.entity) != (row.namespace, row.entity):
             raise AuditInput(f"'{place.entity}' and '{row.entity}' have the same digest: audit them apart")
-        place.events[row.event_type] = row.events
+        place.events[row.event_type] = place.events.get(row.event_type, 0) + row.events
         place.sessions += row.sessions
         if row.event_type not in _SETTLED:
             first = order_of(row.batch)
@@ -246,7 +262,8 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
     log.folders = _folders(events, segments)
     for folder in log.folders:
         log.first_batch[folder.namespace] = folder.segments[0].first_batch
-    _read_rare(log)
+    log.last_ms = {namespace: ends[max(ends)] for namespace, ends in ends_ms.items()}
+    _read_rare(log, ends_ms)
     for folder in log.folders:
         log.gaps += [
             Gap(folder.namespace, last + 1, first - 1, FILE_MISSING)
@@ -283,10 +300,10 @@ def _plain(path: str) -> str:
     return re.sub("^file:/*", "/", path)
 
 
-def _read_rare(log: Log) -> None:
-    """Read what concerns more than one message."""
+def _read_rare(log: Log, ends_ms: Mapping[str, Mapping[int, int]]) -> None:
+    """Read what concerns more than one message; `ends_ms`: time of the last event of each epoch."""
     rare = (
-        log.events.where(F.col("event_type").isin("epoch_started", "gap", *_SETTLED))
+        log.events.where(F.col("event_type").isin("epoch_started", "gap", "clock_stepped", *_SETTLED))
         .select(
             "namespace",
             "entity",
@@ -308,6 +325,13 @@ def _read_rare(log: Log) -> None:
     for row in rare:
         if row.event_type == "epoch_started":
             log.epochs.setdefault(row.namespace, []).append((row.batch_no, row.at_ms))
+            before = [ms for epoch, ms in ends_ms[row.namespace].items() if epoch < row.batch_no]
+            log.clocks.started(row.namespace, row.at_ms, max(before, default=0))
+            settings = json.loads(row.reason) if row.reason else {}
+            if "lock_grace_ms" in settings:
+                log.graces.setdefault(row.namespace, {})[row.batch_no] = settings["lock_grace_ms"]
+        elif row.event_type == "clock_stepped":
+            log.clocks.stepped(row.namespace, row.batch_no, row.at_ms, row.reason)
         elif row.event_type == "gap":
             log.gaps.append(
                 Gap(row.namespace, row.sequence_number, row.related_sequence_number, row.reason or "")
@@ -359,7 +383,8 @@ def marked(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
     excusable   a life may have begun before this stretch of the log
     changed     order of the entity's last update before, or 0
     horizon_ms, last_epoch, started_ms
-                of the namespace: when what is due must have happened; batch and time of the last start
+                of the namespace: when what is due must have happened; batch of the last start, and since when
+                time has passed evenly
 
     Args:
         horizon: by namespace, UTC ms.
@@ -374,7 +399,8 @@ def marked(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
             place.updates,
             log.begins_late(place.namespace),
             horizon[place.namespace],
-            *log.last_start(place.namespace),
+            log.last_start(place.namespace)[0],
+            log.last_sure_ms(place.namespace),
         )
         for place in log.places.values()
     ]

@@ -15,9 +15,11 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
-from peeklock.pipeline.audit_checks import SAMPLES_MAX, Check, Sample, Verdict
+from peeklock.pipeline.audit_checks import Check, Sample, Verdict
+from peeklock.pipeline.audit_clocks import sure_ms, went_back_ms
 from peeklock.pipeline.audit_log import (
     INDEX_BITS,
+    NUMBERED_AHEAD,
     SUB_QUEUE,
     Log,
     batch_of,
@@ -83,10 +85,12 @@ def check_batches(log: Log, verdict: Verdict) -> None:
 
 
 def check_numbers(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
-    """Look for sequence numbers that were given to no message, per entity and partition."""
+    """Look for sequence numbers that were given to no message, per entity and partition. One that was
+    answered to a schedule in a transaction counts where that was told, whatever became of it."""
+    given = F.col("event_type").isin(*_BEGINS, "number_issued") & ~F.col("reason").eqNullSafe(NUMBERED_AHEAD)
     begins = marked(
         log,
-        log.events.where(F.col("event_type").isin(*_BEGINS) & ~F.col("entity").contains(SUB_QUEUE)).select(
+        log.events.where(given & ~F.col("entity").contains(SUB_QUEUE)).select(
             place_key(),
             F.coalesce("partition_id", F.lit(-1)).alias("partition"),
             F.col("sequence_number").alias("number"),
@@ -144,16 +148,20 @@ def _find_holes(
 
 
 def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
-    """Judge who holds sessions, and the order in which their messages are delivered.
+    """Judge who holds sessions and until when, and the order in which their messages are delivered.
 
+    Sessions are told apart by their keys, which the rows of older releases lack.
+
+    A session has no holder from the end of its lock on, whether the log says then that it is free or a
+    little later: what only a holder can do is wrong at that instant.
     A message that is delivered was available since the event before it, or since the broker's start, or the
     last change of its entity. If since then one behind it was delivered, that one overtook it.
     """
     if not any(place.sessions for place in log.places.values()):
         return
     kinds = (
-        "enqueued", "delivered", "abandoned", "released", "lock_lapsed", "claimed", "claim_released",
-        "session_locked", "session_released",
+        "enqueued", "delivered", "completed", "abandoned", "deferred", "released", "lock_lapsed", "claimed",
+        "claim_released", "session_locked", "session_renewed", "session_state_set", "session_released",
     )  # fmt: skip
     event_type = F.col("event_type")
     rows = marked(
@@ -162,7 +170,7 @@ def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
             F.col("session_id").isNotNull() & event_type.isin(*kinds) & ~F.col("entity").contains(SUB_QUEUE)
         ).select(
             place_key(),
-            F.xxhash64("session_id").alias("session"),
+            F.xxhash64(F.coalesce("session_key", "session_id")).alias("session"),
             F.col("sequence_number").alias("number"),
             order(),
             event_type.alias("event_type"),
@@ -170,22 +178,28 @@ def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
             F.xxhash64("connection_id", F.coalesce("link_name", F.lit(""))).alias("holder"),
             F.col("link_name").isNotNull().alias("by_link"),
             (F.col("state_before") == "active").alias("active"),
+            F.col("lock_token").isNotNull().alias("locked"),
+            sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
+            milliseconds("locked_until").alias("until_ms"),
         ),
         horizon,
     ).repartition("key", "session")
     delivered = (F.col("event_type") == "delivered") & F.col("active")
     is_lock = F.col("event_type") == "session_locked"
     is_free = F.col("event_type") == "session_released"
+    is_held = F.col("event_type").isin("session_locked", "session_renewed")
+    by_holder = F.col("event_type").isin("delivered", "session_renewed", "session_state_set")
+    settled = F.col("event_type").isin("completed", "abandoned", "deferred") & F.col("locked")
     of_message = Window.partitionBy("key", "session", "number").orderBy("order")
     of_session = Window.partitionBy("key", "session").orderBy("order")
     before = of_session.rowsBetween(Window.unboundedPreceding, -1)
     at = F.struct("number", "order")
-    hold = F.struct(is_lock.alias("held"), "epoch", "holder")
+    hold = F.struct(is_held.alias("held"), "epoch", "holder", "until_ms")
     seen = rows.withColumn("since", F.lag("order").over(of_message)).withColumns(
         {
             "last": F.last(F.when(delivered, at), ignorenulls=True).over(before),
             "highest": F.max(F.when(delivered, at)).over(before),
-            "lock": F.last(F.when(is_lock | is_free, hold), ignorenulls=True).over(before),
+            "lock": F.last(F.when(is_held | is_free, hold), ignorenulls=True).over(before),
         }
     )
     since = F.greatest("since", "changed", F.shiftleft(F.col("epoch"), INDEX_BITS))
@@ -194,6 +208,7 @@ def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
     stranger = F.coalesce(~held, ~F.col("excusable")) | (
         held & F.col("by_link") & (F.col("lock.holder") != F.col("holder"))
     )
+    over = F.coalesce(held & (F.col("at_ms") >= F.col("lock.until_ms")), F.lit(False))
     overtaken = reduce(
         Column.__or__,
         [
@@ -203,10 +218,8 @@ def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
     )
     code = (
         F.when(is_lock & held, int(Check.SESSION_SHARED))
-        .when(
-            (F.col("event_type") == "delivered") & stranger,
-            int(Check.SESSION_SHARED),
-        )
+        .when(by_holder & (stranger | over), int(Check.SESSION_SHARED))
+        .when(settled & over, int(Check.LOCK_ENDED))
         .when(delivered & overtaken, int(Check.SESSION_ORDER))
     )
     found = (
@@ -226,7 +239,8 @@ def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
 
 
 def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
-    """Look for message ids that an entity with duplicate detection took twice within its window."""
+    """Look for message ids that an entity with duplicate detection took twice within its window. The id of a
+    scheduled message that was cancelled is free again."""
     settled = _settled(log, lambda place: any(entry.detects_duplicates for entry in place.settings))
     if settled is None:
         return
@@ -237,11 +251,12 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
         & F.col("message_id").isNotNull()
         & ~F.col("reason").eqNullSafe("sent via")
     ).select(
+        "namespace",
         place_key(),
         "message_id",
         F.col("sequence_number").alias("number"),
         order(),
-        milliseconds("event_time").alias("at_ms"),
+        sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
         partitioned.alias("partitioned"),
         F.col("session_id").alias("session"),
     )
@@ -256,11 +271,15 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
             )
     rows = marked(log, rows, horizon).join(F.broadcast(settled), "place")
     rows = rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
+    rows = rows.join(_cancelled(log, horizon), ["key", "number"], "left")
     key = F.when(F.col("partitioned"), F.col("session"))
     window = Window.partitionBy("key", "message_id", key).orderBy("order")
+    was_free = F.coalesce(F.lag("cancelled").over(window) < F.col("order"), F.lit(False))
+    back_ms = went_back_ms(log.clocks)
     found = (
-        rows.withColumn("was_ms", F.lag("at_ms").over(window))
-        .where(F.col("detects") & (F.col("was_ms") + F.col("window_ms") > F.col("at_ms")))
+        rows.withColumns({"was_ms": F.lag("at_ms").over(window), "was_free": was_free})
+        .where(F.col("detects") & (F.col("was_ms") + F.col("window_ms") > F.col("at_ms") + back_ms))
+        .where(~F.col("was_free"))
         .groupBy("key")
         .agg(F.count("*").alias("rows"), F.min(F.struct("order", "number", "message_id")).alias("sample"))
         .orderBy("key")
@@ -282,6 +301,14 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
         )
 
 
+def _cancelled(log: Log, horizon: dict[str, int]) -> DataFrame:
+    """Return the order in which each scheduled message was cancelled that was."""
+    rows = log.events.where(F.col("event_type") == "cancelled").select(
+        place_key(), F.col("sequence_number").alias("number"), order()
+    )
+    return marked(log, rows, horizon).select("key", "number", F.col("order").alias("cancelled"))
+
+
 def check_default_ttl(log: Log, verdict: Verdict) -> None:
     """Look for messages without a time-to-live of their own that were delivered when the entity's default
     was over."""
@@ -297,7 +324,7 @@ def check_default_ttl(log: Log, verdict: Verdict) -> None:
         place_key(),
         F.col("sequence_number").alias("number"),
         order(),
-        (milliseconds("event_time") - milliseconds("enqueued_time")).alias("age_ms"),
+        (sure_ms(log.clocks, milliseconds("event_time")) - milliseconds("enqueued_time")).alias("age_ms"),
     )
     rows = rows.join(F.broadcast(settled), "place")
     found = (
@@ -318,11 +345,11 @@ def check_default_ttl(log: Log, verdict: Verdict) -> None:
 
 
 def check_transactions(log: Log, verdict: Verdict) -> None:
-    """Look whether each transaction is in one batch."""
+    """Look whether each transaction is in one batch, but for the numbers that are answered before."""
     if not log.transactions:
         return
     torn = (
-        log.events.where(F.col("transaction_id").isNotNull())
+        log.events.where(F.col("transaction_id").isNotNull() & (F.col("event_type") != "number_issued"))
         .groupBy("namespace", "transaction_id")
         .agg(
             F.min("batch_no").alias("first"),
@@ -331,19 +358,23 @@ def check_transactions(log: Log, verdict: Verdict) -> None:
         )
         .where(F.col("first") != F.col("last"))
     )
-    found = torn.orderBy("last").limit(1_000).collect()
-    if found:
-        samples = [
-            Sample(
-                row.namespace,
-                row.sample.entity,
-                row.sample.sequence_number,
-                row.last,
-                f"transaction {row.transaction_id} began in batch {row.first}",
-            )
-            for row in found[:SAMPLES_MAX]
-        ]
-        verdict.add(Check.TRANSACTION_TORN, torn.count() if len(found) == 1_000 else len(found), *samples)
+    found = (
+        torn.groupBy("namespace")
+        .agg(
+            F.count("*").alias("torn"),
+            F.min(F.struct("last", "transaction_id", "first", "sample")).alias("one"),
+        )
+        .orderBy("namespace")
+        .collect()
+    )
+    for row in found:
+        sample = row.one.sample
+        what = f"transaction {row.one.transaction_id} began in batch {row.one.first}"
+        verdict.add(
+            Check.TRANSACTION_TORN,
+            row.torn,
+            Sample(row.namespace, sample.entity, sample.sequence_number, row.one.last, what),
+        )
 
 
 def check_copies(log: Log, verdict: Verdict) -> None:

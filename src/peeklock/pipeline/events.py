@@ -44,7 +44,7 @@ class Segment:
 
 def read_events(spark: SparkSession, *folders: str) -> DataFrame:
     """Return all events of the logs in `folders`, in no order; of several without the columns that come from
-    the folders' names."""
+    the folders' names. A column that an older segment lacks is null there."""
     reader = spark.read.schema(_schema()).options(**_options())
     if len(folders) > 1:  # Spark would take them for one table that has files in strange places
         reader = reader.option("recursiveFileLookup", True)
@@ -139,5 +139,6 @@ def _type(kind: pa.DataType) -> str:
         pa.int64(): "bigint",
         pa.string(): "string",
         pa.binary(): "binary",
+        pa.bool_(): "boolean",
         pa.timestamp("us", tz="UTC"): "timestamp",
     }[kind]

@@ -160,14 +160,9 @@ class _Working:
         self._changed: dict[str, Value | None] = {}
         self._gone: set[str] = set()
         self._spelled: dict[str, str] = {}
-        self.folded: Mapping[str, Value] = _Layered(self._changed, subject.folded)
+        self.user: Mapping[str, Value] = _Layered(self._changed, subject.user)
         self.system: Mapping[str, Value] = _Layered(self.result.system, subject.system)
         self.new_id = subject.new_id
-
-    @property
-    def user(self) -> Mapping[str, Value]:
-        """Application properties by exact names; statements only use `folded`."""
-        return self._subject.user
 
     def has_user(self, folded_name: str) -> bool:
         if folded_name in self._changed:
@@ -181,7 +176,7 @@ class _Working:
         """Set an application property; None sets it to null."""
         folded = name.lower()
         spelled = self.user_name(folded) or name
-        present = self.folded.get(folded)
+        present = self.user.get(folded)
         if type(value) is int and isinstance(present, float | Decimal):
             # "SET performs implicit conversion if possible": C#'s, from an integer to what is there.
             value = type(present)(value)

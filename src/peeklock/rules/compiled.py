@@ -52,8 +52,8 @@ class CompiledFilter:
         """The equalities together are the whole filter."""
 
 
-def compile_filter(filter: Filter) -> CompiledFilter:
-    """Make a filter ready for use.
+def compile_filter(filter: Filter, *, stored: bool = False) -> CompiledFilter:
+    """Make a filter ready for use; `stored`: as `compile_correlation`.
 
     Raises:
         RuleError: what is wrong, where, and what was expected.
@@ -65,7 +65,7 @@ def compile_filter(filter: Filter) -> CompiledFilter:
             return CompiledFilter(False)
         case CorrelationFilter():
             properties = tuple((name, in_utc(value)) for name, value in filter.properties)
-            matches, equalities = compile_correlation(replace(filter, properties=properties))
+            matches, equalities = compile_correlation(replace(filter, properties=properties), stored=stored)
             return CompiledFilter(matches, equalities, exact=True)
         case SqlFilter(expression, parameters):
             tree = parse_filter(expression)

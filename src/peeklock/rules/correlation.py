@@ -31,12 +31,17 @@ _BOUNDED = ("message_id", "session_id")
 
 
 def compile_correlation(
-    given: CorrelationFilter,
+    given: CorrelationFilter, *, stored: bool = False
 ) -> tuple[Callable[[Subject], bool], tuple[Equality, ...]]:
     """Make the closure of a correlation filter, and its equalities, which are all of it.
 
+    Args:
+        given: the filter.
+        stored: it is an older one, in which names that differ in case only are conditions of their own.
+
     Raises:
         RuleError: nothing to compare with, twice the same property, or a value that no message can have.
+    Source: wire contract 9.2, C36.
     """
     system: list[tuple[str, Value]] = []
     for field, name in _FIELDS.items():
@@ -52,14 +57,16 @@ def compile_correlation(
     user: list[tuple[str, Value]] = []
     names: set[str] = set()
     for name, value in given.properties:
-        if name in names:
-            raise RuleError(f"The property {name!r} is given twice.")
-        names.add(name)
+        folded = name.lower()
+        once = name if stored else folded
+        if once in names:
+            raise RuleError(f"The property {name!r} is given twice; case makes no difference.")
+        names.add(once)
         if value is not None:
             check_value(f"the property {name!r}", value)
         if value is None or not equals_itself(value):
             raise RuleError(f"The value of the property {name!r} equals nothing; no message could match.")
-        user.append((name, value))
+        user.append((folded, value))
     if not system and not user:
         raise RuleError("The correlation filter is empty; give at least one field or property.")
     equalities = [Equality("system", name, index_key(value)) for name, value in system]

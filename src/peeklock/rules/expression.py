@@ -32,6 +32,7 @@ from peeklock.rules.values import (
     COMBINERS,
     INT64_MAX,
     INT64_MIN,
+    UINT64_MAX,
     Combiner,
     affirm,
     in_utc,
@@ -82,7 +83,7 @@ def check_value(owner: str, value: Value) -> None:
     """Refuse a given value that no expression can use; RuleError names the owner."""
     if kind(value) is None:
         raise RuleError(f"The value of {owner} is of a type that rules cannot use: {type(value).__name__}.")
-    if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+    if isinstance(value, int) and not INT64_MIN <= value <= UINT64_MAX:
         raise RuleError(f"The value of {owner} has more than 64 bits: {value}.")
 
 
@@ -141,7 +142,7 @@ def _property(node: Property) -> Evaluate:
         system = system_name(node)
         return lambda subject: subject.system.get(system)
     folded = node.name.lower()
-    return lambda subject: subject.folded.get(folded)
+    return lambda subject: subject.user.get(folded)
 
 
 def user_name_of(value: Value) -> str:
@@ -157,11 +158,11 @@ def _named_property(name: Evaluate | Fixed, position: int) -> Evaluate | Fixed:
             return name
         fixed = name.value
         folded = at_definition(lambda: user_name_of(fixed), position)
-        return lambda subject: subject.folded.get(folded)
+        return lambda subject: subject.user.get(folded)
 
     def named(subject: Subject) -> Value | None:
         value = name(subject)
-        return None if value is None else subject.folded.get(user_name_of(value))
+        return None if value is None else subject.user.get(user_name_of(value))
 
     return named
 

@@ -39,7 +39,7 @@ class RuleIndex(Generic[K]):
         self._always: Bucket[K] = {}
         self._never: Bucket[K] = {}
         self._asked: Bucket[K] = {}
-        self._tables: dict[str, dict[str, Table[K]]] = {"system": {}, "folded": {}, "user": {}}
+        self._tables: dict[str, dict[str, Table[K]]] = {"system": {}, "user": {}}
 
     def __len__(self) -> int:
         return len(self._bucket_of)

@@ -60,7 +60,7 @@ Judge: TypeAlias = Callable[[Subject], Truth]
 class Equality(NamedTuple):
     """A property that has to have a value for a filter to be true."""
 
-    scope: Literal["system", "folded", "user"]
+    scope: Literal["system", "user"]
     """The mapping of `Subject` in which `name` is looked up."""
     name: str
     key: Hashable
@@ -117,7 +117,7 @@ def _equality(node: Predicate, parameters: Parameters) -> Equality | None:
                 key = index_key(fixed.value)
                 if side.scope == "sys":
                     return Equality("system", system_name(side), key)
-                return Equality("folded", side.name.lower(), key)
+                return Equality("user", side.name.lower(), key)
     return None
 
 

@@ -51,11 +51,8 @@ class Subject(Protocol):
 
     @property
     def user(self) -> Mapping[str, Value]:
-        """Application properties by their exact names (correlation filters)."""
-
-    @property
-    def folded(self) -> Mapping[str, Value]:
-        """Application properties by their names in lower case (SQL)."""
+        """Application properties by their names in lower case; of several spellings in one message, the
+        first."""
 
     @property
     def system(self) -> Mapping[str, Value]:

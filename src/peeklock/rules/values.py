@@ -23,6 +23,8 @@ from peeklock.rules.errors import EvaluationError
 from peeklock.rules.filters import Value
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+UINT64_MAX = (1 << 64) - 1
+"""Of a value that is given; what is computed is signed."""
 TEXT_LENGTH_MAX = 32_768
 """Characters of a text that an expression makes: as many as Azure allows the bytes of a property. Without it
 32 statements that double a text would fill the memory."""

@@ -2,16 +2,21 @@
 
 Owns: reading, writing, pausing and the ticks of one connection. Must not know: AMQP frames or Service Bus; it
 carries bytes to the gateway, the gateway's commands to the shard, and the shard's effects back.
+
+What a read brings is worked on in slices, as `server.turns` allows. While some of it waits, the connection
+reads no more. The end of the stream waits behind it: a client may send, close and leave in one read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
+from peeklock.broker.commands import Command
 from peeklock.broker.effects import Effect
 from peeklock.server.shard import Shard
+from peeklock.server.turns import Turns
 
 if TYPE_CHECKING:
     from peeklock.gateway.connection import Gateway
@@ -30,9 +35,27 @@ ALL_UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
 """Reading from the connections that send pauses above this over all of them. Our choice: eight that each fill
 theirs; pre-settled transfers (T-06) are counted only here, since nothing is ever answered for them."""
 
+SLICE_UNITS = 64
+"""Of one step of a connection's work, in units of `amqp.connection.FRAME_UNITS`. The clock is read between
+two of them. Our choice: 64 messages or 8 attaches take about a millisecond."""
+
 WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
 """Above this much unsent output the transport asks to pause, and the gateway gives no further credit. Our
 choice."""
+
+STRANGER_UNCOMMITTED_BYTES_MAX = 32 * 1024
+STRANGER_WRITE_BUFFER_BYTES_HIGH = 32 * 1024
+"""The same of a peer that has shown no valid claim. Our choice: it has nothing to commit, and the answer to a
+token has some 150 bytes."""
+
+
+class Buffered:
+    """How many bytes wait in the buffers of all connections, as each of them counted at its last tick."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
 
 
 class AmqpConnection(asyncio.Protocol):
@@ -42,17 +65,37 @@ class AmqpConnection(asyncio.Protocol):
         self,
         connection_id: int,
         shard: Shard,
+        turns: Turns,
         make_gateway: Callable[[int, int], Gateway],
         on_closed: Callable[[int], None],
+        buffered: Buffered | None = None,
     ) -> None:
-        """`make_gateway(connection_id, now_ms)` is called once the transport is there."""
+        """`make_gateway(connection_id, now_ms)` is called once the transport is there; `buffered` is the sum
+        over all connections."""
         self.connection_id = connection_id
         self._shard = shard
+        self._turns = turns
         self._gateway = make_gateway(connection_id, shard.now_ms())
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
+        self._arrived: list[bytes] = []
+        """What was read and not handed to the gateway."""
+        self._commands: Sequence[Command] = ()
+        """What the gateway asks and no turn had time for; all else it asks comes behind."""
+        self._working = False
+        """Whether some of what was read waits for its turn."""
+        self._eof = False
+        self._over = False
+        """Whether the gateway knows that the stream has ended."""
+        self._buffered = buffered if buffered is not None else Buffered()
+        self._buffered_bytes = 0
+        """What this connection has put into that sum."""
+        self._stranger = True
+        self._uncommitted_bytes_max = STRANGER_UNCOMMITTED_BYTES_MAX
         self._reading_paused = False
         self._output_full = False
+        self._stopping = False
+        """Nothing more of the peer's is taken: the broker stops."""
         self._ending = False
         self._end_timers: list[asyncio.TimerHandle] = []
 
@@ -78,40 +121,94 @@ class AmqpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast: uvloop's transports do not derive from asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        transport.set_write_buffer_limits(high=STRANGER_WRITE_BUFFER_BYTES_HIGH)
         self._shard.add(self.connection_id, self)
 
     def data_received(self, data: bytes) -> None:
-        now = self._shard.now_ms()
-        commands = self._gateway.receive(data, now)
-        if commands:
-            self._shard.offer_from_socket(commands)
-        self.flush(now)
+        if self._stopping:
+            return
+        self._arrived.append(data)
+        self._turns.take(self)
+        if self._arrived and self._transport is not None:  # libuv would hand over 8 MB of it in this turn
+            self._working = True
+            self._pause_reading(self._transport)
 
     def eof_received(self) -> bool:
-        now = self._shard.now_ms()
-        self._shard.offer(self._gateway.eof(now))
-        self.flush(now)
-        return False
+        self._eof = True
+        self._turns.take(self)
+        # True keeps the transport for the answers to what was read; TLS cannot keep it.
+        return not self._over and self._transport is not None and self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # The gateway knows whether a close came first (L-13), and answers nothing when it has said so
-        # already.
-        self._shard.offer(self._gateway.eof(self._shard.now_ms()))
-        self._shard.remove(self.connection_id)
         self._transport = None
         for timer in self._end_timers:
             timer.cancel()
-        self._on_closed(self.connection_id)
+        self._eof = True
+        self._turns.take(self)
+
+    # From the turns
+
+    def work(self, units: int, until_s: float) -> bool:
+        """Hand a part of what was read to the gateway, and what it asks to the shard."""
+        shard, gateway = self._shard, self._gateway
+        now = shard.now_ms()
+        clock_s = self._turns.clock_s
+        while True:
+            if self._commands:
+                self._commands = shard.offer_until(self._commands, until_s)
+            if self._commands or not self._has_unread:
+                break
+            if units <= 0 or clock_s() >= until_s:
+                break
+            units -= SLICE_UNITS
+            self._commands = gateway.receive(self._take_arrived(), now, SLICE_UNITS)
+        shard.close_batch()
+        self._working = bool(self._commands or self._has_unread)
+        if self._eof and not self._working:
+            self._finish(now)
+        else:
+            self.flush(now)
+        return self._working
+
+    @property
+    def _has_unread(self) -> bool:
+        """Whether some of what was read is for the gateway."""
+        return not self._stopping and bool(self._arrived or self._gateway.unread)
+
+    def _take_arrived(self) -> bytes:
+        arrived, self._arrived = self._arrived, []
+        return arrived[0] if len(arrived) == 1 else b"".join(arrived)
+
+    def _finish(self, now: int) -> None:
+        """Have the gateway know the end of the stream: all that came before is worked on."""
+        self._over = True
+        try:
+            # It knows whether a close came first (L-13), and asks nothing more when it has said so already.
+            self._offer(self._gateway.eof(now))
+        finally:
+            if self._transport is None:
+                self._count_buffered(0)
+                self._shard.remove(self.connection_id)
+                self._gateway.forget()
+                self._on_closed(self.connection_id)
+        if self._transport is not None:
+            self.flush(now)
+            if not self._transport.is_closing():  # asyncio's TLS breaks when it is closed twice
+                self._transport.close()
+
+    def _offer(self, commands: Sequence[Command]) -> None:
+        """Offer what the gateway asks, behind what waits."""
+        if self._commands:
+            self._commands = [*self._commands, *commands]
+        elif commands:
+            self._shard.offer(commands)
 
     def pause_writing(self) -> None:
         self._output_full = True
 
     def resume_writing(self) -> None:
         self._output_full = False
-        now = self._shard.now_ms()
-        self._shard.offer(self._gateway.written(self._unsent(), now))
-        self.flush(now)
+        self.flush(self._shard.now_ms())
 
     # From the shard
 
@@ -125,17 +222,22 @@ class AmqpConnection(asyncio.Protocol):
         self._gateway.bodies_arrived(self._shard.body, now_ms)
 
     def flush(self, now_ms: int) -> None:
-        transport = self._transport
-        if transport is None:
-            return
         gateway = self._gateway
+        if self._has_unread and not self._working:  # transfers that came before their link was open
+            self._working = True
+            self._turns.plan(self)
+        transport = self._transport
+        if transport is None or (transport.is_closing() and not self._ending):
+            return  # the end of the connection is told by the transport
+        if self._stranger and gateway.known:
+            self._welcome(transport)
         data = gateway.data_to_send()
         if data and not self._ending:
             transport.write(data)
         # Also without data: a delivery that came too late for its link is given back, for one.
         commands = gateway.written(self._unsent(), now_ms)
-        if commands:
-            self._shard.offer(commands)
+        if commands and not self._stopping:  # or deliveries would follow one another while we stop
+            self._offer(commands)
         if self._ending:
             return
         if gateway.closing:
@@ -143,31 +245,42 @@ class AmqpConnection(asyncio.Protocol):
         else:
             self._pause_or_resume_reading(transport)
 
+    def _welcome(self, transport: asyncio.Transport) -> None:
+        """Allow a peer that has shown a valid claim what a client needs."""
+        self._stranger = False
+        self._uncommitted_bytes_max = UNCOMMITTED_BYTES_MAX
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+
     def _pause_or_resume_reading(self, transport: asyncio.Transport) -> None:
-        """Read only while there is room for what reading leads to: bodies to commit, answers to send.
+        """Read only while there is room for what reading leads to: bodies to commit, answers to send; and
+        while nothing that was read waits for its turn.
 
         Credit cannot bound a peer: the official Python client transfers before it has any, and requests and
         pre-settled transfers come without. What is not read waits in the peer.
         """
-        uncommitted = self._gateway.uncommitted_bytes
-        if not self._reading_paused:
-            if (
-                uncommitted > UNCOMMITTED_BYTES_MAX
-                or self._output_full
-                or self._shard.uncommitted_bytes > ALL_UNCOMMITTED_BYTES_MAX
-            ):
-                self._reading_paused = True
-                transport.pause_reading()
+        if self._working or self._output_full or self._stopping:
+            self._pause_reading(transport)  # `work` and `resume_writing` come here again
+        elif not self._reading_paused:
+            if not self._has_room(1):
+                self._pause_reading(transport)
                 self._shard.wait_for_room(self)
-        elif (
-            uncommitted < UNCOMMITTED_BYTES_MAX // 2
-            and not self._output_full
-            and self._shard.uncommitted_bytes < ALL_UNCOMMITTED_BYTES_MAX // 2
-        ):
+        elif self._has_room(2):
             self._reading_paused = False
             transport.resume_reading()
         else:
             self._shard.wait_for_room(self)
+
+    def _has_room(self, share: int) -> bool:
+        """Return whether less than this part of what may be uncommitted is: 1 = all of it, 2 = half."""
+        return (
+            self._gateway.uncommitted_bytes * share <= self._uncommitted_bytes_max
+            and self._shard.uncommitted_bytes * share <= ALL_UNCOMMITTED_BYTES_MAX
+        )
+
+    def _pause_reading(self, transport: asyncio.Transport) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
+            transport.pause_reading()
 
     def _end(self, transport: asyncio.Transport) -> None:
         """End our half of the stream, and read on until the peer has ended its own.
@@ -176,6 +289,9 @@ class AmqpConnection(asyncio.Protocol):
         read yet: the `close` that tells it why.
         """
         self._ending = True
+        data = self._gateway.data_to_send()  # said after the last turn's data was taken: a defect met then
+        if data:
+            transport.write(data)
         later = asyncio.get_running_loop().call_later
         self._end_timers.append(later(END_S_MAX, transport.abort))
         if not transport.can_write_eof():  # TLS: has no half-close
@@ -203,12 +319,26 @@ class AmqpConnection(asyncio.Protocol):
 
     def tick(self, now_ms: int) -> None:
         """Let time pass: idle time-outs, empty frames, expired tokens."""
+        self._count_buffered(self._gateway.buffered_bytes + self._unsent())
         due = self._gateway.next_deadline_ms()
         if due is not None and due <= now_ms:
-            commands = self._gateway.tick(now_ms)
-            if commands:
-                self._shard.offer(commands)
+            self._offer(self._gateway.tick(now_ms))
             self.flush(now_ms)
+
+    def _count_buffered(self, now_bytes: int) -> None:
+        self._buffered.size_bytes += now_bytes - self._buffered_bytes
+        self._buffered_bytes = now_bytes
+
+    def stop_taking(self) -> None:
+        """Take nothing more from the peer: what was not begun is as if it had not come."""
+        self._stopping = True
+        self._arrived.clear()
+        commands, self._commands = self._commands, ()
+        if commands:
+            self._shard.offer(commands)  # they are half of a read that is begun
+        self._working = False
+        if self._transport is not None:
+            self._pause_reading(self._transport)
 
     def shut_down(self, now_ms: int) -> None:
         """Tell the peer that the broker stops, and close once that is written."""

@@ -1,8 +1,8 @@
 """The broker process: wiring, start, signals, stop.
 
 Owns: the order of start and stop, and which parts are joined. Must not know: what any part does inside.
-Start: store, recovery, configuration, listeners, then one line that says the connection string. Stop
-(SIGTERM, SIGINT): no new connections, links told, journal flushed, store closed.
+Start: store, recovery, configuration, TLS files, listeners, then one line that says the connection string.
+Stop (SIGTERM, SIGINT): no new connections, links told, journal flushed, store closed.
 """
 
 from __future__ import annotations
@@ -19,51 +19,68 @@ import time
 import uuid
 from asyncio import sslproto
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from peeklock import __version__
 from peeklock.auth import Authority
 from peeklock.broker.changes import Change
-from peeklock.broker.commands import ListEntities, ListRules
+from peeklock.broker.commands import AcceptClock, ClockStepped, ListEntities, ListRules
 from peeklock.broker.descriptions import EntityKind, RuleDescription
 from peeklock.broker.effects import EntityView, Failed
+from peeklock.broker.history import History
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.properties import is_bodiless
 from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
+from peeklock.gateway.bounds import Buffers
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import OneNamespace
 from peeklock.server import log
-from peeklock.server.amqp import AmqpConnection
+from peeklock.server.amqp import AmqpConnection, Buffered
 from peeklock.server.clock import SlewedClock
+from peeklock.server.defects import DefectLog
 from peeklock.server.definitions import DefinitionLog
-from peeklock.server.guard import AuthMode, Guard, is_loopback
+from peeklock.server.guard import Guard, is_loopback
 from peeklock.server.keys import KeysRefused
 from peeklock.server.listener import raise_descriptor_limit
+from peeklock.server.memory import memory_bytes
+from peeklock.server.origins import HostNames
 from peeklock.server.peers import Peers
 from peeklock.server.ports import Ports, PortsRefused
 from peeklock.server.refusals import Note, RefusalLog
+from peeklock.server.settings import Settings
 from peeklock.server.shard import Shard
 from peeklock.server.tasks import tell_failure
 from peeklock.server.ticks import tick_round
-from peeklock.store.base import Store, StoreDamaged, StoreError
+from peeklock.server.turns import Turns
+from peeklock.store.base import Store, StoreDamaged, StoreError, StoreGone
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from peeklock.auth.authority import WebTokens
+    from peeklock.rest.receives import Receives
+    from peeklock.server.api_hub import ApiHub
     from peeklock.server.capture import Capture, CaptureSettings
     from peeklock.server.config import Config
+    from peeklock.server.http_bodies import BodyBudget
+    from peeklock.server.hub import Hub
     from peeklock.server.jwt_keys import JwtKeys
 
 MIN_FREE_BYTES = 1024**3
 MIN_FREE_SHARE = 0.05
 """Below the smaller of the two, sends are refused (R-06): 5 % keeps small volumes usable, 1 GiB big ones
 full."""
+
+ANSWERS_S_MAX = 3.0
+"""How long a stop commits and answers what was begun before it closes connections. Our choice: a thousand
+times what a commit takes; a purge that goes on after that is not waited for."""
 
 STOP_S_MAX = 10.0
 """How long a stop waits for clients to take their last bytes. Our choice: under the usual 30 s of process
@@ -87,37 +104,6 @@ TOKENS_A_DRAW = 256
 
 class StartFailed(Exception):
     """The broker cannot start; the message says what happened, to what, and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What `peeklock serve` was asked for."""
-
-    data: Path | None
-    config: Path | None
-    host: str
-    amqp_port: int
-    http_port: int
-    durability: Literal["fsync", "os", "memory"]
-    tls_cert: Path | None
-    tls_key: Path | None
-    tier: str
-    min_free_bytes: int | None
-    enforce_quotas: bool = False
-    delete_lock: bool = False
-    capture: CaptureSettings | None = None
-    """None = no event log."""
-    auth: frozenset[AuthMode] = frozenset()
-    """What is asked of clients; empty = development mode, in which the emulator's well-known key is good for
-    everything."""
-    jwt: Path | None = None
-    """The file that says which JSON web tokens are taken; None = none."""
-    allow_plaintext: bool = False
-    """Take connections without TLS from other machines too."""
-    tls_names: tuple[str, ...] = ()
-    """What our certificate has to name beside this machine."""
-    usual_ports: bool = False
-    """Listen on 5671 and 443 too."""
 
 
 class _Tokens:
@@ -156,6 +142,9 @@ class Broker:
         self._settings = settings
         self._clock = clock or SlewedClock()
         self._gateway_limits = gateway_limits
+        self._buffers = Buffers.of_memory(memory_bytes(), TIERS[settings.tier])
+        self._first_uses: set[str] = set()
+        self._buffered = Buffered()
         self._connections: dict[int, AmqpConnection] = {}
         self._connection_ids = 0
         self._stopping = asyncio.Event()
@@ -165,10 +154,14 @@ class Broker:
         self._failure: BaseException | None = None
         self._given_authority = authority
         self._peers = Peers()
+        self._defects = DefectLog(self._clock.now_ms)
         self._started_at_ms = self._clock.now_ms()
         self._created_at_ms = self._started_at_ms  # of the namespace; the store may know better
         self._namespace_name = "sbemulatorns"  # as the emulator calls it when nobody says otherwise
         self._capture: Capture | None = None
+        self._receives: Hub[Receives] | None = None
+        self._api_hub: ApiHub | None = None
+        self._history = History(settings.history_size) if settings.history_size else None
         self._jwt_keys: JwtKeys | None = None
         self.amqp_port = 0
         self.http_port = 0
@@ -181,9 +174,12 @@ class Broker:
         # A million messages are a few million objects that live long: never look through them again.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(10_000, 10, 50)  # a collection of so many takes 2 ms, one of ten times as many 5
+        # 15,000 objects of messages, which are far apart in memory, take 5 ms in the second generation;
+        # 110,000 took 40, in one turn of the loop.
+        gc.set_threshold(5_000, 2, 500)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ask_to_stop)
+        loop.add_signal_handler(signal.SIGUSR1, self._accept_clock)
         took = time.monotonic() - process_started
         # With this a client comes without TLS.
         plain = "UseDevelopmentEmulator=true;" if self._ports.plaintext_everywhere else ""
@@ -222,7 +218,9 @@ class Broker:
             )
         try:
             web_tokens = self._web_tokens()
-            self._guard = Guard(settings.auth, settings.data, self._given_authority, web_tokens)
+            names = (*settings.host_names, *settings.tls_names, settings.host)
+            self._host_names = HostNames(names)
+            self._guard = Guard(settings.auth, settings.data, self._given_authority, web_tokens, names)
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
         store = await self._open_store()
@@ -232,17 +230,29 @@ class Broker:
             digest_key=DIGEST_KEY,
             enforce_quotas=settings.enforce_quotas,
             delete_lock=settings.delete_lock,
+            lock_grace_ms=settings.lock_grace_ms,
+            clock_step_limit_ms=settings.clock_step_limit_ms,
             captures_body=None if settings.capture is None else settings.capture.captures_body(),
+            history=self._history,
         )
         engine = Engine(namespace, BodyCache())
         try:
             await engine.recover(store, self._clock.now_ms())
         except StoreError as failure:
             await store.close()
-            hint = (
-                f"; `peeklock check {settings.data}` says more" if isinstance(failure, StoreDamaged) else ""
+            raise StartFailed(f"{failure}{self._advice(failure)}") from failure
+        for name, sessions in namespace.replaced_states():
+            log.warning(
+                "session states replaced",
+                {
+                    "entity": name,
+                    "count": len(sessions),
+                    "first": sessions[0],
+                    "why": "session ids differ in case alone; the state that was set last counts",
+                },
             )
-            raise StartFailed(f"{failure}{hint}") from failure
+        loop = asyncio.get_running_loop()
+        self._turns = Turns(loop.call_soon, loop.call_later, on_defect=self._take_defect)
         shard = Shard(
             engine,
             namespace,
@@ -251,6 +261,7 @@ class Broker:
             min_free_bytes=self._min_free_bytes,
             on_definitions=self._take_definitions,
             on_failure=self._fail,
+            turns=self._turns,
         )
         self.shard = shard
         try:
@@ -260,8 +271,7 @@ class Broker:
             self._guard.begin(namespace.entity_views())
             if settings.capture is not None:
                 self._begin_capture(settings.capture, shard)
-            self._ports = self._open_ports(shard)
-            await self._ports.prepare()
+            self._ports = await self._open_ports(shard)
         except StartFailed:
             await shard.stop()
             raise
@@ -276,9 +286,8 @@ class Broker:
             self._capture.start()  # not before: it would take the start's time
         if self._jwt_keys is not None:
             await self._jwt_keys.start()
-        running = [
-            asyncio.get_running_loop().create_task(part) for part in (self._tick(), self._ports.follow_tls())
-        ]
+        parts = (self._tick(), self._ports.follow_tls(), _load_protocols())
+        running = [asyncio.get_running_loop().create_task(part) for part in parts]
         for task in running:
             task.add_done_callback(tell_failure)
         await self._stopping.wait()
@@ -296,6 +305,7 @@ class Broker:
         await self._stop(self.shard)
         self._definitions.finish()
         self._refusals.finish()
+        self._defects.finish()
         log.info("stopped", {})
         return 0
 
@@ -312,13 +322,40 @@ class Broker:
             from peeklock.store.sqlite import SqliteStore
 
             assert settings.data is not None
-            store = SqliteStore(settings.data, durability=settings.durability)
+            if settings.accept_loss:
+                self._rescue(settings.data)
+            store = SqliteStore(settings.data, durability=settings.durability, keeps_ballast=True)
         try:
             await store.open()
         except StoreError as failure:
-            raise StartFailed(str(failure)) from failure
+            raise StartFailed(f"{failure}{self._advice(failure)}") from failure
         self._created_at_ms = store.created_at_ms or self._started_at_ms
         return store
+
+    def _rescue(self, data: Path) -> None:
+        """Replace a damaged store by what can be read of it. Raises: StartFailed."""
+        from peeklock.store.check import check
+        from peeklock.store.rescue import accept_loss
+
+        report = check(data, is_bodiless)
+        if not report.stops:
+            return
+        try:
+            said = accept_loss(data, is_bodiless)
+        except StoreError as failure:
+            raise StartFailed(str(failure)) from failure
+        for line in report.damages:
+            log.error("damage in the store, behind which --accept-loss reads on", {"damage": line})
+        for line in said:
+            log.warning("going on with what can be read of the store", {"detail": line})
+
+    def _advice(self, failure: StoreError) -> str:
+        if not isinstance(failure, StoreDamaged) or isinstance(failure, StoreGone):
+            return ""
+        return (
+            f"; `peeklock check {self._settings.data}` says more. Put back a copy of the folder, or start "
+            "with --accept-loss to go on with what can be read"
+        )
 
     def _read_config(self) -> Config | None:
         """Read the file before anything is made, so that a bad one leaves nothing behind."""
@@ -351,13 +388,15 @@ class Broker:
         from peeklock.server.reconcile import counted, reconcile
 
         self._namespace_name = config.namespace
+        if shard.is_deleting:
+            await shard.catch_up()  # the file may name what a stop left half deleted
         try:
             existing: list[EntityView] = []
             for kind in EntityKind:
                 found: Any = await shard.submit(partial(ListEntities, kind, 0, sys.maxsize))
                 existing += found.entities
             rules = await self._rules_in(shard, config, existing)
-            steps = reconcile(config, existing, rules, TIERS[self._settings.tier])
+            steps = reconcile(config, existing, rules, TIERS[self._settings.tier], self._host_names)
             # All at once, so in one commit: a crash leaves all of it or nothing.
             answers = await asyncio.gather(*(shard.submit(step) for step in steps))
             refused = [
@@ -394,20 +433,46 @@ class Broker:
         self._capture = Capture(capture, self._settings.data, self._namespace_name, shard, self._clock.now_ms)
         shard.watch_capture(self._capture.look)
 
-    def _open_ports(self, shard: Shard) -> Ports:
-        def http() -> asyncio.Protocol:
-            from peeklock.server.http import HttpProtocol
+    async def _open_ports(self, shard: Shard) -> Ports:
+        bodies: BodyBudget | None = None
 
+        def http() -> asyncio.Protocol:
+            nonlocal bodies
+            from peeklock.server.api_desk import ApiDesk
+            from peeklock.server.http import HttpProtocol
+            from peeklock.server.http_bodies import BodyBudget
+            from peeklock.server.http_dispatch import Dispatch
+
+            if self._receives is None or self._api_hub is None or bodies is None:
+                from peeklock.rest.receives import Receives
+                from peeklock.server.api_hub import ApiHub
+                from peeklock.server.hub import Hub
+
+                self._receives = Hub(Receives, self._new_connection_id, shard, self._defects.tell)
+                self._api_hub = ApiHub(self._new_connection_id, shard, self._defects.tell)
+                bodies = BodyBudget(self._buffers.known.limit)
             note = self._refusals.of_connection()
+            administration = self._administration(note)
             return HttpProtocol(
-                shard.submit,
-                self._administration(note),
-                self._health,
-                self._clock.now_ms,
+                Dispatch(
+                    shard.submit,
+                    shard.ask,
+                    administration,
+                    self._health,
+                    self._clock.wall_ms,
+                    note,
+                    self._guard.origin_policy,
+                    self._stopping.is_set,
+                    ApiDesk(administration.home, self._api_hub, self._clock.wall_ms, self._history),
+                ),
+                self._clock.wall_ms,
                 self._new_amqp,
+                self._turns,
                 note,
                 self._bears_refusal,
-                self._guard.takes_origin,
+                self._receives,
+                bodies,
+                self._api_hub,
             )
 
         try:
@@ -418,20 +483,27 @@ class Broker:
                 lambda address: self._peers.wait_s(address, self._clock.now_ms()),
                 self._refusals.of_connection(),
             )
+            await ports.open()
         except PortsRefused as failure:
             raise StartFailed(str(failure)) from failure
         self.amqp_port, self.http_port = ports.amqp_port, ports.http_port
         return ports
 
-    def _new_amqp(self) -> asyncio.Protocol:
+    def _new_connection_id(self) -> int:
         self._connection_ids += 1
+        return self._connection_ids
+
+    def _new_amqp(self) -> asyncio.Protocol:
+        connection_id = self._new_connection_id()
         connection = AmqpConnection(
-            self._connection_ids,
+            connection_id,
             self.shard,
+            self._turns,
             self._make_gateway,
             self._connection_closed,
+            self._buffered,
         )
-        self._connections[self._connection_ids] = connection
+        self._connections[connection_id] = connection
         return connection
 
     def _connection_closed(self, connection_id: int) -> None:
@@ -449,7 +521,18 @@ class Broker:
             limits=self._gateway_limits,
             bears_refusal=lambda: self._bears_refusal(self._connections[connection_id].peer),
             peer=lambda: self._connections[connection_id].endpoint,
+            on_defect=partial(self._connection_met_defect, connection_id),
+            buffers=self._buffers,
+            first_uses=self._first_uses,
+            ahead_ms=lambda: self._clock.ahead_ms,
         )
+
+    def _connection_met_defect(self, connection_id: int, defect: Exception, tracking_id: str) -> None:
+        """Tell of a defect in the gateway, which has ended this connection."""
+        connection = self._connections.get(connection_id)
+        peer = "" if connection is None else connection.endpoint
+        fields = {"tracking_id": tracking_id, "connection": connection_id, "peer": peer}
+        self._defects.tell(defect, fields)
 
     def _bears_refusal(self, peer: str) -> bool:
         return self._peers.refused(peer, self._clock.now_ms())
@@ -461,6 +544,7 @@ class Broker:
             self._guard.authority,
             tracking=lambda: str(uuid.uuid4()),
             keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
+            owns=self._host_names.owns,
             log=note,
             namespace=self._namespace_name,
             limits=TIERS[self._settings.tier],
@@ -472,11 +556,38 @@ class Broker:
     async def _tick(self) -> None:
         while True:
             await tick_round(self._connections, self._clock.now_ms, asyncio.sleep, TICK_S)
-            self._clock.adjust()
+            self._follow_clock(self._clock.adjust())
             now = self._clock.now_ms()
+            self.shard.tick(now)
             self._definitions.tick(now)
             self._guard.tick(now)
             self._refusals.tick(now)
+            self._defects.tick(now)
+
+    def _follow_clock(self, step_ms: int) -> None:
+        if not step_ms:
+            return
+        self.shard.offer((ClockStepped(step_ms),))
+        fields: dict[str, object] = {"step_ms": step_ms, "clock": self._clock_state()}
+        if self.shard.wall.is_doubted:
+            fields["do"] = f"set it right; if it is right: kill -USR1 {os.getpid()}, and what is due expires"
+            log.warning("the wall clock went so far forwards that nothing expires by it", fields)
+        else:
+            log.warning("the wall clock was set", fields)
+
+    def _accept_clock(self) -> None:
+        """Believe the wall clock: an operator says so."""
+        if self.shard.wall.is_doubted:
+            self.shard.offer((AcceptClock(),))
+            log.info("the wall clock is believed now", {"clock": self._clock_state()})
+
+    def _clock_state(self) -> dict[str, object]:
+        wall = self.shard.wall
+        return {
+            "stepped_ms": wall.ahead_ms,
+            "state": "doubted" if wall.is_doubted else "ok",
+            "not_believed_ms": wall.ahead_ms - wall.due_ahead_ms,
+        }
 
     async def _health(self) -> dict[str, Any]:
         """Figures for `GET /health`."""
@@ -484,9 +595,14 @@ class Broker:
             "version": __version__,
             "durability": self._settings.durability,
             "up_ms": self._clock.now_ms() - self._started_at_ms,
-            "connections": len(self._connections),
+            "clock": self._clock_state(),
+            "defects": self._defects.count,
+            "buffered_bytes": self._buffered.size_bytes,
             **self._ports.health(),
             **self.shard.health(),
+            # The core knows those that have opened a link.
+            "connections": len(self._connections),
+            "http_receives": sum(len(hub) for hub in (self._receives, self._api_hub) if hub is not None),
             **({} if self._capture is None else {"capture": self._capture.health()}),
         }
 
@@ -506,13 +622,26 @@ class Broker:
             log.error(event, {"reason": str(failure) or type(failure).__name__, "do": do})
             self._stopping.set()
 
+    def _take_defect(self, defect: Exception) -> None:
+        if defect is not self._failure:  # else it is said already
+            self._defects.tell(defect, {})
+
     def _bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A defect of ours: say it and stop; recovery from facts is safer than going on."""
+        """Tell of a defect of ours. One that a transport met ends that transport.
+
+        Any other ends the broker: recovery from facts is safer than going on.
+        """
         failure = context.get("exception")
         if failure is not None and failure is self._failure:
             return  # said already
         if isinstance(failure, (ConnectionError, ssl.SSLError)):
             return  # a peer that vanished in mid-write
+        transport = context.get("transport")
+        if transport is not None and isinstance(failure, Exception):
+            name = transport.get_extra_info("peername")
+            self._defects.tell(failure, {"peer": f"{name[0]}:{name[1]}" if name else ""})
+            transport.abort()  # the loop has not in each case; `connection_lost` follows
+            return
         log.error("defect", {"message": context.get("message"), "exception": repr(failure)})
         loop.default_exception_handler(context)
         if self._failure is None:
@@ -528,6 +657,15 @@ class Broker:
     # Stop
 
     async def _stop(self, shard: Shard) -> None:
+        """Answer what was begun, then close connections and store. Source: wire contract C46."""
+        for connection in list(self._connections.values()):
+            connection.stop_taking()
+        if self._receives is not None:
+            self._receives.stop()
+        if self._api_hub is not None:
+            self._api_hub.stop()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(shard.answer(), ANSWERS_S_MAX)
         now = self._clock.now_ms()
         for connection in list(self._connections.values()):
             connection.shut_down(now)
@@ -547,6 +685,12 @@ class Broker:
         if host in ("127.0.0.1", "::1", "0.0.0.0", "::"):
             return "localhost"
         return f"[{host}]" if ":" in host else host
+
+
+async def _load_protocols() -> None:
+    """Import what HTTP and WebSocket need, beside the loop: the first upgrade took 30 ms of a turn."""
+    for name in ("peeklock.server.http", "peeklock.server.websocket"):
+        await asyncio.to_thread(import_module, name)
 
 
 def serve(settings: Settings, process_started: float, authority: Authority | None = None) -> int:

@@ -1,7 +1,11 @@
-"""The broker's clock: UTC that never jumps.
+"""The broker's clock: one time that passes evenly, and how the wall clock stands to it.
 
-Owns: `now_ms`. A step of the wall clock (NTP, an administrator, a resumed machine) must not mass-expire locks
-and time-to-lives, so time is UTC at start plus monotonic time, slewed by at most 1 % towards the wall clock.
+Owns: `now_ms`, and the finding that the wall clock was set. Must not know: what follows from that.
+
+Theory of operation. Time is UTC at start plus the time that has passed, the machine's suspension included, so
+that no step of the wall clock moves it. What the wall clock differs by is a small error, which is slewed away
+by at most 1 %, or a step: a difference of more than 5 s that stays. A step is told once, and remembered as
+`ahead_ms`; time itself goes on as before.
 """
 
 from __future__ import annotations
@@ -12,33 +16,64 @@ from collections.abc import Callable
 SLEW_MAX = 0.01
 """Share of the elapsed time by which the clock may run fast or slow to meet the wall clock (our choice)."""
 
+STEP_S_MIN = 5.0
+"""A larger difference is a step: slewing it away would take longer than 8 minutes (our choice)."""
+
+LASTING_S = 2.0
+"""How long a difference must stay to be one. Our choice: time servers and hypervisors may set a clock twice
+within a second."""
+
+
+def _passed() -> float:
+    """Return the seconds that have passed since some instant, suspension included where the machine tells."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
 
 class SlewedClock:
-    """UTC in whole milliseconds, never going backwards, blind to steps of the wall clock."""
+    """UTC in whole milliseconds, never going backwards, and how far the wall clock is ahead of it."""
 
-    def __init__(
-        self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, passed: Callable[[], float] = _passed) -> None:
         """Start at the wall clock's time; both sources give seconds."""
         self._wall = wall
-        self._monotonic = monotonic
-        self._adjusted_at = monotonic()
+        self._passed = passed
+        self._adjusted_at = passed()
         self._offset = wall() - self._adjusted_at
         self._last_ms = 0
+        self._apart: float | None = None  # since when the difference has been that of a step
+        self.ahead_ms = 0
+        """By how much the wall clock was set since the start, over all."""
 
     def now_ms(self) -> int:
-        """Give UTC in ms since 1970."""
-        now = int((self._monotonic() + self._offset) * 1000)
+        """Return the time in ms: UTC since 1970 as if no clock had been set since the start."""
+        now = int((self._passed() + self._offset) * 1000)
         if now < self._last_ms:  # a slew backwards within the same millisecond
             return self._last_ms
         self._last_ms = now
         return now
 
-    def adjust(self) -> None:
+    def wall_ms(self) -> int:
+        """Return what the wall clock says, in ms."""
+        return self.now_ms() + self.ahead_ms
+
+    def adjust(self) -> int:
         """Move towards the wall clock by at most 1 % of the time since the last adjustment; call about once a
-        second."""
-        mono = self._monotonic()
-        allowed = (mono - self._adjusted_at) * SLEW_MAX
-        self._adjusted_at = mono
-        error = self._wall() - mono - self._offset
+        second. Return by how much the wall clock was set, in ms; mostly 0."""
+        passed = self._passed()
+        elapsed = passed - self._adjusted_at
+        self._adjusted_at = passed
+        error = self._wall() - passed - self._offset - self.ahead_ms / 1000
+        if abs(error) > STEP_S_MIN:
+            if self._apart is None:
+                self._apart = passed
+            if passed - self._apart < LASTING_S:
+                return 0
+            self._apart = None
+            step_ms = round(error * 1000)
+            self.ahead_ms += step_ms
+            return step_ms
+        self._apart = None
+        allowed = elapsed * SLEW_MAX
         self._offset += max(-allowed, min(allowed, error))
+        return 0

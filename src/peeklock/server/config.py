@@ -39,7 +39,7 @@ from peeklock.server.config_rules import (
     read_rule,
     write_rule,
 )
-from peeklock.server.config_settings import NAME_RULE, PROPERTIES, write_settings
+from peeklock.server.config_settings import NAME_RULE, PROPERTIES, read_settings, write_settings
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 """10,000 entities, the service's limit, at 6 KiB each: every setting, and metadata of 1,024 characters of 4
@@ -268,15 +268,9 @@ class _Reader:
         return [(item, f"{where}[{index}]") for index, item in enumerate(items)]
 
     def _settings(self, holder: Mapping[str, Any], path: str, kind: type[Description]) -> dict[str, Any]:
-        settings: dict[str, Any] = {}
-        known = PROPERTIES[kind]
-        where = f"{path}.Properties"
-        properties = self._form.object(holder.get("Properties", Object([])), where, tuple(known))
-        for key, given in (properties or {}).items():
-            if key in known:
-                field, form = known[key]
-                settings[field] = self._form.value(form.read, given, f"{where}.{key}")
-        return settings
+        form, where = self._form, f"{path}.Properties"
+        given = form.object(holder.get("Properties", Object([])), where, tuple(PROPERTIES[kind])) or {}
+        return read_settings(given, kind, lambda read, key: form.value(read, given[key], f"{where}.{key}"))
 
     def _logging(self, value: Any, path: str) -> None:
         logging = self._form.object(value, path, ("Type",), required=("Type",))

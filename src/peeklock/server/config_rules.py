@@ -30,10 +30,8 @@ from peeklock.rules.filters import (
 )
 from peeklock.server.config_form import Form, join, none_of, shown
 
-SHORT_NAME_RULE = (
-    f"a name: 1 to {PART_NAME_LENGTH_MAX} of A-Z, a-z, 0-9 and ._-, the first and the last a letter or digit"
-)
-_RULE_NAME_RULE = f"{SHORT_NAME_RULE}; before them there may be a $"
+SHORT_NAME_RULE = f"a name: 1 to {PART_NAME_LENGTH_MAX} of A-Z, a-z, 0-9 and ._-, and neither '.' nor '..'"
+_RULE_NAME_RULE = f"{SHORT_NAME_RULE}; before a letter or digit there may be a $"
 
 
 def is_short_name(text: str) -> bool:
@@ -55,7 +53,9 @@ _SYSTEM_PROPERTIES = {
 }
 """Key of a CorrelationFilter -> its field; beside them it has the application's `Properties`."""
 
-assert {*_SYSTEM_PROPERTIES.values(), "properties"} == {field.name for field in fields(CorrelationFilter)}
+assert {*_SYSTEM_PROPERTIES.values(), "properties", "as_given"} == {
+    field.name for field in fields(CorrelationFilter)
+}
 
 
 def read_rule(form: Form, value: Any, path: str) -> RuleDescription | None:
@@ -199,7 +199,7 @@ def _read_value(value: Any) -> Value | None:
         case None | bool() | str():
             return value
         case int():
-            if not -(2**63) <= value < 2**63:
+            if not -(2**63) <= value < 2**64:
                 raise ValueError(f"{shown(value)} does not fit into 64 bits")
             return value
         case float():

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from peeklock.admin.forwards import read_forward
 from peeklock.broker.descriptions import (
+    GIVEN_FORWARDS,
     Description,
     EntityStatus,
     QueueDescription,
@@ -25,7 +27,7 @@ from peeklock.broker.validation import NAME_LENGTH_MAX, is_name
 from peeklock.server.config_form import none_of, shown
 
 NAME_RULE = (
-    f"a name: 1 to {NAME_LENGTH_MAX} of A-Z, a-z, 0-9 and ._-/, the first and the last a letter or digit"
+    f"a name: 1 to {NAME_LENGTH_MAX} of A-Z, a-z, 0-9 and ._-/, no part between slashes empty, '.' or '..'"
 )
 
 
@@ -48,12 +50,17 @@ def _duration(value: Any) -> int:
     return parse_duration(value)
 
 
-def _entity_name(value: Any) -> str | None:
+def _forward(value: Any) -> tuple[str | None, str | None]:
+    """Read the target's name and the address by which it is given."""
     if not isinstance(value, str):
         raise ValueError(f'{shown(value)} is not a name in quotation marks ("" for none)')
-    if value and not is_name(value):
+    try:
+        name, address = read_forward(value)
+    except ValueError as failure:
+        raise ValueError(f"{shown(value)} {failure}") from failure
+    if value and (name is None or not is_name(name) or (address is None and name != value)):
         raise ValueError(f"{shown(value)} is not {NAME_RULE}")
-    return value or None
+    return name, address
 
 
 def _text(value: Any) -> str | None:
@@ -82,7 +89,7 @@ class _Form:
 _BOOLEAN = _Form(boolean)
 _WHOLE_NUMBER = _Form(_whole_number)
 _DURATION = _Form(_duration, format_duration)
-_ENTITY_NAME = _Form(_entity_name)
+_FORWARD = _Form(_forward)
 _TEXT = _Form(_text)
 _STATUS = _Form(_status, lambda status: status.value)
 
@@ -95,8 +102,8 @@ _ALL: dict[str, tuple[str, _Form]] = {
     "EnableBatchedOperations": ("enable_batched_operations", _BOOLEAN),
     "EnableExpress": ("enable_express", _BOOLEAN),
     "EnablePartitioning": ("enable_partitioning", _BOOLEAN),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", _ENTITY_NAME),
-    "ForwardTo": ("forward_to", _ENTITY_NAME),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_to", _FORWARD),
+    "ForwardTo": ("forward_to", _FORWARD),
     "LockDuration": ("lock_duration_ms", _DURATION),
     "MaxDeliveryCount": ("max_delivery_count", _WHOLE_NUMBER),
     "MaxMessageSizeInKilobytes": ("max_message_size_kb", _WHOLE_NUMBER),
@@ -132,13 +139,36 @@ IMMUTABLE = ("EnablePartitioning", "RequiresDuplicateDetection", "RequiresSessio
 """Settings that are fixed at creation. Source: wire contract 7.3, column "mutable"."""
 
 
+def read_settings(
+    given: Mapping[str, Any], kind: type[Description], read: Callable[[Callable[[Any], Any], str], Any]
+) -> dict[str, Any]:
+    """Read the `Properties` of an entity, by field of its description.
+
+    Args:
+        given: keys that the kind does not have are passed over.
+        kind: of the entity.
+        read: has a reader read the value of a key; None = it cannot, which was told.
+    """
+    known = PROPERTIES[kind]
+    settings = {known[key][0]: read(known[key][1].read, key) for key in given if key in known}
+    for field, address in GIVEN_FORWARDS.items():
+        if field in settings:
+            settings[field], settings[address] = settings[field] or (None, None)
+    return settings
+
+
 def write_settings(description: Description, default: Description) -> dict[str, Any]:
     """Give the `Properties` of an entity: all that differs from the default.
 
-    MaxDeliveryCount always stands there, since left out it is 3 in the emulator. Source: our choice.
+    MaxDeliveryCount always stands there, since left out it is 3 in the emulator (our choice). A forward is
+    written as it was given.
     """
-    return {
+    settings = {
         key: form.write(value)
         for key, (field, form) in PROPERTIES[type(description)].items()
         if (value := getattr(description, field)) != getattr(default, field) or key == "MaxDeliveryCount"
     }
+    for key, field in FORWARDS.items():
+        if key in settings:
+            settings[key] = getattr(description, GIVEN_FORWARDS[field]) or settings[key]
+    return settings

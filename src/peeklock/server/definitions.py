@@ -54,6 +54,8 @@ class DefinitionLog:
             self._window_ends_ms = now_ms + WINDOW_MS
         for fact in facts:
             match fact:
+                case EntityStored() if fact.deleting:
+                    pass  # told when it is gone
                 case EntityStored():
                     event = "entity changed" if fact.entity_id in known else "entity created"
                     kind, name = KINDS[type(fact.description)].value, fact.description.name

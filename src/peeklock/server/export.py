@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from peeklock.broker.descriptions import KINDS, Description, RuleDescription
+from peeklock.broker.descriptions import KINDS, Description, RuleDescription, SubscriptionDescription
 from peeklock.server.config import format_config
 from peeklock.server.config_settings import FORWARDS
 from peeklock.store.looking import read_definitions
@@ -27,13 +27,27 @@ class Export:
 
 
 def export_config(folder: Path) -> Export:
-    """Give the file. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
+    """Return the file. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
     definitions = read_definitions(folder)
-    descriptions = {entity.entity_id: entity.description for entity in definitions.entities}
+    going = {entity.description.name.lower() for entity in definitions.entities if entity.deleting}
+    descriptions = {
+        entity.entity_id: entity.description
+        for entity in definitions.entities
+        if not going.intersection(_names(entity.description))
+    }
     rules: dict[str, list[RuleDescription]] = {}
     for stored in definitions.rules:
+        if stored.entity_id not in descriptions:
+            continue
         rules.setdefault(descriptions[stored.entity_id].name, []).append(stored.rule)
     return Export(format_config(descriptions.values(), rules), tuple(_warnings(descriptions.values())))
+
+
+def _names(description: Description) -> Iterator[str]:
+    """Return the name of an entity, and of its topic."""
+    yield description.name.lower()
+    if isinstance(description, SubscriptionDescription):
+        yield description.topic_name.lower()
 
 
 def _warnings(entities: Collection[Description]) -> Iterator[str]:

@@ -7,11 +7,10 @@ know: tokens, connections.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from peeklock.auth import Authority, OpenAuthority, Right, SasRule
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, WebTokens
@@ -20,8 +19,11 @@ from peeklock.broker.descriptions import Description
 from peeklock.broker.effects import EntityView
 from peeklock.server import log
 from peeklock.server.keys import KeyFile, KeysRefused
+from peeklock.server.origins import OriginPolicy
 
 AuthMode = Literal["off", "sas", "jwt"]
+
+_SECRETS: frozenset[AuthMode] = frozenset({"sas", "jwt"})
 
 LOOK_MS = 1000
 """Between two looks at the file of the keys."""
@@ -36,6 +38,7 @@ class Guard:
         data: Path | None,
         authority: Authority | None,
         web_tokens: WebTokens | None = None,
+        host_names: Iterable[str] = (),
     ) -> None:
         """Make the authority.
 
@@ -44,6 +47,7 @@ class Guard:
             data: the folder with the keys; needed for `sas`.
             authority: one made elsewhere, which `modes` then do not matter for.
             web_tokens: verifies JSON web tokens; None = they are not taken.
+            host_names: the broker's DNS names, which matter where no secret is asked for.
 
         Raises: KeysRefused.
         """
@@ -52,18 +56,14 @@ class Guard:
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
         """What everybody has to be told of at the start; empty = nothing."""
-        self.takes_origin: Callable[[str, str], bool] = lambda origin, _: is_own_origin(origin)
-        """Tells whether a page of a browser may come, by its `Origin` and the `Host` that it asks: where no
-        secret is asked for, any page that somebody on this machine opens could use the broker."""
+        self.origin_policy = OriginPolicy(None if authority is not None or modes & _SECRETS else host_names)
+        """Which HTTP requests are taken: where no secret is asked for, any page could use the broker."""
         self.connection_string_key = ""
         """The part of a connection string that names a key, as far as it may be shown."""
         if authority is not None:
             self.authority = authority
-            self.takes_origin = _any_origin
         elif "off" in modes:
             self.authority = OpenAuthority()
-            # The Python client sends the address of the broker as its origin, which may be any.
-            self.takes_origin = lambda origin, host: is_own_origin(origin) or _host_of(origin) == host.lower()
             self.warning = "authorization is off: whoever reaches this broker may do everything"
             self.connection_string_key = f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey=any;"
         elif not modes:
@@ -74,7 +74,6 @@ class Guard:
             )
         else:
             self.authority = Authority(signatures="sas" in modes, web_tokens=web_tokens)
-            self.takes_origin = _any_origin
             if "sas" in modes:
                 assert data is not None
                 self._file = KeyFile(data)
@@ -134,28 +133,3 @@ def is_loopback(host: str) -> bool:
     except (OSError, UnicodeError):  # the latter: a name that no host can have
         return False  # the listener will say what is wrong with it
     return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
-
-
-def is_own_origin(origin: str) -> bool:
-    """Tell whether a page was loaded from this machine, by the `Origin` that its browser names.
-
-    Names are not looked up: whoever made the page may answer for them. Source: RFC 6454 7; RFC 6761 6.3.
-    """
-    try:
-        host = urlsplit(origin).hostname or ""
-    except ValueError:
-        return False
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _host_of(origin: str) -> str:
-    return origin.partition("://")[2].lower()
-
-
-def _any_origin(origin: str, host: str) -> bool:
-    return True

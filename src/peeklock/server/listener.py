@@ -361,6 +361,7 @@ class _Newcomer(asyncio.Protocol):
             self._transport.abort()
         elif self._connecting is not None:
             self._connecting.cancel()
+            self._connecting = None  # the task will hold its cancellation, and that its frames, and those us
         else:
             self._loop.remove_reader(self._sock)
             self._sock.close()
@@ -418,6 +419,8 @@ class _Newcomer(asyncio.Protocol):
                 sock.close()
                 raise
             except OSError as failure:  # ssl.SSLError and TimeoutError are
+                # Its frames hold us and what holds the failure: a circle that only the collector would free.
+                failure.__traceback__ = None
                 self._listener.handshake_failed(self._peer, failure)
                 sock.close()
                 self._leave()

@@ -53,6 +53,8 @@ def warning(event: str, fields: Mapping[str, Any] | None = None) -> None:
     _logger.warning(event, extra={"fields": fields or {}})
 
 
-def error(event: str, fields: Mapping[str, Any] | None = None, *, exc_info: bool = False) -> None:
-    """Log something that stopped a part of the broker."""
+def error(
+    event: str, fields: Mapping[str, Any] | None = None, *, exc_info: BaseException | None = None
+) -> None:
+    """Log something that stopped a part of the broker, with the traceback of `exc_info`."""
     _logger.error(event, extra={"fields": fields or {}}, exc_info=exc_info)

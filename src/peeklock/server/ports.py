@@ -7,23 +7,27 @@ protocols do.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from peeklock.server import log
 from peeklock.server.guard import is_loopback
 from peeklock.server.listener import Listener, ProtocolFactory
+from peeklock.server.names import host_of
 from peeklock.server.refusals import Note
 from peeklock.server.tls import CA_KEY_FILE, LOOK_S, TlsFiles
 
 if TYPE_CHECKING:
-    from peeklock.server.app import Settings
+    from peeklock.server.settings import Settings
 
 USUAL_PORTS = (5671, 443)
 """AMQP over TLS, and HTTPS and WebSocket: what clients take that cannot be told a port."""
+
+PLAIN_PORT = 80
+"""Where .NET's administration client goes with `UseDevelopmentEmulator=true`: always up to 7.19, later where
+no port is given. Source: wire contract C38."""
 
 
 class PortsRefused(Exception):
@@ -41,13 +45,16 @@ class Ports:
         wait_s: Callable[[str], float | None],
         note: Note,
     ) -> None:
-        """Open them; `amqp`, `http`, `wait_s` and `note` are as of `Listener`. Raises: PortsRefused."""
+        """Make them, to be opened by `open`; `amqp`, `http`, `wait_s` and `note` are as of `Listener`.
+
+        Raises: PortsRefused, for TLS files that cannot be used.
+        """
         self._settings = settings
         self._files = TlsFiles(
             settings.data,
             settings.tls_cert,
             settings.tls_key,
-            (*settings.tls_names, *_names_of(settings.host)),
+            (*_with_hosts(settings.tls_names), *_names_of(settings.host)),
             for_others=not is_loopback(settings.host),
         )
         self._refuse_open_keys()
@@ -66,6 +73,23 @@ class Ports:
                 raise PortsRefused(f"TLS: {failure}; give a PEM certificate chain and its private key") from (
                     failure
                 )
+        self.amqp_port = self.http_port = 0
+        self.opened: list[int] = []
+        self.plaintext_everywhere = settings.allow_plaintext or is_loopback(settings.host)
+        """Whether no address of ours asks for TLS."""
+        self._load_now = False
+        """The TLS files were not sound when they were looked at for `open`."""
+
+    async def open(self) -> None:
+        """Have the TLS files on disk, then listen: clients read them once the broker is ready.
+
+        Raises: PortsRefused.
+        """
+        try:
+            self._load_now = await asyncio.to_thread(self._files.make_files)
+        except OSError:  # told in the log by `follow_tls`; plain connections are taken
+            self._load_now = True
+        settings = self._settings
         self.amqp_port = self._bind(settings.amqp_port, "--amqp-port")
         if settings.http_port == settings.amqp_port != 0:
             self.http_port = self.amqp_port
@@ -77,9 +101,9 @@ class Ports:
                 if port not in opened:
                     self._bind(port, "--usual-ports")
                     opened.add(port)
+            if PLAIN_PORT not in opened:
+                opened.update(self._bind_plain())
         self.opened = sorted(opened)
-        self.plaintext_everywhere = settings.allow_plaintext or is_loopback(settings.host)
-        """Whether no address of ours asks for TLS."""
         if not is_loopback(settings.host):
             plain = settings.allow_plaintext
             log.warning(
@@ -109,6 +133,25 @@ class Ports:
                 f"read it, {then}"
             )
 
+    def _bind_plain(self) -> set[int]:
+        """Listen on the port for plain HTTP, or say why not. A web server often has it, and few clients go
+        there, so that it is no reason to end the start."""
+        host = self._settings.host
+        try:
+            return {self._listener.bind(host, PLAIN_PORT)}
+        except OSError as failure:
+            log.warning(
+                "a usual port is not listened on",
+                {
+                    "port": PLAIN_PORT,
+                    "host": host,
+                    "reason": failure.strerror or str(failure),
+                    "affects": ".NET's administration client with UseDevelopmentEmulator=true",
+                    "do": _what_to_do(failure, "--usual-ports", PLAIN_PORT),
+                },
+            )
+            return set()
+
     def _bind(self, port: int, option: str) -> int:
         host = self._settings.host
         try:
@@ -118,15 +161,10 @@ class Ports:
             why, do = failure.strerror or failure, _what_to_do(failure, option, port)
             raise PortsRefused(f"cannot listen on {host}:{port}: {why}; {do}") from failure
 
-    async def prepare(self) -> None:
-        """Make what users look for as soon as the broker is ready; what fails is told soon afterwards."""
-        with contextlib.suppress(OSError):
-            await asyncio.to_thread(self._files.make_authority)
-
     async def follow_tls(self) -> None:
         """See to the TLS files for as long as the broker runs, beside the loop."""
-        # When it is sound it is loaded when the first client comes: most brokers on loopback see none.
-        if self._shows_ours_to_others() or not await asyncio.to_thread(self._files.looks_sound):
+        # When it was sound it is loaded when the first client comes: most brokers on loopback see none.
+        if self._shows_ours_to_others() or self._load_now:
             await self._listener.prepare_tls()
             if self._shows_ours_to_others() and self._files.names:
                 log.info(
@@ -162,6 +200,13 @@ class Ports:
 def _names_of(host: str) -> tuple[str, ...]:
     """Name what `--host` says, unless it means every address."""
     return () if host in ("0.0.0.0", "::", "") or not host.isascii() else (host,)
+
+
+def _with_hosts(names: Iterable[str]) -> Iterator[str]:
+    """Return names, and before each `HOST:PORT` its host, which all clients but Go's look for."""
+    for name in names:
+        yield host_of(name)
+        yield name
 
 
 def _what_to_do(failure: OSError, option: str, port: int) -> str:

@@ -5,9 +5,8 @@ changed. Must not know: how commands are run, the form of the file, ranges of va
 Pure.
 
 An entity may forward to one that stands below it in the file: the commands come targets first, where what a
-topic's messages come to are its subscriptions. Entities that are done then forward among themselves, those
-still to come as they did before, so that no command finds its target missing or closes a circle unless the
-file does.
+topic's messages come to are its subscriptions. In a circle of new entities one comes before its target: it is
+created without its forwards, and they are set at the end. So no command finds its target missing.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
 from typing import TypeAlias
 
+from peeklock.admin.forwards import authority_of
 from peeklock.broker.commands import AddRule, CreateEntity, RemoveRule, ReplyTo, UpdateEntity, UpdateRule
 from peeklock.broker.descriptions import (
     DEFAULT_RULE_NAME,
+    GIVEN_FORWARDS,
     KINDS,
     Description,
     RuleDescription,
@@ -34,10 +34,11 @@ from peeklock.broker.quotas import TierLimits
 from peeklock.broker.validation import checked, checked_update, forwards_of
 from peeklock.rules.compiled import compile_action, compile_filter
 from peeklock.rules.errors import RuleError
-from peeklock.rules.filters import CorrelationFilter, FalseFilter
+from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter
 from peeklock.server.config import Config, EntityConfig
 from peeklock.server.config_form import ConfigError
 from peeklock.server.config_settings import FORWARDS, IMMUTABLE, PROPERTIES
+from peeklock.server.origins import HostNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,18 @@ class NoRulesStep:
         return RemoveRule(self.subscription, DEFAULT_RULE_NAME, reply_to)
 
 
-Step: TypeAlias = EntityStep | RuleStep | NoRulesStep
+@dataclass(frozen=True, slots=True)
+class ForwardStep:
+    """Set the forwards of a new entity that comes before its target."""
+
+    path: str
+    description: Description
+
+    def __call__(self, reply_to: ReplyTo) -> UpdateEntity:
+        return UpdateEntity(self.description, reply_to)
+
+
+Step: TypeAlias = EntityStep | RuleStep | NoRulesStep | ForwardStep
 """One command that the file asks for; `path` says where."""
 
 
@@ -96,6 +108,7 @@ def reconcile(
     existing: Iterable[EntityView],
     rules: Mapping[str, Iterable[RuleDescription]],
     limits: TierLimits,
+    hosts: HostNames,
 ) -> list[Step]:
     """Give the commands that make the namespace agree with the file; what agrees already gives none.
 
@@ -105,10 +118,12 @@ def reconcile(
     Args:
         existing: all entities that there are.
         rules: path of a subscription, in lower case, -> its rules; at least of those that the file names.
+        limits: of the tier.
+        hosts: by which forwards may name this broker.
 
     Raises: ConfigError when a value is out of the tier's range, when an entity exists and differs in what
-    cannot be changed, when an expression is wrong, or when a forward leads nowhere or in a circle; then
-    nothing is to be run.
+    cannot be changed, when an expression is wrong, or when a forward leads nowhere or to another host;
+    then nothing is to be run.
     Source: requirement A-02.
     """
     found = {view.description.name.lower(): view.description for view in existing}
@@ -137,14 +152,41 @@ def reconcile(
             rule_steps[name] = [*changed[1:]]
     wanted = found | {name: step.description for name, step in steps.items()}
     problems += _forward_problems(config, wanted, steps)
+    problems += _host_problems(config, found, hosts)
     if problems:
         raise ConfigError(*problems)
+    return _ordered(wanted, found, steps, rule_steps)
+
+
+def _ordered(
+    wanted: Mapping[str, Description],
+    found: Iterable[str],
+    steps: Mapping[str, EntityStep],
+    rule_steps: Mapping[str, Iterable[Step]],
+) -> list[Step]:
+    """Put the steps in an order in which no target is missing; `found` names what there is now."""
+    there = {*found}
     ordered: list[Step] = []
+    last: list[Step] = []
     for name in _targets_first(wanted):
-        if name in steps:
-            ordered.append(steps[name])
+        step = steps.get(name)
+        if step is not None:
+            there.add(name)
+            early = any(target in wanted and target not in there for target in _targets(step.description))
+            if not early:
+                ordered.append(step)
+            elif step.exists:
+                last.append(step)
+            else:
+                ordered.append(replace(step, description=_without_forwards(step.description)))
+                last.append(ForwardStep(step.path, step.description))
         ordered += rule_steps.get(name, ())
-    return ordered
+    return ordered + last
+
+
+def _without_forwards(description: Description) -> Description:
+    assert not isinstance(description, TopicDescription)
+    return replace(description, forward_to=None, forward_dead_lettered_to=None)
 
 
 def counted(steps: Iterable[Step]) -> Counter[tuple[str, bool]]:
@@ -154,6 +196,8 @@ def counted(steps: Iterable[Step]) -> Counter[tuple[str, bool]]:
         match step:
             case NoRulesStep():
                 counts["rule", False] -= 1
+            case ForwardStep():
+                pass  # counted with its creation
             case EntityStep(rule=RuleDescription()):
                 counts.update([(step.kind, step.exists), ("rule", False)])
             case _:
@@ -206,7 +250,15 @@ def _changed_rules(entity: EntityConfig, existing: Iterable[RuleDescription]) ->
 
 def _do_the_same(one: RuleDescription, other: RuleDescription) -> bool:
     # As texts, since 1, 1.0 and True are equal, but not to a filter.
-    return repr((one.filter, one.action)) == repr((other.filter, other.action))
+    return repr(_meaning(one)) == repr(_meaning(other))
+
+
+def _meaning(rule: RuleDescription) -> tuple[Filter, SqlAction | None]:
+    """Return what a rule does, without how its values were given."""
+    filter, action = rule.filter, rule.action
+    if isinstance(filter, SqlFilter | CorrelationFilter):
+        filter = replace(filter, as_given=())
+    return filter, None if action is None else replace(action, as_given=())
 
 
 def _expression_problems(steps: Iterable[RuleStep]) -> Iterator[str]:
@@ -230,18 +282,32 @@ def _expression_problems(steps: Iterable[RuleStep]) -> Iterator[str]:
 def _forward_problems(
     config: Config, wanted: Mapping[str, Description], steps: Mapping[str, EntityStep]
 ) -> Iterator[str]:
-    """Find the forwards that lead nowhere or in a circle; those of an entity that agrees already may stay."""
-    flows = _flows(wanted)
+    """Find the forwards that lead nowhere; those of an entity that agrees already may stay."""
     for entity in config.entities:
         for key, field in FORWARDS.items():
             target = entity.settings.get(field)
             if target is None or entity.name.lower() not in steps:
                 continue
-            where = f"{entity.path}.Properties.{key}"
             if isinstance(wanted.get(target.lower()), SubscriptionDescription | None):
-                yield f"{where}: there is no queue or topic {target!r}, in the file or from before"
-            elif entity.name.lower() in _reached(target.lower(), flows):
-                yield f"{where}: forwards to {target!r} and so in a circle"
+                yield (
+                    f"{entity.path}.Properties.{key}: there is no queue or topic {target!r}, "
+                    "in the file or from before"
+                )
+
+
+def _host_problems(config: Config, found: Mapping[str, Description], hosts: HostNames) -> Iterator[str]:
+    """Find the forwards by an address of another host; one that is there already may stay."""
+    for entity in config.entities:
+        old = found.get(entity.name.lower())
+        for key, field in FORWARDS.items():
+            address = entity.settings.get(GIVEN_FORWARDS[field])
+            if address is None or hosts.owns(authority_of(address)):
+                continue
+            if old is None or getattr(old, GIVEN_FORWARDS[field]) != address:
+                yield (
+                    f"{entity.path}.Properties.{key}: the host in {address!r} is not known as this broker's; "
+                    f"give the name alone, or start with --host-name"
+                )
 
 
 def _flows(wanted: Mapping[str, Description]) -> dict[str, list[str]]:
@@ -257,20 +323,11 @@ def _targets(description: Description) -> list[str]:
     return [target.lower() for target in forwards_of(description)]
 
 
-def _reached(name: str, flows: Mapping[str, list[str]]) -> set[str]:
-    """Name an entity and all that its messages may come to."""
-    reached = {name}
-    left = [name]
-    while left:
-        for target in flows.get(left.pop(), ()):
-            if target not in reached:
-                reached.add(target)
-                left.append(target)
-    return reached
-
-
 def _targets_first(wanted: Mapping[str, Description]) -> Iterator[str]:
-    """Order entities so that each comes after those that its messages may come to, and after its topic."""
+    """Go through entities so that each comes after those that its messages may come to, and after its topic.
+
+    In a circle one comes before a target; a subscription never comes before its topic.
+    """
     flows = _flows(wanted)
     after: dict[str, list[str]] = {}
     for name, description in wanted.items():
@@ -280,4 +337,17 @@ def _targets_first(wanted: Mapping[str, Description]) -> Iterator[str]:
                 targets += flows[target]
         if isinstance(description, SubscriptionDescription):
             targets.append(description.topic_name.lower())
-    return iter(TopologicalSorter(after).static_order())
+    begun: set[str] = set()
+    done: set[str] = set()
+    for first in after:
+        left = [first]
+        while left:
+            name = left[-1]
+            if name not in begun:
+                begun.add(name)
+                left += [target for target in after.get(name, ()) if target not in begun]
+                continue
+            left.pop()
+            if name not in done:
+                done.add(name)
+                yield name

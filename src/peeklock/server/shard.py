@@ -9,41 +9,34 @@ threads of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from peeklock.broker.changes import Change
-from peeklock.broker.commands import Command, Fetched, LimitSending, Release
+from peeklock.broker.commands import Command, LimitSending, Release
 from peeklock.broker.effects import (
-    CoordinatorOpened,
+    BY_LINK,
     Deliver,
-    DetachLink,
-    Drained,
     Effect,
     Fetch,
-    LinkRefused,
-    ReceiverOpened,
-    SenderOpened,
 )
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.wall_clock import WallClock
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimRead
 from peeklock.server import log
+from peeklock.server.bodies import BodyReader, Connection
 from peeklock.server.definitions import DEFINITIONS
 from peeklock.server.tasks import tell_failure
+from peeklock.server.turns import Turns
 from peeklock.store.base import Store, StoreError
 
 if TYPE_CHECKING:
-    from peeklock.broker.message import Message
     from peeklock.store.event_backlog import EventBacklog
-
-_BY_LINK = frozenset(
-    {CoordinatorOpened, DetachLink, Deliver, Drained, LinkRefused, ReceiverOpened, SenderOpened}
-)
-"""Effects addressed by link; all others but `Fetch` are addressed by reply_to."""
 
 OWN_CONNECTION_ID = 0
 """Connection id of requests made by this process itself (administration, start-up); real connections start at
@@ -63,24 +56,11 @@ REST_FACTOR = 4
 disk are the clients'. Our choice: with two thirds, it made the p99 of another queue's sends more than five
 times as long in half of the runs. Expiry and activation do not rest: they are to act within two seconds."""
 
-READ_ROWS_MAX = 16
-"""Body rows read in one go: some 4 MB."""
+ROOM_UNLIMITED = 1 << 62
 
-
-class Connection(Protocol):
-    """What the shard needs of a connection: a place to hand effects to."""
-
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        """Take one effect; nothing is written yet."""
-
-    def flush(self, now_ms: int) -> None:
-        """Write what the effects of this turn have led to."""
-
-    def bodies_wanted(self) -> set[int]:
-        """Name the body rows that deliveries wait for."""
-
-    def bodies_arrived(self, now_ms: int) -> None:
-        """Try the waiting deliveries again."""
+HAND_OUT_S = 0.005
+"""For handing out effects in one turn of the loop; the rest follows in the next ones. Our choice: 500 or more
+effects, which is more than clients cause in one commit, unless it is slow or they flood us."""
 
 
 class Shard:
@@ -96,6 +76,7 @@ class Shard:
         min_free_bytes: Callable[[], int],
         on_definitions: Callable[[Iterable[Change], int], None],
         on_failure: Callable[[BaseException], None],
+        turns: Turns,
     ) -> None:
         """Join an opened store and a recovered engine.
 
@@ -103,6 +84,7 @@ class Shard:
         and the time.
         `on_failure` is called when a commit or the core itself fails: the process must stop then, since
         memory is not what the disk has.
+        `turns` measures the loop's turns.
         """
         self._engine = engine
         self._namespace = namespace
@@ -111,25 +93,42 @@ class Shard:
         self._min_free_bytes = min_free_bytes
         self._on_definitions = on_definitions
         self._on_failure = on_failure
+        self._turns = turns
         self._loop = asyncio.get_running_loop()
+        self._effects: deque[Effect] = deque()
+        """Those of durable batches that have not been handed out yet, in order."""
         self._connections: dict[int, Connection] = {}
-        self._waiters: dict[int, asyncio.Future[Effect]] = {}
+        self._waiters: dict[int, Callable[[Effect], None]] = {}
         self._requests = 0
         self._scheduled = False
+        self._goes_on = False
+        self._busy = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms: int | None = None
         self._asked_at_ms = 0
         self._slice_started_at: float | None = None  # monotonic; of one after which more is due
         self._rest_until = 0.0  # monotonic; the next one may follow then
         self._tasks: set[asyncio.Task[None]] = set()
-        self._rows_under_way: set[int] = set()
         self._waiting_for_room: set[Connection] = set()
-        self._waiting_for_bodies: dict[int, Connection] = {}
-        self._fetches: dict[int, list[tuple[Fetch, int]]] = {}  # by row under way, with their slots
+        self._bodies = BodyReader(
+            engine,
+            store,
+            now_ms=now_ms,
+            offer=self.offer,
+            spawn=self._spawn,
+            on_failure=self._fail,
+            submit=self.submit,
+        )
+        self.body = self._bodies.body
+        """Returns a message's body if it is in memory."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._failed = False
         self._limits = LimitSending()
+        self._min_free = 0
+        self._free: int | None = None
+        self._room = ROOM_UNLIMITED
+        """Bytes of messages that may be offered before too little of the volume is left."""
         self._capture_full: Callable[[], bool] = bool  # no event log: never
         self._resting = False  # nothing happens by itself any more
         self._dropped_sends_told = 0
@@ -138,6 +137,16 @@ class Shard:
         self.lag_ms = 0
         self._housekeeping = self._loop.create_task(self._keep_house())
         self._housekeeping.add_done_callback(tell_failure)
+
+    @property
+    def wall(self) -> WallClock:
+        """What the core knows of the wall clock."""
+        return self._namespace.wall
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether a topic is being deleted in slices."""
+        return self._namespace.is_deleting
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -156,8 +165,10 @@ class Shard:
 
     def remove(self, connection_id: int) -> None:
         """Forget a connection; effects still to come for it are dropped."""
-        self._connections.pop(connection_id, None)
-        self._waiting_for_bodies.pop(connection_id, None)
+        connection = self._connections.pop(connection_id, None)
+        if connection is not None:
+            self._waiting_for_room.discard(connection)
+        self._bodies.forget(connection_id)
 
     def offer(self, commands: Iterable[Command]) -> None:
         """Apply commands now; their effects follow when durable."""
@@ -167,12 +178,29 @@ class Shard:
             self._scheduled = True
             self._loop.call_soon(self._pump)
 
-    def offer_from_socket(self, commands: Iterable[Command]) -> None:
-        """Apply commands and close a batch at once if none is in flight: a turn of the loop less.
+    def offer_until(self, commands: Sequence[Command], until_s: float) -> Sequence[Command]:
+        """Apply commands until this time of the turns' clock; return those that are left over.
 
-        Never to be called while effects are handed out, since later ones would overtake.
+        At least one is applied. The caller closes the batch (`close_batch`) when it has no more.
         """
-        self._apply(commands)
+        now = self._asked_at_ms = self.now_ms()
+        engine = self._engine
+        offer, clock_s = engine.offer, self._turns.clock_s
+        try:
+            for number, command in enumerate(commands, 1):
+                offer(command, now)
+                if engine.open_bytes > self._room and not self._limits.low_space:
+                    self._limit_sending()
+                if clock_s() >= until_s:
+                    return commands[number:]
+        except BaseException as defect:
+            # What the core has half done must not be built upon, whoever asked for it.
+            self._fail(defect)
+            raise
+        return ()
+
+    def close_batch(self) -> None:
+        """Close a batch at once if none is in flight: a turn of the loop less than by `offer`."""
         if not self._engine.in_flight:
             self._pump()
 
@@ -183,18 +211,28 @@ class Shard:
             for command in commands:
                 offer(command, now)
         except BaseException as defect:
-            # What the core has half done must not be built upon, whoever asked for it.
             self._fail(defect)
             raise
 
     def submit(self, make: Callable[[tuple[int, int, int, int]], Command]) -> asyncio.Future[Effect]:
         """Ask something for this process itself; `make` is given the reply-to. The future gives the answering
         effect."""
-        self._requests += 1
         future: asyncio.Future[Effect] = self._loop.create_future()
-        self._waiters[self._requests] = future
-        self.offer((make((OWN_CONNECTION_ID, 0, 0, self._requests)),))
+
+        def answered(effect: Effect) -> None:
+            if not future.done():
+                future.set_result(effect)
+
+        self.ask(make, answered)
         return future
+
+    def ask(
+        self, make: Callable[[tuple[int, int, int, int]], Command], then: Callable[[Effect], None]
+    ) -> None:
+        """Do the same without a future: `then` is called with the answering effect, and must not raise."""
+        self._requests += 1
+        self._waiters[self._requests] = then
+        self.offer((make((OWN_CONNECTION_ID, 0, 0, self._requests)),))
 
     # The way down and up
 
@@ -202,9 +240,15 @@ class Shard:
         self._scheduled = False
         if self._failed:
             return
+        self._turns.begin()
         engine = self._engine
-        if engine.in_flight:
+        if engine.under_way and not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on)
+        if engine.in_flight or self._namespace.unfinished:
             return  # its end comes here again
+        if self._effects:
+            return  # the next batch could drop the body of one of them; the last of them comes here again
         now = self.now_ms()
         self._advance(now)
         engine.skip_events(self._store.event_backlog.first_no)
@@ -212,13 +256,28 @@ class Shard:
         if batch is None:
             self._rest()
             self._dispatch(engine.release(), now)
+            self._set_busy(bool(self._effects))
         else:
             self._idle.clear()
+            self._set_busy(True)
             definitions = [change for change in batch.changes if type(change) in DEFINITIONS]
             # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
             committing = asyncio.ensure_future(self._store.commit(batch))
             committing.add_done_callback(partial(self._committed, batch.no, definitions))
         self._set_timer(now)
+
+    def _go_on(self) -> None:
+        """Do the next step of a command that has many: one a turn, so that everybody else has theirs."""
+        self._goes_on = False
+        if self._failed:
+            return
+        self._turns.begin()
+        try:
+            self._engine.go_on(self.now_ms())
+        except BaseException as defect:
+            self._fail(defect)
+            raise
+        self._pump()
 
     def _advance(self, now: int) -> None:
         """Let happen what is due: a slice for each commit; a purge pauses while clients are at work."""
@@ -241,10 +300,12 @@ class Shard:
         except BaseException as failure:  # also cancellation: the batch's fate is unknown then
             self._fail(failure)
             return
+        self._turns.begin()
         self._rest()
         now = self.now_ms()
         if definitions:
             self._on_definitions(definitions, now)
+        self._look_at_room()
         self._dispatch(self._engine.committed(no, frame_bytes, now), now)
         if self._waiting_for_room:
             waiting, self._waiting_for_room = self._waiting_for_room, set()
@@ -252,15 +313,41 @@ class Shard:
                 connection.flush(now)
         self._win_space()
         self._idle.set()
+        self._set_busy(bool(self._effects))
         self._pump()
 
+    def _set_busy(self, busy: bool) -> None:
+        """Let those that never stop sending rest until what they asked for is done."""
+        if busy != self._busy:
+            self._busy = busy
+            (self._turns.batch_taken if busy else self._turns.batch_done)()
+
     def _dispatch(self, effects: list[Effect], now: int) -> None:
+        """Hand out effects, behind those that wait for it already."""
+        waiting = bool(self._effects)
+        self._effects += effects
+        if self._effects and not waiting:
+            self._hand_out(now)
+
+    def _hand_out_rest(self) -> None:
+        self._turns.begin()
+        self._hand_out(self.now_ms())
+        if not self._effects:
+            self._set_busy(False)
+            self._pump()
+
+    def _hand_out(self, now: int) -> None:
+        """Hand out effects for as long as a turn of the loop may take; the rest in the next turns."""
         touched: dict[int, Connection] = {}
         undelivered: list[Command] = []
         fetches: list[Fetch] = []
         connections = self._connections
-        by_link = _BY_LINK
-        for effect in effects:
+        by_link = BY_LINK
+        effects, clock_s = self._effects, self._turns.clock_s
+        started_s = clock_s()
+        until_s = started_s + HAND_OUT_S
+        while effects and clock_s() < until_s:
+            effect = effects.popleft()
             if type(effect) in by_link:
                 to: int = effect.link[0]  # type: ignore[union-attr]
             elif type(effect) is Fetch:
@@ -276,99 +363,26 @@ class Shard:
                 connection = connections.get(to)
                 if connection is None:
                     if type(effect) is Deliver and effect.lock_token is not None:
-                        # Its connection was closed meanwhile, which leaves locks alone; the client never
-                        # had this message (L-16). Nothing is locked any more if it broke (L-13).
+                        # Its connection is over; the client never had this message (L-16).
                         undelivered.append(Release(effect.message.queue_id, effect.lock_token, None))
                     continue
                 touched[to] = connection
             connection.handle(effect, now)
         for connection_id, connection in touched.items():
             connection.flush(now)
-            self._fetch_bodies(connection_id, connection)
+            self._bodies.fetch(connection_id, connection)
+        self._turns.handed_out(clock_s() - started_s)
         if undelivered:
             self.offer(undelivered)
         if fetches:
-            self._fetch_routing(fetches)
+            self._bodies.fetch_routing(fetches)
+        if effects:
+            self._loop.call_soon(self._hand_out_rest)
 
     def _answer(self, effect: Any) -> None:
-        future = self._waiters.pop(effect.reply_to[3], None)
-        if future is not None and not future.done():
-            future.set_result(effect)
-
-    # Bodies that are not in memory
-
-    def body(self, message: Message) -> bytes | None:
-        """Give a message's body if it is in memory."""
-        return self._engine.bodies.get(message.body_row, message.body_slot)
-
-    def _fetch_bodies(self, connection_id: int, connection: Connection) -> None:
-        """Read the body rows that a connection's deliveries wait for, and the row after: backlogs are read in
-        order."""
-        wanted = connection.bodies_wanted()
-        if not wanted:
-            self._waiting_for_bodies.pop(connection_id, None)
-            return
-        self._waiting_for_bodies[connection_id] = connection
-        engine = self._engine
-        rows = {row for row in wanted if row not in self._rows_under_way}
-        if not rows:
-            return
-        following = max(rows) + 1
-        if (
-            following not in self._rows_under_way
-            and engine.holds_row(following)
-            and engine.bodies.get(following, 0) is None
-        ):
-            rows.add(following)
-        self._want(rows)
-
-    def _fetch_routing(self, fetches: list[Fetch]) -> None:
-        """Answer with the routing fields of stored messages, once their bodies are in memory."""
-        answers: list[Command] = []
-        rows = set()
-        for fetch in fetches:
-            payload = self.body(fetch.message)
-            if payload is None:
-                # Named now: a body that is copied forward meanwhile is still where it was.
-                row, slot = fetch.message.body_row, fetch.message.body_slot
-                self._fetches.setdefault(row, []).append((fetch, slot))
-                rows.add(row)
-            else:
-                answers.append(_fetched(fetch, payload))
-        if answers:
-            self.offer(answers)
-        if rows := rows - self._rows_under_way:
-            self._want(rows)
-
-    def _want(self, rows: set[int]) -> None:
-        """Read rows that are not under way; they are not dropped meanwhile."""
-        self._rows_under_way |= rows
-        for row in rows:
-            self._engine.bodies.want(row)
-        self._spawn(self._read_bodies(sorted(rows)))
-
-    async def _read_bodies(self, rows: list[int]) -> None:
-        for first in range(0, len(rows), READ_ROWS_MAX):
-            try:
-                found = await self._store.read_body_rows(rows[first : first + READ_ROWS_MAX])
-            except StoreError as failure:
-                self._fail(failure)
-                return
-            self._rows_under_way.difference_update(found)
-            self._take_bodies(found)
-
-    def _take_bodies(self, found: dict[int, list[bytes]]) -> None:
-        now = self.now_ms()
-        answers: list[Command] = []
-        for row, payloads in found.items():
-            self._engine.bodies.put(row, payloads)
-            answers += [_fetched(fetch, payloads[slot]) for fetch, slot in self._fetches.pop(row, ())]
-        if answers:
-            self.offer(answers)
-        for connection_id, connection in list(self._waiting_for_bodies.items()):
-            connection.bodies_arrived(now)
-            connection.flush(now)
-            self._fetch_bodies(connection_id, connection)
+        then = self._waiters.pop(effect.reply_to[3], None)
+        if then is not None:
+            then(effect)
 
     # Time and space
 
@@ -386,6 +400,13 @@ class Shard:
             wait_s = max((due - now) / 1000, self._rest_until - monotonic(), 0)
             self._timer = self._loop.call_later(wait_s, self._due)
 
+    def tick(self, now: int) -> None:
+        """Do what fell due while the machine slept, which the loop's timers do not count; to be called about
+        once a second."""
+        if self._timer is not None and self._timer_at_ms is not None and self._timer_at_ms <= now - 1000:
+            self._timer.cancel()
+            self._due()
+
     def _due(self) -> None:
         self._timer = None
         self._timer_at_ms = None
@@ -402,36 +423,54 @@ class Shard:
         except StoreError as failure:
             self._fail(failure)
             return
+        self._bodies.lose(found.rows)
         self._engine.reclaim_offer(found)
         self._pump()
 
     async def _keep_house(self) -> None:
+        self._min_free = self._min_free_bytes()
+        self._look_at_room()
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             at = self._loop.time()
             self.lag_ms = max(0, round((at - self._ticked_at - HOUSEKEEPING_S) * 1000))
             self._ticked_at = at
-            free = await self._store.free_bytes()
-            limits = LimitSending(
-                low_space=free is not None and free < self._min_free_bytes(),
-                lagging=self.lag_ms > LAG_MS_MAX,
-                capture_full=self._capture_full(),
-            )
-            if limits != self._limits:
-                log.warning(
-                    "sending is open again" if limits == LimitSending() else "sending is limited",
-                    {
-                        "low_space": limits.low_space,
-                        "lagging": limits.lagging,
-                        "capture_full": limits.capture_full,
-                        "free_bytes": free,
-                        "lag_ms": self.lag_ms,
-                    },
-                )
-                self._limits = limits
-                self.offer((limits,))
+            self._min_free = self._min_free_bytes()
+            self._look_at_room()
+            self._limit_sending()
             self._win_space()
             self._tell_losses()
+
+    def _look_at_room(self) -> None:
+        """Learn how many bytes may be offered until too little of the volume is left.
+
+        A message takes its size in the WAL and again in the database.
+        """
+        self._free = self._store.free_bytes()
+        # What was refused for space is taken again only when there is clearly more: not in turns.
+        kept = self._min_free + (self._min_free // 2 if self._limits.low_space else 0)
+        self._room = ROOM_UNLIMITED if self._free is None else (self._free - kept) // 2
+
+    def _limit_sending(self) -> None:
+        limits = LimitSending(
+            low_space=self._room <= 0 or self._engine.open_bytes > self._room,
+            lagging=self.lag_ms > LAG_MS_MAX,
+            capture_full=self._capture_full(),
+        )
+        if limits == self._limits:
+            return
+        log.warning(
+            "sending is open again" if limits == LimitSending() else "sending is limited",
+            {
+                "low_space": limits.low_space,
+                "lagging": limits.lagging,
+                "capture_full": limits.capture_full,
+                "free_bytes": self._free,
+                "lag_ms": self.lag_ms,
+            },
+        )
+        self._limits = limits
+        self.offer((limits,))
 
     def _tell_losses(self) -> None:
         """Warn of what went wrong since the last time and no client was told of."""
@@ -467,7 +506,9 @@ class Shard:
         return {
             "status": status,
             "lag_ms": self.lag_ms,
+            "longest_turn_ms": self._turns.longest_turn_ms,
             "uncommitted_bytes": self.uncommitted_bytes,
+            "lost_bodies": self._bodies.lost_bodies,
             **asdict(self._namespace.totals()),
         }
 
@@ -494,8 +535,17 @@ class Shard:
         while not self._failed:
             self._pump()
             await self._idle.wait()
-            if self._engine.idle:
+            if self._effects or self._engine.under_way:
+                await asyncio.sleep(0)  # for the turns that hand them out, and for its steps
+            elif self._engine.idle:
                 break
+
+    async def answer(self) -> None:
+        """Commit what was offered and hand out all that follows, answers that wait for a body among it."""
+        await self.catch_up()
+        while self._tasks and any(one.bodies_wanted() for one in self._connections.values()):
+            await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+            await self.catch_up()
 
     # The event log
 
@@ -530,7 +580,3 @@ class Shard:
         """Commit what was offered, then close the store."""
         await self.rest()
         await self._store.close()
-
-
-def _fetched(fetch: Fetch, payload: bytes) -> Fetched:
-    return Fetched(fetch.queue_id, fetch.message.position, payload)

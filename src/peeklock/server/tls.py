@@ -76,7 +76,7 @@ class TlsFiles:
         before = self._stamps()
         if self._certificate is None:
             others = own_addresses() if self._for_others else []
-            self.names = _all_names([*self._names, *others])
+            self.names = _unique([*host_names(), *self._names, *others])
             context = _own_context(self._data, self.names, now_s)
         else:
             context = _context(self._certificate, self._key or self._certificate)
@@ -85,16 +85,21 @@ class TlsFiles:
         self._kept_at_s = now_s
         return context
 
-    def make_authority(self) -> None:
-        """Make the local authority where there is none: users look for its file once the broker is ready.
+    def make_files(self) -> bool:
+        """Make the local authority and its certificate unless they look sound; tell whether they did not.
 
-        The certificate below it, for which names have to be looked up, is made later. Raises: OSError.
+        The certificate has the names that are known at once. `load` looks the others up, which may take
+        seconds, and has it made again where one is missing. Raises: as `server_context`.
         """
-        if self._certificate is not None or self._data is None or (self._data / FOLDER / CA_FILE).exists():
-            return
-        from peeklock.server.certificates import keep_authority
+        if self.looks_sound():
+            return False
+        from peeklock.server.certificates import keep_pair
 
-        keep_authority(self._data / FOLDER, datetime.datetime.now(datetime.UTC))
+        assert self._data is not None
+        others = own_addresses(ask=False) if self._for_others else []
+        names = _unique([*host_names(ask=False), *self._names, *others])
+        keep_pair(self._data / FOLDER, names, datetime.datetime.now(datetime.UTC))
+        return True
 
     def looks_sound(self) -> bool:
         """Tell whether what is kept in the data folder can be loaded and belongs together; changes nothing.
@@ -181,11 +186,11 @@ def server_context(
     """
     if certificate is not None:
         return _context(certificate, key or certificate)
-    return _own_context(data, _all_names(names), time.time() if now_s is None else now_s)
+    return _own_context(data, _unique([*host_names(), *names]), time.time() if now_s is None else now_s)
 
 
-def _all_names(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(name for name in (*host_names(), *names) if name))
+def _unique(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def _own_context(data: Path | None, names: Sequence[str], now_s: float) -> ssl.SSLContext:
@@ -250,18 +255,18 @@ def refused(text: str) -> ssl.SSLError:
     return ssl.SSLError(ssl.SSL_ERROR_SSL, text)  # with the text alone it would be shown as a tuple
 
 
-def host_names() -> list[str]:
-    """Name this machine as its local clients do, and by its own name and full name."""
+def host_names(*, ask: bool = True) -> list[str]:
+    """Name this machine as its local clients do, by its own name, and by its full name if it may ask."""
     names = ["localhost", "127.0.0.1", "::1"]
     own = socket.gethostname()
-    for name in (own, own if "." in own else _full_name(own)):
+    for name in (own, own if "." in own or not ask else _full_name(own)):
         if name and name not in names and name.isascii():
             names.append(name)
     return names
 
 
-def own_addresses() -> list[str]:
-    """Find the addresses by which other machines may reach this one, as far as it knows them itself."""
+def own_addresses(*, ask: bool = True) -> list[str]:
+    """Find the addresses by which other machines may reach this one, those of its name only if it may ask."""
 
     def resolve() -> list[str]:
         return [str(address[0]) for *_, address in socket.getaddrinfo(socket.gethostname(), None)]
@@ -274,7 +279,8 @@ def own_addresses() -> list[str]:
                 found.append(str(probe.getsockname()[0]))
         except OSError:  # there is no way out with such addresses
             continue
-    found += _in_time(resolve) or []
+    if ask:
+        found += _in_time(resolve) or []
     # A link's addresses need a zone, which no certificate can name.
     return [address for address in dict.fromkeys(found) if not _is_near(address)]
 

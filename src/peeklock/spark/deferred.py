@@ -4,8 +4,9 @@ Owns: deferring, looking at, removing and releasing messages by their sequence n
 held where an entity has them. Must not know: offsets, Spark.
 
 A deferred message stays in its entity, for nobody but who knows its number. No service has an operation that
-makes it active again: it can be received by number, and completed or dead-lettered then.
-Source: wire contract 4.2, 5.2 (peek-message, receive-by-sequence-number, update-disposition).
+makes it active again: it can be received by number, and completed or dead-lettered then. Deferring is a
+delivery attempt: at MaxDeliveryCount it dead-letters the message, and the answer does not tell.
+Source: wire contract 3.6, 4.2, 5.2 (peek-message, receive-by-sequence-number, update-disposition).
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ RECEIVE_AND_DELETE: Final = 0
 PEEK_LOCK: Final = 1
 """Values of receiver-settle-mode. Source: wire contract 5.2."""
 
+DEAD_LETTER_QUEUE: Final = "/$DeadLetterQueue"
+
+EXCEEDED: Final = "MaxDeliveryCountExceeded"
+"""The reason of a dead letter that a last delivery attempt made. Source: wire contract 3.8."""
+
 REASON: Final = "ReleasedByPipeline"
 DESCRIPTION: Final = "A stream in mode peekLock had deferred the message and did not come back for it."
 
@@ -85,6 +91,7 @@ class Taken:
 
     number: int
     size_bytes: int
+    delivery_count: int
     delivery: Delivery
     receiver: Receiver
 
@@ -162,7 +169,8 @@ class Entity:
             found = receiver.receive(step, 0)
             for delivery in found:
                 size_bytes = len(delivery.payload)
-                taken.append(Taken(sequence_number(delivery.payload), size_bytes, delivery, receiver))
+                number, delivery_count = sequence_number(delivery.payload), _delivery_count(delivery.payload)
+                taken.append(Taken(number, size_bytes, delivery_count, delivery, receiver))
                 delivery.payload = b""  # tasks read it again; here it would only need memory
             if not found:
                 return  # fewer than asked for says little: a broker shares its output among links
@@ -272,6 +280,34 @@ class Entity:
             number for part in self.peek(ranges) for number, payload in part if _state(payload) == DEFERRED
         )
 
+    def none_exceeded(self, taken: Iterable[Taken]) -> bool:
+        """Return whether all messages that were deferred just now are deferred, none dead-lettered for it.
+
+        One peek tells: the message with the highest delivery count stands for all of its entity.
+
+        Raises: ServiceBusError.
+        """
+        last = max(taken, key=lambda each: each.delivery_count)
+        return bool(self.still_deferred([(last.number, 1)]))
+
+    def exceeded(self, ranges: Ranges) -> tuple[int, int]:
+        """Return how many of some messages their last delivery attempt dead-lettered, and MaxDeliveryCount.
+
+        In a dead-letter queue the delivery count stands still, so that it is the maximum that was reached.
+
+        Raises: ServiceBusError.
+        """
+        if _is_dead_letter_queue(self.path):
+            return 0, 0
+        dead_letters = Entity(self._connection, self.path + DEAD_LETTER_QUEUE)
+        counts = [
+            _delivery_count(payload)
+            for part in dead_letters.peek(ranges)
+            for _, payload in part
+            if _reason(payload) == EXCEEDED
+        ]
+        return len(counts), max(counts, default=0)
+
     def still_there(self, ranges: Ranges) -> Ranges:
         """Give those of some numbers whose messages are there."""
         return to_ranges(number for part in self.peek(ranges) for number, _ in part)
@@ -372,7 +408,7 @@ def release_deferred(
         OptionError: the entity is a dead-letter queue, or has sessions.
         ServiceBusError: refused.
     """
-    if path.lower().endswith("$deadletterqueue"):
+    if _is_dead_letter_queue(path):
         raise OptionError(
             f"entity '{path}' is a dead-letter queue: what is deferred there cannot be dead-lettered again. "
             f"Read it with mode=browse and resubmit it."
@@ -421,6 +457,18 @@ def _spans(ranges: Ranges) -> Iterator[tuple[int, int]]:
 def _by_number(numbers: list[int], settle_mode: int) -> dict[str, Any]:
     longs = Array(Long, numbers)
     return {"sequence-numbers": longs, "receiver-settle-mode": UInt(settle_mode)}
+
+
+def _is_dead_letter_queue(path: str) -> bool:
+    return path.lower().endswith(DEAD_LETTER_QUEUE.lower())
+
+
+def _delivery_count(payload: bytes) -> int:
+    return scan(payload).decode_header().delivery_count
+
+
+def _reason(payload: bytes) -> object:
+    return scan(payload).decode_application_properties().get("DeadLetterReason")
 
 
 def _state(payload: bytes) -> int:

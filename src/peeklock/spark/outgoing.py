@@ -27,6 +27,7 @@ from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import APPLICATION_PROPERTIES, HEADER, MESSAGE_ANNOTATIONS
 from peeklock.amqp.types import Described, Symbol, UInt
 from peeklock.spark.overrides import (
+    NO_SESSION,
     NULL,
     TTL_MS_MAX,
     Overrides,
@@ -380,10 +381,11 @@ class _Table:
             self._check_length("partitionKey", texts)
             partition_keys = [_text(text) for text in texts]
             for at, (session, key) in enumerate(zip(keys, partition_keys, strict=True)):
-                if session is not NULL and key is not NULL and session != key:
+                if session not in NO_SESSION and key is not NULL and session != key:
                     raise self.refused(at, "columns 'sessionId' and 'partitionKey' differ; set one of them.")
             keys = [
-                key if session is NULL else session for session, key in zip(keys, partition_keys, strict=True)
+                key if session in NO_SESSION and key is not NULL else session
+                for session, key in zip(keys, partition_keys, strict=True)
             ]
             pairs = [() if key is NULL else (_PARTITION_KEY + key,) for key in partition_keys]
         place = self._columns.places.get("scheduledEnqueueTime")

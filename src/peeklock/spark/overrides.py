@@ -34,6 +34,9 @@ from peeklock.amqp.types import Described, UByte, UInt
 NULL: Final = b"\x40"
 """Null, encoded. Compared by identity: it stands for a field that is not there."""
 
+NO_SESSION: Final = (NULL, b"\xa1\x00", b"\xb1" + bytes(4))
+"""No session id, or the empty one, encoded: the partition key counts beside it (wire contract C11)."""
+
 TTL_MS_MAX: Final = 0xFFFFFFFF
 """The most that header.ttl can say; above it the properties' two times say more (wire contract 3.2)."""
 
@@ -47,6 +50,7 @@ SET_BY_THE_BROKER: Final = frozenset(
         "x-opt-message-state",
         "x-opt-partition-id",
         "x-opt-peeklock-cursor",
+        "x-opt-peeklock-locked-until",
         "x-opt-sequence-number",
     )
 )
@@ -100,7 +104,8 @@ def override(payload: bytes, overrides: Overrides) -> tuple[bytes, bytes]:
     properties = bytearray((0x00, 0x53, PROPERTIES))
     compound8_or_32(properties, 0xC0, 0xD0, len(fields), b"".join(fields))
     session = fields[_GROUP_ID] if len(fields) > _GROUP_ID else NULL
-    return b"".join((*before, properties, *behind)), partition_key if session == NULL else session
+    key = partition_key if session in NO_SESSION and partition_key != NULL else session
+    return b"".join((*before, properties, *behind)), key
 
 
 def made_id(place: bytes, content: bytes) -> bytes:

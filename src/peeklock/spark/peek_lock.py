@@ -7,7 +7,8 @@ Theory of operation. `latestOffset` receives messages, and the offset holds thei
 Spark has logged it, `partitions` defers them: so nothing is deferred that no checkpoint knows of. A deferred
 message stays where it is until somebody asks for its number. Tasks peek at the numbers, as often as they
 like; `commit` receives and deletes them. After a crash a batch has those of its numbers that are deferred:
-the others were never read, their locks lapse, and they come in a later batch.
+the others were never read, their locks lapse, and they come in a later batch. A message that its deferral
+dead-lettered is in no batch: before tasks are made, a peek shows which are there.
 
 Spark asks once to commit a batch, when it has logged the next one. A crash in between would leave the
 messages deferred for ever, so an offset names also what the batch before held; who starts there removes it.
@@ -95,6 +96,8 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """By batch and path: what was received and is neither deferred nor completed."""
         self._rows: dict[int, dict[str, Ranges]] = {}
         """By batch and path: the numbers that its tasks read."""
+        self._exceeded: dict[str, int] = {}
+        """By path: messages that their deferral dead-lettered."""
         self._latest = PeekLockOffset()
         self._settled = -1
         """The last batch that was settled here."""
@@ -162,9 +165,8 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset = self._parse(end)
         if offset.batch not in self._rows:
             self._rows = {no: rows for no, rows in self._rows.items() if no >= offset.batch - 1}
-            self._rows[offset.batch] = {
-                path: self._keep(path, ranges, offset.batch) for path, ranges in offset.read.items()
-            }
+            kept = {path: self._keep(path, ranges, offset.batch) for path, ranges in offset.read.items()}
+            self._rows[offset.batch] = {path: ranges for path, ranges in kept.items() if ranges}
         return [*self._divide(self._rows[offset.batch])]
 
     def commit(self, end: Json) -> None:
@@ -259,20 +261,48 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             kept = ranges if held is not None else entity.still_there(ranges)
         elif held is not None and entity.defer(held):
             self._held[batch].pop(path)
-            return ranges
+            kept = ranges if entity.none_exceeded(held) else entity.still_deferred(ranges)
         else:
             if held is not None:
                 time.sleep(LATE_S)
             kept = entity.still_deferred(ranges)
-        lost = len(numbers_of(ranges)) - len(numbers_of(kept))
-        if lost:
+        for lost in without({path: ranges}, {path: kept}).values():
+            self._explain(path, lost, batch)
+        return kept
+
+    def _explain(self, path: str, lost: Ranges, batch: int) -> None:
+        """Log why a batch has fewer messages than its offset."""
+        entity = self._entities[path]
+        exceeded, attempts_max = (0, 0) if entity.has_sessions() else entity.exceeded(lost)
+        if exceeded:
+            known = self._exceeded.get(path, 0)
+            self._exceeded[path] = known + exceeded
+            if not known:
+                _log.warning(
+                    "entity '%s': MaxDeliveryCount is %d, and mode peekLock defers messages, which counts: "
+                    "%d messages of batch %d are in the dead-letter queue, not in the stream. "
+                    "Raise MaxDeliveryCount, or read with mode cursor",
+                    entity.path,
+                    attempts_max,
+                    exceeded,
+                    batch,
+                )
+            else:
+                _log.info(
+                    "entity '%s': %d messages of batch %d are in the dead-letter queue, %d of all batches",
+                    entity.path,
+                    exceeded,
+                    batch,
+                    self._exceeded[path],
+                )
+        others = len(numbers_of(lost)) - exceeded
+        if others:
             _log.warning(
                 "entity '%s': %d messages of batch %d are not held any more; they are read when they return",
                 entity.path,
-                lost,
+                others,
                 batch,
             )
-        return kept
 
     def _divide(self, rows: dict[str, Ranges]) -> Iterator[PeekLockPartition]:
         """Divide numbers into tasks of about as many messages each, of one entity each."""

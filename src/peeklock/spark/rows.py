@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -285,7 +286,7 @@ def _annotations(payload: bytes, start: int) -> list[Any]:
             values[place] = _integer(value)
         else:
             value, position = decode(payload, end)
-            values[place] = _text(value)
+            values[place] = _key_text(value) if place == _KEY else _text(value)
     return values
 
 
@@ -410,6 +411,14 @@ def _instant(ms: int | None) -> int | None:
 
 def _integer(value: Any) -> int | None:
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _key_text(value: Any) -> str | None:
+    """Write a partition key as text: clients also send it as binary that holds UTF-8 (wire contract C6)."""
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    return _text(value)
 
 
 def _text(value: Any) -> str | None:

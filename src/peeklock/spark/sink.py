@@ -166,13 +166,13 @@ class RowSender:
         self._counts: Counter[str] = Counter()
 
     def send(self, rows: EncodedRows) -> None:
-        """Send rows; those of one entity and key stay in their order.
+        """Send rows; those of one entity and key stay in their order, however the key is spelt (C27).
 
         Raises:
             RowRefused: a row without an entity, or too large for it.
             ServiceBusError: the broker refused some that were sent.
         """
-        groups: dict[tuple[str, bytes], list[int]] = {}
+        groups: dict[tuple[str, str], list[int]] = {}
         for at, (named, key) in enumerate(zip(rows.entities, rows.keys, strict=True)):
             entity = named or self._entity
             if not entity:
@@ -180,7 +180,7 @@ class RowSender:
                     f"{named_row(rows.rows[at], self._partition)}: column 'entity' is null, and option "
                     "entity is not set; set one of them."
                 )
-            groups.setdefault((entity, key), []).append(at)
+            groups.setdefault((entity, key.decode(errors="replace").upper()), []).append(at)
         for (entity, _), places in groups.items():
             self._send_group(entity, rows, places)
 
@@ -201,6 +201,7 @@ class RowSender:
         size_max, room = sender.message_bytes_max, sender.batch_bytes_max
         payloads: list[bytes] = []
         first = last = used = 0
+        key = b""
         for at in places:
             payload = rows.payloads[at]
             size = len(payload)
@@ -209,9 +210,11 @@ class RowSender:
                     f"{named_row(rows.rows[at], self._partition)}: a message of {size} bytes; the limit of "
                     f"entity '{entity}' is {size_max} bytes. No row of this task counts as written."
                 )
-            if payloads and (used + size + _MEMBER_BYTES > room or len(payloads) == _BATCH_MESSAGES_MAX):
+            is_full = used + size + _MEMBER_BYTES > room or len(payloads) == _BATCH_MESSAGES_MAX
+            if payloads and (is_full or rows.keys[at] != key):
                 self._send_batch(sender, payloads, first, last)
                 payloads = []
+            key = rows.keys[at]
             if not payloads:
                 first = rows.rows[at]
                 used = size  # for what stands before the body of the first: a batch repeats it

@@ -33,8 +33,17 @@ class StoreFailed(StoreError):
     """A write or fsync failed: memory is ahead of the disk, the process must stop and recover from facts."""
 
 
+class StoreFull(StoreFailed):
+    """A write found no room."""
+
+
 class StoreDamaged(StoreError):
     """A checksum, a gap in batch numbers or a missing body: never silently passed over."""
+
+
+class StoreGone(StoreDamaged):
+    """The database is not there, and something was acknowledged: nothing can be read. The message names all
+    ways on."""
 
 
 class StoreInUse(StoreError):
@@ -141,7 +150,11 @@ class Store(Protocol):
         """
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the payloads of body rows, by slot. Raises: StoreDamaged, also for a row that is not there."""
+        """Give the payloads of body rows, by slot; `LOST_BODY` for one that is damaged, and for each of a row
+        that cannot be read or is not there.
+
+        What is damaged was read twice. Raises: StoreFailed, where the disk reports an error.
+        """
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
         """Give (row, size in bytes) of the rows above `after`, ascending. Raises: StoreDamaged."""
@@ -161,8 +174,8 @@ class Store(Protocol):
     def event_backlog(self) -> EventBacklog:
         """Which event rows are there."""
 
-    async def free_bytes(self) -> int | None:
-        """Give the free space of the volume, None where there is no such limit."""
+    def free_bytes(self) -> int | None:
+        """Give how much of the volume new messages may take, None where there is no such limit."""
 
     async def close(self) -> None:
         """Finish with a truncating checkpoint and let the folder go."""

@@ -2,10 +2,12 @@
 
 Owns: what is looked at and how it is told. Must not know: how to repair; nothing here guesses.
 
-It finds: damaged pages (SQLite's own integrity check), frames and body rows that fail their checksum, gaps in
-the numbers of frames, bodies that live messages need and that are not there, definitions that cannot be read
-or that contradict each other.
-It cannot find that the end of SQLite's WAL was lost: that looks as if the process had died a little earlier.
+It finds: damaged pages (SQLite's own integrity check), frames that fail their checksum, are missing or were
+replaced by others, body rows that fail their checksum, payloads that do, with the messages that need them,
+bodies that live messages need and that are not there, definitions that cannot be read or that contradict each
+other.
+It finds that the end is missing, where the WAL or the witness proves it (`tail`). What it cannot find is in
+docs/store.md.
 """
 
 from __future__ import annotations
@@ -13,23 +15,35 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY
-from peeklock.store import body_rows, definitions, event_rows, frames
+from peeklock.broker.message import Message
+from peeklock.store import body_rows, definitions, event_rows, frames, tail, witness
 from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
-from peeklock.store.fold import Fold, gap
+from peeklock.store.chain import Chain
+from peeklock.store.fold import Fold
 from peeklock.store.folder import DATABASE_NAME, holder, is_held
-from peeklock.store.format import check_header, read_format
+from peeklock.store.format import check_header, read_format, schema_damages
 from peeklock.store.looking import looked_at
+from peeklock.store.telling import messages_named, queue_name
 
 SOUND, DAMAGED, NOT_CHECKED = 0, 1, 2
 """Exit statuses."""
 
 INTEGRITY_LINES_MAX = 20
 
-_SUB_QUEUES = ("", " (dead letters)", " (transfer dead letters)", " (session states)")
+PAYLOADS_NAMED_MAX = 100
+"""Damaged payloads named one by one, of all rows together; the rest is counted by row. Our choice: a page of
+4 KiB holds some 40 small ones."""
+
+MESSAGES_NAMED_MAX = 5
+"""Messages named of those that share a damaged payload; a topic's copies may be 10,000. Our choice."""
+
+Places = dict[int, list[int]]
+"""Slots of damaged payloads, by body row."""
 
 
 @dataclass(slots=True)
@@ -37,17 +51,43 @@ class Report:
     """What was found, in lines for people."""
 
     lines: list[str] = field(default_factory=list)
+    handled: int = 0
+    """Messages that were dead-lettered before, since their bodies are damaged: no damage that is new."""
     damages: list[str] = field(default_factory=list)
     """What is damaged, one line each; also in `lines`."""
     exit_status: int = SOUND
+    stops: bool = False
+    """Whether something is damaged beside payloads, for which a start refuses or the broker would stop."""
+    is_gone: bool = False
+    """Whether there is no database any more; the damage names all ways on."""
 
     def say(self, line: str) -> None:
         self.lines.append(line)
 
-    def damage(self, line: str) -> None:
+    def damage(self, line: str, *, stops: bool = True) -> None:
+        self.stops = self.stops or stops
         self.damages.append(line)
         self.lines.append(f"DAMAGED: {line}")
         self.exit_status = DAMAGED
+
+    def know(self, line: str, messages: int) -> None:
+        """Tell of a damaged body whose messages, so many, were dead-lettered without it."""
+        self.handled += messages
+        self.lines.append(f"KNOWN: {line}")
+
+    def close(self, changed: str) -> None:
+        """Tell how much was found; `changed` ends the line where something was."""
+        if self.handled:
+            were, they = ("message was", "it is") if self.handled == 1 else ("messages were", "they are")
+            self.say(
+                f"{self.handled:,} {were} dead-lettered before without the damaged body; its bytes stay for "
+                f"rescue until {they} completed or deleted"
+            )
+        count = len(self.damages)
+        if count:
+            self.say(f"{count} damage{'s' if count > 1 else ''} found{changed}")
+        else:
+            self.say("no other damage found" if self.handled else "no damage found")
 
 
 @dataclass(slots=True)
@@ -55,15 +95,33 @@ class _Needs:
     """What live messages need of one body row."""
 
     messages: int = 0
+    handled: int = 0
+    """Those of them that stand for a damaged body already, and do without."""
     last_slot: int = 0
     queue_ids: set[int] = field(default_factory=set)
 
 
-def check(folder: str | os.PathLike[str]) -> Report:
+def check(
+    folder: str | os.PathLike[str],
+    is_bodiless: Callable[[Message], bool] = lambda message: False,
+    *,
+    repair_follows: bool = False,
+) -> Report:
     """Verify the store in a folder. A running broker is not disturbed: what it had committed at the start is
-    read."""
+    read.
+
+    Args:
+        folder: the data folder of a broker.
+        is_bodiless: whether a message stands for one whose body is known to be damaged.
+        repair_follows: the report does not say that nothing was changed.
+    """
     report = Report()
     path = Path(folder) / DATABASE_NAME
+    seen = witness.read(path.parent)
+    if seen is not None and seen.no and not (path.is_file() and path.stat().st_size):
+        report.damage(tail.no_database(path, seen))
+        report.is_gone = True
+        return report
     if not path.is_file():
         report.say(f"there is no store in {folder}: {path} does not exist")
         report.exit_status = NOT_CHECKED
@@ -77,12 +135,15 @@ def check(folder: str | os.PathLike[str]) -> Report:
     except StoreError as error:
         report.damage(str(error))
         return report
-    used = f", in use by {holder(path.parent)}" if is_held(path.parent) else ""
+    is_used = is_held(path.parent)
+    used = f", in use by {holder(path.parent)}" if is_used else ""
     try:
         with looked_at(path) as db:
             db.execute("BEGIN")
             report.say(f"store {path}, format {read_format(db, path)}{used}")
-            _check_all(db, report)
+            for damage in tail.damages_of(db, path, seen, is_written=is_used):
+                report.damage(damage)
+            _check_all(db, report, is_bodiless)
     except StoreTooNew as error:
         report.say(str(error))
         report.exit_status = NOT_CHECKED
@@ -91,18 +152,17 @@ def check(folder: str | os.PathLike[str]) -> Report:
         report.damage(str(error))
     except sqlite3.Error as error:
         report.damage(f"{path} cannot be read further: {error}")
-    count = len(report.damages)
-    report.say(
-        f"{count} damage{'s' if count > 1 else ''} found; nothing was changed" if count else "no damage found"
-    )
+    report.close("" if repair_follows else "; nothing was changed")
     return report
 
 
-def _check_all(db: sqlite3.Connection, report: Report) -> None:
+def _check_all(db: sqlite3.Connection, report: Report, is_bodiless: Callable[[Message], bool]) -> None:
     _check_pages(db, report)
+    for damage in schema_damages(db):
+        report.damage(damage)
     names = _check_definitions(db, report)
-    needs = _check_journal(db, report, names)
-    _check_bodies(db, report, names, needs)
+    needs = _check_journal(db, report, names, is_bodiless)
+    _check_bodies(db, report, names, needs, is_bodiless)
     _check_events(db, report)
 
 
@@ -133,19 +193,21 @@ def _check_definitions(db: sqlite3.Connection, report: Report) -> dict[int, str]
 
 
 def _check_journal(
-    db: sqlite3.Connection, report: Report, names: dict[int, str] | None
+    db: sqlite3.Connection,
+    report: Report,
+    names: dict[int, str] | None,
+    is_bodiless: Callable[[Message], bool],
 ) -> dict[int, _Needs] | None:
     """Check all frames; give what live messages need of the body rows, None when that cannot be known."""
     fold: Fold | None = Fold()
-    first = expected = None
+    chain = Chain()
+    first = last = None
     size_bytes = 0
     for no, meta in db.execute("SELECT no, meta FROM journal ORDER BY no"):
-        if expected is not None and no != expected:
-            report.damage(gap(expected, no))
-            fold = None
         first = no if first is None else first
-        expected = no + 1
-        size_bytes += len(meta)
+        last = no
+        size_bytes += len(meta or b"")
+        damaged = False
         try:
             if fold is not None:
                 fold.add(no, meta)
@@ -153,11 +215,21 @@ def _check_journal(
                 frames.decode(no, meta)
         except StoreDamaged as error:
             report.damage(str(error))
+            damaged = True
+        try:
+            if damaged:
+                chain.follow_damaged(no)
+            else:
+                chain.follow(no, meta)
+        except StoreDamaged as error:
+            report.damage(str(error))
+            damaged = True
+        if damaged:
             fold = None
     if first is None:
         report.say("journal: empty")
     else:
-        report.say(f"journal: frames {first} to {(expected or 0) - 1}, {size_bytes:,} bytes")
+        report.say(f"journal: frames {first} to {last}, {size_bytes:,} bytes")
     if fold is None or names is None:
         report.say(
             "messages: not counted, since not everything could be read; nor is known which bodies they need"
@@ -172,47 +244,133 @@ def _check_journal(
         for change in changes:
             need = needs.setdefault(change.message.body_row, _Needs())
             need.messages += 1
+            need.handled += is_bodiless(change.message)
             need.last_slot = max(need.last_slot, change.message.body_slot)
             need.queue_ids.add(queue_id)
     report.say(f"messages: {counts.total():,}")
     for queue_id, count in sorted(counts.items()):
-        report.say(f"  {_queue_name(queue_id, names)}: {count:,}")
+        report.say(f"  {queue_name(queue_id, names)}: {count:,}")
     return needs
 
 
 def _check_bodies(
-    db: sqlite3.Connection, report: Report, names: dict[int, str] | None, needs: dict[int, _Needs] | None
+    db: sqlite3.Connection,
+    report: Report,
+    names: dict[int, str] | None,
+    needs: dict[int, _Needs] | None,
+    is_bodiless: Callable[[Message], bool],
 ) -> None:
     rows = idle = size_bytes = 0
+    damaged: Places = {}
     for row, data in db.execute("SELECT no, data FROM body ORDER BY no"):
         rows += 1
-        size_bytes += len(data)
+        size_bytes += len(data or b"")
         need = None if needs is None else needs.pop(row, None)
         idle += needs is not None and need is None
         try:
-            count = len(body_rows.unpack(row, data))
+            payloads, slots = body_rows.read(row, data)
         except StoreDamaged as error:
-            report.damage(f"{error}{_needed_by(need, names)}")
+            _name_row(report, str(error), need, names)
             continue
+        count = len(payloads)
+        if slots:
+            damaged[row] = slots
         if need is not None and need.last_slot >= count:
             needed = f"{_needed_by(need, names)}, up to slot {need.last_slot}"
             report.damage(f"body row {row} has {count} payloads{needed}")
     waiting = f", {idle:,} of the rows wait to be dropped" if idle else ""
     report.say(f"bodies: {rows:,} rows, {size_bytes:,} bytes{waiting}")
     for row, need in sorted((needs or {}).items()):
-        report.damage(f"body row {row} is missing{_needed_by(need, names)}")
+        _name_row(report, f"body row {row} is missing", need, names)
+    if damaged:
+        owners = {} if needs is None or names is None else _owners(db, damaged, names, is_bodiless)
+        _name_payloads(report, damaged, owners, names or {})
+
+
+def _name_row(report: Report, text: str, need: _Needs | None, names: dict[int, str] | None) -> None:
+    """Tell of a row that cannot be read or is not there."""
+    if need is None or need.handled < need.messages:
+        report.damage(f"{text}{_needed_by(need, names)}", stops=False)
+    else:
+        were = "message was" if need.messages == 1 else "messages were"
+        report.know(f"{text}; {need.messages:,} {were} dead-lettered without it", need.messages)
+
+
+@dataclass(slots=True)
+class _Owners:
+    """The messages of one damaged payload, by queue id and sequence number."""
+
+    needing: list[tuple[int, int]] = field(default_factory=list)
+    handled: list[tuple[int, int]] = field(default_factory=list)
+
+
+def _owners(
+    db: sqlite3.Connection, damaged: Places, names: dict[int, str], is_bodiless: Callable[[Message], bool]
+) -> dict[tuple[int, int], _Owners]:
+    """Return the messages of damaged payloads, by (row, slot).
+
+    The journal is sound. It is read once more: to keep all messages by payload would take as much memory as a
+    broker that holds them.
+    """
+    fold = Fold()
+    for no, meta in db.execute("SELECT no, meta FROM journal ORDER BY no"):
+        fold.add(no, meta)
+    places = {(row, slot) for row, slots in damaged.items() for slot in slots}
+    owners: dict[tuple[int, int], _Owners] = {}
+    for queue_id, changes in fold.finish().messages:
+        if queue_id // QUEUES_PER_ENTITY not in names:
+            continue
+        for change in changes:
+            message = change.message
+            place = message.body_row, message.body_slot
+            if place in places:
+                found = owners.setdefault(place, _Owners())
+                which = found.handled if is_bodiless(message) else found.needing
+                which.append((queue_id, message.sequence_number))
+    return owners
+
+
+def _name_payloads(
+    report: Report, damaged: Places, owners: dict[tuple[int, int], _Owners], names: dict[int, str]
+) -> None:
+    """Tell of damaged payloads: of those that are known by the message, too, up to a number of them."""
+    left = PAYLOADS_NAMED_MAX
+    for row, slots in damaged.items():
+        found = {slot: owners.get((row, slot), _Owners()) for slot in slots}
+        known = [slot for slot in slots if found[slot].handled and not found[slot].needing]
+        others = [slot for slot in slots if slot not in known]
+        for slot in others[:left]:
+            report.damage(_fails(row, [slot]) + _needed_for(found[slot].needing, names), stops=False)
+        if len(others) > left:
+            report.damage(_fails(row, others[left:]), stops=False)
+        left -= min(left, len(others))
+        for slot in known[:left]:
+            handled = sorted(found[slot].handled)
+            text = messages_named(handled, names, MESSAGES_NAMED_MAX)
+            were = "was" if len(handled) == 1 else "were"
+            report.know(f"{_fails(row, [slot])}; {text} {were} dead-lettered without it", len(handled))
+        if len(known) > left:
+            count = sum(len(found[slot].handled) for slot in known[left:])
+            report.know(f"{_fails(row, known[left:])}; dead-lettered without: {count:,}", count)
+        left -= min(left, len(known))
+
+
+def _fails(row: int, slots: list[int]) -> str:
+    return f"body row {row} fails the checksum of {body_rows.describe(slots)}"
+
+
+def _needed_for(messages: list[tuple[int, int]], names: dict[int, str]) -> str:
+    if not messages:
+        return ""
+    named = messages_named(sorted(messages), names, MESSAGES_NAMED_MAX)
+    return f"; {named} need{'s' if len(messages) == 1 else ''} it"
 
 
 def _needed_by(need: _Needs | None, names: dict[int, str] | None) -> str:
     if need is None or names is None:
         return ""
-    queues = ", ".join(_queue_name(queue_id, names) for queue_id in sorted(need.queue_ids))
+    queues = ", ".join(queue_name(queue_id, names) for queue_id in sorted(need.queue_ids))
     return f"; {need.messages:,} message{'s' if need.messages > 1 else ''} of {queues} need it"
-
-
-def _queue_name(queue_id: int, names: dict[int, str]) -> str:
-    entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
-    return f"'{names[entity_id]}'" + _SUB_QUEUES[sub_queue]
 
 
 def _check_events(db: sqlite3.Connection, report: Report) -> None:

@@ -29,12 +29,15 @@ WAL_PAGES_MAX = 8000
 class Checkpointer:
     """Called on the event loop, works in a thread of its own."""
 
-    def __init__(self, finish: Callable[[], Future[None]]) -> None:
+    def __init__(self, finish: Callable[[], Future[None]], pages_max: Callable[[], int]) -> None:
         """Start the thread.
 
-        `finish` lets the writer copy what is left.
+        Args:
+            finish: lets the writer copy what is left.
+            pages_max: how long the WAL may become before it begins again.
         """
         self._finish = finish
+        self._pages_max = pages_max
         self._worker = Worker("peeklock-store-checkpointer")
         self._db: sqlite3.Connection | None = None
         self._pages_seen = 0
@@ -56,7 +59,7 @@ class Checkpointer:
         return checkpoint(self._db)
 
     def _copied(self, copying: Future[int]) -> None:
-        if copying.result() < WAL_PAGES_MAX:
+        if copying.result() < self._pages_max():
             self._busy = False
         else:
             self._finish().add_done_callback(self._finished)

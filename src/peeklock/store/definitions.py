@@ -109,6 +109,8 @@ class Reader:
 
     def add(self, key: str, text: str, checksum: int) -> None:
         """Read an entry. Raises: StoreDamaged."""
+        if type(key) is not str or type(text) is not str:  # SQLite keeps the type beside each value
+            raise StoreDamaged(f"the entry {key!r} is damaged: it is no text")
         found = _checksum(key, text)
         if found != checksum:
             raise StoreDamaged(
@@ -178,8 +180,12 @@ class Reader:
 
 def created_at(created_at_ms: int) -> Entry:
     """Give the entry that says when the namespace was made."""
-    text = str(created_at_ms)
-    return CREATED_AT_KEY, text, _checksum(CREATED_AT_KEY, text)
+    return entry(CREATED_AT_KEY, str(created_at_ms))
+
+
+def entry(key: str, text: str) -> Entry:
+    """Return an entry with its checksum."""
+    return key, text, _checksum(key, text)
 
 
 def read_all(entries: Iterable[Entry]) -> Definitions:

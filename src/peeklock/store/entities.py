@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from peeklock.broker.changes import EntityStored
-from peeklock.broker.descriptions import KINDS, AuthorizationRule, EntityStatus
+from peeklock.broker.descriptions import GIVEN_FORWARDS, KINDS, AuthorizationRule, EntityStatus
 from peeklock.store.base import StoreDamaged
 
 KEY_PREFIX = "entity/"
@@ -35,11 +35,16 @@ def encode(entity: EntityStored) -> str:
     settings["status"] = entity.description.status.value
     if not settings.get(RULES):
         settings.pop(RULES, None)  # few entities have any
+    for given in GIVEN_FORWARDS.values():
+        if settings.get(given) is None:
+            settings.pop(given, None)
+    marks = {"deleting": True} if entity.deleting else {}
     return json.dumps(
         {
             "entity_id": entity.entity_id,
             "created_at_ms": entity.created_at_ms,
             "updated_at_ms": entity.updated_at_ms,
+            **marks,
             KINDS[type(entity.description)].value: settings,
         },
         ensure_ascii=False,
@@ -54,6 +59,7 @@ def decode(key: str, text: str) -> EntityStored:
         entity_id, created_at_ms, updated_at_ms = (
             int(record.pop(name)) for name in ("entity_id", "created_at_ms", "updated_at_ms")
         )
+        deleting = bool(record.pop("deleting", False))
         [(kind, settings)] = record.items()
         if kind not in _CLASSES:
             raise ValueError(f"it is of the unknown kind '{kind}'")
@@ -62,7 +68,8 @@ def decode(key: str, text: str) -> EntityStored:
             settings["status"] = EntityStatus(settings["status"])
         if RULES in settings:
             settings[RULES] = tuple(_rule(**rule) for rule in settings[RULES])
-        entity = EntityStored(entity_id, _CLASSES[kind](**settings), created_at_ms, updated_at_ms)
+        description = _CLASSES[kind](**settings)
+        entity = EntityStored(entity_id, description, created_at_ms, updated_at_ms, deleting)
     except KeyError as error:
         raise StoreDamaged(f"the definition {key} cannot be read: it has no {error}") from error
     except (ValueError, TypeError) as error:

@@ -24,7 +24,8 @@ from typing import Any
 from peeklock.broker.events import Event, EventTuple
 from peeklock.store.base import StoreDamaged
 
-ROW_VERSION = 1
+ROW_VERSION = 2
+"""Version that this release writes. It reads 1 up to this: version 2 came with format 6."""
 
 _HEAD = struct.Struct("<BIQI")  # version, checksum, number, number of events
 _CHECKED_FROM = 5  # the checksum covers all that follows; the version is its starting value
@@ -48,6 +49,7 @@ INTEGERS = {
     "locked_until_ms": "q",
     "related_number": "q",
     "connection_id": "q",
+    "connection_lost": "B",
 }
 """Columns of integers with their type codes, of `array` as of `struct`, in the order of a row."""
 
@@ -62,6 +64,8 @@ _INTEGERS = [(_PLACE_OF_FIELD[name], code) for name, code in INTEGERS.items()]
 _CODES = sorted({*INTEGERS.values(), "I"})
 _TEXTS = [_PLACE_OF_FIELD[name] for name in TEXTS]
 _BINARIES = [_PLACE_OF_FIELD[name] for name in BINARIES]
+_FIELDS = {1: 22, ROW_VERSION: len(Event._fields)}
+"""How many fields of `Event` a row has, by version. Those that it lacks stand behind all others."""
 assert len(INTEGERS) + len(TEXTS) + len(BINARIES) == len(Event._fields), "each field is in one column"
 assert array("I").itemsize == 4, "array's I is 4 bytes wide wherever this runs"
 
@@ -154,14 +158,16 @@ def unpack(no: int, data: bytes) -> list[Event]:
 def read_columns(no: int, data: bytes) -> Columns:
     """Give the row of batch `no` as columns. Raises: StoreDamaged."""
     where = f"event row {no}"
+    if type(data) is not bytes:  # SQLite keeps the type beside each value, under no checksum
+        raise StoreDamaged(f"{where} is damaged: it is no BLOB")
     if len(data) < _HEAD.size:
         raise StoreDamaged(f"{where} is cut off: {len(data)} bytes, its head alone takes {_HEAD.size}")
     version, checksum, own_no, count = _HEAD.unpack_from(data)
     found = zlib.crc32(memoryview(data)[_CHECKED_FROM:], version)
     if found != checksum:
         raise StoreDamaged(f"{where} fails its checksum: it says {checksum:08x}, its bytes give {found:08x}")
-    if version != ROW_VERSION:
-        raise StoreDamaged(f"{where} has version {version}; this release knows version {ROW_VERSION}")
+    if version not in _FIELDS:
+        raise StoreDamaged(f"{where} has version {version}; this release knows 1 to {ROW_VERSION}")
     if own_no != no:
         raise StoreDamaged(f"{where} is another row in its place: it says that it is row {own_no}")
     if not count:
@@ -176,7 +182,7 @@ def read_columns(no: int, data: bytes) -> Columns:
         )
     try:
         taker = _Taker(zlib.decompress(memoryview(data)[_HEAD.size :]))
-        return _columns(taker, count)
+        return _columns(taker, count, _FIELDS[version])
     except (zlib.error, struct.error, ValueError, IndexError) as error:
         raise StoreDamaged(f"{where} cannot be read although its checksum holds: {error}") from error
 
@@ -202,8 +208,8 @@ class _Taker:
         return memoryview(_little(values))
 
 
-def _columns(taker: _Taker, count: int) -> Columns:
-    there = taker.bytes(len(Event._fields))
+def _columns(taker: _Taker, count: int, fields: int) -> Columns:
+    there = bytes(taker.bytes(fields)).ljust(len(Event._fields), b"\0")
     (text_count,) = _COUNT.unpack(taker.bytes(_COUNT.size))
     lengths = taker.array("I", text_count).tolist()
     texts: list[str | None] = [None]

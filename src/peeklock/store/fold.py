@@ -12,7 +12,7 @@ from itertools import islice, repeat
 
 from peeklock.broker.changes import MessageIdSeen, MessageStored, NumbersIssued
 from peeklock.store import frames
-from peeklock.store.base import LiveFacts, StoreDamaged
+from peeklock.store.base import LiveFacts
 
 PIECE_RECORDS = 20_000
 """Records decoded at a time after a fold: some 5 MB of objects beyond what lasts."""
@@ -32,6 +32,7 @@ class Fold:
         self._sizes = array("L")
         self._stored: dict[int, dict[int, bytes]] = {}
         self._overlays: dict[int, dict[int, bytes]] = {}
+        self._copies: dict[int, dict[int, int]] = {}
         self._texts: dict[int, bytes | frames.Texts] = {}  # by frame; bytes until they are needed
         self._equal_texts: dict[str | None, str | None] = {}
         self._numbers: dict[int, tuple[int, NumbersIssued]] = {}
@@ -39,19 +40,21 @@ class Fold:
         self._id_frames: dict[int, int] = {}
 
     def add(self, no: int, meta: bytes) -> None:
-        """Replay frame `no`. Raises: StoreDamaged, also for a gap."""
+        """Replay frame `no`, the one after the last (`chain` checks that). Raises: StoreDamaged."""
         runs = frames.runs(no, meta)
         if not self._sizes:
             self._first_no = no
-        elif no != self._first_no + len(self._sizes):
-            raise StoreDamaged(gap(self._first_no + len(self._sizes), no))
         self._sizes.append(len(meta))
         for kind, queue_id, data in runs:
             if kind in frames.STORED_PAIRS:
                 pairs = frames.STORED_PAIRS[kind].iter_unpack(data)
                 self._stored.setdefault(queue_id, {}).update(pairs)
             elif kind == frames.REMOVED:
-                for live in (self._stored.get(queue_id), self._overlays.get(queue_id)):
+                for live in (
+                    self._stored.get(queue_id),
+                    self._overlays.get(queue_id),
+                    self._copies.get(queue_id),
+                ):
                     if live:
                         deque(map(live.pop, frames.read_positions(data), repeat(None)), maxlen=0)
             elif kind == frames.ID_SEEN:
@@ -60,6 +63,8 @@ class Fold:
                 self._ids.update(((queue_id, seen.digest), seen) for seen in ids)
             elif kind == frames.OVERLAYS:
                 self._overlays.setdefault(queue_id, {}).update(frames.read_overlays(data))
+            elif kind == frames.COPIES_LEFT:
+                self._copies.setdefault(queue_id, {}).update(frames.read_copies_left(data))
             elif kind == frames.TEXTS:
                 self._texts[no] = data
             else:
@@ -82,9 +87,12 @@ class Fold:
         while self._stored:
             queue_id, records = self._stored.popitem()
             overlays = self._overlays.pop(queue_id, {})
+            copies = self._copies.pop(queue_id, {})
             pairs = iter(records.items())
             while piece := list(islice(pairs, PIECE_RECORDS)):
-                yield queue_id, frames.messages(queue_id, piece, overlays, self._texts_of)
+                found = frames.messages(queue_id, piece, overlays, self._texts_of)
+                frames.set_copies_left(found, copies)
+                yield queue_id, found
 
     def _texts_of(self, no: int) -> frames.Texts:
         texts = self._texts[no]
@@ -92,9 +100,3 @@ class Fold:
             read = frames.read_texts(no, texts)
             texts = self._texts[no] = list(map(self._equal_texts.setdefault, read, read))
         return texts
-
-
-def gap(expected: int, found: int) -> str:
-    """Say that frames are missing."""
-    missing = f"frame {expected} is" if found == expected + 1 else f"frames {expected} to {found - 1} are"
-    return f"{missing} missing from the journal: frame {found} comes next"

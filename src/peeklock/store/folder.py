@@ -5,6 +5,7 @@ Owns: the lock file and what it says. Must not know: the database beside it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -45,7 +46,8 @@ class FolderLock:
             raise StoreFailed(f"cannot lock {self._path}: {error.strerror}") from error
         started = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"process {os.getpid()}, started {started}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk: nobody is told who holds it then
+            os.pwrite(fd, f"process {os.getpid()}, started {started}\n".encode(), 0)
         self._fd = fd
 
     def release(self) -> None:

@@ -1,6 +1,7 @@
 """Whose file a database is, and in which format.
 
-Owns: the marks by which our files are known, the number of the format. Must not know: what is in the tables.
+Owns: the marks by which our files are known, the number of the format, the tables. Must not know: what is in
+them.
 
 Source: sqlite.org/fileformat.html, 1.3: user version at byte 60 of a file, application id at byte 68.
 """
@@ -12,18 +13,45 @@ from pathlib import Path
 
 from peeklock.store.base import StoreDamaged, StoreFailed, StoreTooNew
 
-FORMAT = 5
+EVENTS_SINCE = 4
+"""The format that brought the table of events."""
+
+FORMAT = 6
 """Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this.
 
 Format 2 has kinds of runs that format 1 has not, format 3 kinds of definitions that format 2 has not, format
 4 cursors and claims among the definitions and the table of events, format 5 authorization rules in the
-definitions of entities and when the namespace was made; what does without them is the same in all. So an
-older store is taken over by adding what is missing and writing the new number; a release that does not know
-it refuses the store from then on.
+definitions of entities and when the namespace was made; what does without them is the same in all. Format 6
+has frames, body rows and event rows of a second version, which stand beside those of the first: frames are in
+a chain and mark messages that were scheduled, body rows have a checksum for each payload, event rows a column
+more. Values of its rules have the form in which they were given. So an older store is taken over by adding
+what is missing and writing the new number; a release that does not know it refuses the store from then on.
 """
 
 APPLICATION_ID = 0x706B6C6B
 """`pklk`: tells our files from other SQLite databases."""
+
+EVENT_TABLE = "CREATE TABLE event(no INTEGER PRIMARY KEY, data BLOB NOT NULL)"  # since format 4
+
+SCHEMA = (
+    EVENT_TABLE,
+    "CREATE TABLE journal(no INTEGER PRIMARY KEY, meta BLOB NOT NULL)",
+    "CREATE TABLE body(no INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+    "CREATE TABLE kv(k TEXT PRIMARY KEY, v TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+"""What makes a store."""
+
+
+def schema_damages(db: sqlite3.Connection) -> list[str]:
+    """Say which tables are not those of a store: SQLite goes by their text, which no checksum covers."""
+    expected = {statement for statement in SCHEMA if statement.startswith("CREATE TABLE")}
+    if read_number(db) < EVENTS_SINCE:
+        expected.discard(EVENT_TABLE)
+    found = {text for (text,) in db.execute("SELECT sql FROM sqlite_schema")}
+    damages = [f"the definition of a table is damaged: {text!r}" for text in map(str, found - expected)]
+    return [*damages, *(f"a table is missing: {text}" for text in sorted(expected - found))]
 
 
 def check_header(path: Path) -> None:
@@ -55,8 +83,14 @@ def read_format(db: sqlite3.Connection, path: Path, *, empty_is_new: bool = Fals
     """Give the format of an opened database; the WAL may know it better than the file. Raises: StoreTooNew,
     StoreDamaged."""
     [[application_id]] = db.execute("PRAGMA application_id").fetchall()
-    [[version]] = db.execute("PRAGMA user_version").fetchall()
+    version = read_number(db)
     _check_identity(path, application_id, version, empty_is_new=empty_is_new)
+    return version
+
+
+def read_number(db: sqlite3.Connection) -> int:
+    """Return the number of the format alone."""
+    [[version]] = db.execute("PRAGMA user_version").fetchall()
     return int(version)
 
 

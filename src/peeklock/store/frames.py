@@ -2,13 +2,16 @@
 
 Owns: the bytes of a frame. Must not know: where they are kept.
 
-A frame is `version u8, crc32 u32, number u64` and then runs. A run is `kind u8, queue id u64, count u32` and
-`count` records of one fixed width, so that a whole run is decoded by one `struct.iter_unpack`. All integers
-are little-endian; a position is unsigned, since it counts on where sequence numbers roll over. A frame holds
-all its stored records before all its removed ones: positions are never reused, so a removal is always the
-last word on its key, and the order of records of different keys means nothing.
+A frame is `version u8, crc32 u32, number u64, previous u32` and then runs. `previous` is the checksum of the
+frame before it (see `chain`), 0 in the first one; a frame of version 1 has none. A run is `kind u8, queue id
+u64, count u32` and `count` records of one fixed width, so that a whole run is decoded by one
+`struct.iter_unpack`. All integers are little-endian; a position is unsigned, since it counts on where
+sequence numbers roll over. A frame holds all its stored records before all its removed ones: positions are
+never reused, so a removal is always the last word on its key, and the order of records of different keys
+means nothing.
 
-What has a variable length stands in runs of its own. Changed properties are kept by position. Texts (session
+What has a variable length stands in runs of its own. Changed properties are kept by position, and so is what
+few messages have: the copies that may still follow from one that a topic made. Texts (session
 ids, names of entities) repeat: a frame holds each of its texts once, in one run at its start, and a record
 with texts is eight bytes wider and names two of them by their place in that run, from 1 on; 0 is none. So a
 record with texts is replayed as quickly as one without, and the text of a record that was replaced is never
@@ -34,19 +37,24 @@ from peeklock.broker.changes import (
     MessageStored,
     NumbersIssued,
 )
-from peeklock.broker.message import Message, MessageState
+from peeklock.broker.message import COPIES_FOLLOWING_MAX, Message, MessageState
 from peeklock.store import definitions
 from peeklock.store.base import Batch, Frame, FrameKeys, StoreDamaged
 
-FRAME_VERSION = 1
+FRAME_VERSION = 2
+"""Version that this release writes. It reads 1 up to this: version 2 came with format 6."""
 
 _HEAD = struct.Struct("<BIQ")  # version, checksum, number
 _CHECKED_FROM = 5  # the checksum covers the number and all that follows; the version is its starting value
+_CHAINED_HEAD = struct.Struct("<BIQI")  # the same, and the checksum of the frame before
+_CHAINED_FROM = 2
+_HEAD_BYTES = {1: _HEAD.size, 2: _CHAINED_HEAD.size}  # by version
 _RUN = struct.Struct("<BQI")  # kind, queue id (0 where records name it themselves), count
 _COUNT = struct.Struct("<I")
 
 STORED, REMOVED, NUMBERS, ID_SEEN, OVERLAYS, TEXTS, STORED_WITH_TEXTS, PARTITIONED_NUMBERS = range(1, 9)
-"""Kinds of runs. Those from `TEXTS` on came with format 2."""
+COPIES_LEFT = 9
+"""Kinds of runs. Those from `TEXTS` on came with format 2, `COPIES_LEFT` with format 6."""
 
 # sequence number, enqueued sequence number, enqueued at, expires at, ttl, scheduled at, body row, frame
 # number, body slot, size, bare offset, delivery count, flags; the position stands before them.
@@ -58,11 +66,14 @@ _STORED_REST = struct.Struct("<" + _FIELDS)
 _WITH_TEXTS_RECORD = struct.Struct("<Q" + _FIELDS + _TEXT_FIELDS)
 _WITH_TEXTS_REST = struct.Struct("<" + _FIELDS + "8x")
 _PLACES_IN_REST = struct.Struct(f"<{_STORED_REST.size}x" + _TEXT_FIELDS)
+PARTITIONS = 16
+"""Of a partitioned queue."""
 _REMOVED_RECORD = struct.Struct("<Q")  # position
 _NUMBERS_RECORD = struct.Struct("<QQqQ")  # queue id, next position, next sequence number, last enqueued at
-_PARTITIONED_RECORD = struct.Struct("<QQqQ16Q")  # the same, and the next order of each partition
+_PARTITIONED_RECORD = struct.Struct(f"<QQqQ{PARTITIONS}Q")  # the same, and the next order of each partition
 _ID_RECORD = struct.Struct("<16sqq")  # digest, seen at, sequence number
 _OVERLAY_RECORD = struct.Struct("<QI")  # position, length; the bytes of all follow the last record of the run
+_COPIES_RECORD = struct.Struct("<QH")  # position, copies that may still follow from the message
 _TEXT_RECORD = struct.Struct("<I")  # length of its UTF-8; the bytes of all follow the last one
 
 STORED_PAIRS = {
@@ -85,22 +96,29 @@ _RECORDS = {
     ID_SEEN: _ID_RECORD,
     OVERLAYS: _OVERLAY_RECORD,
     TEXTS: _TEXT_RECORD,
+    COPIES_LEFT: _COPIES_RECORD,
 }
 _ABSENT = -1  # stands for None in times and durations, which are never negative
 _STATE_MASK = 0x03
 _HOPS_SHIFT = 2
 _HOPS_MASK = 0x1C
+_WAS_SCHEDULED = 0x20  # since format 6
+_UNKNOWN_FLAGS = 0x40
 _HAS_OVERLAY = 0x80
-_UNKNOWN_FLAGS = 0x60
 _STATES = tuple(MessageState)  # by number: 0, 1, 2
 
 Texts = Sequence["str | None"]
 """The texts of a frame by place; None at place 0."""
 
 
-def encode(batch: Batch) -> bytes:
+def encode(batch: Batch, previous: int = 0) -> bytes:
     """Encode the facts of a batch, with the values that its messages have now; definitions are
-    kept elsewhere."""
+    kept elsewhere.
+
+    Args:
+        batch: whose facts.
+        previous: checksum of the frame before it, 0 for the first one.
+    """
     no = batch.no
     pack = _STORED_RECORD.pack
     stored: dict[int, list[bytes]] = {}
@@ -109,6 +127,7 @@ def encode(batch: Batch) -> bytes:
     place_of = texts.setdefault
     removed: dict[int, list[int]] = {}
     overlays: dict[int, list[tuple[int, bytes]]] = {}
+    copies: dict[int, list[bytes]] = {}
     numbers: list[bytes] = []
     partitioned: list[bytes] = []
     ids: dict[int, list[bytes]] = {}
@@ -121,10 +140,14 @@ def encode(batch: Batch) -> bytes:
             m = change.message
             ttl_ms = m.ttl_ms
             scheduled_at_ms = m.scheduled_at_ms
+            if m.copies_left != COPIES_FOLLOWING_MAX:
+                copies.setdefault(queue_id, []).append(_COPIES_RECORD.pack(m.position, m.copies_left))
             flags: int = m.state | m.hops << _HOPS_SHIFT
             if m.overlay is not None:
                 flags |= _HAS_OVERLAY
                 overlays.setdefault(queue_id, []).append((m.position, m.overlay))
+            if m.was_scheduled:
+                flags |= _WAS_SCHEDULED
             record = pack(
                 m.position,
                 m.sequence_number,
@@ -181,7 +204,7 @@ def encode(batch: Batch) -> bytes:
                 numbers.append(_NUMBERS_RECORD.pack(*counters))
         else:
             assert type(change) in definitions.KINDS, f"a store cannot keep {change!r}"
-    parts = [_HEAD.pack(FRAME_VERSION, 0, no)[_CHECKED_FROM:]]
+    parts = [_CHAINED_HEAD.pack(FRAME_VERSION, 0, no, previous)[_CHECKED_FROM:]]
     for queue_id, entries in overlays.items():
         parts.append(_RUN.pack(OVERLAYS, queue_id, len(entries)))
         parts += [_OVERLAY_RECORD.pack(position, len(overlay)) for position, overlay in entries]
@@ -191,6 +214,9 @@ def encode(batch: Batch) -> bytes:
         parts.append(_RUN.pack(TEXTS, 0, len(encoded)))
         parts.append(struct.pack(f"<{len(encoded)}I", *map(len, encoded)))
         parts += encoded
+    for queue_id, records in copies.items():
+        parts.append(_RUN.pack(COPIES_LEFT, queue_id, len(records)))
+        parts += records
     for queue_id, records in stored.items():
         parts.append(_RUN.pack(STORED, queue_id, len(records)))
         parts += records
@@ -211,15 +237,39 @@ def encode(batch: Batch) -> bytes:
     return _HEAD.pack(FRAME_VERSION, zlib.crc32(checked, FRAME_VERSION), no)[:_CHECKED_FROM] + checked
 
 
+def checksum_of(meta: bytes) -> int:
+    """Return the checksum that a frame states; its first bytes are enough."""
+    return int.from_bytes(meta[1:_CHECKED_FROM], "little")
+
+
+def number_of(meta: bytes) -> int:
+    """Return the number that a frame states."""
+    no: int = _HEAD.unpack_from(meta)[2]
+    return no
+
+
+def previous_of(meta: bytes) -> int | None:
+    """Return the checksum of the frame before, as a sound frame states it; None in version 1."""
+    if meta[0] < _CHAINED_FROM:
+        return None
+    previous: int = _CHAINED_HEAD.unpack_from(meta)[3]
+    return previous
+
+
 def decode(no: int, meta: bytes) -> Frame:
     """Give back the facts of frame `no`. Raises: StoreDamaged."""
     changes: list[Change] = []
     overlays: dict[int, dict[int, bytes]] = {}
+    copies: dict[int, dict[int, int]] = {}
     texts: Texts = (None,)
     for kind, queue_id, data in runs(no, meta):
         if kind in STORED_PAIRS:
             pairs = STORED_PAIRS[kind].iter_unpack(data)
-            changes += messages(queue_id, pairs, overlays.get(queue_id, {}), {no: texts}.__getitem__)
+            found = messages(queue_id, pairs, overlays.get(queue_id, {}), {no: texts}.__getitem__)
+            set_copies_left(found, copies.get(queue_id, {}))
+            changes += found
+        elif kind == COPIES_LEFT:
+            copies[queue_id] = dict(read_copies_left(data))
         elif kind == OVERLAYS:
             overlays.setdefault(queue_id, {}).update(read_overlays(data))
         elif kind == TEXTS:
@@ -252,18 +302,23 @@ def read_keys(no: int, meta: bytes) -> FrameKeys:
 def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
     """Check a frame and cut it into (kind, queue id, what a `read` function takes). Raises: StoreDamaged."""
     where = f"frame {no}"
+    if type(meta) is not bytes:  # SQLite keeps the type beside each value, under no checksum
+        raise StoreDamaged(f"{where} is damaged: it is no BLOB")
     if len(meta) < _HEAD.size:
         raise StoreDamaged(f"{where} is cut off: {len(meta)} bytes, its head alone takes {_HEAD.size}")
     version, checksum, own_no = _HEAD.unpack_from(meta)
     found = zlib.crc32(memoryview(meta)[_CHECKED_FROM:], version)
     if found != checksum:
         raise StoreDamaged(f"{where} fails its checksum: it says {checksum:08x}, its bytes give {found:08x}")
-    if version != FRAME_VERSION:
-        raise StoreDamaged(f"{where} has version {version}; this release knows version {FRAME_VERSION}")
+    at = _HEAD_BYTES.get(version, 0)
+    if not at:
+        raise StoreDamaged(f"{where} has version {version}; this release knows 1 to {FRAME_VERSION}")
     if own_no != no:
         raise StoreDamaged(f"{where} is another frame in its place: it says that it is frame {own_no}")
     cut = []
-    at, end = _HEAD.size, len(meta)
+    end = len(meta)
+    if at > end:
+        raise StoreDamaged(f"{where} ends within its head")
     while at < end:
         if end - at < _RUN.size:
             raise StoreDamaged(f"{where} ends within a run")
@@ -315,6 +370,19 @@ def read_overlays(data: bytes) -> Iterator[tuple[int, bytes]]:
     for position, size in _OVERLAY_RECORD.iter_unpack(data[_COUNT.size : at]):
         yield position, data[at : at + size]
         at += size
+
+
+def read_copies_left(data: bytes) -> Iterator[tuple[int, int]]:
+    """Return (position, copies that may still follow)."""
+    return _COPIES_RECORD.iter_unpack(data)
+
+
+def set_copies_left(stored: Iterable[MessageStored], copies: Mapping[int, int]) -> None:
+    """Set how many copies may still follow from messages, by position."""
+    if copies:
+        for change in stored:
+            message = change.message
+            message.copies_left = copies.get(message.position, COPIES_FOLLOWING_MAX)
 
 
 def read_texts(no: int, data: bytes) -> Texts:
@@ -411,6 +479,7 @@ def _messages(
         )
         m.enqueued_at_ms = last_enqueued
         m.expires_at_ms = last_expires
+        m.lead_ms = 0
         m.ttl_ms = None if ttl_ms == _ABSENT else ttl_ms
         m.scheduled_at_ms = None if scheduled_at_ms == _ABSENT else scheduled_at_ms
         m.body_row = last_row
@@ -421,6 +490,7 @@ def _messages(
         m.delivery_count = delivery_count
         m.state = states[flags & _STATE_MASK]
         m.hops = (flags & _HOPS_MASK) >> _HOPS_SHIFT
+        m.was_scheduled = bool(flags & _WAS_SCHEDULED)
         if flags & _HAS_OVERLAY:
             overlay = overlays.get(position)
             if overlay is None:
@@ -428,6 +498,7 @@ def _messages(
             m.overlay = overlay
         else:
             m.overlay = None
+        m.copies_left = COPIES_FOLLOWING_MAX
         m.session_id = None
         m.dead_letter_source = None
         m.routing = None

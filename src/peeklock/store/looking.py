@@ -18,12 +18,15 @@ from peeklock.store.sqlite_errors import Plainly
 
 
 @contextmanager
-def looked_at(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database to read what was committed."""
+def looked_at(path: Path, *, is_ours: bool = False) -> Iterator[sqlite3.Connection]:
+    """Open a database to read what was committed.
+
+    `is_ours`: this process holds the folder, and does not write now.
+    """
     wal, shm = Path(f"{path}-wal"), Path(f"{path}-shm")
     had_shm = shm.exists()
     # Without a WAL nothing beside the file has to be made, as reading through one would.
-    through_wal = is_held(path.parent) or (wal.exists() and wal.stat().st_size > 0)
+    through_wal = (not is_ours and is_held(path.parent)) or (wal.exists() and wal.stat().st_size > 0)
     try:
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?{'mode=ro' if through_wal else 'immutable=1'}", uri=True
@@ -33,7 +36,7 @@ def looked_at(path: Path) -> Iterator[sqlite3.Connection]:
         finally:
             db.close()
     finally:
-        if not had_shm and not is_held(path.parent):  # a broker that started meanwhile needs it
+        if not had_shm and (is_ours or not is_held(path.parent)):  # a broker that started meanwhile needs it
             shm.unlink(missing_ok=True)
 
 

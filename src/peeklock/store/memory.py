@@ -13,7 +13,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from peeklock.store import body_rows, definitions, event_rows, frames
-from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, StoreDamaged, StoreFailed
+from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, StoreFailed
+from peeklock.store.chain import Chain
 from peeklock.store.event_backlog import EventBacklog
 from peeklock.store.fold import Fold
 
@@ -43,14 +44,19 @@ class MemoryStore:
 
     async def load(self) -> AsyncIterator[Frame]:
         """Give every frame in order, oldest first."""
+        chain = Chain()
         for no, meta in list(self._journal.items()):
-            yield frames.decode(no, meta)
+            frame = frames.decode(no, meta)
+            chain.follow(no, meta)
+            yield frame
 
     async def load_live(self) -> LiveFacts:
         """Give what still holds."""
         fold = Fold()
+        chain = Chain()
         for no, meta in self._journal.items():
             fold.add(no, meta)
+            chain.follow(no, meta)
         return fold.finish()
 
     def commit(self, batch: Batch) -> Awaitable[int]:
@@ -62,7 +68,8 @@ class MemoryStore:
     def stage(self, batch: Batch) -> int:
         """Take a batch as one that is on its way to the disk: a crash loses it. Answer the size of its
         frame."""
-        meta = frames.encode(batch)
+        before = self._staged[-1][1] if self._staged else next(reversed(self._journal.values()), b"")
+        meta = frames.encode(batch, frames.checksum_of(before))
         entries = definitions.entries_of(batch.changes, self._next_entity_id)
         self._next_entity_id = entries.next_entity_id
         self._staged.append((batch, meta, entries))
@@ -116,14 +123,8 @@ class MemoryStore:
         self._staged.clear()
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the payloads of body rows, by slot. Raises: StoreDamaged."""
-        found = {}
-        for row in rows:
-            data = self._bodies.get(row)
-            if data is None:
-                raise StoreDamaged(f"body row {row} is missing")
-            found[row] = body_rows.unpack(row, data)
-        return found
+        """Give the payloads of body rows, by slot; see `Store`."""
+        return {row: body_rows.read_what_is_left(row, self._bodies.get(row))[0] for row in rows}
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
         """Give (row, size in bytes) of the rows above `after`, ascending."""
@@ -151,7 +152,7 @@ class MemoryStore:
         """Memory is made at each start."""
         return 0
 
-    async def free_bytes(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """Memory has no volume whose space could be told."""
         return None
 

@@ -3,7 +3,8 @@
 Owns: the text of a rule, its typed values. Must not know: where it is kept, what an expression means.
 
 A value whose type JSON has is written as it is; any other is an object of one member that names its type, so
-that each comes back as the Python type that it was.
+that each comes back as the Python type that it was. A pair is `[name, value]`, or `[name, value, type, text]`
+where it is known how the value was given (since format 6).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from uuid import UUID
 from peeklock.broker.changes import RuleStored
 from peeklock.broker.descriptions import RuleDescription
 from peeklock.rules.filters import (
+    AllAsGiven,
+    AsGiven,
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -27,12 +30,16 @@ from peeklock.rules.filters import (
     SqlFilter,
     TrueFilter,
     Value,
+    join_given,
+    split_given,
 )
 from peeklock.store.base import StoreDamaged
 
 KEY_PREFIX = "rule/"
 
-_SYSTEM_FIELDS = tuple(field.name for field in fields(CorrelationFilter) if field.name != "properties")
+_SYSTEM_FIELDS = tuple(
+    field.name for field in fields(CorrelationFilter) if field.name not in ("properties", "as_given")
+)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -76,7 +83,7 @@ def decode(key: str, text: str) -> RuleStored:
                 _decode_filter(record["filter"]),
                 None
                 if action is None
-                else SqlAction(action["expression"], _decode_pairs(action["parameters"])),
+                else SqlAction(action["expression"], *_decode_pairs(action["parameters"])),
                 int(record["created_at_ms"]),
             ),
         )
@@ -103,7 +110,7 @@ def _encode_filter(filter_: Filter) -> dict[str, Any]:
             return {
                 "kind": "correlation",
                 **{name: value for name, value in given.items() if value is not None},
-                "properties": _encode_pairs(filter_.properties),
+                "properties": _encode_pairs(filter_.properties, filter_.as_given),
             }
         case _:
             assert_never(filter_)
@@ -112,28 +119,36 @@ def _encode_filter(filter_: Filter) -> dict[str, Any]:
 def _decode_filter(record: dict[str, Any]) -> Filter:
     match record["kind"]:
         case "sql":
-            return SqlFilter(record["expression"], _decode_pairs(record["parameters"]))
+            return SqlFilter(record["expression"], *_decode_pairs(record["parameters"]))
         case "true":
             return TrueFilter()
         case "false":
             return FalseFilter()
         case "correlation":
             given = {name: record[name] for name in _SYSTEM_FIELDS if name in record}
-            return CorrelationFilter(**given, properties=_decode_pairs(record["properties"]))
+            properties, as_given = _decode_pairs(record["properties"])
+            return CorrelationFilter(**given, properties=properties, as_given=as_given)
         case kind:
             raise ValueError(f"its filter is of the unknown kind '{kind}'")
 
 
 def _encode_sql(sql: SqlFilter | SqlAction) -> dict[str, Any]:
-    return {"expression": sql.expression, "parameters": _encode_pairs(sql.parameters)}
+    return {"expression": sql.expression, "parameters": _encode_pairs(sql.parameters, sql.as_given)}
 
 
-def _encode_pairs(pairs: Pairs) -> list[tuple[str, Any]]:
-    return [(name, None if value is None else _encode_value(value)) for name, value in pairs]
+def _encode_pairs(pairs: Pairs, as_given: AllAsGiven) -> list[list[object]]:
+    encoded: list[list[object]] = []
+    for name, value, given in join_given(pairs, as_given):
+        pair: list[object] = [name, None if value is None else _encode_value(value)]
+        encoded.append(pair if given is None else [*pair, given.type, given.text])
+    return encoded
 
 
-def _decode_pairs(pairs: list[tuple[str, Any]]) -> Pairs:
-    return tuple((name, _decode_value(value)) for name, value in pairs)
+def _decode_pairs(encoded: list[list[Any]]) -> tuple[Pairs, AllAsGiven]:
+    return split_given(
+        (name, _decode_value(value), AsGiven(*map(str, given)) if given else None)
+        for name, value, *given in encoded
+    )
 
 
 def _encode_value(value: Value) -> object:

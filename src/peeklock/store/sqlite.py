@@ -31,10 +31,12 @@ import sys
 import time
 from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from peeklock.store import body_rows, definitions, event_rows, frames
+from peeklock.store import body_rows, definitions, event_rows, frames, tail
+from peeklock.store.ballast import Ballast
 from peeklock.store.base import (
     Batch,
     Definitions,
@@ -44,28 +46,32 @@ from peeklock.store.base import (
     StoreDamaged,
     StoreError,
     StoreFailed,
+    StoreFull,
 )
-from peeklock.store.checkpointer import CHECKPOINT_PAGES, Checkpointer, checkpoint
+from peeklock.store.chain import Chain
+from peeklock.store.checkpointer import CHECKPOINT_PAGES, WAL_PAGES_MAX, Checkpointer, checkpoint
 from peeklock.store.event_backlog import EventBacklog
-from peeklock.store.fold import Fold, gap
+from peeklock.store.fold import Fold
 from peeklock.store.folder import DATABASE_NAME, FolderLock
-from peeklock.store.format import APPLICATION_ID, FORMAT, check_header, is_new, read_format
-from peeklock.store.sqlite_errors import Plainly
-from peeklock.store.worker import IDLE_AFTER_S, Worker
-
-_EVENT_TABLE = "CREATE TABLE event(no INTEGER PRIMARY KEY, data BLOB NOT NULL)"  # since format 4
-
-_SCHEMA = (
-    _EVENT_TABLE,
-    "CREATE TABLE journal(no INTEGER PRIMARY KEY, meta BLOB NOT NULL)",
-    "CREATE TABLE body(no INTEGER PRIMARY KEY, data BLOB NOT NULL)",
-    "CREATE TABLE kv(k TEXT PRIMARY KEY, v TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {FORMAT}",
+from peeklock.store.format import (
+    EVENT_TABLE,
+    EVENTS_SINCE,
+    FORMAT,
+    SCHEMA,
+    check_header,
+    is_new,
+    read_format,
+    schema_damages,
 )
+from peeklock.store.sqlite_errors import Plainly
+from peeklock.store.witness import Witness
+from peeklock.store.worker import IDLE_AFTER_S, Worker
 
 WAL_BYTES_KEPT = 40 * 1024 * 1024
 """The WAL file keeps this size once grown, a little more than it uses: to extend it costs each fsync more."""
+
+WAL_SHARE = 1 / 8
+"""Of a small volume, 8 MB of one of 64 MB, if that is less. Our choice."""
 
 PAGE_BYTES = 4096
 
@@ -111,6 +117,7 @@ class SqliteStore:
         durability: Durability = "fsync",
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
         idle_after_s: float = IDLE_AFTER_S,
+        keeps_ballast: bool = False,
     ) -> None:
         """Name the folder; nothing is touched before `open`.
 
@@ -120,6 +127,7 @@ class SqliteStore:
             machine.
             connect: makes connections, as `sqlite3.connect` does.
             idle_after_s: after so long without a commit, space is given back.
+            keeps_ballast: have some room for when the disk is full.
         """
         self._folder = Path(folder)
         self._path = self._folder / DATABASE_NAME
@@ -127,6 +135,10 @@ class SqliteStore:
         self._connect = connect
         self._idle_after_s = idle_after_s
         self._lock = FolderLock(self._folder)
+        self._ballast = Ballast(self._folder)
+        self._keeps_ballast = keeps_ballast
+        self._wal_bytes_max = WAL_BYTES_KEPT
+        self._witness = Witness(self._folder, synced=durability == "fsync")
         self._writer: Worker | None = None
         self._reader: Worker | None = None
         self._checkpointer: Checkpointer | None = None
@@ -134,6 +146,7 @@ class SqliteStore:
         self._read_db: sqlite3.Connection | None = None
         self._created_at_ms = 0
         self._last_no = 0
+        self._last_checksum = 0  # of frame `_last_no`
         self._next_entity_id = 1
         self._shrink_at = 0.0  # monotonic
         self._pages_written = 0  # since the start, about; grows in the writer's thread alone
@@ -157,7 +170,9 @@ class SqliteStore:
             idle_after_s=self._idle_after_s,
         )
         self._reader = Worker("peeklock-store-reader")
-        self._checkpointer = Checkpointer(self._finish_checkpoint)
+        volume = os.statvfs(self._folder)
+        self._wal_bytes_max = min(WAL_BYTES_KEPT, int(volume.f_blocks * volume.f_frsize * WAL_SHARE))
+        self._checkpointer = Checkpointer(self._finish_checkpoint, self._wal_pages_max)
         try:
             await self._writer.submit(self._open_writer)
             await self._reader.submit(self._open_reader)
@@ -166,8 +181,23 @@ class SqliteStore:
             await self._let_go()
             raise
 
+    def _wal_pages_max(self) -> int:
+        return min(WAL_PAGES_MAX, self._wal_bytes_max // PAGE_BYTES)
+
     def _open_writer(self) -> None:
+        try:
+            self._open_database()
+        except StoreFull:
+            self._close_writer()
+            if not self._ballast.release():
+                raise
+            self._open_database()
+        if self._keeps_ballast:
+            self._ballast.take()
+
+    def _open_database(self) -> None:
         check_header(self._path)
+        tail.verify(self._path)
         with Plainly(f"open {self._path}"):
             db = self._write_db = self._connect(
                 self._path, isolation_level=None, check_same_thread=False, cached_statements=32
@@ -181,11 +211,11 @@ class SqliteStore:
             db.execute("PRAGMA secure_delete = OFF").fetchall()
             db.execute("PRAGMA temp_store = MEMORY")
             db.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
-            db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}").fetchall()
+            db.execute(f"PRAGMA journal_size_limit = {self._wal_bytes_max}").fetchall()
             db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
             if new:
                 db.execute("BEGIN IMMEDIATE")
-                for statement in _SCHEMA:
+                for statement in SCHEMA:
                     db.execute(statement)
                 self._write_created_at(db)
                 db.execute("COMMIT")
@@ -193,16 +223,26 @@ class SqliteStore:
                 self._sync_folders()
             elif (number := read_format(db, self._path)) < FORMAT:
                 db.execute("BEGIN IMMEDIATE")
-                if number < 4:
-                    db.execute(_EVENT_TABLE)
+                if number < EVENTS_SINCE:
+                    db.execute(EVENT_TABLE)
                 self._write_created_at(db)
                 db.execute(f"PRAGMA user_version = {FORMAT}")
                 db.execute("COMMIT")
                 # Into the header of the file itself, where whoever opens it looks first.
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            for damage in schema_damages(db):
+                raise StoreDamaged(damage)
             self._created_at_ms = _read_created_at(db)
-            self._last_no = db.execute("SELECT coalesce(max(no), 0) FROM journal").fetchall()[0][0]
-            self._events = EventBacklog(db.execute("SELECT no, length(data) FROM event ORDER BY no"))
+            last = db.execute(
+                "SELECT no, CAST(substr(meta, 1, 5) AS BLOB) FROM journal ORDER BY no DESC LIMIT 1"
+            ).fetchall()
+            self._last_no = last[0][0] if last else 0
+            # One that is no BLOB is met when the journal is read.
+            self._last_checksum = frames.checksum_of(last[0][1] or b"") if last else 0
+            self._events = EventBacklog(
+                db.execute("SELECT no, coalesce(length(data), 0) FROM event ORDER BY no")
+            )
+        self._witness.open(self._last_no, self._last_checksum)
 
     def _write_created_at(self, db: sqlite3.Connection) -> None:
         """Note when the namespace was made: now, or with the oldest of its entities."""
@@ -261,7 +301,8 @@ class SqliteStore:
             f"batch {no} was offered after batch {self._last_no}"
         )
         self._last_no = no
-        meta = frames.encode(batch)
+        meta = frames.encode(batch, self._last_checksum)
+        self._last_checksum = frames.checksum_of(meta)
         bodies = [(row, body_rows.pack(row, payloads)) for row, payloads in batch.body_rows.items()]
         dropped = _ranges(batch.dropped_rows)
         entries = definitions.entries_of(batch.changes, self._next_entity_id)
@@ -291,7 +332,8 @@ class SqliteStore:
         db = self._write_db
         assert db is not None
         event_row = None if events is None else event_rows.seal(no, events)
-        try:
+
+        def transact() -> None:
             with Plainly(f"write batch {no} to {self._path}"):
                 db.execute("BEGIN IMMEDIATE")
                 if bodies:
@@ -310,6 +352,10 @@ class SqliteStore:
                 if exported_to:
                     db.execute("DELETE FROM event WHERE no <= ?", (exported_to,))
                 db.execute("COMMIT")
+
+        try:
+            self._with_room(db, transact)
+            self._witness.note(no, frames.checksum_of(meta))
         except StoreError as error:
             # What is durable now is known only to the file. Nothing may be written after it: see the engine's
             # rule 3.
@@ -322,6 +368,25 @@ class SqliteStore:
         self._events.drop_to(exported_to)
         self._pages_written += PAGES_A_COMMIT + len(bodies) + size_bytes // PAGE_BYTES
         return len(meta)
+
+    def _with_room(self, db: sqlite3.Connection, transact: Callable[[], None]) -> None:
+        """Write; where the disk is full, give up the ballast and then the WAL, and write again.
+
+        What SQLite finds no room for is rolled back whole: no commit was made of it.
+        """
+        for make_room in (self._ballast.release, lambda: self._empty_wal(db)):
+            try:
+                transact()
+                return
+            except StoreFull:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                make_room()
+        transact()
+
+    def _empty_wal(self, db: sqlite3.Connection) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     # The WAL
 
@@ -345,6 +410,8 @@ class SqliteStore:
         if time.monotonic() < self._shrink_at or db is None or self._failure is not None:
             return
         self._shrink_at = time.monotonic() + SHRINK_EVERY_S
+        if self._keeps_ballast:
+            self._ballast.take()
         try:
             free, pages = _page_counts(db)
             if free > BUSY_FREE_PAGES_MIN and 2 * free > pages:
@@ -382,11 +449,16 @@ class SqliteStore:
         pages = 0
         until = time.monotonic() + time_max_s
         db.execute("BEGIN IMMEDIATE")
-        while pages < pages_max and time.monotonic() < until:
-            # One at a time: what a page costs is not known before, and `execute` takes one step only.
-            db.execute("PRAGMA incremental_vacuum(1)").close()
-            pages += 1
-        db.execute("COMMIT")
+        try:
+            while pages < pages_max and time.monotonic() < until:
+                # One at a time: what a page costs is not known before, and `execute` takes one step only.
+                db.execute("PRAGMA incremental_vacuum(1)").close()
+                pages += 1
+            db.execute("COMMIT")
+        except sqlite3.Error:  # a full disk: the next commit begins a transaction of its own
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
         self._pages_written += 2 * pages
 
     @property
@@ -399,10 +471,11 @@ class SqliteStore:
         """Which event rows are there."""
         return self._events
 
-    async def free_bytes(self) -> int | None:
-        """Give the free space of the volume, as an unprivileged process may use it."""
+    def free_bytes(self) -> int | None:
+        """Give the free space of the volume, as an unprivileged process may use it, without what the WAL may
+        still have to be copied into."""
         volume = os.statvfs(self._folder)
-        return volume.f_bavail * volume.f_frsize
+        return max(0, volume.f_bavail * volume.f_frsize - self._wal_bytes_max)
 
     # Reading
 
@@ -414,16 +487,15 @@ class SqliteStore:
 
     async def load(self) -> AsyncIterator[Frame]:
         """Give every frame in order, oldest first. Raises: StoreDamaged."""
-        expected: int | None = None
+        chain = Chain()
         after = -1
         while rows := await self._read(
             "SELECT no, meta FROM journal WHERE no > ? ORDER BY no LIMIT ?", after, LOAD_ROWS
         ):
             for no, meta in rows:
-                if expected is not None and no != expected:
-                    raise StoreDamaged(gap(expected, no))
-                yield frames.decode(no, meta)
-                expected = no + 1
+                frame = frames.decode(no, meta)
+                chain.follow(no, meta)
+                yield frame
             after = rows[-1][0]
 
     async def load_live(self) -> LiveFacts:
@@ -434,20 +506,46 @@ class SqliteStore:
     def _fold(self) -> LiveFacts:
         assert self._read_db is not None
         fold = Fold()
+        chain = Chain()
         with Plainly(f"read the journal of {self._path}"):
             for no, meta in self._read_db.execute("SELECT no, meta FROM journal ORDER BY no"):
                 fold.add(no, meta)
+                chain.follow(no, meta)
         return fold.finish()
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the payloads of body rows, by slot. Raises: StoreDamaged, also for a row that is not there."""
+        """Give the payloads of body rows, by slot; see `Store`."""
+        assert self._reader is not None, "the store is not open"
         found = {}
         for row in rows:
-            data = await self._read("SELECT data FROM body WHERE no = ?", row)
-            if not data:
-                raise StoreDamaged(f"body row {row} is missing from {self._path}")
-            found[row] = body_rows.unpack(row, data[0][0])
+            data = await self._reader.submit(partial(self._body_row, self._read_db, row))
+            payloads, is_sound = body_rows.read_what_is_left(row, data)
+            if not is_sound:  # a second time, through no cache of ours, before anybody acts on it
+                data = await self._reader.submit(partial(self._body_row_again, row))
+                payloads, _ = body_rows.read_what_is_left(row, data)
+            found[row] = payloads
         return found
+
+    def _body_row(self, db: sqlite3.Connection | None, row: int) -> bytes | None:
+        """Return a body row, None where there is none or a page on the way to it is damaged.
+
+        Raises: StoreFailed. An error of the disk says nothing about what is on it.
+        """
+        assert db is not None
+        try:
+            with Plainly(f"read body row {row} of {self._path}"):
+                rows = db.execute("SELECT data FROM body WHERE no = ?", (row,)).fetchall()
+        except StoreDamaged:
+            return None
+        return rows[0][0] if rows else None
+
+    def _body_row_again(self, row: int) -> bytes | None:
+        with Plainly(f"read body row {row} of {self._path}"):
+            db = self._connect(self._path, isolation_level=None, check_same_thread=False)
+            try:
+                return self._body_row(db, row)
+            finally:
+                db.close()
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
         """Give (row, size in bytes) of the rows above `after`, ascending; their contents are not read."""
@@ -525,6 +623,9 @@ class SqliteStore:
             pass  # the WAL stays and is read at the next start
         finally:
             db.close()
+            self._witness.close()
+            if self._keeps_ballast and self._failure is None:
+                self._ballast.take(at_end=True)  # of what the WAL has taken: the next start may need it
 
 
 def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:
@@ -554,4 +655,6 @@ def _ranges(rows: list[int]) -> list[tuple[int, int]]:
 
 def _read_created_at(db: sqlite3.Connection) -> int:
     rows = db.execute("SELECT v FROM kv WHERE k = ?", (definitions.CREATED_AT_KEY,)).fetchall()
-    return int(rows[0][0]) if rows and rows[0][0].isdecimal() else 0  # `load_definitions` says what is wrong
+    return (
+        int(rows[0][0]) if rows and str(rows[0][0]).isdecimal() else 0
+    )  # `load_definitions` says what is wrong

@@ -9,11 +9,14 @@ from __future__ import annotations
 import sqlite3
 from types import TracebackType
 
-from peeklock.store.base import StoreDamaged, StoreFailed
+from peeklock.store.base import StoreDamaged, StoreFailed, StoreFull
 
 _DAMAGE = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
 
+_FULL = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}
+
 _WORDS = {
+    "SQLITE_IOERR_SHMSIZE": "the disk is full; free some space and start again",
     "SQLITE_FULL": "the disk is full; free some space and start again",
     "SQLITE_READONLY": "the file or its folder is read-only; check the owner and the mount",
     "SQLITE_CANTOPEN": "the file cannot be opened; check the folder's owner",
@@ -48,5 +51,6 @@ class Plainly:
             raise StoreDamaged(
                 f"could not {self._doing}: the file is damaged ({error}); `peeklock check` says where"
             ) from error
+        kind_of_failure = StoreFull if name in _FULL else StoreFailed
         words = _WORDS.get(name) or _WORDS.get(primary) or "SQLite refused it"
-        raise StoreFailed(f"could not {self._doing}: {words} ({error})") from error
+        raise kind_of_failure(f"could not {self._doing}: {words} ({error})") from error

@@ -90,9 +90,9 @@ class FaultyStore:
         """Give that of the inner store."""
         return self._inner.event_backlog
 
-    async def free_bytes(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """Give the free space as set here, else the inner store's."""
-        return self.free if self.free is not None else await self._inner.free_bytes()
+        return self.free if self.free is not None else self._inner.free_bytes()
 
     async def close(self) -> None:
         """Close the inner store."""

@@ -7,6 +7,7 @@ returns.
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from random import Random
@@ -23,12 +24,14 @@ from peeklock.broker.descriptions import (
     subscription_path,
 )
 from peeklock.broker.effects import Effect, EntityFound, EntityView, Failed, Fetch, RulesFound
+from peeklock.broker.history import History
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.gateway.connection import Gateway
+from peeklock.gateway.bounds import Buffers
+from peeklock.gateway.connection import Gateway, OnDefect, raise_defect
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import Namespaces, OneNamespace
 from peeklock.store.memory import MemoryStore
@@ -68,6 +71,8 @@ class InProcessConnection:
             self._ended = True
             self._broker.offer(self.gateway.eof(self._broker.clock.now_ms))
             self._broker.run()
+            self._broker.remove(self)
+            self.gateway.forget()
 
     def flush(self) -> None:
         """Take what the gateway has to write, and offer what that leads to."""
@@ -89,7 +94,9 @@ class InProcessBroker:
         body_cache_bytes: int = BUDGET_BYTES,
         seed: int = 0,
         captures_body: Callable[[str], bool] | None = None,
+        history: History | None = None,
         log: Callable[[str, dict[str, object]], None] = lambda event, fields: None,
+        on_defect: OnDefect = raise_defect,
     ) -> None:
         """Start a broker.
 
@@ -102,19 +109,25 @@ class InProcessBroker:
             body_cache_bytes: of bodies kept in memory; a small one makes deliveries wait for the store.
             seed: of the lock tokens; another one after a restart, or old tokens are given again.
             captures_body: has the store keep event rows, see `broker.namespace.Namespace`.
+            history: is told what becomes of messages.
             log: takes structured events.
+            on_defect: takes a defect of ours that has ended a connection; raises it unless given.
         """
         self.clock = clock if clock is not None else ManualClock()
         self.store = store if store is not None else MemoryStore()
         self._namespaces: Namespaces = OneNamespace(authority or Authority.development())
         self._gateway_limits = gateway_limits
+        self._buffers = Buffers.of_memory(sys.maxsize, tier)
+        self._first_uses: set[str] = set()
         self._log = log
+        self._on_defect = on_defect
         self._random = Random(seed)
         self.namespace = Namespace(
             limits=tier,
             tokens=lambda: self._random.randbytes(16),
             digest_key=b"in-process",
             captures_body=captures_body,
+            history=history,
         )
         self.engine = Engine(self.namespace, BodyCache(body_cache_bytes))
         self._connections: dict[int, InProcessConnection] = {}
@@ -135,10 +148,20 @@ class InProcessBroker:
             log=self._log,
             now_ms=self.clock.now_ms,
             limits=self._gateway_limits,
+            on_defect=self._on_defect,
+            buffers=self._buffers,
+            first_uses=self._first_uses,
+            ahead_ms=lambda: self.namespace.wall.ahead_ms,
         )
         connection = InProcessConnection(self, gateway)
         self._connections[self._last_connection_id] = connection
         return connection
+
+    def remove(self, connection: InProcessConnection) -> None:
+        """Forget a connection that is over; effects still to come for it are dropped."""
+        self._connections = {
+            key: other for key, other in self._connections.items() if other is not connection
+        }
 
     def create_queue(self, name: str, **settings: Any) -> EntityView:
         """Create a queue. Raises: the broker's refusal."""
@@ -207,6 +230,11 @@ class InProcessBroker:
         """Commit and dispatch until nothing is left to do now."""
         while True:
             now = self.clock.now_ms
+            for connection in self._connections.values():
+                while connection.gateway.unread:
+                    self.offer(connection.gateway.receive(b"", now))
+            while self.engine.under_way:
+                self.engine.go_on(now)
             self.engine.advance(now)
             batch = self.engine.take_batch(now)
             if batch is None:
@@ -265,6 +293,7 @@ class InProcessBroker:
 
     def _read_row(self, row: int) -> list[bytes]:
         payloads: list[bytes] = _finish(self.store.read_body_rows([row]))[row]
+        assert payloads, f"body row {row} is gone"
         self.engine.bodies.put(row, payloads)
         return payloads
 

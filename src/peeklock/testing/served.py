@@ -24,9 +24,10 @@ from pathlib import Path
 from peeklock.auth import Authority, Grant, SasRule
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, SAS_TOKEN_TYPE
 from peeklock.gateway.context import GatewayLimits
-from peeklock.server.app import Broker, Settings
+from peeklock.server.app import Broker
 from peeklock.server.certificates import make_pair
 from peeklock.server.clock import SlewedClock
+from peeklock.server.settings import Settings
 from peeklock.server.tls import CERTIFICATE_FILE, KEY_FILE
 
 START_S_MAX = 30.0

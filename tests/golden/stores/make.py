@@ -37,7 +37,7 @@ from peeklock.broker.descriptions import (
 )
 from peeklock.broker.events import Event, EventType
 from peeklock.broker.message import Message, MessageState
-from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter
+from peeklock.rules.filters import AsGiven, CorrelationFilter, FalseFilter, SqlAction, SqlFilter
 from peeklock.store.base import Batch
 from peeklock.store.sqlite import SqliteStore
 
@@ -262,7 +262,7 @@ UNUSED = CursorStored(17, "unused", 0, 0, 1_700_000_000_021, 60_000)
 CLAIMS = [ClaimStored(28, "a lake/é", 2, ((4, 2), (9, 1))), ClaimStored(28, "a lake/é", 3, ((1 << 63, 1),))]
 ENQUEUED = Event(
     *(EventType.ENQUEUED, 1_700_000_000_022, 4, "orders", 4, 4, 0, 0, 13, 1_700_000_000_022, 0, 0, 0, 0, 1),
-    *(None, "session ☃", None, "sender", b"transaction", None, b"head"),
+    *(None, "session ☃", None, "sender", b"transaction", None, b"head", 0),
 )
 
 
@@ -297,10 +297,52 @@ def format_5() -> list[Batch]:
     return [Batch(56, [RULED])]
 
 
+_GIVEN = (("@short", 5), ("@none", None), ("@time", datetime(2024, 2, 29, tzinfo=UTC)))
+AS_GIVEN = (AsGiven("d:short", "+5"), None, AsGiven("d:dateTime", "2024-02-29T00:00:00.0000000Z"))
+GIVEN_RULES = [
+    RuleStored(
+        8,
+        RuleDescription(
+            "given", CorrelationFilter(properties=_GIVEN, as_given=AS_GIVEN), None, 1_700_000_000_026
+        ),
+    ),
+    RuleStored(
+        8,
+        RuleDescription(
+            "given-sql",
+            SqlFilter("a = @short", _GIVEN, AS_GIVEN),
+            SqlAction("SET a = @short", _GIVEN, AS_GIVEN),
+            1_700_000_000_027,
+        ),
+    ),
+]
+LOST = ENQUEUED._replace(type=EventType.LOCK_LAPSED, head=None, connection_lost=1)
+
+
+def format_6() -> list[Batch]:
+    """Give the batches that follow in format 6: messages that were scheduled, values of rules as they were
+    given, an event of a lost connection."""
+    activated, dead, in_session = (message(n, 8, n - 10) for n in (10, 11, 12))
+    activated.was_scheduled = dead.was_scheduled = in_session.was_scheduled = True
+    dead.dead_letter_source = "orders"
+    dead.overlay = b"\xc1\x01\x00"
+    in_session.session_id = "session ☃"
+    in_session.hops = 4
+    in_session.state = MessageState.DEFERRED
+    return [
+        Batch(
+            57,
+            [MessageStored(4, activated), MessageStored(5, dead), MessageStored(16, in_session)],
+            {8: PAYLOADS},
+        ),
+        Batch(58, [*GIVEN_RULES], events=[LOST]),
+    ]
+
+
 async def make(folder: Path) -> None:
     store = SqliteStore(folder)
     await store.open()
-    for batch in [*format_1(), *format_2(), *format_3(), *format_4(), *format_5()]:
+    for batch in [*format_1(), *format_2(), *format_3(), *format_4(), *format_5(), *format_6()]:
         await store.commit(batch)
     await store.close()
     (folder / "peeklock.lock").unlink()

@@ -64,6 +64,17 @@ func adminQueues(ctx context.Context, b *broker) {
 	got := must(b.admin.GetQueue(ctx, name, nil))
 	expectSame("what is there", got.QueueProperties, want)
 
+	for _, scheme := range []string{"https", "http", "sb"} {
+		// An address comes back as it was given.
+		given := to.Ptr(scheme + strings.TrimPrefix(*created.ForwardTo, "sb"))
+		want.ForwardTo, want.ForwardDeadLetteredMessagesTo = given, given
+		expectSame("addresses", must(b.admin.UpdateQueue(ctx, name, want, nil)).QueueProperties, want)
+		expectSame("addresses got", must(b.admin.GetQueue(ctx, name, nil)).QueueProperties, want)
+	}
+	want.ForwardTo = to.Ptr("https://elsewhere.example/" + target)
+	_, err := b.admin.UpdateQueue(ctx, name, want, nil)
+	expect(status(err) == http.StatusBadRequest, "a forward to another host: %v", err)
+
 	want.LockDuration, want.MaxDeliveryCount = to.Ptr("PT1M"), to.Ptr(int32(3))
 	want.Status, want.UserMetadata = to.Ptr(admin.EntityStatusSendDisabled), to.Ptr("changed")
 	want.ForwardTo, want.ForwardDeadLetteredMessagesTo = nil, nil
@@ -84,7 +95,7 @@ func adminQueues(ctx context.Context, b *broker) {
 	}
 	expectSame("the list", listed, []string{name, name + "-2", target})
 
-	_, err := b.admin.CreateQueue(ctx, name, nil)
+	_, err = b.admin.CreateQueue(ctx, name, nil)
 	expect(status(err) == http.StatusConflict, "to make it again: %v", err)
 	_, err = b.admin.CreateQueue(ctx, name+"-3", &admin.CreateQueueOptions{Properties: &admin.QueueProperties{LockDuration: to.Ptr("PT6M")}})
 	expect(status(err) == http.StatusBadRequest, "a lock of six minutes: %v", err)

@@ -7,8 +7,9 @@ package main
 //     (admin). A program that may not be changed is started with SSL_CERT_FILE=DATA/tls/ca.pem.
 //   - The port. It may stand in the connection string, `Endpoint=sb://localhost:5671;...`: azservicebus dials it, and
 //     admin sends its requests to https://localhost:5671/, so that one port has to take both. But azservicebus looks for
-//     `localhost:5671` in the certificate, port included, where no certificate has it; so it is told the name by
-//     TLSConfig.ServerName. (Or the connection string has no port, and ClientOptions.CustomEndpoint has it.)
+//     `localhost:5671` in the certificate, port included, where none but one by `--tls-name localhost:5671` has it; so it
+//     is told the name by TLSConfig.ServerName. (Or the connection string has no port, and
+//     ClientOptions.CustomEndpoint has it.)
 //   - UseDevelopmentEmulator=true turns TLS off for AMQP; admin uses HTTPS all the same.
 
 import (
@@ -19,6 +20,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -31,11 +34,13 @@ import (
 type broker struct {
 	*harness
 
-	host, port string
+	host       string
+	endpoint   string // sb:// with the host, and the port where there is one
+	hasPort    bool
 	plain      string // with UseDevelopmentEmulator=true
 	secure     string // the same without
 	listenOnly string // like secure, by a rule that may only listen
-	roots      *x509.CertPool
+	roots      *x509.CertPool // nil: what the system trusts
 	client     *azservicebus.Client
 	admin      *admin.Client
 	runPrefix  string // what the names of this run's entities begin with
@@ -44,32 +49,36 @@ type broker struct {
 func newBroker(h *harness) (*broker, error) {
 	b := &broker{
 		harness:   h,
-		host:      os.Getenv("PEEKLOCK_HOST"),
-		port:      os.Getenv("PEEKLOCK_PORT"),
-		plain:     os.Getenv("PEEKLOCK_PLAIN"),
-		secure:    os.Getenv("PEEKLOCK_TLS"),
-		roots:     x509.NewCertPool(),
-		runPrefix: "go-" + rand.Text()[:6] + "-",
+		secure:     os.Getenv("PEEKLOCK_TEST_CONNECTION_STRING"),
+		listenOnly: os.Getenv("PEEKLOCK_LISTEN_CONNECTION_STRING"),
+		runPrefix:  "go-" + rand.Text()[:6] + "-",
 	}
-	b.listenOnly = b.connectionString(os.Getenv("PEEKLOCK_LISTEN_KEY_NAME"), os.Getenv("PEEKLOCK_LISTEN_KEY"))
-	authority, err := os.ReadFile(os.Getenv("PEEKLOCK_CA"))
-	if err != nil {
-		return nil, fmt.Errorf("PEEKLOCK_CA: %w", err)
+	b.plain = b.secure + ";UseDevelopmentEmulator=true"
+	first, _, _ := strings.Cut(b.secure, ";")
+	b.endpoint = strings.TrimSuffix(strings.TrimPrefix(first, "Endpoint="), "/")
+	b.host, _, b.hasPort = strings.Cut(strings.TrimPrefix(b.endpoint, "sb://"), ":")
+	if path := os.Getenv("PEEKLOCK_CA"); path != "" {
+		authority, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("PEEKLOCK_CA: %w", err)
+		}
+		b.roots = x509.NewCertPool()
+		if !b.roots.AppendCertsFromPEM(authority) {
+			return nil, fmt.Errorf("PEEKLOCK_CA: no certificate in %s", path)
+		}
 	}
-	if !b.roots.AppendCertsFromPEM(authority) {
-		return nil, fmt.Errorf("PEEKLOCK_CA: no certificate in %s", os.Getenv("PEEKLOCK_CA"))
-	}
+	var err error
 	if b.client, err = azservicebus.NewClientFromConnectionString(b.secure, b.options()); err != nil {
-		return nil, fmt.Errorf("PEEKLOCK_TLS: %w", err)
+		return nil, fmt.Errorf("PEEKLOCK_TEST_CONNECTION_STRING: %w", err)
 	}
 	if b.admin, err = b.adminClient(b.secure); err != nil {
-		return nil, fmt.Errorf("PEEKLOCK_TLS: %w", err)
+		return nil, fmt.Errorf("PEEKLOCK_TEST_CONNECTION_STRING: %w", err)
 	}
 	return b, nil
 }
 
 func (b *broker) connectionString(keyName, key string) string {
-	return fmt.Sprintf("Endpoint=sb://%s:%s;SharedAccessKeyName=%s;SharedAccessKey=%s", b.host, b.port, keyName, key)
+	return fmt.Sprintf("Endpoint=%s;SharedAccessKeyName=%s;SharedAccessKey=%s", b.endpoint, keyName, key)
 }
 
 // options trusts the broker's authority. Retries begin after half a second instead of four, to keep the run short.
@@ -117,6 +126,30 @@ func (b *broker) topic(ctx context.Context, what string, subscriptions ...string
 		must(b.admin.CreateSubscription(ctx, name, subscription, nil))
 	}
 	return name
+}
+
+// removeEntities removes what this run has made. It lists again: others may move the pages of a list meanwhile.
+func (b *broker) removeEntities(ctx context.Context) {
+	for {
+		var names []string
+		queues := b.admin.NewListQueuesPager(nil)
+		for _, queue := range all(ctx, queues, func(page admin.ListQueuesResponse) []admin.QueueItem { return page.Queues }) {
+			names = append(names, queue.QueueName)
+		}
+		topics := b.admin.NewListTopicsPager(nil)
+		for _, topic := range all(ctx, topics, func(page admin.ListTopicsResponse) []admin.TopicItem { return page.Topics }) {
+			names = append(names, topic.TopicName)
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, b.runPrefix) })
+		if len(names) == 0 {
+			return
+		}
+		for _, name := range names { // a topic goes by the same request as a queue
+			if _, err := b.admin.DeleteQueue(ctx, name, nil); err != nil && status(err) != http.StatusNotFound {
+				check(err)
+			}
+		}
+	}
 }
 
 // send sends messages one by one, by a sender of its own.

@@ -36,15 +36,21 @@ var features = map[string]feature{
 	"properties":   properties,
 	"batch":        batch,
 	"large":        large,
+	"huge":         huge, // no row of features.toml: see test_large.py
+	"largest":      largest,
 	"schedule":     schedule,
 	"time-to-live": timeToLive,
 	"duplicates":   duplicates,
+
+	"send-footers":    sendFooters,
+	"receive-footers": receiveFooters,
 
 	"receive-and-delete": receiveAndDelete,
 	"complete":           complete,
 	"abandon":            abandon,
 	"dead-letter":        deadLetter,
 	"defer":              deferMessage,
+	"many-deferred":      manyDeferred,
 	"renew-lock":         renewLock,
 	"lock-lost":          lockLost,
 	"peek":               peek,
@@ -179,7 +185,8 @@ func main() {
 			os.Exit(1)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	b.removeEntities(ctx)
 	_ = b.client.Close(ctx) // nobody is left to be told
 }

@@ -94,6 +94,9 @@ func deferMessage(ctx context.Context, b *broker) {
 	found := must(receiver.ReceiveDeferredMessages(ctx, []int64{*message.SequenceNumber}, nil))
 	expect(len(found) == 1 && string(found[0].Body) == "later", "found %v", bodies(found))
 	expect(found[0].ApplicationProperties["put"] == "aside", "its properties: %v", found[0].ApplicationProperties)
+	// The client adds one to what stands in the header: 0 there, then 1.
+	counts := []uint32{message.DeliveryCount, found[0].DeliveryCount}
+	expect(reflect.DeepEqual(counts, []uint32{1, 2}), "the delivery counts were %v", counts)
 	check(receiver.CompleteMessage(ctx, found[0], nil))
 	b.expectEmpty(ctx, queue)
 	_, err := receiver.ReceiveDeferredMessages(ctx, []int64{*message.SequenceNumber}, nil)

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
@@ -61,6 +63,29 @@ func properties(ctx context.Context, b *broker) {
 	expect(time.Since(*got.EnqueuedTime).Abs() < time.Minute, "it was enqueued at %v", got.EnqueuedTime)
 
 	annotatedProperties(ctx, b, queue, at)
+}
+
+func footerQueues() []string { return strings.Split(os.Getenv("PEEKLOCK_FOOTERS_TO"), ",") }
+
+func sendFooters(ctx context.Context, b *broker) {
+	for _, queue := range footerQueues() {
+		sender := must(b.client.NewSender(queue, nil))
+		check(sender.SendAMQPAnnotatedMessage(ctx, &azservicebus.AMQPAnnotatedMessage{
+			Body:   azservicebus.AMQPAnnotatedMessageBody{Value: "go"},
+			Footer: map[any]any{"sum": int64(7), "x-opt-footer": "footer"},
+		}, nil))
+		closeIt(ctx, sender)
+	}
+}
+
+func receiveFooters(ctx context.Context, b *broker) {
+	receiver := b.receiver(os.Getenv("PEEKLOCK_FOOTERS_OF"), nil)
+	defer closeIt(ctx, receiver)
+	for _, message := range receive(ctx, receiver, len(footerQueues())) {
+		// Clients send the number in types of their own, and the client tells keys as they come.
+		found := fmt.Sprint(message.RawAMQPMessage.Footer)
+		expect(found == "map[sum:7 x-opt-footer:footer]", "the footer from %v is %s", message.RawAMQPMessage.Body.Value, found)
+	}
 }
 
 // The whole of an AMQP message, by the types for it: each kind of body and of message id.
@@ -174,6 +199,7 @@ func schedule(ctx context.Context, b *broker) {
 		message := receiveOne(ctx, receiver)
 		expect(string(message.Body) != "cancelled", "a cancelled message arrived")
 		late := time.Since(due)
+		expect(message.State == azservicebus.MessageStateScheduled, "the state is %v", message.State)
 		expect(late > -50*time.Millisecond && late < 2*time.Second, "%q arrived %v after its time", message.Body, late)
 		check(receiver.CompleteMessage(ctx, message, nil))
 	}

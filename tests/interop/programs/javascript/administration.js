@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import {
-  admin, assertPassesOn, codeOf, connect, connectionString, host, newName, newQueue, port, receive,
+  admin, assertPassesOn, codeOf, connect, connectionString, newName, newQueue, address as namespace, receive,
 } from "./broker.js";
 
 const EXISTS = "MessageEntityAlreadyExistsError";
@@ -20,7 +20,7 @@ function assertHas(answer, settings) {
 }
 
 // The forms in which an address comes back.
-const address = (queue) => `sb://${host}:${port}/${queue}`;
+const address = (queue) => `sb://${namespace}/${queue}`;
 
 async function all(pages) {
   const found = [];

@@ -4,20 +4,27 @@ import { randomBytes } from "node:crypto";
 import { ServiceBusAdministrationClient, ServiceBusClient } from "@azure/service-bus";
 
 export const env = process.env;
-export const host = env.PEEKLOCK_HOST;
-export const port = Number(env.PEEKLOCK_PORT);
+// `Endpoint=sb://localhost:5671;...` in its parts.
+const parts = (text) => Object.fromEntries(text.split(";").map((part) => part.split(/=(.*)/s)));
+
+export const tls = env.PEEKLOCK_TEST_CONNECTION_STRING;
+const namespace = parts(tls);
+const endpoint = new URL(namespace.Endpoint.replace("sb://", "https://"));
+export const { SharedAccessKeyName: keyName, SharedAccessKey: key } = namespace;
+// The host, and the port where there is one.
+export const { hostname: host, host: address } = endpoint;
 
 // Azure's defaults wait 30 s before the second try.
 const retryOptions = { maxRetries: 3, retryDelayInMs: 500, timeoutInMs: 10_000 };
 
-export function connectionString(keyName, key, entity = "") {
-  return `Endpoint=sb://${host}:${port};SharedAccessKeyName=${keyName};SharedAccessKey=${key};${entity && `EntityPath=${entity}`}`;
+export function connectionString(name, secret, entity = "") {
+  return `Endpoint=sb://${address};SharedAccessKeyName=${name};SharedAccessKey=${secret};${entity && `EntityPath=${entity}`}`;
 }
 
 const opened = [];
 
 // A client that is closed when its feature is over.
-export function connect(text = env.PEEKLOCK_TLS, options = {}) {
+export function connect(text = tls, options = {}) {
   const client = new ServiceBusClient(text, { retryOptions, ...options });
   opened.push(client);
   return client;
@@ -27,13 +34,23 @@ export async function closeAll() {
   await Promise.allSettled(opened.splice(0).map((client) => client.close()));
 }
 
-export const admin = new ServiceBusAdministrationClient(env.PEEKLOCK_TLS);
+export const admin = new ServiceBusAdministrationClient(tls);
 
 const run = randomBytes(3).toString("hex");
-let names = 0;
+const given = [];
 
 export function newName(what) {
-  return `javascript-${what}-${run}-${++names}`;
+  given.push(`javascript-${what}-${run}-${given.length + 1}`);
+  return given.at(-1);
+}
+
+// Removes what this run has made; a topic goes by the same request as a queue.
+export async function removeEntities() {
+  for (const name of given) {
+    await admin.deleteQueue(name).catch((error) => {
+      if (error.statusCode !== 404) throw error; // the feature has removed it, or never made it
+    });
+  }
 }
 
 export async function newQueue(options = {}) {

@@ -1,9 +1,11 @@
 import assert from "node:assert/strict";
+import { createHmac } from "node:crypto";
 import dns from "node:dns";
 import WebSocket from "ws";
 import { ServiceBusClient } from "@azure/service-bus";
 import {
-  admin, assertEmpty, assertPassesOn, codeOf, connect, connectionString, env, host, newName, newQueue, port, receive,
+  admin, assertEmpty, assertPassesOn, codeOf, connect, connectionString, env, host, key, keyName, newName, newQueue, address,
+  receive, tls,
 } from "./broker.js";
 import { ask } from "./lines.js";
 
@@ -20,16 +22,26 @@ async function withStrangeName(action) {
   }
 }
 
+// A connection string with a token instead of a key: with it the client leaves SASL out.
+function signedString(secret) {
+  const resource = encodeURIComponent(`sb://${address}/`);
+  const expires = Math.floor(Date.now() / 1000) + 3600;
+  const signature = encodeURIComponent(createHmac("sha256", secret).update(`${resource}\n${expires}`).digest("base64"));
+  const token = `sr=${resource}&sig=${signature}&se=${expires}&skn=${keyName}`;
+  return `Endpoint=sb://${address};SharedAccessSignature=SharedAccessSignature ${token}`;
+}
+
 export const features = {
   "amqp-plain": async () => {
-    await assertPassesOn(connect(env.PEEKLOCK_PLAIN), await newQueue());
+    await assertPassesOn(connect(`${tls};UseDevelopmentEmulator=true`), await newQueue());
   },
 
   "amqp-tls": async () => {
     const queue = await newQueue();
     await assertPassesOn(connect(), queue);
+    await assertPassesOn(connect(signedString(key)), queue);
     await withStrangeName(async () => {
-      const client = connect(env.PEEKLOCK_TLS.replace(`//${host}:`, `//${STRANGE_NAME}:`), {
+      const client = connect(tls.replace(`//${host}`, `//${STRANGE_NAME}`), {
         retryOptions: { maxRetries: 0 },
       });
       await assert.rejects(client.createSender(queue).sendMessages({ body: "never" }), /altnames/);
@@ -38,14 +50,16 @@ export const features = {
   },
 
   websocket: async () => {
-    await assertPassesOn(connect(env.PEEKLOCK_TLS, { webSocketOptions: { webSocket: WebSocket } }), await newQueue());
+    await assertPassesOn(connect(tls, { webSocketOptions: { webSocket: WebSocket } }), await newQueue());
   },
 
   "wrong-key": async () => {
     const queue = await newQueue();
-    const client = connect(connectionString(env.PEEKLOCK_KEY_NAME, "d3Jvbmc="), { retryOptions: { maxRetries: 0 } });
+    const client = connect(connectionString(keyName, "d3Jvbmc="), { retryOptions: { maxRetries: 0 } });
     assert.equal(await codeOf(() => client.createSender(queue).sendMessages({ body: "never" })), "UnauthorizedAccess");
     assert.equal(await codeOf(() => client.createReceiver(queue).receiveMessages(1)), "UnauthorizedAccess");
+    const signed = connect(signedString("d3Jvbmc="), { retryOptions: { maxRetries: 0 } });
+    assert.equal(await codeOf(() => signed.createSender(queue).sendMessages({ body: "never" })), "UnauthorizedAccess");
     assert.equal((await admin.getQueueRuntimeProperties(queue)).totalMessageCount, 0);
   },
 
@@ -64,7 +78,7 @@ export const features = {
   "missing-right": async () => {
     const queue = await newQueue();
     await connect().createSender(queue).sendMessages({ body: "hello" });
-    const listener = connect(connectionString(env.PEEKLOCK_LISTEN_KEY_NAME, env.PEEKLOCK_LISTEN_KEY), {
+    const listener = connect(env.PEEKLOCK_LISTEN_CONNECTION_STRING, {
       retryOptions: { maxRetries: 0 },
     });
     assert.equal((await receive(listener.createReceiver(queue), 1))[0].body, "hello");

@@ -65,6 +65,7 @@ export const features = {
   defer: async () => {
     const { receiver } = await filled(["1", "2"]);
     const [message] = await receive(receiver, 1);
+    assert.equal(message.deliveryCount, 0);
     await receiver.deferMessage(message, { why: "later" });
     const [next] = await receive(receiver, 1);
     assert.equal(next.body, "2");
@@ -72,6 +73,7 @@ export const features = {
     const [deferred] = await receiver.receiveDeferredMessages(message.sequenceNumber);
     assert.equal(deferred.body, "1");
     assert.equal(deferred.state, "deferred");
+    assert.equal(deferred.deliveryCount, 1);
     assert.equal(deferred.applicationProperties.why, "later");
     await receiver.renewMessageLock(deferred);
     await receiver.completeMessage(deferred);
@@ -114,10 +116,11 @@ export const features = {
     assert.deepEqual(bodies(await receiver.peekMessages(2, from)), ["2", "3"]);
     const slim = await receiver.peekMessages(1, { ...from, omitMessageBody: true });
     assert.equal(slim[0].sequenceNumber.toNumber(), 2);
+    assert.equal(slim[0].body, undefined);
     assert.equal((await receive(receiver, 4))[0].deliveryCount, 0);
   },
 
-  purge: "this release has neither deleteMessages nor purgeMessages",
+  purge: "in a prerelease only: 7.10.0-beta.2 has `deleteMessages` and `purgeMessages`",
 
   push: async () => {
     const { receiver } = await filled(Array.from({ length: 20 }, (_, index) => index));

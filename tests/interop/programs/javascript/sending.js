@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
+import { env } from "node:process";
 import { admin, assertEmpty, codeOf, connect, newQueue, receive } from "./broker.js";
+
+const FOOTER = { sum: 7, "x-opt-footer": "footer" };
 
 export const features = {
   send: async () => {
@@ -71,6 +74,20 @@ export const features = {
     assert.equal(sequence._rawAmqpMessage.bodyType, "sequence");
   },
 
+  "send-footers": async () => {
+    const client = connect();
+    for (const queue of env.PEEKLOCK_FOOTERS_TO.split(",")) {
+      await client.createSender(queue).sendMessages({ bodyType: "value", body: "javascript", footer: FOOTER });
+    }
+  },
+
+  "receive-footers": async () => {
+    const receiver = connect().createReceiver(env.PEEKLOCK_FOOTERS_OF, { receiveMode: "receiveAndDelete" });
+    for (const message of await receive(receiver, env.PEEKLOCK_FOOTERS_TO.split(",").length)) {
+      assert.deepEqual(message._rawAmqpMessage.footer, FOOTER, String(message.body));
+    }
+  },
+
   batch: async () => {
     const queue = await newQueue();
     const client = connect();
@@ -117,6 +134,7 @@ export const features = {
     assert.ok(Date.now() >= due);
     assert.deepEqual(messages.map((message) => message.body), ["kept", "by its own field"]);
     assert.deepEqual(messages[0].scheduledEnqueueTimeUtc, due);
+    assert.deepEqual(messages.map((message) => message.state), ["scheduled", "scheduled"]);
     await assertEmpty(client.createReceiver(queue));
   },
 
@@ -130,6 +148,15 @@ export const features = {
     assert.equal(message.deadLetterReason, "TTLExpiredException");
     await dead.completeMessage(message);
     await assertEmpty(client.createReceiver(queue));
+
+    // A queue's shorter one caps it; a message that was scheduled keeps its own.
+    const brief = await newQueue({ defaultMessageTimeToLive: "PT1M" });
+    const sender = client.createSender(brief);
+    await sender.sendMessages({ body: "capped", timeToLive: 3_600_000 });
+    await sender.scheduleMessages({ body: "own", timeToLive: 30_000 }, new Date(Date.now() + 200));
+    const [capped, own] = await receive(client.createReceiver(brief, { receiveMode: "receiveAndDelete" }), 2);
+    assert.deepEqual([capped.body, capped.timeToLive], ["capped", 60_000]);
+    assert.deepEqual([own.body, own.timeToLive], ["own", 30_000]);
   },
 
   duplicates: async () => {

@@ -55,7 +55,8 @@ export const features = {
     const client = connect();
     const rules = client.createRuleManager(topic, "only");
     await rules.createRule("sql", { sqlExpression: "amount > 100" }, { sqlExpression: "SET size = 'large'" });
-    await rules.createRule("correlation", { subject: "order", applicationProperties: { colour: "red", count: 3 } });
+    const properties = { colour: "red", count: 3, share: 0.5, fresh: true }; // each comes back in its type
+    await rules.createRule("correlation", { subject: "order", applicationProperties: properties });
     assert.equal(await codeOf(() => rules.createRule("sql", { sqlExpression: "1=1" })), "MessagingEntityAlreadyExists");
     await rules.deleteRule("$Default");
     const listed = {};
@@ -64,12 +65,12 @@ export const features = {
     assert.equal(listed.sql.filter.sqlExpression, "amount > 100");
     assert.equal(listed.sql.action.sqlExpression, "SET size = 'large'");
     assert.equal(listed.correlation.filter.subject, "order");
-    assert.deepEqual({ ...listed.correlation.filter.applicationProperties }, { colour: "red", count: 3 });
+    assert.deepEqual({ ...listed.correlation.filter.applicationProperties }, properties);
     await rules.deleteRule("sql");
     assert.equal(await codeOf(() => rules.deleteRule("sql")), "MessagingEntityNotFound");
     await client.createSender(topic).sendMessages([
       { body: "1", applicationProperties: { amount: 101 } },
-      { body: "2", subject: "order", applicationProperties: { colour: "red", count: 3 } },
+      { body: "2", subject: "order", applicationProperties: { Colour: "red", COUNT: 3, share: 0.5, fresh: true } },
     ]);
     const receiver = client.createReceiver(topic, "only");
     assert.equal((await receive(receiver, 1))[0].body, "2");

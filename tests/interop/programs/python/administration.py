@@ -75,24 +75,23 @@ def admin_queues(ours: Surroundings) -> None:
     admin, target, name = ours.administration, ours.queue(), ours.name()
     with refused(ResourceNotFoundError):
         admin.get_queue(name)
-    settings = {**QUEUE_SETTINGS}
-    del settings["requires_session"]  # a queue with sessions does not forward
     created = admin.create_queue(
-        name, forward_dead_lettered_messages_to=target, forward_to=target, **settings
+        name, forward_dead_lettered_messages_to=target, forward_to=target, **QUEUE_SETTINGS
     )
-    _assert_settings(created, settings)
-    assert created.forward_to.endswith(target)
-    with_sessions = ours.queue(**QUEUE_SETTINGS)
-    _assert_settings(admin.get_queue(with_sessions), QUEUE_SETTINGS)
+    _assert_settings(created, QUEUE_SETTINGS)
+    assert created.forward_to.endswith(f"/{target}")
+    address = created.forward_to.replace("sb:", "https:")
+    admin.update_queue(created, forward_to=address)
+    assert admin.get_queue(name).forward_to == address  # as it was given
     with refused(ResourceExistsError):
         admin.create_queue(name)
     properties = admin.get_queue(name)
-    _assert_settings(properties, settings)
+    _assert_settings(properties, QUEUE_SETTINGS)
     properties.max_delivery_count, properties.status = 8, EntityStatus.SEND_DISABLED
     admin.update_queue(properties)
     found = admin.get_queue(name)
     assert (found.max_delivery_count, found.status) == (8, EntityStatus.SEND_DISABLED)
-    assert found.lock_duration == settings["lock_duration"]
+    assert found.lock_duration == QUEUE_SETTINGS["lock_duration"]
     assert name in {queue.name for queue in admin.list_queues()}
     admin.delete_queue(name)
     for call in (admin.get_queue, admin.delete_queue):
@@ -147,15 +146,25 @@ def admin_rules(ours: Surroundings) -> None:
     admin, topic = ours.administration, ours.topic("s")
     with refused(ResourceNotFoundError):
         admin.get_rule(topic, "s", "sql")
-    parameters = {"@least": 10, "@color": "red"}
+    # Each type that the client can write; each comes back as it is (C35).
+    typed = {
+        "size": 3,
+        "large": 2**31,
+        "price": 2.5,
+        "color": "red",
+        "fresh": True,
+        "day": dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC),  # the client sends whole seconds
+        "span": dt.timedelta(days=1, milliseconds=4),
+    }
+    parameters = {"@least": 10, **{f"@{name}": value for name, value in typed.items()}}
     admin.create_rule(
         topic,
         "s",
         "sql",
         filter=SqlRuleFilter("size > @least AND color = @color", parameters=parameters),
-        action=SqlRuleAction("SET size = 'large'; REMOVE color"),
+        action=SqlRuleAction("SET size = 'large'; REMOVE color", parameters=parameters),
     )
-    correlation = {"label": "paint", "correlation_id": "c", "properties": {"color": "red", "size": 3}}
+    correlation = {"label": "paint", "correlation_id": "c", "properties": typed}
     admin.create_rule(topic, "s", "correlation", filter=CorrelationRuleFilter(**correlation))
     admin.create_rule(topic, "s", "true", filter=TrueRuleFilter())
     admin.create_rule(topic, "s", "false", filter=FalseRuleFilter())
@@ -164,7 +173,9 @@ def admin_rules(ours: Surroundings) -> None:
     found = admin.get_rule(topic, "s", "sql")
     assert found.filter.sql_expression == "size > @least AND color = @color"
     assert found.filter.parameters == parameters
+    assert [type(value) for value in found.filter.parameters.values()] == [*map(type, parameters.values())]
     assert found.action.sql_expression == "SET size = 'large'; REMOVE color"
+    assert found.action.parameters == parameters
     found = admin.get_rule(topic, "s", "correlation").filter
     assert {name: getattr(found, name) for name in correlation} == correlation
     assert isinstance(admin.get_rule(topic, "s", "true").filter, TrueRuleFilter)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import time
 
-from azure.servicebus import ServiceBusReceiveMode, ServiceBusSubQueue
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageLockLostError
-from surroundings import NotOffered, Surroundings, assert_no_messages, feature, refused
+from surroundings import NotOffered, Surroundings, assert_no_messages, complete_all, feature, refused
 
 from tests.interop.helpers import assert_empty, bodies, send, take, take_one
 
@@ -71,11 +71,29 @@ def defer(ours: Surroundings) -> None:
     send(ours.client, queue, "x")
     with ours.client.get_queue_receiver(queue) as receiver:
         message = take_one(receiver)
+        assert message.delivery_count == 0
         receiver.defer_message(message)
         assert_empty(receiver)
         (deferred,) = receiver.receive_deferred_messages(message.sequence_number)
-        assert str(deferred) == "x"
+        assert (str(deferred), deferred.delivery_count) == ("x", 1)
         receiver.complete_message(deferred)
+        assert_no_messages(receiver)
+
+
+@feature
+def many_deferred(ours: Surroundings) -> None:
+    queue = ours.queue()
+    numbers = []
+    with ours.client.get_queue_sender(queue) as sender, ours.client.get_queue_receiver(queue) as receiver:
+        for _ in range(8):
+            sender.send_messages(ServiceBusMessage(bytes(250_000)))
+            message = take_one(receiver)
+            receiver.defer_message(message)
+            numbers.append(message.sequence_number)
+        found = receiver.receive_deferred_messages(numbers)
+        assert [message.sequence_number for message in found] == numbers
+        assert all(len(b"".join(message.body)) == 250_000 for message in found)
+        complete_all(receiver, found)
         assert_no_messages(receiver)
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import uuid
+from typing import Any
 
-from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus import (
+    ServiceBusMessage,
+    ServiceBusReceiveMode,
+    ServiceBusReceiver,
+    ServiceBusSender,
+    ServiceBusSubQueue,
+)
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
-from surroundings import Surroundings, complete_all, feature, refused
+from surroundings import Surroundings, assert_no_messages, complete_all, feature, refused
 
 from tests.interop.helpers import assert_empty, bodies, take, take_one
 
@@ -54,7 +63,57 @@ def properties(ours: Surroundings) -> None:
         found = {key.decode(): value for key, value in message.application_properties.items()}
         assert found == {**own, "string": own["string"].encode()}
         assert [type(found[name]) for name in ("int", "float", "bool")] == [int, float, bool]
+        # A message that was received can be sent again; the client sends its annotations as bytes.
+        sender.send_messages(message)
         receiver.complete_message(message)
+        again = take_one(receiver)
+        assert {name: getattr(again, name) for name in fields} == fields
+        receiver.complete_message(again)
+        _sections(sender, receiver)
+
+
+def _sections(sender: ServiceBusSender, receiver: ServiceBusReceiver) -> None:
+    sent = AmqpAnnotatedMessage(
+        value_body={"answer": 42},
+        header=AmqpMessageHeader(durable=True),
+        footer=FOOTER,
+        annotations={"x-opt-own": "kept"},
+        delivery_annotations={"x-opt-way": "way"},
+        properties=AmqpMessageProperties(group_id="s"),
+    )
+    sender.send_messages(sent)
+    message = take_one(receiver)
+    raw = message.raw_amqp_message
+    assert as_text(raw.footer) == FOOTER
+    assert raw.annotations[b"x-opt-own"] == b"kept"
+    assert raw.delivery_annotations[b"x-opt-way"] == b"way"
+    assert raw.header.durable
+    receiver.complete_message(message)
+
+
+FOOTER = {"sum": 7, "x-opt-footer": "footer"}
+
+
+@feature
+def send_footers(ours: Surroundings) -> None:
+    for queue in os.environ["PEEKLOCK_FOOTERS_TO"].split(","):
+        with ours.client.get_queue_sender(queue) as sender:
+            sender.send_messages(AmqpAnnotatedMessage(value_body="python", footer=FOOTER))
+
+
+@feature
+def receive_footers(ours: Surroundings) -> None:
+    count = len(os.environ["PEEKLOCK_FOOTERS_TO"].split(","))
+    with ours.client.get_queue_receiver(os.environ["PEEKLOCK_FOOTERS_OF"]) as receiver:
+        for message in take(receiver, count):
+            footer = message.raw_amqp_message.footer
+            assert as_text(footer) == FOOTER, f"{message}: {footer}"
+
+
+def as_text(footer: dict[Any, Any]) -> dict[str, Any]:
+    """Return keys and values as text where the client gives bytes."""
+    texts = {key.decode(): value for key, value in footer.items()}
+    return {key: value.decode() if isinstance(value, bytes) else value for key, value in texts.items()}
 
 
 @feature
@@ -82,6 +141,57 @@ def large(ours: Surroundings) -> None:
         assert b"".join(message.body) == body
         receiver.complete_message(message)
         assert_empty(receiver)
+
+
+@feature
+def largest(ours: Surroundings) -> None:
+    queue = ours.queue()
+    body = b"x" * _send_up_to_limit(ours, queue)
+    topic = ours.topic("all")
+    for mode in ServiceBusReceiveMode:
+        with ours.client.get_topic_sender(topic) as sender:
+            sender.send_messages(ServiceBusMessage(body))
+        from_topic = ours.client.get_subscription_receiver(topic, "all", receive_mode=mode)
+        with from_topic as receiver:
+            _take_whole(receiver, body, mode)
+        with ours.client.get_queue_sender(queue) as sender, ours.client.get_queue_receiver(queue) as receiver:
+            sender.send_messages(ServiceBusMessage(body))
+            receiver.abandon_message(take_one(receiver))  # the client changes no properties with it
+            texts = {"reason": "r" * 4_000, "error_description": "d" * 4_000}
+            receiver.dead_letter_message(take_one(receiver), **texts)
+        dead = ServiceBusSubQueue.DEAD_LETTER
+        with ours.client.get_queue_receiver(queue, sub_queue=dead, receive_mode=mode) as receiver:
+            _take_whole(receiver, body, mode)
+            assert_no_messages(receiver)
+
+
+def _send_up_to_limit(ours: Surroundings, queue: str) -> int:
+    """Find the largest body that can be sent, and receive all that were, in receive-and-delete mode."""
+    sent = []
+    limit = int(os.environ.get("PEEKLOCK_MESSAGE_BYTES_MAX", "262144"))
+    least, most = limit - 1_144, limit + 1
+    with ours.client.get_queue_sender(queue) as sender:
+        while most - least > 1:
+            size = (least + most) // 2
+            try:
+                sender.send_messages(ServiceBusMessage(bytes(size)))
+            except MessageSizeExceededError:
+                most = size
+            else:
+                least = size
+                sent.append(size)
+    deletes = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    with ours.client.get_queue_receiver(queue, receive_mode=deletes) as receiver:
+        assert [len(b"".join(message.body)) for message in take(receiver, len(sent))] == sent
+    assert sent[-1] > limit - 144
+    return least
+
+
+def _take_whole(receiver: ServiceBusReceiver, body: bytes, mode: ServiceBusReceiveMode) -> None:
+    message = take_one(receiver)
+    assert b"".join(message.body) == body
+    if mode is ServiceBusReceiveMode.PEEK_LOCK:
+        receiver.complete_message(message)
 
 
 @feature

@@ -60,3 +60,8 @@ def renew_session(ours: Surroundings) -> None:
         assert receiver.session.renew_lock() > first_end
         assert receiver.session.locked_until_utc > first_end
         receiver.complete_message(take_one(receiver))
+    with ours.client.get_queue_receiver(queue, session_id="waits") as receiver:
+        # Longer than the lock lasts: the wait ends in peace, and the session is free for others then.
+        assert receiver.receive_messages(max_wait_time=6) == []
+        with ours.client.get_queue_receiver(queue, session_id="waits") as other:
+            assert other.session.renew_lock() > first_end

@@ -9,12 +9,15 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import TransportType
 
 from tests.interop.clients import Api, Background, Links
@@ -46,32 +49,41 @@ class Surroundings:
     """One form of the official client, and the broker as the environment tells of it."""
 
     def __init__(self, form: str) -> None:
-        self.port = int(os.environ["PEEKLOCK_PORT"])
-        self.authority = os.environ["PEEKLOCK_CA"]
-        self.key = os.environ["PEEKLOCK_KEY"]
-        self.plain = os.environ["PEEKLOCK_PLAIN"]
-        self.tls = os.environ["PEEKLOCK_TLS"]
+        self.tls = os.environ["PEEKLOCK_TEST_CONNECTION_STRING"]
+        self.plain = f"{self.tls};UseDevelopmentEmulator=true"
+        parts = dict(part.split("=", 1) for part in self.tls.split(";"))
+        self.key = parts["SharedAccessKey"]
+        self.authority = os.environ.get("PEEKLOCK_CA")
+        """None: what the system trusts."""
+        address = parts["Endpoint"].removeprefix("sb://").rstrip("/")
+        self.address = address if ":" in address else ""
+        """Host and port; empty where the connection string has no port, which is the client's own then."""
         self.api = Api(form)
-        self.administration = self.api.administration(self.tls, connection_verify=self.authority)
+        self.administration = self.api.administration(self.tls, connection_verify=self.authority or True)
         self._background = Background()
-        # With the process's number, since a program that failed is started anew on the same broker.
-        self._names = (f"python-{form}-{os.getpid()}-{number}" for number in itertools.count(1))
+        run = secrets.token_hex(4)
+        self._names = (f"python-{form}-{run}-{number}" for number in itertools.count(1))
+        self._given: list[str] = []
         self._opened: list[Any] = []
         self.client = self.tls_client()
 
     def tls_client(self, connection_string: str | None = None, **options: Any) -> Links:
         """Make a client that connects by TLS; options as the official client has them."""
-        chosen = {
-            "custom_endpoint_address": f"sb://localhost:{self.port}",
-            "connection_verify": self.authority,
-            "transport_type": TransportType.Amqp,
-            **options,
-        }
-        return self._make(connection_string or self.tls, **chosen)
+        transport = options.setdefault("transport_type", TransportType.Amqp)
+        if self.address:
+            scheme = "sb" if transport is TransportType.Amqp else "wss"
+            options["custom_endpoint_address"] = f"{scheme}://{self.address}"
+        return self._make(connection_string or self.tls, **{"connection_verify": self.authority, **options})
 
     def plain_client(self, connection_string: str | None = None, **options: Any) -> Links:
         """Make a client that connects without TLS."""
         return self._make(connection_string or self.plain, **options)
+
+    def bare_client(self, connection_string: str) -> Links:
+        """Make a client without a custom endpoint: with a port, that is one without TLS."""
+        if self.address:
+            return self.plain_client(f"{connection_string};UseDevelopmentEmulator=true", retry_total=0)
+        return self.tls_client(connection_string, retry_total=0)
 
     def _make(self, connection_string: str, **options: Any) -> Links:
         client = self.api.client(connection_string, **options)
@@ -80,7 +92,8 @@ class Surroundings:
 
     def name(self) -> str:
         """Give a name that no other entity has."""
-        return next(self._names)
+        self._given.append(next(self._names))
+        return self._given[-1]
 
     def queue(self, **settings: Any) -> str:
         """Make a queue; settings as `create_queue` has them."""
@@ -102,13 +115,19 @@ class Surroundings:
         assert json.loads(sys.stdin.readline()) == {"done": what}
 
     def close(self) -> None:
-        """Close all clients."""
+        """Remove the entities and close all clients."""
         self._background.join()
         for client in self._opened:
             client.close()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(self._remove, self._given))
         self.administration.close()
         self.api.close()
         self._background.close()
+
+    def _remove(self, name: str) -> None:
+        with suppress(ResourceNotFoundError):  # the feature has removed it, or never made it
+            self.administration.delete_queue(name)  # a topic goes by the same request
 
 
 def complete_all(receiver: Any, messages: list[Any]) -> None:

@@ -28,7 +28,7 @@ def rules(ours: Surroundings) -> None:
     topic = ours.topic("large", "red")
     chosen = {
         "large": {"filter": SqlRuleFilter("size > 10"), "action": SqlRuleAction("SET size = 'large'")},
-        "red": {"filter": CorrelationRuleFilter(label="paint", properties={"color": "red"})},
+        "red": {"filter": CorrelationRuleFilter(label="paint", properties={"COLOR": "red"})},
     }
     for name, rule in chosen.items():
         ours.administration.create_rule(topic, name, "only", **rule)

@@ -8,8 +8,13 @@ import WebSocket from "ws";
 const { message: codec, types } = rhea;
 
 export const env = process.env;
-export const host = env.PEEKLOCK_HOST;
-export const port = Number(env.PEEKLOCK_PORT);
+// `Endpoint=sb://localhost:5671;...` in its parts.
+export const parts = (text) => Object.fromEntries(text.split(";").map((part) => part.split(/=(.*)/s)));
+const namespace = parts(env.PEEKLOCK_TEST_CONNECTION_STRING);
+const endpoint = new URL(namespace.Endpoint.replace("sb://", "https://"));
+export const { SharedAccessKeyName: keyName, SharedAccessKey: key } = namespace;
+// The host, and the port where there is one.
+export const { hostname: host, host: address } = endpoint;
 
 export const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
@@ -49,10 +54,10 @@ export async function connect(options = {}) {
   container.on("connection_error", () => {});
   const connection = container.connect({
     host,
-    port,
+    port: endpoint.port || 5671,
     transport: "tls",
-    username: env.PEEKLOCK_KEY_NAME,
-    password: env.PEEKLOCK_KEY,
+    username: keyName,
+    password: key,
     reconnect: false,
     ...options,
   });
@@ -62,7 +67,7 @@ export async function connect(options = {}) {
 }
 
 export function connectByWebSocket() {
-  const url = `wss://${host}:${port}/$servicebus/websocket`;
+  const url = `wss://${address}/$servicebus/websocket`;
   const connection_details = rhea.websocket_connect(WebSocket)(url, ["AMQPWSB10"], {});
   return connect({ connection_details, transport: undefined });
 }
@@ -211,26 +216,41 @@ export const decode = (buffer) => codec.decode(buffer);
 
 // Entities, by plain HTTPS
 
-export function signature(resource, keyName = env.PEEKLOCK_KEY_NAME, key = env.PEEKLOCK_KEY) {
+export function signature(resource, secret = key) {
   const signed = encodeURIComponent(resource);
   const expiry = Math.floor(Date.now() / 1000) + 3600;
-  const digest = createHmac("sha256", key).update(`${signed}\n${expiry}`).digest("base64");
+  const digest = createHmac("sha256", secret).update(`${signed}\n${expiry}`).digest("base64");
   return `SharedAccessSignature sr=${signed}&sig=${encodeURIComponent(digest)}&se=${expiry}&skn=${keyName}`;
+}
+
+const made = [];
+
+// Removes what this run has made.
+export async function removeEntities() {
+  for (const path of made) await request("DELETE", path);
 }
 
 async function put(path, kind, settings) {
   const elements = Object.entries(settings).map(([name, value]) => `<${name}>${value}</${name}>`).join("");
-  const url = `https://${host}:${port}/${path}?api-version=2021-05`;
-  const answer = await fetch(url, {
-    method: "PUT",
-    headers: { authorization: signature(url), "content-type": "application/atom+xml;type=entry;charset=utf-8" },
-    body:
-      `<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">` +
+  await request(
+    "PUT",
+    path,
+    `<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">` +
       `<${kind} xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">${elements}</${kind}>` +
       `</content></entry>`,
-  });
-  if (answer.status !== 201) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
+  );
+  if (kind !== "SubscriptionDescription") made.push(path); // a subscription goes with its topic
   return path;
+}
+
+async function request(method, path, body) {
+  const url = `https://${address}/${path}?api-version=2021-05`;
+  const answer = await fetch(url, {
+    method,
+    headers: { authorization: signature(url), "content-type": "application/atom+xml;type=entry;charset=utf-8" },
+    body,
+  });
+  if (!answer.ok) throw new Error(`${method} ${path}: ${answer.status} ${await answer.text()}`);
 }
 
 const run = randomBytes(3).toString("hex");

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import dns from "node:dns";
 import {
-  assertPassesOn, conditionOf, connect, connectByWebSocket, env, event, host, newName, newQueue, openReceiver, openSender,
-  port, receive, send, settle, signature, ACCEPTED,
+  address, assertPassesOn, conditionOf, connect, connectByWebSocket, env, event, host, newName, newQueue, openReceiver,
+  openSender, parts, receive, send, settle, signature, ACCEPTED,
 } from "./broker.js";
 import { ask } from "./lines.js";
 
@@ -51,10 +51,10 @@ export const features = {
   "wrong-key": async () => {
     assert.equal(await conditionOf(() => connect({ password: "d3Jvbmc=" })), "amqp:unauthorized-access");
     const queue = await newQueue();
-    const audience = `sb://${host}:${port}/${queue}`;
+    const audience = `sb://${address}/${queue}`;
     const anonymous = { username: "anyone", password: undefined };
     const stranger = await connect(anonymous);
-    assert.equal(await putToken(stranger, audience, signature(audience, env.PEEKLOCK_KEY_NAME, "d3Jvbmc=")), 401);
+    assert.equal(await putToken(stranger, audience, signature(audience, "d3Jvbmc=")), 401);
     assert.equal(await conditionOf(() => openSender(stranger, queue)), "amqp:unauthorized-access");
     const known = await connect(anonymous);
     assert.equal(await putToken(known, audience, signature(audience)), 202);
@@ -70,9 +70,8 @@ export const features = {
   "missing-right": async () => {
     const queue = await newQueue();
     await send(await openSender(await connect(), queue), { body: "hello" });
-    const connection = await connect({
-      username: env.PEEKLOCK_LISTEN_KEY_NAME, password: env.PEEKLOCK_LISTEN_KEY,
-    });
+    const { SharedAccessKeyName, SharedAccessKey } = parts(env.PEEKLOCK_LISTEN_CONNECTION_STRING);
+    const connection = await connect({ username: SharedAccessKeyName, password: SharedAccessKey });
     const [{ message }] = await receive(await openReceiver(connection, queue), 1);
     assert.equal(message.body, "hello");
     assert.equal(await conditionOf(() => openSender(connection, queue)), "amqp:unauthorized-access");

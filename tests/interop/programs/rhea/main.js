@@ -4,8 +4,9 @@
 // is put together here by hand, and entities are made by plain HTTPS. Node is told to trust the broker's authority by
 // NODE_EXTRA_CA_CERTS before it starts (run.sh).
 import { answer, questions } from "./lines.js";
-import { closeAll } from "./broker.js";
+import { closeAll, removeEntities } from "./broker.js";
 import * as connections from "./connections.js";
+import * as large from "./large.js";
 import * as receiving from "./receiving.js";
 import * as sending from "./sending.js";
 import * as sessions from "./sessions.js";
@@ -17,6 +18,7 @@ const features = {
   ...connections.features,
   ...sending.features,
   ...receiving.features,
+  ...large.features,
   ...sessions.features,
   ...topics.features,
 };
@@ -44,4 +46,5 @@ async function run(name) {
 for await (const { feature } of questions()) {
   answer({ feature, ...(await run(feature)) });
 }
+await removeEntities();
 process.exit(0);

@@ -70,6 +70,7 @@ export const features = {
   defer: async () => {
     const { connection, queue, receiver } = await filled(["1"]);
     const [found] = await receive(receiver, 1);
+    assert.equal(found.message.delivery_count ?? 0, 0);
     const number = found.message.message_annotations["x-opt-sequence-number"];
     await settle(receiver, found, codec.modified({ undeliverable_here: true }).described());
     await assertEmpty(receiver);
@@ -78,6 +79,7 @@ export const features = {
     const { body } = await request("receive-by-sequence-number", wanted);
     const [{ message, "lock-token": token }] = body.messages;
     assert.equal(decode(message).body, "1");
+    assert.equal(decode(message).delivery_count, 1); // to defer it was a delivery
     await request("update-disposition", { "disposition-status": "completed", "lock-tokens": uuids(token) });
     const again = () => request("receive-by-sequence-number", wanted);
     assert.equal(await conditionOf(again), "com.microsoft:message-not-found");

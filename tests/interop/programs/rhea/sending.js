@@ -1,12 +1,13 @@
 import assert from "node:assert/strict";
 import rhea from "rhea";
 import {
-  ACCEPTED, assertEmpty, conditionOf, connect, encode, longs, manager, newQueue, openReceiver, openSender, receive, send,
-  settle,
+  ACCEPTED, assertEmpty, conditionOf, connect, encode, env, longs, manager, newQueue, openReceiver, openSender, receive,
+  send, settle,
 } from "./broker.js";
 
 const { message: codec, types } = rhea;
 
+const FOOTER = { sum: 7, "x-opt-footer": "footer" };
 const BATCH_FORMAT = 0x80013700;
 
 async function opened(settings) {
@@ -50,7 +51,7 @@ export const features = {
     const sections = [codec.data_sections([Buffer.from("1"), Buffer.from("2")]), codec.sequence_section(["a", 1])];
     for (const body of [...bodies, ...sections]) {
       await send(sender, {
-        ...fields, application_properties: typed, message_annotations: { "x-opt-own": "kept" }, footer: { sum: 7 }, body,
+        ...fields, application_properties: typed, message_annotations: { "x-opt-own": "kept" }, footer: FOOTER, body,
       });
     }
     const found = await receive(receiver, bodies.length + sections.length);
@@ -58,7 +59,7 @@ export const features = {
       for (const [name, value] of Object.entries(fields)) assert.deepEqual(message[name], value, name);
       assert.deepEqual(message.application_properties, plain);
       assert.equal(message.message_annotations["x-opt-own"], "kept");
-      assert.deepEqual(message.footer, { sum: 7 });
+      assert.deepEqual(message.footer, FOOTER);
       assert.equal(message.delivery_count ?? 0, 0);
       assert.ok(message.message_annotations["x-opt-enqueued-time"] instanceof Date);
       assert.ok(message.message_annotations["x-opt-locked-until"] > message.message_annotations["x-opt-enqueued-time"]);
@@ -66,6 +67,20 @@ export const features = {
     }
     assert.equal(Buffer.concat(found.at(-2).message.body.content).toString(), "12");
     assert.deepEqual(found.at(-1).message.body.content, ["a", 1]);
+  },
+
+  "send-footers": async () => {
+    const connection = await connect();
+    for (const queue of env.PEEKLOCK_FOOTERS_TO.split(",")) {
+      await send(await openSender(connection, queue), { body: "rhea", footer: FOOTER });
+    }
+  },
+
+  "receive-footers": async () => {
+    const receiver = await openReceiver(await connect(), env.PEEKLOCK_FOOTERS_OF);
+    for (const { message } of await receive(receiver, env.PEEKLOCK_FOOTERS_TO.split(",").length)) {
+      assert.deepEqual(message.footer, FOOTER, String(message.body));
+    }
   },
 
   batch: async () => {

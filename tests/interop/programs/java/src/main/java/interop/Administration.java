@@ -58,7 +58,7 @@ final class Administration {
     }
 
     private void queues() {
-        String name = "java-admin-queue";
+        String name = broker.name("admin-queue");
         String target = broker.queue("admin-queue-target");
         Map<String, Object> settings = settings(client.createQueue(name, new CreateQueueOptions()
             .setAutoDeleteOnIdle(Duration.ofHours(3))
@@ -95,6 +95,14 @@ final class Administration {
         expected.putAll(Map.of("forwardTo", target, "forwardDeadLetteredTo", "", "lockDuration",
             Duration.ofSeconds(20), "maxDeliveryCount", 3, "status", EntityStatus.ACTIVE, "metadata", "changed"));
         Check.equal(expected, settings(client.getQueue(name)), "what was updated");
+        String address = client.getQueue(name).getForwardTo();
+        for (String scheme : List.of("https", "http")) {
+            String given = scheme + address.substring(address.indexOf("://"));
+            client.updateQueue(client.getQueue(name).setForwardTo(given).setForwardDeadLetteredMessagesTo(given));
+            QueueProperties asGiven = client.getQueue(name);
+            Check.equal(given, asGiven.getForwardTo(), "the address of a forward");
+            Check.equal(given, asGiven.getForwardDeadLetteredMessagesTo(), "the address of a forward of dead letters");
+        }
         Check.that(client.listQueues().stream().anyMatch(one -> one.getName().equals(name)), "it is listed");
         Check.that(client.getQueueExists(name), "it exists");
 
@@ -134,7 +142,7 @@ final class Administration {
     }
 
     private void topics() {
-        String name = "java-admin-topic";
+        String name = broker.name("admin-topic");
         Map<String, Object> settings = settings(client.createTopic(name, new CreateTopicOptions()
             .setAutoDeleteOnIdle(Duration.ofHours(3))
             .setBatchedOperationsEnabled(false)
@@ -186,7 +194,7 @@ final class Administration {
     }
 
     private void subscriptions() {
-        String topic = client.createTopic("java-admin-subscriptions").getName();
+        String topic = client.createTopic(broker.name("admin-subscriptions")).getName();
         String target = broker.queue("admin-subscription-target");
         Map<String, Object> settings = settings(client.createSubscription(topic, "s", new CreateSubscriptionOptions()
             .setAutoDeleteOnIdle(Duration.ofHours(3))
@@ -211,7 +219,7 @@ final class Administration {
 
         Check.fails(ResourceExistsException.class, "creating it again", () -> client.createSubscription(topic, "s"));
         Check.fails(ResourceNotFoundException.class, "creating one of a topic that is not there",
-            () -> client.createSubscription("java-not-there", "s"));
+            () -> client.createSubscription(broker.name("not-there"), "s"));
         client.updateSubscription(subscription.setForwardTo(target)
             .setForwardDeadLetteredMessagesTo(null)
             .setLockDuration(Duration.ofSeconds(20))
@@ -253,7 +261,7 @@ final class Administration {
     }
 
     private void rules() {
-        String topic = client.createTopic("java-admin-rules").getName();
+        String topic = client.createTopic(broker.name("admin-rules")).getName();
         client.createSubscription(topic, "s");
         // The client sends every parameter and property as text, so only texts come back as they were.
         SqlRuleFilter sql = new SqlRuleFilter("price > 10 AND colour IN (@one, @other)");
@@ -316,7 +324,7 @@ final class Administration {
     private void runtime() {
         OffsetDateTime start = OffsetDateTime.now().minusSeconds(2);
         String queue = broker.queue("admin-runtime");
-        String topic = client.createTopic("java-admin-runtime-topic").getName();
+        String topic = client.createTopic(broker.name("admin-runtime-topic")).getName();
         client.createSubscription(topic, "s");
         var connection = broker.client();
         try (var sender = Broker.sender(connection, queue);
@@ -355,23 +363,23 @@ final class Administration {
 
     private void paging() {
         int count = 250;
-        Flux.fromStream(IntStream.range(0, count).boxed())
-            .flatMap(number -> broker.asynchronousAdministration.createQueue("java-page-%03d".formatted(number)), 8)
+        List<String> pages = IntStream.range(0, count).mapToObj(number -> broker.name("page-%03d".formatted(number))).toList();
+        Flux.fromIterable(pages)
+            .flatMap(broker.asynchronousAdministration::createQueue, 8)
             .blockLast(Duration.ofSeconds(25));
         List<String> names = client.listQueues()
             .stream()
             .map(QueueProperties::getName)
-            .filter(name -> name.startsWith("java-page-"))
+            .filter(pages::contains)
             .sorted()
             .toList();
-        Check.equal(IntStream.range(0, count).mapToObj("java-page-%03d"::formatted).toList(), names,
-            "the names that are listed");
+        Check.equal(pages, names, "the names that are listed");
     }
 
     private void authorization() {
         CreateQueueOptions options = new CreateQueueOptions();
         options.getAuthorizationRules().add(new SharedAccessAuthorizationRule("send-only", List.of(AccessRights.SEND)));
-        String queue = client.createQueue("java-admin-authorization", options).getName();
+        String queue = client.createQueue(broker.name("admin-authorization"), options).getName();
         var rules = client.getQueue(queue).getAuthorizationRules();
         Check.equal(1, rules.size(), "the number of rules");
         var rule = rules.get(0);

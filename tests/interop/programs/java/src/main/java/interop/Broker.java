@@ -4,6 +4,7 @@ import com.azure.core.amqp.AmqpRetryOptions;
 import com.azure.core.http.HttpPipelineCallContext;
 import com.azure.core.http.HttpPipelineNextPolicy;
 import com.azure.core.http.HttpResponse;
+import com.azure.core.exception.ResourceNotFoundException;
 import com.azure.core.http.policy.HttpPipelinePolicy;
 import com.azure.core.util.UrlBuilder;
 import com.azure.messaging.servicebus.ServiceBusClientBuilder;
@@ -17,10 +18,14 @@ import com.azure.messaging.servicebus.administration.ServiceBusAdministrationCli
 import com.azure.messaging.servicebus.administration.models.CreateQueueOptions;
 import com.azure.messaging.servicebus.models.ServiceBusReceiveMode;
 import java.net.MalformedURLException;
+import java.net.URI;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import reactor.core.publisher.Mono;
@@ -33,13 +38,20 @@ final class Broker {
 
     final ServiceBusAdministrationClient administration;
     final ServiceBusAdministrationAsyncClient asynchronousAdministration;
+    final String tls;
     private final Map<String, String> environment;
+    private final Set<String> given = ConcurrentHashMap.newKeySet();
+    private final String run = "java-" + UUID.randomUUID().toString().substring(0, 8) + "-";
 
     Broker(Map<String, String> environment) {
         this.environment = environment;
         // The client keeps only the host of the connection string, so a policy puts the port into each request.
-        var builder = new ServiceBusAdministrationClientBuilder().connectionString(setting("PEEKLOCK_TLS"))
-            .addPolicy(new PortPolicy(Integer.parseInt(setting("PEEKLOCK_PORT"))));
+        this.tls = setting("PEEKLOCK_TEST_CONNECTION_STRING");
+        int port = URI.create(tls.substring(tls.indexOf("sb://"), tls.indexOf(';'))).getPort();
+        var builder = new ServiceBusAdministrationClientBuilder().connectionString(tls);
+        if (port != -1) {
+            builder.addPolicy(new PortPolicy(port));
+        }
         this.administration = builder.buildClient();
         this.asynchronousAdministration = builder.buildAsyncClient();
     }
@@ -54,7 +66,7 @@ final class Broker {
 
     /** Clients of one builder share a connection, which is closed with the last of them. */
     ServiceBusClientBuilder client() {
-        return client(setting("PEEKLOCK_TLS"));
+        return client(tls);
     }
 
     ServiceBusClientBuilder client(String connectionString) {
@@ -63,8 +75,26 @@ final class Broker {
     }
 
     String connectionString(String keyName, String key) {
-        return "Endpoint=sb://" + setting("PEEKLOCK_HOST") + ":" + setting("PEEKLOCK_PORT") + ";SharedAccessKeyName="
+        return tls.split(";")[0] + ";SharedAccessKeyName="
             + keyName + ";SharedAccessKey=" + key;
+    }
+
+    /** The whole name of an entity of this run. */
+    String name(String what) {
+        String name = run + what;
+        given.add(name);
+        return name;
+    }
+
+    /** Remove what this run has made; a topic goes by the same request as a queue. */
+    void removeEntities() {
+        for (String name : given) {
+            try {
+                administration.deleteQueue(name);
+            } catch (ResourceNotFoundException removed) {
+                // the feature has removed it, or never made it
+            }
+        }
     }
 
     /** Create a queue of this name in the program's own part of the namespace; returns the whole name. */
@@ -75,7 +105,7 @@ final class Broker {
     String queue(String name, Consumer<CreateQueueOptions> settings) {
         CreateQueueOptions options = new CreateQueueOptions();
         settings.accept(options);
-        return administration.createQueue("java-" + name, options).getName();
+        return administration.createQueue(name(name), options).getName();
     }
 
     static ServiceBusReceiverClient receiver(ServiceBusClientBuilder client, String queue) {

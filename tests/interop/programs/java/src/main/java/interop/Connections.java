@@ -21,7 +21,7 @@ final class Connections {
     }
 
     void addTo(Map<String, Check.Action> features) {
-        features.put("amqp-plain", () -> sendAndReceive("plain", broker.client(broker.setting("PEEKLOCK_PLAIN"))));
+        features.put("amqp-plain", () -> sendAndReceive("plain", broker.client(broker.tls + ";UseDevelopmentEmulator=true")));
         features.put("amqp-tls", () -> sendAndReceive("tls", broker.client()));
         features.put("websocket",
             () -> sendAndReceive("websocket", broker.client().transportType(AmqpTransportType.AMQP_WEB_SOCKETS)));
@@ -43,7 +43,7 @@ final class Connections {
 
     private void wrongKey() {
         String queue = broker.queue("wrong-key");
-        String wrong = broker.connectionString(broker.setting("PEEKLOCK_KEY_NAME"), "bm90IHRoZSBrZXk=");
+        String wrong = broker.tls.replaceAll("SharedAccessKey=[^;]*", "SharedAccessKey=bm90IHRoZSBrZXk=");
         try (var sender = Broker.sender(broker.client(wrong), queue)) {
             refused(ServiceBusFailureReason.UNAUTHORIZED, "sending with a wrong key",
                 () -> sender.sendMessage(new ServiceBusMessage("never")));
@@ -53,11 +53,11 @@ final class Connections {
     }
 
     private void missingEntity() {
-        try (var sender = Broker.sender(broker.client(), "java-not-there")) {
+        try (var sender = Broker.sender(broker.client(), broker.name("not-there"))) {
             refused(ServiceBusFailureReason.MESSAGING_ENTITY_NOT_FOUND, "sending to a queue that is not there",
                 () -> sender.sendMessage(new ServiceBusMessage("never")));
         }
-        try (var receiver = Broker.receiver(broker.client(), "java-not-there")) {
+        try (var receiver = Broker.receiver(broker.client(), broker.name("not-there"))) {
             terminated(AmqpErrorCondition.NOT_FOUND, "receiving from a queue that is not there",
                 () -> receiver.receiveMessages(1, Broker.SOON).stream().count());
         }
@@ -68,9 +68,7 @@ final class Connections {
         try (var sender = Broker.sender(broker.client(), queue)) {
             sender.sendMessage(new ServiceBusMessage("for all who may listen"));
         }
-        String listenOnly = broker.connectionString(broker.setting("PEEKLOCK_LISTEN_KEY_NAME"),
-            broker.setting("PEEKLOCK_LISTEN_KEY"));
-        ServiceBusClientBuilder client = broker.client(listenOnly);
+        ServiceBusClientBuilder client = broker.client(broker.setting("PEEKLOCK_LISTEN_CONNECTION_STRING"));
         try (var receiver = Broker.receiver(client, queue); var sender = Broker.sender(client, queue)) {
             receiver.complete(Broker.one(receiver));
             refused(ServiceBusFailureReason.UNAUTHORIZED, "sending with a rule that may only listen",

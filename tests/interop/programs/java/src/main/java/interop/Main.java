@@ -35,6 +35,7 @@ public final class Main {
         new Connections(broker, this::askForRestart).addTo(features);
         new Sending(broker).addTo(features);
         new Receiving(broker).addTo(features);
+        new Large(broker).addTo(features);
         new Sessions(broker).addTo(features);
         new Topics(broker).addTo(features);
         new Transactions(broker).addTo(features);
@@ -42,9 +43,13 @@ public final class Main {
     }
 
     public static void main(String[] arguments) throws IOException {
-        new Main(new Broker(System.getenv())).serve();
-        // The client's threads are not ours to end.
-        System.exit(0);
+        Broker broker = new Broker(System.getenv());
+        try {
+            new Main(broker).serve();
+            broker.removeEntities();
+        } finally {
+            System.exit(0); // the client's threads are not ours to end
+        }
     }
 
     private void serve() throws IOException {

@@ -126,6 +126,7 @@ final class Receiving {
             List<Long> numbers = new ArrayList<>();
             for (var message : Broker.some(receiver, 2)) {
                 numbers.add(message.getSequenceNumber());
+                Check.equal(0L, message.getDeliveryCount(), "the delivery count");
                 receiver.defer(message, new DeferOptions().setPropertiesToModify(Map.of("later", true)));
             }
             Broker.nothing(receiver);
@@ -133,6 +134,7 @@ final class Receiving {
             var message = receiver.receiveDeferredMessage(numbers.get(1));
             Check.equal("1", message.getBody().toString(), "the body");
             Check.equal(true, message.getApplicationProperties().get("later"), "the property changed");
+            Check.equal(1L, message.getDeliveryCount(), "the delivery count after the deferral");
             receiver.complete(message);
             receiver.receiveDeferredMessageBatch(numbers.subList(0, 1)).forEach(receiver::complete);
             Check.equal(0L, receiver.receiveDeferredMessageBatch(numbers).stream().count(),

@@ -20,6 +20,8 @@ import java.util.stream.IntStream;
 
 /** What a sender can do, and that it arrives as it was. */
 final class Sending {
+    private static final Map<String, Object> FOOTER = Map.of("sum", 7, "x-opt-footer", "footer");
+
     private final Broker broker;
 
     Sending(Broker broker) {
@@ -29,6 +31,8 @@ final class Sending {
     void addTo(Map<String, Check.Action> features) {
         features.put("send", this::send);
         features.put("properties", this::properties);
+        features.put("send-footers", this::sendFooters);
+        features.put("receive-footers", this::receiveFooters);
         features.put("batch", this::batch);
         features.put("large", this::large);
         features.put("schedule", this::schedule);
@@ -120,17 +124,45 @@ final class Sending {
         Check.equal(values.keySet(), found.keySet(), "the set of application properties");
     }
 
-    /** The client drops annotations when it sends, and cannot read the footers that it sends: neither is tried. */
+    /** The client drops annotations when it sends: they are not tried. */
     private static void sections(Send send, Receive receive) {
         ServiceBusMessage sent = new ServiceBusMessage("sections");
         var raw = sent.getRawAmqpMessage();
         raw.getHeader().setPriority((short) 9);
         raw.getHeader().setDurable(true);
         raw.getProperties().setGroupSequence(4L);
+        raw.getFooter().putAll(FOOTER);
         send.accept(sent);
         var found = receive.get().getRawAmqpMessage();
         Check.equal((short) 9, found.getHeader().getPriority(), "the priority");
         Check.equal(4L, found.getProperties().getGroupSequence(), "the group sequence");
+        Check.equal(FOOTER, found.getFooter(), "the footer");
+    }
+
+    private String[] footerQueues() {
+        return broker.setting("PEEKLOCK_FOOTERS_TO").split(",");
+    }
+
+    private void sendFooters() {
+        var client = broker.client();
+        for (String queue : footerQueues()) {
+            try (var sender = Broker.sender(client, queue)) {
+                ServiceBusMessage sent = new ServiceBusMessage(AmqpMessageBody.fromValue("java"));
+                sent.getRawAmqpMessage().getFooter().putAll(FOOTER);
+                sender.sendMessage(sent);
+            }
+        }
+    }
+
+    private void receiveFooters() {
+        try (var receiver = Broker.taker(broker.client(), broker.setting("PEEKLOCK_FOOTERS_OF"))) {
+            for (int left = footerQueues().length; left > 0; left--) {
+                var raw = Broker.one(receiver).getRawAmqpMessage();
+                Map<String, Object> found = new LinkedHashMap<>(raw.getFooter());
+                found.replace("sum", ((Number) found.get("sum")).intValue()); // clients send types of their own
+                Check.equal(FOOTER, found, "the footer from " + raw.getBody().getValue());
+            }
+        }
     }
 
     private static void bodies(Send send, Receive receive) {
@@ -194,6 +226,7 @@ final class Sending {
             var message = Broker.one(receiver);
             Check.that(!OffsetDateTime.now().isBefore(due), "it arrives no earlier than it is due");
             Check.equal("due", message.getBody().toString(), "the body");
+            Check.equal("SCHEDULED", message.getState().toString(), "the state of one that was scheduled");
             Check.that(due.isEqual(message.getScheduledEnqueueTime()), "the scheduled time is the one given");
             Broker.nothing(receiver);
         }

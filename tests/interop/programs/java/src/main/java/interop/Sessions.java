@@ -58,7 +58,14 @@ final class Sessions {
                     () -> others.acceptSession("b"));
                 Check.equal(AmqpErrorCondition.SESSION_CANNOT_BE_LOCKED, error.getErrorCondition(), "the condition");
             }
-            messages.forEach(receiver::complete);
+            var deferred = messages.get(1);
+            receiver.defer(deferred);
+            var fetched = receiver.receiveDeferredMessage(deferred.getSequenceNumber());
+            Check.equal("b1", fetched.getBody().toString(), "the deferred message of session b");
+            Check.that(fetched.getLockedUntil() != null, "a deferred message of a session shows the end of its lock");
+            receiver.complete(fetched);
+            receiver.complete(messages.get(0));
+            receiver.complete(messages.get(2));
             Broker.nothing(receiver);
         }
     }

@@ -29,7 +29,7 @@ final class Topics {
     }
 
     private String topic(String name, String... subscriptions) {
-        String topic = broker.administration.createTopic("java-" + name).getName();
+        String topic = broker.administration.createTopic(broker.name(name)).getName();
         for (String subscription : subscriptions) {
             broker.administration.createSubscription(topic, subscription);
         }

@@ -1,0 +1,135 @@
+"""Our own HTTP API: a request becomes an answer, or a command and a use for its effect.
+
+Owns: the table as a whole, and what each request goes through: found, authorized, read, handled. Must not
+know: sockets, HTTP syntax, where commands are run.
+
+Theory of operation: as in `rest.api`. `handle` answers at once, or says what comes next: a command to run
+(`Ask`, `Show`), more to read (`Step`), messages to wait for (`Take`, `Stream`). `waits` does all but `Step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from urllib.parse import parse_qsl, unquote
+
+from peeklock.admin.exchange import AdminRequest, Home, Response
+from peeklock.api import entities, history, locks, messages, model, openapi, scheduled, search, sessions
+from peeklock.api.exchange import JSON, Answer, ApiExchange, guarded, to_json
+from peeklock.api.problems import MethodNotAllowed, NotHere
+from peeklock.api.table import (
+    ROOT,
+    SMALL_BODY_BYTES_MAX,
+    Call,
+    Operation,
+    Table,
+    node_of,
+    read_body,
+    read_parameters,
+)
+from peeklock.auth.rights import Right
+from peeklock.broker.errors import MessageSizeExceeded
+from peeklock.broker.history import History
+from peeklock.gateway.address import Node
+
+DOCUMENT = "/$api/openapi.json"
+"""Shown without a token: it tells what anybody can read in the documentation."""
+
+_PARTS = (model, entities, messages, locks, sessions, search, scheduled, history)
+
+TABLE = Table(
+    tuple(operation for part in _PARTS for operation in getattr(part, "OPERATIONS", ())),
+    {name: schema for part in _PARTS for name, schema in part.NAMED.items()},
+)
+
+
+class Api:
+    """The API of one namespace."""
+
+    def __init__(self, home: Home, history: History | None = None) -> None:
+        """Serve a namespace; its log takes one line for each refusal. `history`: None = it is off."""
+        self._home = home
+        self._history = history
+
+    def wants(self, path: str) -> bool:
+        """Return whether a path, percent-encoded, is the API's. No entity has such a name."""
+        return unquote(path.lstrip("/").partition("/")[0]) == "$api"
+
+    def body_bytes_max(self, method: str, path: str) -> int:
+        """Return the largest body that is read."""
+        try:
+            return _find(method, path)[0].body_bytes_max
+        except (NotHere, MethodNotAllowed):
+            return SMALL_BODY_BYTES_MAX
+
+    def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
+        """Return the refusal of a request for its token, before its body is there; None = it is not."""
+        exchange = ApiExchange(self._home, request, now_ms)
+        passed = Response(204)
+
+        def answer() -> Answer:
+            _authorized(exchange)
+            return passed
+
+        found = guarded(exchange, answer)
+        assert isinstance(found, Response)
+        return None if found is passed else found
+
+    def too_large(self, request: AdminRequest, bytes_max: int, now_ms: int) -> Response:
+        """Return the refusal of a request with a larger body than is read."""
+        text = f"The body is larger than {bytes_max} bytes, the most that is taken here."
+        return ApiExchange(self._home, request, now_ms).refusal(MessageSizeExceeded(text))
+
+    def handle(self, request: AdminRequest, now_ms: int) -> Answer:
+        """Return the answer to a request that `wants` is true of, or what comes first.
+
+        Never raises for what a client sent.
+        """
+        exchange = ApiExchange(self._home, request, now_ms)
+
+        def answer() -> Answer:
+            if request.method == "GET" and unquote(request.path) == DOCUMENT:
+                return Response(200, JSON, _document())
+            operation, texts, node = _authorized(exchange)
+            given = read_parameters(operation, texts, request.query, request.headers)
+            content_type = request.headers.get("content-type", "")
+            body = read_body(operation, request.body, content_type, TABLE.named)
+            return operation.handle(Call(exchange, node, given, body, self._history))
+
+        return guarded(exchange, answer)
+
+
+def _find(method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
+    """Return an operation, and the texts of its path's parameters. Raises: NotHere, MethodNotAllowed."""
+    decoded = [unquote(segment) for segment in path.split("/")]
+    if decoded == ["", *DOCUMENT.split("/")[1:]]:
+        raise MethodNotAllowed(method, ["GET"])
+    if "/".join(decoded[:3]) != ROOT:
+        raise NotHere(f"Nothing of this API is at {unquote(path)[:200]}: it begins with {ROOT}/.")
+    methods, texts = TABLE.find(decoded[3:])
+    if method not in methods:
+        raise MethodNotAllowed(method, list(methods))
+    return methods[method], texts
+
+
+def _authorized(exchange: ApiExchange) -> tuple[Operation, Mapping[str, str], Node | None]:
+    """Find what a request asks for, and the entity that it is about; require the right to it.
+
+    Raises: NotHere, MethodNotAllowed, ArgumentInvalid, AuthorizationError.
+    """
+    request = exchange.request
+    operation, texts = _find(request.method, request.path)
+    text = texts.get("entity")
+    if text is None and any(parameter.name == "entity" for parameter in operation.query):
+        text = dict(parse_qsl(request.query)).get("entity")
+    if text is None:
+        exchange.require(Right.MANAGE, "")
+        return operation, texts, None
+    node = node_of(text)
+    exchange.require(operation.right, node.path)
+    return operation, texts, node
+
+
+@cache
+def _document() -> bytes:
+    return to_json(openapi.document(TABLE))

@@ -1,0 +1,140 @@
+"""The REST data plane as OpenAPI has it: what `rest.paths` takes, described.
+
+Owns: the descriptions. Must not know: how it is served.
+Source: wire contract 8.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peeklock.rest.paths import Form
+from peeklock.rest.sending import BATCH_TYPE
+
+_ENTITY = {
+    "name": "entity",
+    "in": "path",
+    "required": True,
+    "description": "A queue, topic or subscription, or a dead-letter queue of one; with its slashes.",
+    "schema": {"type": "string", "minLength": 1, "examples": ["orders"]},
+}
+_TIMEOUT = {
+    "name": "timeout",
+    "in": "query",
+    "description": "For how many seconds to wait for a message: 60 unless given, and at most.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+}
+_ID = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "Sequence number or message id of the message; it is not compared.",
+    "schema": {"type": "string", "minLength": 1},
+}
+_TOKEN = {
+    "name": "token",
+    "in": "path",
+    "required": True,
+    "description": "The token of the lock.",
+    "schema": {"type": "string", "minLength": 1},
+}
+_MESSAGE: dict[str, Any] = {"*/*": {"schema": {}}}
+_PROBLEM: dict[str, Any] = {"application/xml": {"schema": {"type": "object"}}}
+_MEANINGS = {
+    400: "A value is bad.",
+    401: "No token, a bad one, or one without the right.",
+    403: "The message is too large, or the entity is full or disabled.",
+    404: "There is no such lock.",
+    405: "Nothing can be received here.",
+    410: "There is no such entity.",
+    413: "The body has too many chunks.",
+    503: "The disk is nearly full, the broker lags or stops, or too much waits.",
+}
+
+_PATHS = {
+    Form.MESSAGES: "/{entity}/messages",
+    Form.HEAD: "/{entity}/messages/head",
+    Form.LOCK: "/{entity}/messages/{id}/{token}",
+}
+_PARAMETERS: dict[Form, list[dict[str, Any]]] = {
+    Form.MESSAGES: [_ENTITY],
+    Form.HEAD: [_ENTITY, _TIMEOUT],
+    Form.LOCK: [_ENTITY, _ID, _TOKEN],
+}
+_BATCH = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 4500,
+    "items": {
+        "type": "object",
+        "properties": {
+            "Body": {"type": "string"},
+            "BrokerProperties": {"type": "object"},
+            "UserProperties": {"type": "object"},
+        },
+    },
+}
+
+
+def _responses(done: dict[int, tuple[str, bool]], *refused: int) -> dict[str, Any]:
+    """Describe answers: status -> text, and whether it has a message."""
+    return {
+        **{
+            str(status): {"description": text, **({"content": _MESSAGE} if has_message else {})}
+            for status, (text, has_message) in done.items()
+        },
+        **{str(status): {"description": _MEANINGS[status], "content": _PROBLEM} for status in refused},
+    }
+
+
+_OPERATIONS: dict[tuple[Form, str], dict[str, Any]] = {
+    (Form.MESSAGES, "POST"): {
+        "operationId": "restSend",
+        "summary": "Send a message, or several",
+        "description": "The header BrokerProperties has what the broker knows of it, as JSON; other headers "
+        "are properties of the message.",
+        "requestBody": {
+            "content": {"text/plain": {"schema": {"type": "string"}}, BATCH_TYPE: {"schema": _BATCH}}
+        },
+        "responses": _responses({201: ("Stored.", False)}, 400, 401, 403, 410, 413, 503),
+    },
+    (Form.HEAD, "POST"): {
+        "operationId": "restLock",
+        "summary": "Lock the next message",
+        "responses": _responses(
+            {201: ("The message; Location is the address of its lock.", True), 204: ("None came.", False)},
+            *(400, 401, 403, 405, 410, 503),
+        ),
+    },
+    (Form.HEAD, "DELETE"): {
+        "operationId": "restReceiveAndDelete",
+        "summary": "Receive and delete the next message",
+        "responses": _responses(
+            {200: ("The message.", True), 204: ("None came.", False)}, 400, 401, 403, 405, 410, 503
+        ),
+    },
+    (Form.LOCK, "POST"): {
+        "operationId": "restRenew",
+        "summary": "Renew a lock",
+        "responses": _responses({200: ("Renewed.", False)}, 400, 401, 403, 404, 410, 503),
+    },
+    (Form.LOCK, "PUT"): {
+        "operationId": "restAbandon",
+        "summary": "Abandon a message",
+        "responses": _responses({200: ("Abandoned.", False)}, 400, 401, 403, 404, 410, 503),
+    },
+    (Form.LOCK, "DELETE"): {
+        "operationId": "restComplete",
+        "summary": "Complete a message",
+        "responses": _responses({200: ("Completed.", False)}, 400, 401, 403, 404, 410, 503),
+    },
+}
+
+PATHS: dict[str, dict[str, Any]] = {
+    path: {
+        method.lower(): {**_OPERATIONS[form, method], "parameters": _PARAMETERS[form]}
+        for method in form.value.split(", ")
+    }
+    for form, path in _PATHS.items()
+}
+"""For the OpenAPI document. A method that `Form` takes and nobody described fails here."""

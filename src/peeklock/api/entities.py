@@ -1,0 +1,212 @@
+"""Entities with their figures: list them, show one.
+
+Owns: their schema and handlers. Must not know: XML, how entities are made and changed: that is the
+administration's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peeklock.api.exchange import CURSOR_LENGTH_MAX, Answer, Ask, answer_json, from_cursor, to_cursor
+from peeklock.api.instants import written
+from peeklock.api.model import COUNT, INSTANT, entity_href
+from peeklock.api.schema import Schema, ref
+from peeklock.api.table import Call, Operation, Parameter
+from peeklock.auth.rights import Right
+from peeklock.broker.commands import Address, ListEntities, LookUp
+from peeklock.broker.descriptions import KINDS, UNLIMITED_MS, EntityKind, EntityStatus, TopicDescription
+from peeklock.broker.effects import EntitiesFound, EntityFound, EntityView, Failed
+
+_COUNTS = ("active", "scheduled", "deadLetter", "transferDeadLetter")
+_ORDER = tuple(EntityKind)
+
+ENTITY: Schema = {
+    "type": "object",
+    "description": "A queue, topic or subscription.",
+    "required": [
+        "name",
+        "kind",
+        "href",
+        "status",
+        "createdAt",
+        "updatedAt",
+        "sizeBytes",
+        "counts",
+        "settings",
+    ],
+    "properties": {
+        "name": {"type": "string"},
+        "kind": {"type": "string", "enum": [kind.value for kind in EntityKind]},
+        "href": {"type": "string", "format": "uri-reference"},
+        "status": {"type": "string", "enum": [status.value for status in EntityStatus]},
+        "createdAt": INSTANT,
+        "updatedAt": INSTANT,
+        "accessedAt": {**INSTANT, "description": "Absent where nobody has used it since the start."},
+        "sizeBytes": COUNT,
+        "counts": {
+            "type": "object",
+            "description": "Messages; `active` counts locked and deferred ones too.",
+            "required": list(_COUNTS),
+            "properties": dict.fromkeys(_COUNTS, COUNT),
+            "additionalProperties": False,
+        },
+        "subscriptionCount": {**COUNT, "description": "Of a topic alone."},
+        "settings": {
+            "type": "object",
+            "description": "Durations are seconds; one that never ends is absent.",
+            "properties": {
+                "autoDeleteOnIdle": {"type": "number"},
+                "deadLetteringOnExpiration": {"type": "boolean"},
+                "defaultTimeToLive": {"type": "number"},
+                "duplicateDetectionWindow": {"type": "number"},
+                "forwardDeadLetteredTo": {"type": "string"},
+                "forwardTo": {"type": "string"},
+                "lockDuration": {"type": "number"},
+                "maxDeliveryCount": COUNT,
+                "partitioned": {"type": "boolean"},
+                "requiresDuplicateDetection": {"type": "boolean"},
+                "requiresSession": {"type": "boolean"},
+            },
+            "additionalProperties": False,
+        },
+    },
+    "additionalProperties": False,
+}
+
+ENTITIES: Schema = {
+    "type": "object",
+    "required": ["entities"],
+    "properties": {
+        "entities": {"type": "array", "items": ref("Entity")},
+        "next": {"type": "string", "description": "The cursor of the next page. Absent at the end."},
+    },
+    "additionalProperties": False,
+}
+
+LIMIT_MAX = 250
+"""Of one page. Our choice: a message takes 70 us to be written."""
+
+LIMIT = Parameter(
+    "limit",
+    {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100},
+    "How many a page has at most.",
+)
+CURSOR = Parameter(
+    "cursor",
+    {"type": "string", "minLength": 1, "maxLength": CURSOR_LENGTH_MAX},
+    "`next` of the page before; it says where to go on.",
+)
+
+
+def entity_json(view: EntityView) -> dict[str, Any]:
+    """Show an entity."""
+    description = view.description
+    instants = {
+        "createdAt": view.created_at_ms,
+        "updatedAt": view.updated_at_ms,
+        "accessedAt": view.accessed_at_ms,
+    }
+    counts = (
+        view.active_count,
+        view.scheduled_count,
+        view.dead_letter_count,
+        view.transfer_dead_letter_count,
+    )
+    is_topic = isinstance(description, TopicDescription)
+    return {
+        "name": description.name,
+        "kind": KINDS[type(description)].value,
+        "href": entity_href(Address(description.name)),
+        "status": description.status.value,
+        **written(instants),
+        "sizeBytes": view.size_bytes,
+        "counts": dict(zip(_COUNTS, counts, strict=True)),
+        **({"subscriptionCount": view.subscription_count} if is_topic else {}),
+        "settings": _settings(view, is_topic=is_topic),
+    }
+
+
+def _settings(view: EntityView, *, is_topic: bool) -> dict[str, Any]:
+    description = view.description
+    spans = {
+        "autoDeleteOnIdle": description.auto_delete_on_idle_ms,
+        "defaultTimeToLive": description.default_ttl_ms,
+    }
+    found: dict[str, Any] = {
+        **{name: ms / 1000 for name, ms in spans.items() if ms < UNLIMITED_MS},
+        "partitioned": description.enable_partitioning,
+        "requiresDuplicateDetection": description.requires_duplicate_detection,
+    }
+    if description.requires_duplicate_detection:
+        found["duplicateDetectionWindow"] = description.duplicate_window_ms / 1000
+    if not is_topic:
+        found["lockDuration"] = description.lock_duration_ms / 1000
+        found["maxDeliveryCount"] = description.max_delivery_count
+        found["requiresSession"] = description.requires_session
+        found["deadLetteringOnExpiration"] = description.dead_lettering_on_expiration
+    if description.forward_to is not None:
+        found["forwardTo"] = description.forward_to
+    if description.forward_dead_lettered_to is not None:
+        found["forwardDeadLetteredTo"] = description.forward_dead_lettered_to
+    return found
+
+
+def list_entities(call: Call) -> Answer:
+    """List queues, then topics, then subscriptions, each sorted by name."""
+    kind, skip = 0, 0
+    if "cursor" in call.given:
+        kind, skip = from_cursor(call.given["cursor"], int, int)
+    return _listed(call, min(kind, len(_ORDER) - 1), skip, [])
+
+
+def _listed(call: Call, kind: int, skip: int, found: list[dict[str, Any]]) -> Ask:
+    limit = call.given["limit"]
+
+    def render(effect: EntitiesFound) -> Answer:
+        found.extend(entity_json(view) for view in effect.entities)
+        following = (kind, skip + len(effect.entities)) if effect.more else (kind + 1, 0)
+        if following[0] == len(_ORDER):
+            return answer_json({"entities": found})
+        if len(found) < limit:
+            return _listed(call, *following, found)
+        return answer_json({"entities": found, "next": to_cursor(*following)})
+
+    return Ask(ListEntities(_ORDER[kind], skip, limit - len(found), call.exchange.reply_to), render)
+
+
+def show_entity(call: Call) -> Answer:
+    """Show one entity."""
+
+    def render(effect: EntityFound | Failed) -> Answer:
+        if isinstance(effect, Failed):
+            return call.exchange.refusal(effect.error)
+        return answer_json(entity_json(effect.entity))
+
+    return Ask(LookUp(call.address, call.exchange.reply_to), render)
+
+
+NAMED = {"Entity": ENTITY, "Entities": ENTITIES}
+
+OPERATIONS = (
+    Operation(
+        "listEntities",
+        "GET",
+        "/entities",
+        "List queues, then topics, then subscriptions, by name",
+        Right.MANAGE,
+        list_entities,
+        query=(LIMIT, CURSOR),
+        answer=ref("Entities"),
+    ),
+    Operation(
+        "showEntity",
+        "GET",
+        "/entities/{entity}",
+        "Show an entity with its figures",
+        Right.LISTEN,
+        show_entity,
+        answer=ref("Entity"),
+        problems=(404,),
+    ),
+)

@@ -1,0 +1,199 @@
+"""One request of the API on its way to its answer.
+
+Owns: the answers that the room gives, rights, problems, JSON, cursors. Must not know: what a request is
+about.
+Source: RFC 9457 for problems.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from peeklock.admin.exchange import AdminRequest, Exchange, Home, Response
+from peeklock.api.problems import (
+    STATUSES,
+    ApiRefusal,
+    MethodNotAllowed,
+    Refusal,
+    RightMissing,
+    words_of,
+)
+from peeklock.auth.errors import AuthorizationError
+from peeklock.auth.rights import Right
+from peeklock.broker.commands import Address, Command
+from peeklock.broker.effects import Deliver, Done, Failed
+from peeklock.broker.errors import ArgumentInvalid, ServiceBusError
+from peeklock.broker.message import MessageView
+from peeklock.gateway.errors import MessageMalformed
+from peeklock.rest.broker_properties import read_json
+from peeklock.rest.errors import RETRY_AFTER_S
+
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+EVENTS = "text/event-stream"
+
+CURSOR_LENGTH_MAX = 2048
+"""Characters of a cursor. Our choice: the longest path of an entity, as JSON can make it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A command to run; its effect, given to `render`, leads to the answer."""
+
+    command: Command
+    render: Callable[[Any], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """A command whose effect shows messages."""
+
+    command: Command
+    views: Callable[[Any], list[MessageView]]
+    """Takes the effect, and gives the messages whose bodies are wanted."""
+    render: Callable[[Any, list[bytes]], Answer]
+    """Takes the effect and the payloads of those, `LOST_BODY` for a damaged one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Wait for messages of an entity, and lock them."""
+
+    exchange: ApiExchange
+    """Without the request's headers and body: it is kept for as long as the wait lasts."""
+    address: Address
+    count_max: int
+    timeout_s: float
+    deletes: bool
+    render: Callable[[list[Deliver], list[bytes]], Response]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Lock messages of an entity as they come, for as long as the client is there."""
+
+    exchange: ApiExchange
+    """As of `Take`."""
+    address: Address
+    window: int
+    """Messages that may be locked at a time by this stream."""
+    render: Callable[[Deliver, bytes], bytes]
+    """Makes an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """There is more to read than others can wait for: call `go_on` in another turn."""
+
+    go_on: Callable[[], Answer]
+
+
+Answer: TypeAlias = Response | Ask | Show | Take | Stream | Step
+
+
+class ApiExchange(Exchange):
+    """One request of the API."""
+
+    refused_event = "API request refused"
+
+    def __init__(self, home: Home, request: AdminRequest, now_ms: int) -> None:
+        super().__init__(home, request, (0, 0, 0, 0), now_ms)
+
+    def slim(self) -> ApiExchange:
+        """Return an exchange that keeps of the request only what a refusal shows."""
+        return ApiExchange(self.home, self.shown_request, self.now_ms)
+
+    def require(self, right: Right, path: str) -> None:
+        """Require a right on a path. A token may also be for just this address and what lies above it.
+
+        Raises: AuthorizationError, RightMissing.
+        """
+        if right not in self.granted_here(path).rights:
+            raise RightMissing(f"{right.value} claim required for this operation.")
+
+    def refusal(self, failure: Refusal) -> Response:
+        """Return the problem that tells of a refusal, and log it under the same tracking id."""
+        kind = type(failure)
+        key_name = failure.key_name if isinstance(failure, AuthorizationError) else ""
+        headers: tuple[tuple[str, str], ...] = ()
+        if STATUSES[kind] == 503:
+            headers = (("Retry-After", str(RETRY_AFTER_S)),)
+        elif STATUSES[kind] == 401:
+            headers = (("WWW-Authenticate", "SharedAccessSignature, Bearer"),)
+        elif isinstance(failure, MethodNotAllowed):
+            headers = (("Allow", ", ".join(failure.allowed)),)
+        return self.problem(STATUSES[kind], words_of(kind), str(failure), headers, key_name=key_name)
+
+    def done(self, effect: Done | Failed) -> Response:
+        """Return the answer to what has nothing to show."""
+        return self.refusal(effect.error) if isinstance(effect, Failed) else Response(204)
+
+    def problem(
+        self,
+        status: int,
+        words: list[str],
+        detail: str,
+        headers: tuple[tuple[str, str], ...] = (),
+        *,
+        key_name: str = "",
+    ) -> Response:
+        """Return a problem of a kind, and log it under the same tracking id."""
+        tracking = self.home.tracking()
+        self.log_refusal(tracking, status, detail, key_name)
+        members = {
+            "type": f"urn:peeklock:problem:{'-'.join(words)}",
+            "title": " ".join(words).capitalize(),
+            "status": status,
+            "detail": detail,
+            "trackingId": tracking,
+        }
+        return Response(status, PROBLEM, to_json(members), headers)
+
+
+def guarded(exchange: ApiExchange, answer: Callable[[], Answer]) -> Answer:
+    """Return an answer, or the problem that tells of a refusal that is raised."""
+    try:
+        return answer()
+    except MessageMalformed as failure:
+        return exchange.refusal(ArgumentInvalid(str(failure)))
+    except (ServiceBusError, AuthorizationError, ApiRefusal) as failure:
+        return exchange.refusal(failure)
+
+
+def to_json(value: Any) -> bytes:
+    """Write JSON in ASCII, so that each text can be written."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def answer_json(value: Any, status: int = 200) -> Response:
+    """Return an answer of JSON."""
+    return Response(status, JSON, to_json(value))
+
+
+def to_cursor(*parts: int | str) -> str:
+    """Make a cursor of what says where to go on."""
+    return base64.urlsafe_b64encode(to_json(parts)).decode().rstrip("=")
+
+
+def from_cursor(text: str, *kinds: type) -> list[Any]:
+    """Read a cursor. Raises: ArgumentInvalid: it is none of those that are given out here."""
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        parts = read_json(base64.b64decode(padded, b"-_", validate=True), "The cursor")
+    except (binascii.Error, ValueError, ArgumentInvalid):
+        parts = None
+    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds):
+        raise cursor_unknown()
+    if any(isinstance(part, int) and not 0 <= part < 1 << 63 for part in parts):
+        raise cursor_unknown()
+    return parts
+
+
+def cursor_unknown() -> ArgumentInvalid:
+    """Return the refusal of a cursor that is none of those that are given out here."""
+    return ArgumentInvalid("The parameter 'cursor' is none that was given here.")

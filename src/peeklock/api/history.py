@@ -1,0 +1,154 @@
+"""Messages that left lately: what was sent, and who took it.
+
+Owns: their schema and handler. Must not know: how they are remembered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peeklock.api.entities import CURSOR, LIMIT
+from peeklock.api.exchange import Answer, answer_json, from_cursor, to_cursor
+from peeklock.api.instants import written
+from peeklock.api.model import COUNT, INSTANT, message_json
+from peeklock.api.problems import NotHere
+from peeklock.api.schema import Schema, ref
+from peeklock.api.search import ENTITY_PARAMETER
+from peeklock.api.table import Call, Operation, Parameter
+from peeklock.auth.rights import Right
+from peeklock.broker.history import Delivery, Ending, Entry, Outcome
+from peeklock.broker.message import EMPTY_PAYLOAD
+from peeklock.gateway.address import shown
+
+_OUTCOMES = [outcome.value for outcome in Outcome]
+
+LOOKED_AT_MAX = 5000
+"""Entries that are looked at for one page. Our choice: 5 ms."""
+
+ENTRY: Schema = {
+    "type": "object",
+    "description": "A message that left a queue.",
+    "required": ["number", "leftAt", "outcome", "message", "bodyCut", "deliveries", "deliveriesTotal"],
+    "properties": {
+        "number": {**COUNT, "description": "Entries are numbered 1, 2, ... since the broker's start."},
+        "leftAt": INSTANT,
+        "outcome": {"type": "string", "enum": _OUTCOMES},
+        "reason": {"type": "string", "description": "Of a dead letter."},
+        "movedTo": {"type": "string", "description": "The dead-letter queue where it is now."},
+        "connection": {
+            **COUNT,
+            "description": "Who asked for it, by number; this API is one. Absent where its time was up.",
+        },
+        "message": {**ref("Message"), "description": "How it was. Without a body where that is not known."},
+        "bodyCut": {"type": "boolean", "description": "Only the first 4 KiB of the body are there, or less."},
+        "deliveries": {
+            "type": "array",
+            "description": "The last 16 of those that are known.",
+            "items": {
+                "type": "object",
+                "required": ["at", "connection"],
+                "properties": {
+                    "at": INSTANT,
+                    "connection": COUNT,
+                    "link": {"type": "string", "description": "What the client calls its link."},
+                    "ended": {
+                        "type": "string",
+                        "enum": [ending.value for ending in Ending],
+                        "description": "Absent where the message left with it.",
+                    },
+                    "endedAt": INSTANT,
+                },
+                "additionalProperties": False,
+            },
+        },
+        "deliveriesTotal": COUNT,
+    },
+    "additionalProperties": False,
+}
+
+ENTRIES: Schema = {
+    "type": "object",
+    "required": ["entries"],
+    "properties": {
+        "entries": {"type": "array", "items": ref("HistoryEntry")},
+        "next": {
+            "type": "string",
+            "description": "The cursor of the next page, which may be empty. Absent at the end.",
+        },
+    },
+    "additionalProperties": False,
+}
+
+NAMED = {"HistoryEntry": ENTRY, "HistoryEntries": ENTRIES}
+
+
+def list_history(call: Call) -> Answer:
+    """List the messages that left, the newest first."""
+    history = call.history
+    if history is None:
+        raise NotHere("No history is kept: start the broker with --history N.")
+    before = None
+    if "cursor" in call.given:
+        (before,) = from_cursor(call.given["cursor"], int)
+    looked_at = history.newest(before, LOOKED_AT_MAX)
+    page = [entry for entry in looked_at if _is_wanted(entry, call)][: call.given["limit"]]
+    last = page[-1] if len(page) == call.given["limit"] else looked_at[-1] if looked_at else None
+    more = {"next": to_cursor(last.no)} if last is not None and history.newest(last.no, 1) else {}
+    return answer_json({"entries": [entry_json(entry) for entry in page], **more})
+
+
+def _is_wanted(entry: Entry, call: Call) -> bool:
+    outcome, node = call.given.get("outcome"), call.node
+    if outcome is not None and entry.outcome.value != outcome:
+        return False
+    return node is None or shown(entry.address).lower() == shown(node.address).lower()
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """Show a message that left."""
+    payload = entry.payload
+    message = message_json(entry.view, EMPTY_PAYLOAD if payload is None else payload, entity=entry.address)
+    if payload is None:
+        message.pop("body", None)
+    optional = {"reason": entry.reason, "movedTo": entry.moved_to, "connection": entry.connection_id or None}
+    return {
+        "number": entry.no,
+        **written({"leftAt": entry.left_at_ms}),
+        "outcome": entry.outcome.value,
+        **{name: value for name, value in optional.items() if value is not None},
+        "message": message,
+        "bodyCut": entry.body_cut,
+        "deliveries": [_delivery_json(delivery) for delivery in entry.deliveries],
+        "deliveriesTotal": entry.deliveries_total,
+    }
+
+
+def _delivery_json(delivery: Delivery) -> dict[str, Any]:
+    return {
+        **written({"at": delivery.at_ms, "endedAt": delivery.ended_at_ms}),
+        "connection": delivery.connection_id,
+        **({} if delivery.link_name is None else {"link": delivery.link_name}),
+        **({} if delivery.ended is None else {"ended": delivery.ended.value}),
+    }
+
+
+OPERATIONS = (
+    Operation(
+        "listHistory",
+        "GET",
+        "/history",
+        "List the messages that left lately, the newest first",
+        Right.LISTEN,
+        list_history,
+        "With what was sent, who took each, and what became of it. From memory: a start begins with none. "
+        "The last 1,000 in development mode, none else; `--history N` says how many.",
+        query=(
+            ENTITY_PARAMETER,
+            Parameter("outcome", {"type": "string", "enum": _OUTCOMES}, "Only those that left like this."),
+            LIMIT,
+            CURSOR,
+        ),
+        answer=ref("HistoryEntries"),
+        problems=(404,),
+    ),
+)

@@ -1,0 +1,268 @@
+"""Messages that are received and settled: lock them, receive deferred ones, renew, settle; as a stream too.
+
+Owns: the handlers of locks. Must not know: how a wait for messages is done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peeklock.api.exchange import Answer, Ask, Show, Stream, Take, answer_json, to_json
+from peeklock.api.instants import write_instant
+from peeklock.api.messages import views_found
+from peeklock.api.model import INSTANT, SEQUENCE_NUMBER, VALUES, delivery_json, lock_json, message_json
+from peeklock.api.schema import Schema, ref
+from peeklock.api.table import Call, Operation, Parameter
+from peeklock.auth.rights import Right
+from peeklock.broker.commands import (
+    Disposition,
+    ReceiveDeferred,
+    ReceiveMode,
+    RenewLocks,
+    UpdateDisposition,
+)
+from peeklock.broker.effects import Deliver, Done, Failed, LocksRenewed, MessagesFound
+from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.message import LOST_BODY
+from peeklock.rest.paths import lock_token
+from peeklock.rest.properties import read_member
+
+WAIT_S_MAX = 60.0
+RECEIVE_MAX = 100
+WINDOW_MAX = 1000
+_REASON_LENGTH_MAX = 4096
+
+_OUTCOMES = {
+    "abandon": Disposition.ABANDONED,
+    "defer": Disposition.DEFERRED,
+    "deadLetter": Disposition.SUSPENDED,
+}
+_MODES = ("peekLock", "receiveAndDelete")
+
+RECEIVE: Schema = {
+    "type": "object",
+    "properties": {
+        "mode": {
+            "type": "string",
+            "enum": list(_MODES),
+            "default": "peekLock",
+            "description": "`receiveAndDelete` locks nothing: what is answered is gone.",
+        },
+        "max": {"type": "integer", "minimum": 1, "maximum": RECEIVE_MAX, "default": 1},
+        "wait": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": WAIT_S_MAX,
+            "default": 0,
+            "description": "For how many seconds to wait for the first message.",
+        },
+        "sequenceNumbers": {
+            "type": "array",
+            "items": SEQUENCE_NUMBER,
+            "minItems": 1,
+            "maxItems": RECEIVE_MAX,
+            "description": "Receive just these, which are deferred: all or none, without `max` and `wait`.",
+        },
+    },
+    "additionalProperties": False,
+}
+
+SETTLE: Schema = {
+    "type": "object",
+    "required": ["outcome"],
+    "properties": {
+        "outcome": {"type": "string", "enum": list(_OUTCOMES)},
+        "reason": {
+            "type": "string",
+            "maxLength": _REASON_LENGTH_MAX,
+            "description": "Why it is dead-lettered.",
+        },
+        "description": {"type": "string", "maxLength": _REASON_LENGTH_MAX, "description": "More about that."},
+        "properties": {**VALUES, "description": "Properties of the message to change."},
+    },
+    "additionalProperties": False,
+    "examples": [{"outcome": "deadLetter", "reason": "burnt"}],
+}
+
+DELIVERIES: Schema = {
+    "type": "object",
+    "required": ["deliveries"],
+    "properties": {"deliveries": {"type": "array", "items": ref("Delivery")}},
+    "additionalProperties": False,
+}
+
+RENEWED: Schema = {
+    "type": "object",
+    "required": ["lockedUntil"],
+    "properties": {"lockedUntil": INSTANT},
+    "additionalProperties": False,
+}
+
+NAMED = {"Receive": RECEIVE, "Settle": SETTLE, "Deliveries": DELIVERIES, "Renewed": RENEWED}
+
+
+def receive(call: Call) -> Answer:
+    """Lock messages, or delete them."""
+    deletes = call.body.get("mode") == "receiveAndDelete"
+    if "sequenceNumbers" in call.body:
+        return _receive_deferred(call, call.body["sequenceNumbers"], deletes=deletes)
+    address = call.address
+
+    def render(deliveries: list[Deliver], payloads: list[bytes]) -> Any:
+        found = [
+            delivery_json(delivery, payload, address, deleted=deletes)
+            for delivery, payload in zip(deliveries, payloads, strict=True)
+        ]
+        return answer_json({"deliveries": found})
+
+    count_max, wait_s = call.body.get("max", 1), float(call.body.get("wait", 0))
+    return Take(call.exchange.slim(), address, count_max, wait_s, deletes, render)
+
+
+def _receive_deferred(call: Call, numbers: list[int], *, deletes: bool) -> Answer:
+    exchange, address = call.exchange, call.address
+    mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
+
+    def render(effect: MessagesFound | Failed, payloads: list[bytes]) -> Answer:
+        if isinstance(effect, Failed):
+            return exchange.refusal(effect.error)
+        found: list[dict[str, Any]] = []
+        for view, payload in zip(effect.messages, payloads, strict=True):
+            if payload is not LOST_BODY:
+                lock = {} if deletes else {"lock": lock_json(view, address)}
+                found.append({**lock, "message": message_json(view, payload)})
+        return answer_json({"deliveries": found})
+
+    return Show(ReceiveDeferred(address, numbers, mode, exchange.reply_to), views_found, render)
+
+
+def renew(call: Call) -> Answer:
+    """Renew a lock."""
+
+    def render(effect: LocksRenewed | Failed) -> Answer:
+        if isinstance(effect, Failed):
+            return call.exchange.refusal(effect.error)
+        return answer_json({"lockedUntil": write_instant(effect.locked_until_ms[0])})
+
+    return Ask(RenewLocks(call.address, [lock_token(call.given["token"])], call.exchange.reply_to), render)
+
+
+def complete(call: Call) -> Answer:
+    """Complete a message."""
+    return _settle(call, Disposition.COMPLETED)
+
+
+def settle(call: Call) -> Answer:
+    """Abandon, defer or dead-letter a message."""
+    given = call.body
+    outcome = _OUTCOMES[given["outcome"]]
+    if outcome is not Disposition.SUSPENDED:
+        for name in ("reason", "description"):
+            if name in given:
+                raise ArgumentInvalid(f"The member '{name}' goes with the outcome deadLetter.")
+    changed = read_member(given["properties"]) if "properties" in given else None
+    return _settle(call, outcome, given.get("reason"), given.get("description"), changed)
+
+
+def _settle(
+    call: Call,
+    disposition: Disposition,
+    reason: str | None = None,
+    description: str | None = None,
+    changed: dict[str, Any] | None = None,
+) -> Answer:
+    def render(effect: Done | Failed) -> Answer:
+        return call.exchange.done(effect)
+
+    command = UpdateDisposition(
+        call.address,
+        [lock_token(call.given["token"])],
+        disposition,
+        call.exchange.reply_to,
+        reason,
+        description,
+        changed,
+    )
+    return Ask(command, render)
+
+
+def deliver(call: Call) -> Answer:
+    """Lock messages as they come."""
+    address = call.address
+
+    def render(delivery: Deliver, payload: bytes) -> bytes:
+        data = to_json(delivery_json(delivery, payload, address, deleted=False))
+        return b"event: delivery\nid: %d\ndata: %s\n\n" % (delivery.message.sequence_number, data)
+
+    return Stream(call.exchange.slim(), address, call.given["window"], render)
+
+
+OPERATIONS = (
+    Operation(
+        "receiveMessages",
+        "POST",
+        "/entities/{entity}/locks",
+        "Receive: lock the next messages, or deferred ones by number",
+        Right.LISTEN,
+        receive,
+        "The answer is an empty list when none came. A lock belongs to no connection and lasts for the "
+        "entity's lock duration; by its token a client of AMQP can renew and settle it too. An entity that "
+        "requires sessions refuses this: a session is held by a link.",
+        body=ref("Receive"),
+        body_required=False,
+        answer=ref("Deliveries"),
+        problems=(404, 409),
+    ),
+    Operation(
+        "renewLock",
+        "POST",
+        "/entities/{entity}/locks/{token}",
+        "Renew a lock",
+        Right.LISTEN,
+        renew,
+        answer=ref("Renewed"),
+        problems=(404, 409),
+    ),
+    Operation(
+        "completeMessage",
+        "DELETE",
+        "/entities/{entity}/locks/{token}",
+        "Complete a message",
+        Right.LISTEN,
+        complete,
+        status=204,
+        problems=(404, 409),
+    ),
+    Operation(
+        "settleMessage",
+        "PATCH",
+        "/entities/{entity}/locks/{token}",
+        "Abandon, defer or dead-letter a message",
+        Right.LISTEN,
+        settle,
+        body=ref("Settle"),
+        status=204,
+        problems=(404, 409),
+    ),
+    Operation(
+        "streamDeliveries",
+        "GET",
+        "/entities/{entity}/deliveries",
+        "Receive as a stream of server-sent events",
+        Right.LISTEN,
+        deliver,
+        "Each message is locked as it comes, and is an event `delivery` with a `Delivery` as its data; it is "
+        "settled by the address of its lock. A comment comes every 15 s. What was not sent when the client "
+        "goes away is given back, not counted. An event `end` with a problem says that no more will come.",
+        query=(
+            Parameter(
+                "window",
+                {"type": "integer", "minimum": 1, "maximum": WINDOW_MAX, "default": 100},
+                "How many messages may be locked at a time; a place is free again when its message is "
+                "settled by this API, or its lock has lapsed.",
+            ),
+        ),
+        streams=True,
+        problems=(404, 409, 503),
+    ),
+)

@@ -1,0 +1,305 @@
+"""Messages of one entity: peek, show one, send, schedule, cancel, purge.
+
+Owns: their handlers. Must not know: how a message is written as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from peeklock.api.entities import CURSOR, LIMIT
+from peeklock.api.exchange import (
+    Answer,
+    Ask,
+    Show,
+    Step,
+    answer_json,
+    from_cursor,
+    guarded,
+    to_cursor,
+)
+from peeklock.api.instants import read_instant
+from peeklock.api.model import (
+    COUNT,
+    INSTANT,
+    MESSAGE_TO_SEND,
+    SEQUENCE_NUMBER,
+    STATES,
+    message_json,
+    read_message,
+)
+from peeklock.api.schema import Schema, check, ref
+from peeklock.api.table import Call, Operation, Parameter
+from peeklock.auth.rights import Right
+from peeklock.broker.commands import CancelScheduled, LookUp, Peek, PurgeMessages, Schedule
+from peeklock.broker.effects import (
+    Done,
+    EntityFound,
+    Failed,
+    MessagesDeleted,
+    MessagesFound,
+    MessagesScheduled,
+    Rejected,
+)
+from peeklock.broker.errors import ArgumentInvalid, MessageNotFound
+from peeklock.broker.message import LOST_BODY, MessageView
+from peeklock.gateway.address import shown
+from peeklock.rest.encoding import Encoded
+
+PAGE_BYTES_MAX = 1024 * 1024
+"""Of the messages in a page, unless one is larger. Our choice: what is read and written in some 20 ms."""
+
+SEND_BYTES_MAX = 1024 * 1024
+"""Of JSON with messages; a larger message is sent by the REST data plane. Our choice: see `rest.sending`."""
+
+SEND_MAX = 1000
+"""Messages of one array. Our choice: their JSON is read and their schema looked at in some 20 ms."""
+
+SLICE_MESSAGES = 32
+"""Of an array, made in one turn. Our choice: 3 ms, and 20 with as many properties as they may have."""
+
+_ARRAY: Schema = {"type": "array", "minItems": 1, "maxItems": SEND_MAX}
+
+SENT: Schema = {
+    "type": "object",
+    "required": ["sequenceNumbers"],
+    "properties": {
+        "sequenceNumbers": {
+            "type": "array",
+            "items": SEQUENCE_NUMBER,
+            "description": "In the order of the messages; of a duplicate that of the first one.",
+        }
+    },
+    "additionalProperties": False,
+}
+
+DELETED: Schema = {
+    "type": "object",
+    "required": ["deleted"],
+    "properties": {"deleted": COUNT},
+    "additionalProperties": False,
+}
+
+NAMED = {"Sent": SENT, "Deleted": DELETED}
+
+STATE = Parameter(
+    "state",
+    {"type": "string", "enum": list(STATES.values())},
+    "Only messages in this state. A page holds those of the messages that were looked at.",
+)
+FROM = Parameter("from", SEQUENCE_NUMBER, "The first sequence number to look at.")
+
+
+def peek(call: Call) -> Answer:
+    """Show messages without locking them."""
+    first = call.given.get("from", 0)
+    if "cursor" in call.given:
+        (first,) = from_cursor(call.given["cursor"], int)
+    state, exchange = call.given.get("state"), call.exchange
+    command = Peek(
+        call.address, first, call.given["limit"], PAGE_BYTES_MAX, exchange.reply_to, call.given.get("session")
+    )
+
+    def render(effect: MessagesFound | Failed, payloads: list[bytes]) -> Answer:
+        if isinstance(effect, Failed):
+            return exchange.refusal(effect.error)
+        page = zip(effect.messages, payloads, strict=True)
+        found: dict[str, Any] = {
+            "messages": [
+                message_json(view, payload)
+                for view, payload in page
+                if payload is not LOST_BODY and (state is None or STATES[view.state] == state)
+            ]
+        }
+        if effect.messages:
+            found["next"] = to_cursor(effect.messages[-1].message.sequence_number + 1)
+        return answer_json(found)
+
+    return Show(command, views_found, render)
+
+
+def views_found(effect: MessagesFound | Failed) -> list[MessageView]:
+    """Return the messages of an answer."""
+    return [] if isinstance(effect, Failed) else effect.messages
+
+
+def show_message(call: Call) -> Answer:
+    """Show the message with a number."""
+    number, exchange = call.given["number"], call.exchange
+
+    def render(effect: MessagesFound | Failed, payloads: list[bytes]) -> Answer:
+        if isinstance(effect, Failed):
+            return exchange.refusal(effect.error)
+        is_there = effect.messages and effect.messages[0].message.sequence_number == number
+        if not is_there or payloads[0] is LOST_BODY:
+            text = f"No message of '{shown(call.address)}' has the sequence number {number}."
+            return exchange.refusal(MessageNotFound(text))
+        return answer_json(message_json(effect.messages[0], payloads[0]))
+
+    return Show(Peek(call.address, number, 1, PAGE_BYTES_MAX, exchange.reply_to), views_found, render)
+
+
+def send(call: Call) -> Answer:
+    """Store messages, all or none."""
+    is_array = isinstance(call.body, list)
+    given = check(call.body, _ARRAY, {}) if is_array else [call.body]
+    key = call.given.get("Idempotency-Key")
+    if key is not None and len(given) != 1:
+        raise ArgumentInvalid("The header Idempotency-Key goes with one message.")
+    prefixes = [f"[{number}]" for number in range(len(given))] if is_array else [""]
+    encoded = (_encoded(call, member, at, key) for member, at in zip(given, prefixes, strict=True))
+    return _read_on(call, encoded, [])
+
+
+def _encoded(call: Call, given: Any, at: str, key: str | None) -> Encoded:
+    """Make a message of a member; `at`: where it stands in the body."""
+    member = check(given, MESSAGE_TO_SEND, {}, f"The member '{at}'" if at else "The body")
+    if key is not None and member.setdefault("messageId", key) != key:
+        raise ArgumentInvalid(
+            "The header Idempotency-Key is the messageId: leave it out of the message, or give the same."
+        )
+    return read_message(member, call.exchange.now_ms, f"{at}." if at else "")
+
+
+def _read_on(call: Call, encoded: Iterator[Encoded], read: list[Encoded]) -> Answer:
+    """Make the next messages."""
+    count = len(read)
+    read += islice(encoded, SLICE_MESSAGES)
+    if len(read) - count == SLICE_MESSAGES:
+        return Step(lambda: guarded(call.exchange, lambda: _read_on(call, encoded, read)))
+    stored = _store(call, read)
+    return _require_ids(call, stored) if "Idempotency-Key" in call.given else stored
+
+
+def _require_ids(call: Call, then: Ask) -> Ask:
+    """Go on if the entity drops a message whose id it has seen."""
+
+    def render(effect: EntityFound | Failed) -> Answer:
+        if isinstance(effect, Failed):
+            return call.exchange.refusal(effect.error)
+        if not effect.entity.description.requires_duplicate_detection:
+            return call.exchange.refusal(
+                ArgumentInvalid(
+                    f"The header Idempotency-Key means nothing to '{shown(call.address)}', which does not "
+                    f"detect duplicates."
+                )
+            )
+        return then
+
+    return Ask(LookUp(call.address, call.exchange.reply_to), render)
+
+
+def _store(call: Call, messages: list[Encoded]) -> Ask:
+    def render(effect: MessagesScheduled | Rejected | Failed) -> Answer:
+        if not isinstance(effect, MessagesScheduled):
+            return call.exchange.refusal(effect.error)
+        return answer_json({"sequenceNumbers": effect.sequence_numbers}, 201)
+
+    # A schedule is what answers numbers; what has no time, or one that is past, is enqueued at once.
+    return Ask(Schedule(call.address, messages, call.exchange.reply_to), render)
+
+
+def cancel(call: Call) -> Answer:
+    """Cancel a scheduled message."""
+
+    def render(effect: Done | Failed) -> Answer:
+        return call.exchange.done(effect)
+
+    return Ask(CancelScheduled(call.address, [call.given["number"]], call.exchange.reply_to), render)
+
+
+def purge(call: Call) -> Answer:
+    """Delete what is active or deferred and not locked."""
+    before_ms = call.exchange.now_ms
+    if "before" in call.given:
+        before_ms = read_instant(call.given["before"], "The parameter 'before'")
+
+    def render(effect: MessagesDeleted | Failed) -> Answer:
+        if isinstance(effect, Failed):
+            return call.exchange.refusal(effect.error)
+        return answer_json({"deleted": effect.count})
+
+    return Ask(PurgeMessages(call.address, before_ms, call.exchange.reply_to), render)
+
+
+OPERATIONS = (
+    Operation(
+        "peekMessages",
+        "GET",
+        "/entities/{entity}/messages",
+        "Peek: show messages in any state, by sequence number",
+        Right.LISTEN,
+        peek,
+        "Nothing is locked and no delivery counted.",
+        query=(FROM, STATE, LIMIT, CURSOR),
+        answer=ref("Messages"),
+        problems=(404, 409),
+    ),
+    Operation(
+        "sendMessages",
+        "POST",
+        "/entities/{entity}/messages",
+        "Send or schedule one message, or an array of them: all or none",
+        Right.SEND,
+        send,
+        "A message with a `scheduledEnqueueTime` is scheduled; its sequence number cancels it. "
+        "At most 1 MiB of JSON; a larger message goes to `/{entity}/messages`.",
+        headers=(
+            Parameter(
+                "Idempotency-Key",
+                {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$"},
+                "The message id of the one message. Sent again within the entity's duplicate detection "
+                "window, it is stored once. An entity that does not detect duplicates refuses it.",
+            ),
+        ),
+        body={
+            "anyOf": [
+                ref("MessageToSend"),
+                {**_ARRAY, "items": ref("MessageToSend")},
+            ]
+        },
+        checks_body=False,
+        body_bytes_max=SEND_BYTES_MAX,
+        status=201,
+        answer=ref("Sent"),
+        problems=(404, 409),
+    ),
+    Operation(
+        "purgeMessages",
+        "DELETE",
+        "/entities/{entity}/messages",
+        "Purge: delete all active and deferred messages that nobody holds",
+        Right.LISTEN,
+        purge,
+        "Scheduled messages stay. Answered when all are gone.",
+        query=(
+            Parameter(
+                "before", INSTANT, "Only messages enqueued at this instant or before. Now, unless given."
+            ),
+        ),
+        answer=ref("Deleted"),
+        problems=(404, 409),
+    ),
+    Operation(
+        "showMessage",
+        "GET",
+        "/entities/{entity}/messages/{number}",
+        "Show the message with a sequence number",
+        Right.LISTEN,
+        show_message,
+        answer=ref("Message"),
+        problems=(404, 409),
+    ),
+    Operation(
+        "cancelMessage",
+        "DELETE",
+        "/entities/{entity}/messages/{number}",
+        "Cancel a scheduled message",
+        Right.SEND,
+        cancel,
+        status=204,
+        problems=(404, 409),
+    ),
+)

@@ -1,0 +1,303 @@
+"""Messages as JSON: as they are sent, and as they are shown.
+
+Owns: their schemas, reading and writing them. Must not know: how a message was come by, what becomes of it.
+Source: wire contract 3.2 and 3.4 for where a property stands in a message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from peeklock.amqp.codec import DecodeError
+from peeklock.amqp.decimals import number_of
+from peeklock.amqp.messaging import Sections, scan
+from peeklock.amqp.types import Char, Decimal32, Decimal64, Decimal128, Timestamp
+from peeklock.api.instants import read_instant, write_instant, written
+from peeklock.api.schema import Schema, ref
+from peeklock.api.table import ROOT
+from peeklock.broker.commands import Address
+from peeklock.broker.descriptions import UNLIMITED_MS, shown_source
+from peeklock.broker.effects import Deliver
+from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.message import NEVER_MS, MessageState, MessageView
+from peeklock.broker.routing import PARTITION_KEY, VIA_PARTITION_KEY, key_text
+from peeklock.gateway.address import shown
+from peeklock.gateway.annotations import encode_for_receiver
+from peeklock.rest.broker_properties import BrokerProperties
+from peeklock.rest.encoding import Encoded, message_of
+from peeklock.rest.properties import read_member
+from peeklock.rest.showing import application_properties_of, body_of
+
+SEQUENCE_NUMBER: Schema = {"type": "integer", "format": "int64", "minimum": 0, "maximum": (1 << 63) - 1}
+INSTANT: Schema = {"type": "string", "format": "date-time"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+STATES = {
+    MessageState.ACTIVE: "active",
+    MessageState.DEFERRED: "deferred",
+    MessageState.SCHEDULED: "scheduled",
+}
+_TEXT: Schema = {"type": "string"}
+_ID: Schema = {"type": "string", "maxLength": 128}
+
+_TEXTS = {
+    "correlationId": "correlation_id",
+    "messageId": "message_id",
+    "partitionKey": "partition_key",
+    "replyTo": "reply_to",
+    "replyToSessionId": "reply_to_session_id",
+    "sessionId": "session_id",
+    "subject": "label",
+    "to": "to",
+    "viaPartitionKey": "via_partition_key",
+}
+"""Member -> field of BrokerProperties."""
+
+_IDS = ("messageId", "partitionKey", "replyToSessionId", "sessionId", "viaPartitionKey")
+
+VALUES: Schema = {
+    "type": "object",
+    "maxProperties": 250,
+    "additionalProperties": {"type": ["string", "integer", "number", "boolean", "null"]},
+    "examples": [{"priority": "high", "count": 1}],
+}
+
+MESSAGE_TO_SEND: Schema = {
+    "type": "object",
+    "description": "A message that is sent.",
+    "properties": {
+        "body": {"type": "string", "description": "The body as text, sent in UTF-8."},
+        "bodyBase64": {
+            "type": "string",
+            "contentEncoding": "base64",
+            "description": "The body as bytes, in place of `body`.",
+        },
+        "contentType": {"type": "string", "maxLength": 1024, "pattern": "^[ -~]*$"},
+        **{name: _ID if name in _IDS else _TEXT for name in _TEXTS},
+        "timeToLive": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds."},
+        "scheduledEnqueueTime": {
+            **INSTANT,
+            "description": "When the message is to be enqueued; one that is past is now.",
+        },
+        "properties": {**VALUES, "description": "The message's own properties."},
+    },
+    "additionalProperties": False,
+    "examples": [{"body": "one pizza", "messageId": "order-1", "properties": {"priority": "high"}}],
+}
+
+MESSAGE: Schema = {
+    "type": "object",
+    "description": "A message as it stands in an entity.",
+    "required": [
+        "sequenceNumber",
+        "enqueuedSequenceNumber",
+        "state",
+        "deliveryCount",
+        "sizeBytes",
+        "properties",
+    ],
+    "properties": {
+        "entity": {"type": "string", "description": "Where it stands; of a search alone."},
+        "sequenceNumber": SEQUENCE_NUMBER,
+        "enqueuedSequenceNumber": SEQUENCE_NUMBER,
+        "state": {"type": "string", "enum": list(STATES.values())},
+        "lockedUntil": {**INSTANT, "description": "Absent where nobody holds the message."},
+        "heldByCursor": {"type": "string", "description": "The cursor that holds the message."},
+        "enqueuedTime": INSTANT,
+        "scheduledEnqueueTime": INSTANT,
+        "expiresAt": INSTANT,
+        "timeToLive": {"type": "number", "description": "Seconds."},
+        "deliveryCount": {**COUNT, "description": "Deliveries so far, with the one that shows it."},
+        "sizeBytes": COUNT,
+        "deadLetterSource": _TEXT,
+        "body": {"type": "string", "description": "Where it is text in UTF-8."},
+        "bodyBase64": {"type": "string", "contentEncoding": "base64", "description": "Where it is none."},
+        "contentType": _TEXT,
+        **dict.fromkeys(_TEXTS, _TEXT),
+        "properties": {
+            "type": "object",
+            "description": "Its own properties. What JSON has no type for is text; bytes are base64.",
+        },
+    },
+    "additionalProperties": False,
+}
+
+MESSAGES: Schema = {
+    "type": "object",
+    "required": ["messages"],
+    "properties": {
+        "messages": {"type": "array", "items": ref("Message")},
+        "next": {
+            "type": "string",
+            "description": "The cursor of the next page, which may be empty. Absent at the end.",
+        },
+    },
+    "additionalProperties": False,
+}
+
+LOCK: Schema = {
+    "type": "object",
+    "required": ["token", "lockedUntil", "href"],
+    "properties": {
+        "token": {"type": "string", "format": "uuid"},
+        "lockedUntil": INSTANT,
+        "href": {"type": "string", "format": "uri-reference", "description": "The address of the lock."},
+    },
+    "additionalProperties": False,
+}
+
+DELIVERY: Schema = {
+    "type": "object",
+    "description": "A message that was received. `lock` is absent where it was deleted.",
+    "required": ["message"],
+    "properties": {"lock": ref("Lock"), "message": ref("Message")},
+    "additionalProperties": False,
+}
+
+NAMED: Mapping[str, Schema] = {
+    "MessageToSend": MESSAGE_TO_SEND,
+    "Message": MESSAGE,
+    "Messages": MESSAGES,
+    "Lock": LOCK,
+    "Delivery": DELIVERY,
+}
+
+
+def read_message(given: Mapping[str, Any], now_ms: int, where: str) -> Encoded:
+    """Make a message of one that a schema has allowed.
+
+    Args:
+        where: what stands before the names of its members in a refusal.
+
+    Raises: ArgumentInvalid, ArgumentOutOfRange, InvalidOperation: as the message is.
+    """
+    found = BrokerProperties()
+    for member, name in _TEXTS.items():
+        if member in given:
+            setattr(found, name, given[member])
+    found.content_type = given.get("contentType") or None
+    if "timeToLive" in given:
+        found.ttl_ms = max(1, round(min(given["timeToLive"] * 1000, UNLIMITED_MS)))
+    if "scheduledEnqueueTime" in given:
+        at_ms = read_instant(given["scheduledEnqueueTime"], f"The member '{where}scheduledEnqueueTime'")
+        found.scheduled_at_ms = max(at_ms, 0)
+    body = given.get("body", "").encode()
+    if "bodyBase64" in given:
+        if "body" in given:
+            raise ArgumentInvalid(f"The members '{where}body' and '{where}bodyBase64' exclude each other.")
+        try:
+            body = base64.b64decode(given["bodyBase64"], validate=True)
+        except (binascii.Error, ValueError):
+            raise ArgumentInvalid(f"The member '{where}bodyBase64' is not base64.") from None
+    return message_of(body, found, read_member(given.get("properties", {})), now_ms)
+
+
+def message_json(view: MessageView, payload: bytes, *, entity: Address | None = None) -> dict[str, Any]:
+    """Show a message; `entity` where its reader does not know it."""
+    message = view.message
+    sections = scan(encode_for_receiver(view, payload))
+    instants = {
+        "lockedUntil": 0 if view.lock_token is not None else view.locked_until_ms,
+        "enqueuedTime": message.enqueued_at_ms,
+        "scheduledEnqueueTime": message.scheduled_at_ms or 0,
+        "expiresAt": 0 if message.expires_at_ms == NEVER_MS else message.expires_at_ms,
+    }
+    found: dict[str, Any] = {
+        **({} if entity is None else {"entity": shown(entity)}),
+        "sequenceNumber": message.sequence_number,
+        "enqueuedSequenceNumber": message.enqueued_sequence_number,
+        "state": STATES[view.state],
+        **written(instants),
+        "deliveryCount": view.delivery_count + (view.lock_token is not None),
+        "sizeBytes": message.size_bytes,
+        "properties": {
+            str(name): _plain(value) for name, value in application_properties_of(sections).items()
+        },
+    }
+    if view.ttl_ms is not None:
+        found["timeToLive"] = view.ttl_ms / 1000
+    if view.cursor is not None:
+        found["heldByCursor"] = view.cursor
+    if message.dead_letter_source is not None:
+        found["deadLetterSource"] = shown_source(message.dead_letter_source)
+    found.update(_texts(sections))
+    found.update(body_json(body_of(sections)))
+    return found
+
+
+def body_json(body: bytes) -> dict[str, str]:
+    """Show bytes: as text where they are some, else in base64."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"bodyBase64": base64.b64encode(body).decode()}
+
+
+def lock_json(delivery: MessageView, address: Address) -> dict[str, Any]:
+    """Show the lock of a message that was received."""
+    assert delivery.lock_token is not None
+    token = str(UUID(bytes_le=delivery.lock_token))
+    return {
+        "token": token,
+        "lockedUntil": write_instant(delivery.locked_until_ms),
+        "href": f"{entity_href(address)}/locks/{token}",
+    }
+
+
+def entity_href(address: Address) -> str:
+    """Make the address of an entity."""
+    return f"{ROOT}/entities/{quote(shown(address), safe='$')}"
+
+
+def _texts(sections: Sections) -> dict[str, str]:
+    """Show the properties that the broker knows."""
+    try:
+        properties = sections.decode_properties()
+        annotations = sections.decode_message_annotations()
+    except DecodeError:
+        return {}  # what its sender wrote there can be read by nobody
+    found = {
+        "contentType": properties.content_type,
+        "correlationId": properties.correlation_id,
+        "messageId": properties.message_id,
+        "partitionKey": key_text(annotations.get(PARTITION_KEY)),
+        "replyTo": properties.reply_to,
+        "replyToSessionId": properties.reply_to_group_id,
+        "sessionId": properties.group_id,
+        "subject": properties.subject,
+        "to": properties.to,
+        "viaPartitionKey": key_text(annotations.get(VIA_PARTITION_KEY)),
+    }
+    return {
+        name: value.hex() if isinstance(value, bytes) else str(value)
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Show a property's value in a type of JSON."""
+    if isinstance(value, Timestamp):
+        return write_instant(value) or str(int(value))
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, Decimal32 | Decimal64 | Decimal128):
+        return str(number_of(value))
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value) if isinstance(value, str | Char | UUID) else repr(value)
+
+
+def delivery_json(delivery: Deliver, payload: bytes, address: Address, *, deleted: bool) -> dict[str, Any]:
+    """Show a message that was received."""
+    lock = {} if deleted else {"lock": lock_json(delivery, address)}
+    return {**lock, "message": message_json(delivery, payload)}

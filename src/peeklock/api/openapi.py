@@ -1,0 +1,129 @@
+"""The OpenAPI document of what is asked over HTTP about messages: of this API and of the REST data plane.
+
+Owns: how the table becomes a document. Must not know: what an operation does.
+Source: OpenAPI 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peeklock import __version__
+from peeklock.api.data_plane import PATHS
+from peeklock.api.exchange import EVENTS, JSON, PROBLEM
+from peeklock.api.schema import Schema, ref
+from peeklock.api.table import PATH_PARAMETERS, ROOT, Operation, Parameter, Table
+
+PROBLEM_SCHEMA: Schema = {
+    "type": "object",
+    "description": "Why a request was refused. Source: RFC 9457.",
+    "required": ["type", "title", "status", "detail", "trackingId"],
+    "properties": {
+        "type": {
+            "type": "string",
+            "format": "uri",
+            "description": "What kind of refusal it is: `urn:peeklock:problem:message-lock-lost`.",
+        },
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What was wrong, with names and values."},
+        "trackingId": {"type": "string", "description": "Stands in the broker's log too."},
+    },
+}
+
+SHARED_PROBLEMS = (400, 401, 403, 503)
+"""Statuses that each request can be refused with."""
+
+_MEANINGS = {
+    400: "A value is bad; the detail names it.",
+    401: "No token, or a bad one.",
+    403: "The token lacks the right.",
+    404: "There is no such entity, message or lock.",
+    409: "The entity does not allow this, or is full or disabled.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    503: "The disk is nearly full, the broker lags or stops; `Retry-After` says when to come again.",
+}
+
+
+def document(table: Table) -> dict[str, Any]:
+    """Make the document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in table.operations:
+        paths.setdefault(ROOT + operation.path, {})[operation.method.lower()] = _described(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "peeklock over HTTP",
+            "version": __version__,
+            "description": "`/$api/v1/` is our own; all else is the REST data plane of Azure Service Bus.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": {**paths, **PATHS},
+        "components": {
+            "schemas": {**table.named, "Problem": PROBLEM_SCHEMA},
+            "securitySchemes": {
+                "token": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "Authorization",
+                    "description": "A shared access signature, or `Bearer` and a JSON web token.",
+                }
+            },
+        },
+        "security": [{"token": []}],
+    }
+
+
+def problems_of(operation: Operation) -> list[int]:
+    """Return the statuses that an operation can be refused with."""
+    found = {*SHARED_PROBLEMS, *operation.problems}
+    if operation.body is not None:
+        found |= {413, 415}
+    return sorted(found)
+
+
+def _described(operation: Operation) -> dict[str, Any]:
+    names = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
+    parameters = [
+        *(_parameter(PATH_PARAMETERS[name], "path") for name in names),
+        *(_parameter(parameter, "query") for parameter in operation.query),
+        *(_parameter(parameter, "header") for parameter in operation.headers),
+    ]
+    answer: dict[str, Any] = {"description": operation.summary}
+    if operation.streams:
+        answer["content"] = {EVENTS: {"schema": {"type": "string"}}}
+    elif operation.answer is not None:
+        answer["content"] = {JSON: {"schema": operation.answer}}
+    refused = {PROBLEM: {"schema": ref("Problem")}}
+    found: dict[str, Any] = {
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "responses": {
+            str(operation.status): answer,
+            **{
+                str(status): {"description": _MEANINGS[status], "content": refused}
+                for status in problems_of(operation)
+            },
+        },
+    }
+    if operation.description:
+        found["description"] = operation.description
+    if parameters:
+        found["parameters"] = parameters
+    if operation.body is not None:
+        found["requestBody"] = {
+            "required": operation.body_required,
+            "content": {JSON: {"schema": operation.body}},
+        }
+    return found
+
+
+def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": place,
+        "required": parameter.required or place == "path",
+        "description": parameter.description,
+        "schema": parameter.schema,
+    }

@@ -1,0 +1,114 @@
+"""Scheduled messages, moved in time: tests need not wait.
+
+Owns: the handlers. Must not know: how an instant is moved.
+"""
+
+from __future__ import annotations
+
+from peeklock.api.exchange import Answer, Ask, answer_json
+from peeklock.api.model import COUNT, SEQUENCE_NUMBER
+from peeklock.api.schema import Schema, ref
+from peeklock.api.search import ENTITY_PARAMETER
+from peeklock.api.table import Call, Operation
+from peeklock.auth.rights import Right
+from peeklock.broker.effects import Failed, ScheduledShifted
+from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.search_commands import ShiftScheduled
+
+SHIFT_S_MAX = 100 * 366 * 86_400
+"""A century. Our choice."""
+
+_NUMBERS: Schema = {
+    "type": "array",
+    "items": SEQUENCE_NUMBER,
+    "minItems": 1,
+    "maxItems": 1000,
+    "description": "Only these messages of the entity, which has to be named: all or none.",
+}
+
+SHIFT: Schema = {
+    "type": "object",
+    "required": ["by"],
+    "properties": {
+        "by": {
+            "type": "number",
+            "minimum": -SHIFT_S_MAX,
+            "maximum": SHIFT_S_MAX,
+            "description": "By how many seconds later; negative = earlier.",
+        },
+        "sequenceNumbers": _NUMBERS,
+    },
+    "additionalProperties": False,
+    "examples": [{"by": -3600}],
+}
+
+DELIVER: Schema = {
+    "type": "object",
+    "properties": {"sequenceNumbers": _NUMBERS},
+    "additionalProperties": False,
+}
+
+SHIFTED: Schema = {
+    "type": "object",
+    "required": ["shifted"],
+    "properties": {"shifted": COUNT},
+    "additionalProperties": False,
+}
+
+NAMED = {"Shift": SHIFT, "DeliverNow": DELIVER, "Shifted": SHIFTED}
+
+
+def shift(call: Call) -> Answer:
+    """Move the instants of scheduled messages."""
+    return _shifted(call, round(call.body["by"] * 1000))
+
+
+def deliver_now(call: Call) -> Answer:
+    """Enqueue scheduled messages now."""
+    return _shifted(call, None)
+
+
+def _shifted(call: Call, by_ms: int | None) -> Answer:
+    exchange, numbers = call.exchange, call.body.get("sequenceNumbers")
+    if numbers is not None and call.node is None:
+        raise ArgumentInvalid("The member 'sequenceNumbers' goes with the parameter 'entity'.")
+    address = None if call.node is None else call.node.address
+
+    def render(effect: ScheduledShifted | Failed) -> Answer:
+        if isinstance(effect, Failed):
+            return exchange.refusal(effect.error)
+        return answer_json({"shifted": effect.count})
+
+    chosen = None if numbers is None else tuple(numbers)
+    return Ask(ShiftScheduled(exchange.reply_to, address, chosen, by_ms), render)
+
+
+OPERATIONS = (
+    Operation(
+        "shiftScheduled",
+        "POST",
+        "/scheduled/shift",
+        "Enqueue scheduled messages earlier or later than they were to be",
+        Right.SEND,
+        shift,
+        "In one durable step. Messages keep their numbers, so that who scheduled them can still cancel them.",
+        query=(ENTITY_PARAMETER,),
+        body=ref("Shift"),
+        answer=ref("Shifted"),
+        problems=(404, 409),
+    ),
+    Operation(
+        "deliverScheduled",
+        "POST",
+        "/scheduled/deliver",
+        "Enqueue scheduled messages now",
+        Right.SEND,
+        deliver_now,
+        "As `/scheduled/shift`.",
+        query=(ENTITY_PARAMETER,),
+        body=ref("DeliverNow"),
+        body_required=False,
+        answer=ref("Shifted"),
+        problems=(404, 409),
+    ),
+)

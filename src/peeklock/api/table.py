@@ -1,0 +1,200 @@
+"""What the API offers, as values: each operation with its path, parameters, schemas, right and handler.
+
+Owns: the form of the table, and finding and reading a request by it. Must not know: what an operation does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from peeklock.api.exchange import EVENTS, JSON, Answer, ApiExchange
+from peeklock.api.problems import MediaTypeUnsupported, NotHere
+from peeklock.api.schema import Schema, check, read_text
+from peeklock.auth.rights import Right
+from peeklock.broker.commands import Address
+from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.history import History
+from peeklock.gateway.address import Node, NodeKind, parse_node
+from peeklock.rest.broker_properties import read_json
+
+ROOT = "/$api/v1"
+
+SMALL_BODY_BYTES_MAX = 16 * 1024
+"""Of a body that sends no messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Of a path, a query or a head."""
+
+    name: str
+    schema: Schema
+    description: str
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, read."""
+
+    exchange: ApiExchange
+    node: Node | None
+    """The entity that it is about."""
+    given: Mapping[str, Any]
+    """Values of the parameters that were given, and of those with a default."""
+    body: Any = None
+    """As JSON has it; None = there is none."""
+    history: History | None = None
+    """None = it is off."""
+
+    @property
+    def address(self) -> Address:
+        """The entity that the path names."""
+        assert self.node is not None
+        return self.node.address
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path."""
+
+    id: str
+    method: str
+    path: str
+    """Below `ROOT`; `{name}` stands for one segment, percent-encoded."""
+    summary: str
+    right: Right
+    """On the entity that the request names; where it names none, Manage on the namespace is needed."""
+    handle: Callable[[Call], Answer]
+    description: str = ""
+    query: tuple[Parameter, ...] = ()
+    headers: tuple[Parameter, ...] = ()
+    body: Schema | None = None
+    body_required: bool = True
+    checks_body: bool = True
+    """False = the handler holds the body to its schema, in slices."""
+    body_bytes_max: int = SMALL_BODY_BYTES_MAX
+    status: int = 200
+    answer: Schema | None = None
+    """Of its JSON; None = there is no body."""
+    streams: bool = False
+    """Its answer is a stream of events."""
+    problems: tuple[int, ...] = ()
+    """Statuses that it can be refused with, beside those that all share."""
+
+    @property
+    def answer_type(self) -> str | None:
+        """The type of the answer's body; None = there is none."""
+        return EVENTS if self.streams else None if self.answer is None else JSON
+
+
+PATH_PARAMETERS = {
+    "entity": Parameter(
+        "entity",
+        {"type": "string", "minLength": 1, "maxLength": 400, "examples": ["orders"]},
+        "A queue, topic or subscription, or a dead-letter queue of one: `orders`, "
+        "`events%2Fsubscriptions%2Faudit`, `orders%2F$deadletterqueue`. Slashes are percent-encoded.",
+        True,
+    ),
+    "number": Parameter(
+        "number",
+        {"type": "integer", "format": "int64", "minimum": 0, "maximum": (1 << 63) - 1},
+        "A sequence number.",
+        True,
+    ),
+    "token": Parameter(
+        "token",
+        {"type": "string", "minLength": 1, "maxLength": 64},
+        "The token of a lock: a GUID.",
+        True,
+    ),
+    "session": Parameter(
+        "session", {"type": "string", "maxLength": 128}, "The id of a session; it may be empty.", True
+    ),
+}
+
+
+@dataclass(slots=True)
+class Table:
+    """Operations, found by method and path."""
+
+    operations: tuple[Operation, ...]
+    named: Mapping[str, Schema]
+    """Schemas that others refer to."""
+    _by_path: list[tuple[list[str], dict[str, Operation]]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        paths: dict[str, dict[str, Operation]] = {}
+        for operation in self.operations:
+            paths.setdefault(operation.path, {})[operation.method] = operation
+        self._by_path = [(path.split("/")[1:], methods) for path, methods in paths.items()]
+
+    def find(self, segments: list[str]) -> tuple[dict[str, Operation], dict[str, str]]:
+        """Return the operations at a path below `ROOT` by their methods, and the texts that it has for
+        parameters. Raises: NotHere."""
+        for template, methods in self._by_path:
+            if len(template) == len(segments):
+                texts: dict[str, str] = {}
+                for expected, segment in zip(template, segments, strict=True):
+                    if expected.startswith("{"):
+                        texts[expected[1:-1]] = segment
+                    elif expected != segment:
+                        break
+                else:
+                    return methods, texts
+        raise NotHere(f"Nothing of this API is at {'/'.join([ROOT, *segments])[:200]}.")
+
+
+def node_of(text: str) -> Node:
+    """Read the path of an entity. Raises: ArgumentInvalid."""
+    node = parse_node(quote(text, safe="/$"))
+    if node.kind is not NodeKind.ENTITY or not node.address.path:
+        raise ArgumentInvalid(f"'{text[:100]}' names no queue, topic or subscription.")
+    return node
+
+
+def read_parameters(
+    operation: Operation, texts: Mapping[str, str], query: str, headers: Mapping[str, str]
+) -> dict[str, Any]:
+    """Read all parameters of a request, and give defaults. Raises: ArgumentInvalid."""
+    given: dict[str, Any] = {}
+    for name, text in texts.items():
+        given[name] = read_text(text, PATH_PARAMETERS[name].schema, f"'{name}' of the path")
+    known = {parameter.name: parameter for parameter in operation.query}
+    for parameter in operation.query:
+        if "default" in parameter.schema:
+            given[parameter.name] = parameter.schema["default"]
+    seen = set()
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise ArgumentInvalid(f"The parameter '{name[:40]}' is not known here.")
+        if name in seen:
+            raise ArgumentInvalid(f"The parameter '{name}' is given twice.")
+        seen.add(name)
+        given[name] = read_text(text, known[name].schema, f"The parameter '{name}'")
+    for parameter in operation.query:
+        if parameter.required and parameter.name not in seen:
+            raise ArgumentInvalid(f"The parameter '{parameter.name}' is missing.")
+    for parameter in operation.headers:
+        value = headers.get(parameter.name.lower())
+        if value is not None:
+            given[parameter.name] = read_text(value, parameter.schema, f"The header {parameter.name}")
+    return given
+
+
+def read_body(operation: Operation, body: bytes, content_type: str, named: Mapping[str, Schema]) -> Any:
+    """Read the body of a request. Raises: ArgumentInvalid, MediaTypeUnsupported."""
+    if operation.body is None:
+        if body:
+            raise ArgumentInvalid("No body is taken here.")
+        return None
+    if not body and not operation.body_required:
+        return {}
+    if not re.fullmatch(r"application/json\s*(;\s*charset=\"?utf-8\"?\s*)?", content_type.strip(), re.I):
+        raise MediaTypeUnsupported(f"A body here is JSON: send it with the header 'Content-Type: {JSON}'.")
+    value = read_json(body, "The body")
+    return check(value, operation.body, named) if operation.checks_body else value

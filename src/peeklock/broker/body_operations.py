@@ -1,0 +1,76 @@
+"""What the disk says of bodies: that one was read, or that some are damaged.
+
+Owns: who goes on with that. Must not know: how a body is read, how damage is found.
+"""
+
+from __future__ import annotations
+
+from peeklock.broker import commands as ask
+from peeklock.broker import delivery, lost_bodies
+from peeklock.broker import effects as do
+from peeklock.broker.changes import Change
+from peeklock.broker.effects import Effect
+from peeklock.broker.entities import Entities
+from peeklock.broker.errors import ServiceBusError, SessionLockLost
+from peeklock.broker.operations import Operations
+from peeklock.broker.searching import Searching
+from peeklock.broker.session_operations import SessionOperations
+from peeklock.broker.shared import Shared
+
+
+class BodyOperations:
+    """The handlers of the commands that answer what was asked of the disk."""
+
+    def __init__(
+        self,
+        entities: Entities,
+        shared: Shared,
+        operations: Operations,
+        sessions: SessionOperations,
+        searching: Searching,
+    ) -> None:
+        self._entities = entities
+        self._shared = shared
+        self._operations = operations
+        self._sessions = sessions
+        self._searching = searching
+
+    def fetched(
+        self, command: ask.Fetched, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        queue = self._entities.queues.get(command.queue_id)
+        if queue is not None:
+            self._shared.forwarding.fetched(queue, command.position, command.payload)
+        receivers, requests = self._shared.bodies.came(command.queue_id, command.position)
+        for receiver in receivers:
+            assert queue is not None, "a link goes with its entity"
+            assert receiver.line is not None
+            delivery.deliver(queue, receiver.line, now_ms, changes, effects)
+        for request in requests:
+            if request.reply_to[0] in self._shared.links.connections:  # else nobody would get what is deleted
+                self._go_on(request, now_ms, changes, effects)
+        self._searching.fetched(command, now_ms, changes, effects)
+
+    def _go_on(
+        self, request: ask.ReceiveDeferred, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        """Do a request that waited for bodies, or refuse it: what it asks for may be gone meanwhile."""
+        if self._shared.events is not None:
+            self._shared.events.begin(request, now_ms)
+        try:
+            self._operations.receive_deferred(request, now_ms, changes, effects)
+        except ServiceBusError as error:
+            error.__traceback__ = None  # as in `Namespace.apply`
+            effects.append(do.Failed(request.reply_to, error))
+            if type(error) is SessionLockLost:
+                self._sessions.refused_session_lock(request, now_ms, effects)
+
+    def lose_bodies(
+        self, command: ask.LoseBodies, now_ms: int, changes: list[Change], effects: list[Effect]
+    ) -> None:
+        lost = []
+        for queue_id, position in command.messages:
+            each = lost_bodies.lose(self._entities, queue_id, position, now_ms, changes, effects)
+            if each is not None:
+                lost.append(each)
+        effects.append(do.BodiesLost(command.reply_to, lost))

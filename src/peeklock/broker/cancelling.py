@@ -1,0 +1,39 @@
+"""Cancelling scheduled messages, by their numbers.
+
+Owns: what must hold before, and what it does. Must not know: who asks, and whether in a transaction. Source:
+wire contract 5.2; semantics S-06, S-09.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from peeklock.broker.browsing import scheduled_by_number
+from peeklock.broker.changes import Change
+from peeklock.broker.entity import Entity
+from peeklock.broker.errors import MessageNotFound
+from peeklock.broker.events import EventType
+from peeklock.broker.message_queue import MessageQueue
+
+
+def check(entity: Entity, queue: MessageQueue, numbers: Iterable[int]) -> None:
+    """Raises: MessageNotFound: one of them names no scheduled message (any more); EntityDisabled."""
+    if not entity.receives:
+        entity.require_sending()
+    for number in numbers:
+        if scheduled_by_number(queue, number) is None:
+            raise MessageNotFound(f"no scheduled message with sequence number {number} in '{queue.name}'")
+
+
+def cancel(queue: MessageQueue, numbers: Iterable[int], now_ms: int, changes: list[Change]) -> None:
+    """Remove scheduled messages that were checked just now; a number that is named twice counts once."""
+    queue.accessed_at_ms = now_ms
+    events = queue.shared.events
+    for number in dict.fromkeys(numbers):
+        message = scheduled_by_number(queue, number)
+        assert message is not None
+        if events is not None:
+            events.message(EventType.CANCELLED, queue, message)
+        if queue.duplicates is not None and (freed := queue.duplicates.free(message.sequence_number)):
+            changes.append(freed)
+        queue.remove(message, changes)

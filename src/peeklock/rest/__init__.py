@@ -1,0 +1,1 @@
+"""Messages over HTTP, sans-IO: requests in, commands of the broker out, answers when their effects come."""

@@ -1,0 +1,73 @@
+"""What the path of a request for messages means.
+
+Owns: the forms of wire contract 8. Must not know: which entities exist; a queue may have any of these names,
+and `api` asks for it where that matters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from urllib.parse import unquote
+from uuid import UUID
+
+from peeklock.gateway.address import Node, parse_node
+
+
+class Form(Enum):
+    """What a path names below its entity."""
+
+    MESSAGES = "POST"
+    """`messages`: what is sent."""
+    HEAD = "POST, DELETE"
+    """`messages/head`: the next message."""
+    LOCK = "POST, PUT, DELETE"
+    """`messages/ID/TOKEN`: a message that is locked. The value of each is the methods that it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path, taken apart."""
+
+    form: Form
+    entity: str
+    """The path of the entity or of its dead-letter queue, as it was sent: percent-encoded."""
+    node: Node
+    """The same, read."""
+    token: str = ""
+    """The lock token, as text."""
+
+
+@lru_cache(maxsize=256)  # asked for several times a request; most are for the same few
+def place_of(method: str, path: str) -> Place | None:
+    """Return what a request for messages is about; None = it is none.
+
+    Args:
+        method: upper case.
+        path: percent-encoded, without the query. It is split before it is decoded: an encoded slash belongs
+            to a name.
+    """
+    parts = path.strip("/").split("/")
+    names = [unquote(part).lower() for part in parts[-3:]]
+    token = ""
+    if len(parts) > 1 and names[-1] == "messages":
+        form, count = Form.MESSAGES, 1
+    elif len(parts) > 2 and names[-2:] == ["messages", "head"]:
+        form, count = Form.HEAD, 2
+    elif len(parts) > 3 and names[0] == "messages":
+        form, count, token = Form.LOCK, 3, unquote(parts[-1])
+    else:
+        return None
+    if method not in form.value.split(", "):
+        return None
+    entity = "/".join(parts[:-count])
+    return Place(form, entity, parse_node(entity), token)
+
+
+def lock_token(text: str) -> bytes:
+    """Return a lock token in .NET's byte order; one that cannot be a token is none that is held."""
+    try:
+        return UUID(text).bytes_le
+    except ValueError:
+        return b""

@@ -1,0 +1,249 @@
+"""The time of the event loop, shared among the connections that have sent something.
+
+Owns: who works when, for how long, and the length of the loop's turns. Must not know: what work is. Pure: the
+clock and the loop's `call_soon` come in.
+
+Theory of operation. A turn is one pass of the event loop over everything that is ready. A connection that has
+read bytes works on them at once, as far as its class has time for that in this turn. What is left waits in
+the queue of its class, and the connection stops reading. The queues are served in rounds, each entry for a
+quantum, first in, first out; who has more to do goes to the end. So one that never stops sending is always in
+the queue, and one that has just sent something passes it by. There are two classes. Peers that have not shown
+a valid claim share the smaller part, so that strangers cost the clients a bounded part of each turn, however
+many they are.
+
+Time alone bounds nothing in one step, so the work itself is cut into small units as well (`Budget.units`).
+
+Between two rounds the queues rest: while a batch commits or its effects are handed out until that is over,
+else for a millisecond. Without a rest the loop lets go of the interpreter lock time and again for a moment
+only, and takes it back before another thread is awake; since it has let go, CPython does not force it to hand
+over. A commit took 400 ms then, and batches grew faster than their effects could be handed out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a class may use of one turn."""
+
+    turn_s: float
+    """All of the class together: once for those that have just sent, once more for a round of the queue."""
+    quantum_s_min: float
+    """A connection, when many wait: less, and going from one to the next would take the time."""
+    units: int
+    """A connection, in units of `amqp.connection.FRAME_UNITS`: a message is 1, an attach 8, each 4 KiB 1."""
+
+
+CLIENTS = Budget(turn_s=0.005, quantum_s_min=0.000_5, units=1024)
+"""Our choice: both times together, with those of strangers and with what is handed out in the same turn, it
+stays under 20 ms. 1,024 messages of 1 KiB are more than a read holds."""
+
+STRANGERS = Budget(turn_s=0.001_25, quantum_s_min=0.000_25, units=64)
+"""Our choice: a fifth of a turn. 64 units are eight frames, about what a client sends until its claim."""
+
+REST_S_MIN, REST_S_MAX = 0.001, 0.010
+"""Between two rounds. Our choice: a switch of threads takes less than the first; the second makes the queues
+wait for a slow disk no more than two thirds of the time."""
+
+WINDOW_S = 10.0
+"""The longest turn is of this window and of the one before. Our choice: a scrape every 10 s misses none."""
+
+
+class Worker(Protocol):
+    """A connection with something to do; hashable by identity."""
+
+    @property
+    def known(self) -> bool:
+        """Whether its peer has shown a valid claim."""
+
+    def work(self, units: int, until_s: float) -> bool:
+        """Do a part of it, up to so many units or this time of the clock; return whether more waits."""
+
+    def abort(self) -> None:
+        """End the connection without a word."""
+
+
+class _Share:
+    """One class in one turn."""
+
+    __slots__ = ("budget", "queue", "used_s")
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.used_s = 0.0
+        self.queue: dict[Worker, None] = {}
+        """Those that wait, in the order of their turns."""
+
+
+class Timer(Protocol):
+    """What the loop's `call_later` returns."""
+
+    def cancel(self) -> None:
+        """Do not call."""
+
+
+class Turns:
+    """See the module."""
+
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        *,
+        on_defect: Callable[[Exception], None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Share the turns of a loop.
+
+        Args:
+            call_soon: the loop's: has a function called in the next turn.
+            call_later: the loop's: has a function called after so many seconds.
+            on_defect: takes what the work of a connection raised, after that connection has been aborted.
+            clock_s: never goes back.
+        """
+        self._call_soon = call_soon
+        self._call_later = call_later
+        self._on_defect = on_defect
+        self.clock_s = clock_s
+        self._strangers = _Share(STRANGERS)
+        self._clients = _Share(CLIENTS)
+        self._began_s: float | None = None
+        """When this turn's first work began; None while nothing has been done in it."""
+        self._serving = False
+        self._busy = 0
+        """Batches that commit or whose effects are handed out."""
+        self._handed_out_s = 0.0
+        """Of the batch under way."""
+        self._spent_s = 0.0
+        """What the effects of the last batch leave less for clients in each turn and round."""
+        self._round: Timer | None = None
+        """The next one, while anything is queued."""
+        self._longest_s = 0.0
+        self._longest_before_s = 0.0
+        self._window_ends_s = clock_s() + WINDOW_S
+
+    def begin(self) -> None:
+        """Note that work begins in this turn of the loop: it is measured until the next one."""
+        if self._began_s is None:
+            self._began_s = self.clock_s()
+            self._call_soon(self._end)
+
+    def take(self, worker: Worker) -> None:
+        """Have a connection work: now if its class has time left in this turn, else in the next rounds."""
+        self.begin()
+        if worker in self._clients.queue or worker in self._strangers.queue:
+            return
+        share = self._share_of(worker)
+        budget = share.budget
+        if self._serving:
+            # A transport hands on what it has read: that is part of the same work.
+            self._work(worker, budget.units, self.clock_s() + budget.quantum_s_min)
+        elif share.used_s + budget.quantum_s_min > budget.turn_s:
+            self._enqueue(worker)
+        else:
+            fair_s = max(budget.turn_s / (len(share.queue) + 1), budget.quantum_s_min)
+            share.used_s += self._serve(worker, budget.units, min(fair_s, budget.turn_s - share.used_s))
+
+    def plan(self, worker: Worker) -> None:
+        """Have a connection work in one of the next rounds."""
+        if worker not in self._clients.queue and worker not in self._strangers.queue:
+            self._enqueue(worker)
+
+    def batch_taken(self) -> None:
+        """Note that a batch commits or its effects are handed out: the queues rest after the next round."""
+        self._busy += 1
+        self._handed_out_s = 0.0
+
+    def batch_done(self) -> None:
+        """Note that such a batch is through: what is queued has a round."""
+        self._busy -= 1
+        excess_s = max(self._handed_out_s - CLIENTS.turn_s, 0.0)
+        self._spent_s = min(excess_s, CLIENTS.turn_s - 2 * CLIENTS.quantum_s_min)
+        if self._round is not None:
+            self._round.cancel()
+            self._round = self._call_later(0, self._serve_queues)
+
+    def handed_out(self, seconds: float) -> None:
+        """Note the time that effects of a batch took.
+
+        What exceeds the time of a turn shortens the turns of clients until the next batch is done.
+        """
+        self._handed_out_s += seconds
+
+    @property
+    def longest_turn_ms(self) -> int:
+        """The longest turn of the last 10 to 20 s, from its first work to the start of the next one."""
+        self._roll(self.clock_s())
+        return round(max(self._longest_s, self._longest_before_s) * 1000)
+
+    def _end(self) -> None:
+        """Begin a new turn of the loop."""
+        assert self._began_s is not None
+        now_s = self.clock_s()
+        self._roll(now_s)
+        self._longest_s = max(self._longest_s, now_s - self._began_s)
+        self._began_s = None
+        self._clients.used_s, self._strangers.used_s = self._spent_s, 0.0
+
+    def _enqueue(self, worker: Worker) -> None:
+        self._share_of(worker).queue[worker] = None
+        if self._round is None:
+            self._round = self._call_later(0, self._serve_queues)
+
+    def _serve_queues(self) -> None:
+        """Serve a round: each entry once, as far as the time goes."""
+        self.begin()
+        if not self._busy:
+            self._spent_s = 0.0
+        for share, used_s in ((self._clients, self._spent_s), (self._strangers, 0.0)):
+            budget = share.budget
+            waiting = list(share.queue)
+            for worker in waiting:
+                left_s = budget.turn_s - used_s
+                if left_s < budget.quantum_s_min:
+                    break
+                del share.queue[worker]
+                fair_s = max(budget.turn_s / len(waiting), budget.quantum_s_min)
+                used_s += self._serve(worker, budget.units, min(fair_s, left_s))
+        if self._round is not None:
+            self._round.cancel()  # one that was asked for meanwhile
+        queued = self._clients.queue or self._strangers.queue
+        rest_s = REST_S_MAX if self._busy else REST_S_MIN
+        self._round = self._call_later(rest_s, self._serve_queues) if queued else None
+
+    def _serve(self, worker: Worker, units: int, quantum_s: float) -> float:
+        """Have it work; return the seconds that it took."""
+        started_s = self.clock_s()
+        self._serving = True
+        self._work(worker, units, started_s + quantum_s)
+        self._serving = False
+        return self.clock_s() - started_s
+
+    def _work(self, worker: Worker, units: int, until_s: float) -> None:
+        try:
+            more = worker.work(units, until_s)
+        except OSError:  # its peer is gone: asyncio says so where uvloop waits for `connection_lost`
+            worker.abort()
+            return
+        except Exception as defect:  # the others in the queue have their turn all the same
+            worker.abort()
+            self._on_defect(defect)
+            return
+        if more:
+            self._enqueue(worker)  # among the clients if it has shown a claim meanwhile
+
+    def _share_of(self, worker: Worker) -> _Share:
+        return self._clients if worker.known else self._strangers
+
+    def _roll(self, now_s: float) -> None:
+        """Begin a new window when this one is over."""
+        if now_s >= self._window_ends_s:
+            quiet = now_s >= self._window_ends_s + WINDOW_S
+            self._longest_before_s = 0.0 if quiet else self._longest_s
+            self._longest_s = 0.0
+            self._window_ends_s = now_s + WINDOW_S

@@ -1,0 +1,241 @@
+"""Messages of one entity over the API: peeked, sent, scheduled, cancelled, purged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.types import Decimal64, Float, Timestamp
+from peeklock.broker.commands import Address, SendTo
+from peeklock.gateway.inspection import take_in
+from tests.api.asking import ApiBroker, segment
+
+
+@pytest.fixture
+def broker() -> ApiBroker:
+    made = ApiBroker()
+    made.clock.now_ms = 1_704_067_200_000
+    made.create_queue("q", requires_duplicate_detection=True)
+    made.create_queue("plain")
+    return made
+
+
+def send_amqp(broker: ApiBroker, payload: bytes, path: str = "q") -> None:
+    broker.ask(lambda reply_to: SendTo(Address(path), [take_in(payload, reads_routing=True)], reply_to))
+
+
+def test_what_is_sent_is_shown(broker: ApiBroker) -> None:
+    """Req: T-09, S-11."""
+    message = {
+        "body": "one pizza",
+        "contentType": "text/plain",
+        "messageId": "order-1",
+        "correlationId": "c",
+        "subject": "pizza",
+        "to": "kitchen",
+        "replyTo": "table",
+        "timeToLive": 90.5,
+        "properties": {"priority": "high", "count": 1, "hot": True, "note": None, "size": 1.5},
+    }
+    assert broker.ok("POST", "/entities/q/messages", message) == {"sequenceNumbers": [1]}
+    (shown,) = broker.ok("GET", "/entities/q/messages")["messages"]
+    assert shown == {
+        **message,
+        "sequenceNumber": 1,
+        "enqueuedSequenceNumber": 1,
+        "state": "active",
+        "enqueuedTime": "2024-01-01T00:00:00.000Z",
+        "expiresAt": "2024-01-01T00:01:30.500Z",
+        "deliveryCount": 0,
+        "sizeBytes": shown["sizeBytes"],
+    }
+    assert broker.ok("GET", "/entities/q/messages/1") == shown
+
+
+def test_bytes_are_sent_and_shown_in_base64(broker: ApiBroker) -> None:
+    broker.ok("POST", "/entities/q/messages", {"bodyBase64": "/wA="})
+    assert broker.ok("GET", "/entities/q/messages/1")["bodyBase64"] == "/wA="
+
+
+def test_a_time_to_live_beyond_all_is_none(broker: ApiBroker) -> None:
+    broker.ok("POST", "/entities/q/messages", {"timeToLive": 1e306})
+    assert broker.ok("GET", "/entities/q/messages/1")["timeToLive"] > 1e10
+
+
+def test_messages_of_an_array_are_stored_all_or_none(broker: ApiBroker) -> None:
+    bad = [{"body": "a"}, {"body": "b", "timeToLive": 0}]
+    refused = broker.http("POST", "/entities/q/messages", bad)
+    assert (refused.status, refused.problem) == (400, "argument-invalid")
+    assert "[1].timeToLive" in refused.json["detail"]
+    assert broker.queue("q").active_count == 0
+    many = [{"body": str(number)} for number in range(300)]
+    assert broker.ok("POST", "/entities/q/messages", many)["sequenceNumbers"] == list(range(1, 301))
+
+
+def test_pages_follow_each_other(broker: ApiBroker) -> None:
+    broker.ok("POST", "/entities/q/messages", [{"body": str(number)} for number in range(5)])
+    seen, cursor = [], ""
+    for _ in range(3):
+        page = broker.ok("GET", f"/entities/q/messages?limit=2{cursor}")
+        seen += [message["body"] for message in page["messages"]]
+        cursor = f"&cursor={page['next']}"
+    assert seen == ["0", "1", "2", "3", "4"]
+    assert broker.ok("GET", f"/entities/q/messages?limit=2{cursor}") == {"messages": []}
+    assert len(broker.ok("GET", "/entities/q/messages?from=4")["messages"]) == 2
+
+
+def test_pages_of_a_state(broker: ApiBroker) -> None:
+    later = "2024-01-02T00:00:00Z"
+    broker.ok("POST", "/entities/q/messages", [{"body": "a"}, {"body": "b", "scheduledEnqueueTime": later}])
+    (shown,) = broker.ok("GET", "/entities/q/messages?state=scheduled")["messages"]
+    assert (shown["body"], shown["scheduledEnqueueTime"]) == ("b", "2024-01-02T00:00:00.000Z")
+
+
+def test_a_scheduled_message_is_cancelled_by_its_number(broker: ApiBroker) -> None:
+    """Req: S-06."""
+    later = {"body": "b", "scheduledEnqueueTime": "2024-01-01T01:00:00+00:30"}
+    assert broker.ok("POST", "/entities/q/messages", later) == {"sequenceNumbers": [1]}
+    assert broker.queue("q").scheduled_count == 1
+    assert broker.http("DELETE", "/entities/q/messages/1").status == 204
+    again = broker.http("DELETE", "/entities/q/messages/1")
+    assert (again.status, again.problem) == (404, "message-not-found")
+
+
+def test_a_message_of_a_topic_reaches_its_subscription(broker: ApiBroker) -> None:
+    broker.create_topic("t/x")
+    broker.create_subscription("t/x", "s")
+    broker.ok("POST", f"/entities/{segment('t/x')}/messages", {"body": "a"})
+    path = segment("t/x/subscriptions/s")
+    (shown,) = broker.ok("GET", f"/entities/{path}/messages")["messages"]
+    assert shown["body"] == "a"
+    assert broker.http("GET", f"/entities/{segment('t/x')}/messages").problem == "invalid-operation"
+
+
+def test_a_purge_spares_scheduled_and_locked_messages(broker: ApiBroker) -> None:
+    """Req: A-06."""
+    later = {"scheduledEnqueueTime": "2024-01-02T00:00:00Z"}
+    broker.ok("POST", "/entities/q/messages", [{"body": "a"}, {"body": "b"}, later])
+    broker.ok("POST", "/entities/q/locks")
+    assert broker.ok("DELETE", "/entities/q/messages?before=2023-01-01T00:00:00Z") == {"deleted": 0}
+    assert broker.ok("DELETE", "/entities/q/messages") == {"deleted": 1}
+    left = broker.ok("GET", "/entities/q/messages")["messages"]
+    assert [message["sequenceNumber"] for message in left] == [1, 3]
+    assert left[0]["lockedUntil"] == "2024-01-01T00:01:00.000Z"
+
+
+def test_a_message_is_stored_once_under_its_idempotency_key(broker: ApiBroker) -> None:
+    """Req: D-01."""
+    key = {"Idempotency-Key": "order-1"}
+    assert broker.ok("POST", "/entities/q/messages", {"body": "a"}, key) == {"sequenceNumbers": [1]}
+    assert broker.ok("POST", "/entities/q/messages", {"body": "a"}, key) == {"sequenceNumbers": [1]}
+    assert broker.queue("q").active_count == 1
+    assert broker.ok("GET", "/entities/q/messages/1")["messageId"] == "order-1"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("plain", {"body": "a"}),
+        ("q", {"messageId": "other"}),
+        ("q", [{"body": "a"}, {"body": "b"}]),
+        ("q", []),
+    ],
+)
+def test_an_idempotency_key_that_means_nothing_is_refused(broker: ApiBroker, path: str, body: object) -> None:
+    refused = broker.http("POST", f"/entities/{path}/messages", body, {"Idempotency-Key": "k"})
+    assert refused.problem == "argument-invalid"
+    assert broker.queue(path).active_count == 0
+
+
+def test_values_that_json_has_no_type_for_are_text(broker: ApiBroker) -> None:
+    properties: dict[str, Any] = {
+        "at": Timestamp(0),
+        "bytes": b"\xff",
+        "decimal": Decimal64(bytes.fromhex("31c0000000000001")),
+        "single": Float(0.5),
+        "nan": float("nan"),
+    }
+    payload = encode_message(
+        application_properties=properties, data=b"", properties=Properties(message_id=b"\x01")
+    )
+    send_amqp(broker, payload)
+    shown = broker.ok("GET", "/entities/q/messages/1")
+    assert shown["messageId"] == "01"
+    assert shown["properties"] == {
+        "at": "1970-01-01T00:00:00.000Z",
+        "bytes": "/w==",
+        "decimal": "1",
+        "single": 0.5,
+        "nan": "nan",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"boddy": "a"}, "boddy"),
+        ({"body": 1}, "body"),
+        ({"body": "a", "bodyBase64": "YQ=="}, "bodyBase64"),
+        ({"bodyBase64": "a"}, "bodyBase64"),
+        ({"messageId": "i" * 129}, "messageId"),
+        ({"timeToLive": "1"}, "timeToLive"),
+        ({"scheduledEnqueueTime": "tomorrow"}, "scheduledEnqueueTime"),
+        ({"properties": {"a": []}}, "properties.a"),
+        ({"properties": {"a": 1 << 64}}, "'a'"),
+        ({"contentType": "é"}, "contentType"),
+        ({"body": "\ud800"}, "body"),
+        ([], "body"),
+        ("text", "body"),
+        (b"{", "JSON"),
+        (b'{"timeToLive": 1e999}', "timeToLive"),
+    ],
+)
+def test_a_bad_value_is_named(broker: ApiBroker, body: object, named: str) -> None:
+    refused = broker.http("POST", "/entities/q/messages", body)
+    assert (refused.status, refused.problem) == (400, "argument-invalid")
+    assert named in refused.json["detail"]
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [
+        ("?limit=0", "limit"),
+        ("?limit=x", "limit"),
+        ("?limit=1&limit=2", "twice"),
+        ("?from=-1", "from"),
+        ("?state=gone", "state"),
+        ("?cursor=x", "cursor"),
+        ("?cursor=WyJhIl0", "cursor"),
+        ("?other=1", "other"),
+        ("/x", "number"),
+        ("/99999999999999999999", "number"),
+    ],
+)
+def test_a_bad_parameter_is_named(broker: ApiBroker, target: str, named: str) -> None:
+    refused = broker.http("GET", f"/entities/q/messages{target}")
+    assert (refused.status, refused.problem) == (400, "argument-invalid")
+    assert named in refused.json["detail"]
+
+
+def test_what_is_not_there_is_not_found(broker: ApiBroker) -> None:
+    for target, problem in {
+        "/entities/none/messages": "entity-not-found",
+        "/entities/q/messages/7": "message-not-found",
+        "/entities/q/massages": "not-here",
+        "/$api/v2/entities": "not-here",
+        "/$api": "not-here",
+    }.items():
+        refused = broker.http("GET", target)
+        assert (refused.status, refused.problem) == (404, problem)
+
+
+def test_bodies_are_read_from_the_store(broker: ApiBroker) -> None:
+    """Req: S-11."""
+    small = ApiBroker(body_cache_bytes=1)
+    small.create_queue("q")
+    for number in range(5):
+        small.ok("POST", "/entities/q/messages", {"body": str(number) * 1000})
+    found = small.ok("GET", "/entities/q/messages")["messages"]
+    assert [message["body"][0] for message in found] == list("01234")

@@ -1,0 +1,130 @@
+"""Links, sessions and connections that are over are freed at once, by reference counting alone."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from peeklock.amqp.performatives import Coordinator
+from peeklock.amqp.types import Role
+from peeklock.broker.commands import DeleteEntity
+from peeklock.testing.inprocess import InProcessBroker
+from tests.amqp.pair import transfer
+from tests.gateway.playbook import LiveDesk, message_bytes
+
+LINKS = ("Link", "Partial", "SenderLink", "ReceiverLink", "RequestLink", "ReplyLink", "CoordinatorLink")
+SESSIONS = ("Session", "Incoming", "Outgoing", "Unsettled")
+CONNECTIONS = ("Gateway", "Connection", "Handshake", "Sessions", "Output", "Links", "Context", "TokenNode")
+
+
+@pytest.fixture(autouse=True)
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()  # what is there already is no matter
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+def census(names: tuple[str, ...]) -> Counter[str]:
+    """Count the objects of the broker's end by type; some have no weak references."""
+    kinds = (type(thing) for thing in gc.get_objects())
+    ours = (kind.__name__ for kind in kinds if kind.__module__.startswith("peeklock."))
+    return Counter(name for name in ours if name in names)
+
+
+def opened() -> tuple[InProcessBroker, LiveDesk]:
+    broker = InProcessBroker()
+    broker.create_queue("orders")
+    return broker, LiveDesk(broker)
+
+
+def attach_all(desk: LiveDesk, channel: int) -> list[int]:
+    """Attach a link of each kind; one has a lock, one is in the midst of a delivery."""
+    sender = desk.sender(channel=channel)
+    desk.transfer(sender, message_bytes(), channel=channel)
+    handles = [desk.attach(Role.RECEIVER, "orders", rcv_settle_mode=1, channel=channel)]
+    desk.client.flow(channel, handles[0], 5)
+    desk.pump()
+    handles += [desk.attach(Role.SENDER, Coordinator(), channel=channel)]
+    for node in ("$cbs", "orders/$management"):
+        handles += [
+            desk.attach(role, node, near=node, channel=channel) for role in (Role.SENDER, Role.RECEIVER)
+        ]
+    handles.append(desk.sender(channel=channel))
+    desk._wire.write(transfer(handles[-1], 90, bytes(1000), channel=channel, tag=b"x", more=True))
+    return [sender, *handles]
+
+
+def detach_all(desk: LiveDesk, channel: int, handles: list[int]) -> None:
+    for handle in handles:
+        desk.client.detach(channel, handle)
+    desk.pump()
+
+
+def test_a_link_is_freed_when_it_is_detached() -> None:
+    """Req: R-05."""
+    _, desk = opened()
+    # The client's half is of the same engine.
+    before = census(LINKS)
+    handles = attach_all(desk, desk.channel)
+    assert (census(LINKS) - before).keys() == set(LINKS)
+    detach_all(desk, desk.channel, handles)
+    assert census(LINKS) - before == Counter()
+
+
+def test_links_are_freed_when_their_entity_is_deleted() -> None:
+    """Req: R-05."""
+    broker, desk = opened()
+    handles = [desk.sender(), desk.listen(credit=5)]
+    broker.ask(lambda reply_to: DeleteEntity("orders", reply_to))
+    desk.pump()
+    detach_all(desk, desk.channel, handles)
+    assert census(LINKS) == Counter()
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_session_and_its_links_are_freed_when_it_is_ended(orderly: bool) -> None:
+    """Req: R-05. By the peer, or by us because it broke the protocol."""
+    _, desk = opened()
+    before = census(LINKS + SESSIONS)
+    channel = desk.client.begin()
+    attach_all(desk, channel)
+    assert (census(LINKS + SESSIONS) - before).keys() == {*LINKS, *SESSIONS}
+    if not orderly:
+        desk._wire.write(transfer(900, 1, b"", channel=channel))
+        desk.pump()
+    desk.client.end(channel)
+    desk.pump()
+    assert census(LINKS + SESSIONS) - before == Counter()
+
+
+ENDS: dict[str, Callable[[LiveDesk], object]] = {
+    "close": lambda desk: (desk.client.close(), desk.pump(), desk._wire.end()),
+    "end of stream": lambda desk: desk._wire.end(),
+    "protocol error": lambda desk: (desk._wire.write(bytes(8)), desk._wire.end()),
+    "shutdown": lambda desk: (desk._wire.gateway.shutdown(0), desk._wire.end()),
+}
+
+
+@pytest.mark.parametrize("end", [*ENDS.values()], ids=[*ENDS])
+def test_a_connection_is_freed_at_each_end(end: Callable[[LiveDesk], object]) -> None:
+    """Req: R-05. The core keeps nothing of it but its locks."""
+    kinds = LINKS + SESSIONS + CONNECTIONS
+    broker, first = opened()
+    before = census(kinds)
+    desk = LiveDesk(broker)
+    attach_all(desk, desk.channel)
+    assert (census(kinds) - before).keys() == set(kinds)
+    gateway = weakref.ref(desk.gateway)
+    end(desk)
+    desk.client.eof(0)  # of the same engine
+    del desk
+    assert gateway() is None
+    assert census(kinds) - before == Counter()
+    assert first.gateway is not None

@@ -1,0 +1,1 @@
+../../../../../java-retired/src/main/java/interop/Program.java

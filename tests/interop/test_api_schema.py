@@ -1,0 +1,164 @@
+"""Requests that schemathesis makes of the OpenAPI document, good ones and bad ones, to a real broker.
+
+No answer may be a server error, and each has to be one that the document describes: its status, its type, the
+JSON in it. What is bad has to be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+pytest.importorskip("schemathesis")
+
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from peeklock.api.api import TABLE
+from peeklock.api.openapi import document
+from peeklock.demo.broker import BrokerProcess
+from tests.interop.test_rest import TOKEN
+
+CASES = 40
+"""Of each operation, good ones, and as many bad ones."""
+
+CASES_LONG = 150
+
+ENTITIES = ("q", "ids", "sessions", "t", "t/subscriptions/s", "q/$deadletterqueue", "none")
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+DATA_PLANE_CHECKS = [not_a_server_error, status_code_conformance]
+"""The body of a message is what its sender sent."""
+
+SCHEMA = schemathesis.openapi.from_dict(document(TABLE))
+OPERATIONS = {found.ok().label: found.ok() for found in SCHEMA.get_all_operations()}
+
+
+class World:
+    """A broker with entities of each kind, and one connection to it."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.url = f"http://localhost:{broker.http_port}"
+        self.session = requests.Session()
+        self.session.headers["Authorization"] = TOKEN
+        self.tokens: list[str] = []
+        """Locks that were taken."""
+
+    def make(self, path: str, kind: str, **settings: bool) -> None:
+        members = "".join(f"<{name}>{str(value).lower()}</{name}>" for name, value in settings.items())
+        text = (
+            '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+            f'<{kind}Description xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
+            f"{members}</{kind}Description></content></entry>"
+        )
+        headers = {"Content-Type": "application/xml"}
+        assert self.session.put(f"{self.url}/{path}", text, headers=headers).status_code == 201
+
+    def fill(self) -> None:
+        """Have a message in each entity, and a lock."""
+        for path in ("q", "ids", "t"):
+            self.send(path, [{"body": "a"}, {"scheduledEnqueueTime": "2999-01-01T00:00:00Z"}])
+        self.send("sessions", [{"body": "a", "sessionId": "s"}])
+        answer = self.session.post(f"{self.url}/$api/v1/entities/q/locks", json={"max": 1})
+        self.tokens = [each["lock"]["token"] for each in answer.json()["deliveries"]] or self.tokens
+
+    def send(self, path: str, messages: list[dict[str, Any]]) -> None:
+        answer = self.session.post(f"{self.url}/$api/v1/entities/{path}/messages", json=messages)
+        assert answer.status_code == 201, answer.text
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with BrokerProcess(tmp_path_factory.mktemp("data")) as broker:
+        made = World(broker)
+        made.make("q", "Queue")
+        made.make("ids", "Queue", RequiresDuplicateDetection=True)
+        made.make("sessions", "Queue", RequiresSession=True)
+        made.make("t", "Topic")
+        made.make("t/subscriptions/s", "Subscription")
+        yield made
+        assert requests.get(f"{made.url}/health", timeout=20).json()["defects"] == 0
+
+
+@pytest.mark.parametrize(
+    "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value
+)
+@pytest.mark.parametrize("cases", [CASES, pytest.param(CASES_LONG, marks=pytest.mark.long)])
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_each_answer_is_one_that_is_described(
+    world: World, label: str, mode: GenerationMode, cases: int
+) -> None:
+    """Req: R-05, T-09."""
+    operation = OPERATIONS[label]
+    is_ours = "/$api/" in label
+
+    @settings(
+        max_examples=cases,
+        database=None,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode), data=st.data())
+    def check(case: Any, data: st.DataObject) -> None:
+        aim(world, case, data, label)
+        checks = [*(CHECKS if is_ours else DATA_PLANE_CHECKS)]
+        if is_ours and negated(case) and negated(case) <= {"query", "body"}:
+            checks.append(negative_data_rejection)
+        answer = case.call(base_url=world.url, session=world.session, timeout=20)
+        if answer.status_code != 413:  # schemathesis does not know it for a refusal of bad data
+            case.validate_response(answer, checks=checks)
+
+    world.fill()
+    check()
+
+
+def negated(case: Any) -> set[str]:
+    """Return which parts of a request are bad."""
+    parts = case.meta.components.items()
+    return {str(place.value) for place, part in parts if part.mode is GenerationMode.NEGATIVE}
+
+
+def aim(world: World, case: Any, data: st.DataObject, label: str) -> None:
+    """Let most requests be about something that is there, and none wait for long."""
+    case.headers["Authorization"] = TOKEN
+    path, bad = case.path_parameters, negated(case)
+    draw = data.draw(st.integers(0, 7))
+    if draw and "path" not in bad:
+        if "entity" in path:
+            entities = ("sessions", "t", "none") if "/deliveries" in label else ENTITIES
+            path["entity"] = quote(entities[draw % len(entities)], safe="")
+        if "number" in path:
+            path["number"] = draw
+        if "token" in path and world.tokens:
+            path["token"] = world.tokens[-1]
+        if "session" in path:
+            path["session"] = "s"
+    elif "/deliveries" in label:
+        path["entity"] = "none"
+    if "entity" in case.query and "query" not in bad:
+        case.query["entity"] = ENTITIES[draw % len(ENTITIES)]
+    if label.endswith("/head") and str(case.query.get("timeout", 0)).isdigit():
+        case.query["timeout"] = 0
+    if isinstance(case.body, dict) and "body" not in bad and "wait" in case.body:
+        case.body["wait"] = 0
