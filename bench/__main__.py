@@ -1,4 +1,7 @@
-"""`python -m bench [--quick] [--only SYSTEM] [SCENARIO...]`: run scenarios and write `bench/results/`."""
+"""`python -m bench [--quick] [--only SYSTEM] [SCENARIO...]`: run scenarios and write `bench/results/`.
+
+With `--against COMMIT` two commits are compared instead, and nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench import report
+from bench import against, report
 from bench.loadgen import BUILD, LoadFailed, compile_loadgen
 from bench.run import Run
 from bench.scenarios import SCENARIOS
@@ -25,6 +28,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--list", action="store_true", help="name the scenarios and what they do")
     parser.add_argument(
         "--folder", type=Path, default=BUILD, help="where the brokers' data goes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--against", metavar="COMMIT", help="measure this work tree and that commit in turns; write ratios"
     )
     options = parser.parse_args(arguments)
     if options.list:
@@ -43,6 +49,10 @@ def main(arguments: list[str]) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="run-") as folder:
+        if options.against:
+            if options.scenarios or options.only:
+                parser.error("--against takes no scenarios and no --only: it has measures of its own")
+            return against.compare(options.against, Path(folder), quick=options.quick)
         run = _prepare(Path(folder), options.only, options.quick)
         try:
             for name in options.scenarios or SCENARIOS:

@@ -27,6 +27,9 @@ from bench.loadgen import Endpoint
 from peeklock.store.folder import DATABASE_NAME
 from peeklock.store.looking import looked_at
 
+PROGRAM = Path(sys.executable).with_name("peeklock")
+"""The broker's command of the installation that runs this benchmark."""
+
 # The keys that the emulator has, which a broker without a configured key takes.
 KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 RABBITMQ_SERVER = Path(
@@ -64,7 +67,7 @@ class System(Protocol):
 
 @dataclass(slots=True)
 class Peeklock:
-    """`peeklock serve` on one data folder, from the installation that runs this benchmark."""
+    """`peeklock serve` on one data folder."""
 
     folder: Path
     queues: tuple[str, ...]
@@ -72,6 +75,7 @@ class Peeklock:
     topics: Topics = field(default_factory=dict)
     options: tuple[str, ...] = ()  # further ones of `peeklock serve`
     name: str = "peeklock"
+    program: Path = PROGRAM
     process: subprocess.Popen[str] | None = None
     port: int = 0
 
@@ -99,8 +103,7 @@ class Peeklock:
         config.write_text(
             json.dumps({"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}})
         )
-        program = Path(sys.executable).with_name("peeklock")
-        command = [program, "serve", "--data", self.folder / "data", "--config", config]
+        command = [self.program, "serve", "--data", self.folder / "data", "--config", config]
         started = time.monotonic()
         log = (self.folder / "log.txt").open("a")
         with log:
