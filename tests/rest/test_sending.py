@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -195,6 +196,30 @@ def test_a_batch_is_stored_whole(broker: HttpBroker) -> None:
 def test_a_batch_with_a_bad_member_is_refused_whole(broker: HttpBroker, batch: Any, status: int) -> None:
     """Req: T-07, T-09."""
     assert broker.answer("POST", "/q/messages", json.dumps(batch), BATCH).status == status
+    assert broker.queue("q").active_count == 0
+
+
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        (
+            {"Body": "b", "Bogus": 1},
+            "an unknown member 'Bogus'; known: Body, BrokerProperties, UserProperties",
+        ),
+        ({"body": "b"}, "an unknown member 'body'; did you mean 'Body'?"),
+        ({"\ud800" * 99: 1}, r"\ud800...'; known: "),
+        ({"Body": 1}, "Its Body is not a string"),
+        ({"BrokerProperties": {"Label": 1}}, "Label of BrokerProperties is not a string"),
+    ],
+)
+def test_the_refusal_of_a_batch_names_the_message_and_its_member(
+    broker: HttpBroker, member: Any, said: str
+) -> None:
+    """Req: T-09."""
+    found = broker.answer("POST", "/q/messages", json.dumps([{"Body": "a"}, member]), BATCH)
+    assert found.status == 400
+    assert "The message [1] of the batch is refused: " in (text := html.unescape(found.body.decode()))
+    assert said in text
     assert broker.queue("q").active_count == 0
 
 

@@ -72,6 +72,7 @@ _BATCH = {
             "BrokerProperties": {"type": "object"},
             "UserProperties": {"type": "object"},
         },
+        "additionalProperties": False,
     },
 }
 

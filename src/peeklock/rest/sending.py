@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from peeklock.broker.errors import ArgumentInvalid, MessageSizeExceeded
+from peeklock.broker.errors import (
+    ArgumentInvalid,
+    ArgumentOutOfRange,
+    InvalidOperation,
+    MessageSizeExceeded,
+)
 from peeklock.gateway.inspection import BATCH_MESSAGES_MAX
 from peeklock.rest.broker_properties import BrokerProperties, read_broker_properties, read_json
 from peeklock.rest.encoding import Encoded, message_of
 from peeklock.rest.exchange import DataRequest
+from peeklock.rest.names import unknown
 from peeklock.rest.properties import read_headers, read_member
 
 BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
@@ -22,6 +28,8 @@ BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
 BATCH_BODY_BYTES_MAX = 1024 * 1024
 """Of such a body. Source: Learn "Service Bus quotas": no batch is larger, on any tier. Reading more JSON than
 this would take more than 20 ms of a turn."""
+
+_MEMBERS = ("Body", "BrokerProperties", "UserProperties")
 
 SLICE_MESSAGES = 128
 """Members of a batch that are made into messages in one turn, at 30 us each."""
@@ -49,7 +57,8 @@ def read_one(request: DataRequest, now_ms: int) -> Encoded:
 def iter_batch(request: DataRequest, now_ms: int) -> Iterator[Encoded]:
     """Make the messages of a batch, each when it is asked for.
 
-    Raises: as `read_one`; MessageSizeExceeded: there are too many, or the body is too large.
+    Raises: as `read_one`, naming the message's place; MessageSizeExceeded: there are too many, or the body
+    is too large.
     """
     if len(request.body) > BATCH_BODY_BYTES_MAX:
         raise MessageSizeExceeded(
@@ -63,20 +72,26 @@ def iter_batch(request: DataRequest, now_ms: int) -> Iterator[Encoded]:
             f"There are {len(members)} messages in the batch, at most {BATCH_MESSAGES_MAX} are taken: send "
             f"them in several."
         )
-    for member in members:
-        yield _member(member, now_ms)
+    for at, member in enumerate(members):
+        try:
+            yield _member(member, now_ms)
+        except (ArgumentInvalid, ArgumentOutOfRange, InvalidOperation) as failure:
+            raise type(failure)(f"The message [{at}] of the batch is refused: {failure}") from None
 
 
 def _member(member: Any, now_ms: int) -> Encoded:
     if not isinstance(member, Mapping):
-        raise ArgumentInvalid("A member of the batch is no JSON object.")
+        raise ArgumentInvalid("It is not a JSON object.")
+    for name in member:
+        if name not in _MEMBERS:
+            raise ArgumentInvalid(f"It has {unknown('member', name, _MEMBERS)}")
     body = member.get("Body")
     if not isinstance(body, str | None):
-        raise ArgumentInvalid("The Body of a member of the batch is not a string.")
+        raise ArgumentInvalid("Its Body is not a string.")
     try:
         encoded_body = (body or "").encode()
     except UnicodeEncodeError:
-        raise ArgumentInvalid("A Body in the batch has half a character: write it whole.") from None
+        raise ArgumentInvalid("Its Body contains an unpaired surrogate.") from None
     given = read_broker_properties(member.get("BrokerProperties") or {}, in_batch=True)
     given.content_type = _content_type(given.content_type)
     return message_of(encoded_body, given, read_member(member.get("UserProperties") or {}), now_ms)

@@ -1,0 +1,28 @@
+"""Names that a request gives and nothing here has: the refusal lists those that there are.
+
+Owns: the words of the refusal. Must not know: what the names are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+_SHOWN_MAX = 40
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> str:
+    """Return the end of a sentence that refuses a name, with a near one or all that are known."""
+    given = shortened(name)
+    if not known:
+        return f"an unknown {what} '{given}': none is known here."
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(given.lower(), by_lower, 1)
+    meant = f"did you mean '{by_lower[near[0]]}'? Known: " if near else "known: "
+    return f"an unknown {what} '{given}'; {meant}{', '.join(known)}."
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of what a client gave, in characters that can be written."""
+    shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+    return shown.encode(errors="backslashreplace").decode()
