@@ -27,7 +27,7 @@ def written(page: str) -> str:
 def _reference() -> Iterator[str]:
     yield "## Reference"
     yield ""
-    yield f"Paths are below `{ROOT}`. Any request can be refused with 400, 401, 403 or 503; others are named."
+    yield f"Paths are below `{ROOT}`. Every operation can answer 400, 401, 403 or 503; others are listed."
     for operation in TABLE.operations:
         yield ""
         yield from _operation(operation)
@@ -93,7 +93,7 @@ def _right(operation: Operation) -> str:
 def _members(properties: Schema, required: set[str], above: str = "") -> Iterator[tuple[str, str]]:
     for name, schema in properties.items():
         path = f"{above}{name}"
-        always = "" if name not in required or above else ", always there"
+        always = "" if name not in required or above else ", always present"
         text = _type(schema)
         description = schema.get("description", "")
         yield f"`{path}`{always}", f"{text}. {description}".rstrip()
@@ -118,18 +118,18 @@ def _type(schema: Schema) -> str:
     text = kinds if isinstance(kinds, str) else ", ".join(kinds)
     if "format" in schema and schema["format"] != "int64":
         text = str(schema["format"])
-    bounds = [f"{word} {schema[key]:,}" for key, word in _BOUNDS.items() if _is_telling(schema, key)]
+    bounds = [words.format(schema[key]) for key, words in _BOUNDS.items() if _is_telling(schema, key)]
     if "default" in schema:
-        bounds.append(f"{schema['default']} unless given")
+        bounds.append(f"default {schema['default']}")
     return ", ".join([text, *bounds])
 
 
 _BOUNDS = {
-    "exclusiveMinimum": "above",
-    "minimum": "from",
-    "maximum": "up to",
-    "maxLength": "characters up to",
-    "maxItems": "items up to",
+    "exclusiveMinimum": "above {:,}",
+    "minimum": "at least {:,}",
+    "maximum": "at most {:,}",
+    "maxLength": "at most {:,} characters",
+    "maxItems": "at most {:,} items",
 }
 
 
