@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peeklock.broker.commands import DeleteEntity
 from peeklock.broker.history import History
 from tests.api.asking import ApiBroker
 
@@ -48,6 +49,21 @@ def test_the_history_of_one_entity_and_outcome() -> None:
     (purged,) = broker.ok("GET", "/history?entity=q&outcome=purged")["entries"]
     assert purged["message"]["body"] == "b"
     assert broker.ok("GET", "/history?entity=q%2F$deadletterqueue")["entries"] == []
+
+
+def test_an_entity_that_neither_exists_nor_has_entries_is_not_found() -> None:
+    broker = ApiBroker(history=History(10))
+    refused = broker.http("GET", "/history?entity=nope")
+    assert (refused.status, refused.problem) == (404, "entity-not-found")
+    broker.create_queue("q")
+    assert broker.ok("GET", "/history?entity=q") == {"entries": []}
+    broker.ok("POST", "/entities/q/messages", {"body": "a"})
+    broker.ok("POST", "/entities/q/locks", {"mode": "receiveAndDelete"})
+    broker.ask(lambda reply_to: DeleteEntity("q", reply_to))
+    (entry,) = broker.ok("GET", "/history?entity=q")["entries"]
+    assert entry["message"]["body"] == "a"
+    assert broker.ok("GET", "/history?entity=q&outcome=expired") == {"entries": []}
+    assert broker.http("GET", "/history?entity=nope").status == 404
 
 
 def test_a_history_that_is_off_says_how_it_is_turned_on() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from peeklock.api.entities import CURSOR, LIMIT
-from peeklock.api.exchange import Answer, answer_json, from_cursor, to_cursor
+from peeklock.api.exchange import Answer, Ask, answer_json, from_cursor, to_cursor
 from peeklock.api.instants import written
 from peeklock.api.model import COUNT, INSTANT, message_json
 from peeklock.api.problems import NotHere
@@ -16,6 +16,8 @@ from peeklock.api.schema import Schema, ref
 from peeklock.api.search import ENTITY_PARAMETER
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
+from peeklock.broker.commands import LookUp
+from peeklock.broker.effects import EntityFound, Failed
 from peeklock.broker.history import Delivery, Ending, Entry, Outcome
 from peeklock.broker.message import EMPTY_PAYLOAD
 from peeklock.gateway.address import shown
@@ -94,14 +96,28 @@ def list_history(call: Call) -> Answer:
     page = [entry for entry in looked_at if _is_wanted(entry, call)][: call.given["limit"]]
     last = page[-1] if len(page) == call.given["limit"] else looked_at[-1] if looked_at else None
     more = {"next": to_cursor(last.no)} if last is not None and history.newest(last.no, 1) else {}
-    return answer_json({"entries": [entry_json(entry) for entry in page], **more})
+    answer = answer_json({"entries": [entry_json(entry) for entry in page], **more})
+    if before is None and not more and not any(_is_of_entity(entry, call) for entry in looked_at):
+        return _unless_absent(call, answer)
+    return answer
+
+
+def _unless_absent(call: Call, answer: Answer) -> Answer:
+    """Refuse a filter by an entity that neither exists nor has entries: those of a deleted one are shown."""
+
+    def render(effect: EntityFound | Failed) -> Answer:
+        return call.exchange.refusal(effect.error) if isinstance(effect, Failed) else answer
+
+    return answer if call.node is None else Ask(LookUp(call.address, call.exchange.reply_to), render)
 
 
 def _is_wanted(entry: Entry, call: Call) -> bool:
-    outcome, node = call.given.get("outcome"), call.node
-    if outcome is not None and entry.outcome.value != outcome:
-        return False
-    return node is None or shown(entry.address).lower() == shown(node.address).lower()
+    outcome = call.given.get("outcome")
+    return (outcome is None or entry.outcome.value == outcome) and _is_of_entity(entry, call)
+
+
+def _is_of_entity(entry: Entry, call: Call) -> bool:
+    return call.node is None or shown(entry.address).lower() == shown(call.address).lower()
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
@@ -141,7 +157,8 @@ OPERATIONS = (
         Right.LISTEN,
         list_history,
         "With what was sent, who took each, and what became of it. From memory: a start begins with none. "
-        "The last 1,000 in development mode, none else; `--history N` says how many.",
+        "The last 1,000 in development mode, none else; `--history N` says how many. Entries outlive their "
+        "entity: 404 says that `entity` neither exists nor has an entry.",
         query=(
             ENTITY_PARAMETER,
             Parameter("outcome", {"type": "string", "enum": _OUTCOMES}, "Only those that left like this."),
