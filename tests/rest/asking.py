@@ -37,7 +37,7 @@ class HttpBroker(AskedBroker):
         lower = {name.lower(): value for name, value in fields}
         body = body.encode() if isinstance(body, str) else body
         request = DataRequest(method, path, query, lower, body, None, tuple(fields), secure)
-        assert self.plane.wants(method, path, has_body=bool(body))
+        assert self.plane.wants(method, path, query, has_body=bool(body))
         answer = self.plane.handle(request, self.clock.now_ms)
         while isinstance(answer, Ask | Step):
             if isinstance(answer, Ask):

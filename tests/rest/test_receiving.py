@@ -204,8 +204,10 @@ def test_not_everything_can_be_received_from(broker: HttpBroker, path: str, stat
 
 def test_the_refusal_of_sessions_is_the_services(broker: HttpBroker) -> None:
     broker.create_queue("s", requires_session=True)
-    body = broker.answer("POST", "/s/messages/head").body.decode()
+    found = broker.answer("POST", "/s/messages/head")
+    body = found.body.decode()
     assert "<Code>405</Code>" in body
+    assert found.headers["Allow"] == ""
     assert "requires sessions to create a non-sessionful message receiver." in body
 
 
@@ -251,11 +253,11 @@ def test_an_entity_of_such_a_name_can_be_deleted(broker: HttpBroker) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "has_body"),
     [
-        ("GET", "/q/messages/head", False),
+        ("GET", "/q/messages/head?api-version=2021-05", False),
         ("PUT", "/q/messages", True),
         ("PUT", "/q/messages/1/t", True),
-        ("PUT", "/q/messages/head", False),
-        ("DELETE", "/q/messages", False),
+        ("PUT", "/q/messages/head", True),
+        ("DELETE", "/q/messages?a=b&api-version=2021-05", False),
         ("POST", "/messages", True),
         ("POST", "/messages/head", True),
         ("POST", "/q/messages%2Fhead", True),
@@ -265,7 +267,44 @@ def test_an_entity_of_such_a_name_can_be_deleted(broker: HttpBroker) -> None:
 def test_other_requests_are_for_the_administration(
     broker: HttpBroker, method: str, path: str, has_body: bool
 ) -> None:
-    assert not broker.plane.wants(method, path, has_body=has_body)
+    path, _, query = path.partition("?")
+    assert not broker.plane.wants(method, path, query, has_body=has_body)
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/q/messages", "POST"),
+        ("/nope/messages", "POST"),
+        ("/q/messages/head", "POST, DELETE"),
+        ("/q/Messages/Head?timeout=1", "POST, DELETE"),
+        ("/q/messages/1/t", "POST, PUT, DELETE"),
+    ],
+)
+def test_a_method_that_a_path_does_not_take_is_told_those_that_it_takes(
+    broker: HttpBroker, path: str, allowed: str
+) -> None:
+    """Req: T-09."""
+    for method in {"GET", "HEAD", "PATCH", "PUT", "DELETE"} - set(allowed.split(", ")):
+        found = broker.answer(method, path)
+        assert (found.status, found.headers["Allow"]) == (405, allowed)
+        assert f"The method {method} is not served here; these are: {allowed}" in found.body.decode()
+    broker.create_queue(path.partition("?")[0].strip("/"))
+    assert broker.http("GET", path) is Elsewhere.ADMINISTRATION
+
+
+def test_a_method_that_a_path_does_not_take_needs_a_token() -> None:
+    """Whether there is an entity of such a name is not for strangers."""
+    rules = [
+        SasRule("writer", "w" * 44, rights=frozenset({Right.SEND})),
+        SasRule("reader", "r" * 44, rights=frozenset({Right.LISTEN})),
+    ]
+    broker = HttpBroker(authority=Authority(rules))
+    writer, reader = broker.token("writer", "w" * 44), broker.token("reader", "r" * 44)
+    assert broker.answer("GET", "/q/messages/head", token="").status == 401
+    assert broker.answer("GET", "/q/messages/head", token=writer).status == 401
+    assert broker.answer("GET", "/q/messages/head", token=reader).status == 405
+    assert broker.answer("GET", "/q/messages", token=writer).status == 405
 
 
 def test_all_that_amqp_says_of_a_message_is_shown(broker: HttpBroker) -> None:

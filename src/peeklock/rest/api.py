@@ -53,14 +53,21 @@ class DataPlane:
         """Serve a namespace; its log takes one line for each refusal."""
         self._home = home
 
-    def wants(self, method: str, path: str, *, has_body: bool) -> bool:
-        """Return whether a request is for messages. A PUT with a body describes an entity."""
-        return not (method == "PUT" and has_body) and place_of(method, path) is not None
+    def wants(self, method: str, path: str, query: str = "", *, has_body: bool) -> bool:
+        """Return whether a request is for messages, or refused as one with a method that its path lacks.
+
+        A PUT with a body describes an entity. So do other methods of a client of the administration, which
+        says its `api-version`: it asks whether a queue with such a name exists.
+        """
+        place = place_of(path)
+        if place is None or (method == "PUT" and has_body):
+            return False
+        return place.takes(method) or "api-version=" not in query
 
     def body_bytes_max(self, method: str, path: str) -> int | None:
         """Return the largest body that is read; None = one with a body is not for messages."""
-        place = place_of(method, path)
-        if place is None or not self.wants(method, path, has_body=True):
+        place = place_of(path)
+        if place is None or method == "PUT" or not place.takes(method):
             return None
         if place.form is Form.MESSAGES:
             return self._home.limits.message_size_kb_max * 1024
@@ -88,6 +95,8 @@ class DataPlane:
         exchange = self._exchange(request, now_ms)
 
         def answer() -> Answer:
+            if not exchange.place.takes(request.method):
+                return _not_taken(exchange)
             exchange.require(_right_for(exchange.place))
             if exchange.place.node.kind is not NodeKind.ENTITY:
                 raise EntityNotFound(f"The messaging entity '{exchange.place.node.path}' could not be found.")
@@ -102,7 +111,7 @@ class DataPlane:
         return guarded(exchange, answer)
 
     def _exchange(self, request: AdminRequest, now_ms: int) -> DataExchange:
-        place = place_of(request.method, request.path)
+        place = place_of(request.path)
         assert place is not None, "the request is not for messages"
         return DataExchange(self._home, request, place, now_ms)
 
@@ -171,6 +180,20 @@ def _unless_entity(exchange: DataExchange, answer: Answer) -> Answer:
 
     def render(effect: Effect) -> Answer:
         return Elsewhere.ADMINISTRATION if isinstance(effect, EntityFound) else answer
+
+    return Ask(LookUp(Address(exchange.path), exchange.reply_to), render)
+
+
+def _not_taken(exchange: DataExchange) -> Answer:
+    """Refuse a method that the path does not take, unless an entity has just this name."""
+    exchange.granted_here(exchange.place.node.path)
+
+    def refuse() -> Response:
+        exchange.require(_right_for(exchange.place))
+        return exchange.not_allowed(exchange.place.form.value)
+
+    def render(effect: Effect) -> Answer:
+        return Elsewhere.ADMINISTRATION if isinstance(effect, EntityFound) else guarded(exchange, refuse)
 
     return Ask(LookUp(Address(exchange.path), exchange.reply_to), render)
 

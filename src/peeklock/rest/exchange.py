@@ -90,7 +90,11 @@ class DataExchange(Exchange):
         """Return the answer that tells of a refusal, and log it under the same tracking id."""
         statuses = RECEIVE_STATUSES if self.place.form is Form.HEAD else STATUSES
         status = statuses[type(failure)]
-        headers = (("Retry-After", str(RETRY_AFTER_S)),) if status == 503 else ()
+        headers: tuple[tuple[str, str], ...] = ()
+        if status == 503:
+            headers = (("Retry-After", str(RETRY_AFTER_S)),)
+        elif status == 405:  # nothing can be received here by any method
+            headers = (("Allow", ""),)
         key_name = failure.key_name if isinstance(failure, AuthorizationError) else ""
         return self.refused(status, str(failure), headers, key_name=key_name)
 

@@ -38,15 +38,17 @@ class Place:
     token: str = ""
     """The lock token, as text."""
 
+    def takes(self, method: str) -> bool:
+        """Return whether this place has a method, in upper case."""
+        return method in self.form.value.split(", ")
+
 
 @lru_cache(maxsize=256)  # asked for several times a request; most are for the same few
-def place_of(method: str, path: str) -> Place | None:
-    """Return what a request for messages is about; None = it is none.
+def place_of(path: str) -> Place | None:
+    """Return what a path means as one for messages; None = it is none.
 
-    Args:
-        method: upper case.
-        path: percent-encoded, without the query. It is split before it is decoded: an encoded slash belongs
-            to a name.
+    `path`: percent-encoded, without the query. It is split before it is decoded: an encoded slash belongs to
+    a name.
     """
     parts = path.strip("/").split("/")
     names = [unquote(part).lower() for part in parts[-3:]]
@@ -58,8 +60,6 @@ def place_of(method: str, path: str) -> Place | None:
     elif len(parts) > 3 and names[0] == "messages":
         form, count, token = Form.LOCK, 3, unquote(parts[-1])
     else:
-        return None
-    if method not in form.value.split(", "):
         return None
     entity = "/".join(parts[:-count])
     return Place(form, entity, parse_node(entity), token)

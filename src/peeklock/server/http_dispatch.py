@@ -134,7 +134,7 @@ class Dispatch:
         if desk := self._desk(head):
             self._answer_by(desk, head, body, peer, then)
             return
-        if not self._data.wants(head.method, head.path, has_body=bool(body)):
+        if not self._data.wants(head.method, head.path, head.query, has_body=bool(body)):
             self._task = asyncio.get_running_loop().create_task(self._answer(head, body, peer, then))
             return
         asked = DataRequest(head.method, head.path, head.query, head.headers, body, peer, head.fields, secure)
