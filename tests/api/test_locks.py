@@ -169,7 +169,10 @@ def test_a_bad_outcome_is_named(broker: ApiBroker, given: Any, named: str) -> No
 
 
 def test_a_text_that_is_no_token_is_no_lock(broker: ApiBroker) -> None:
-    assert broker.http("DELETE", "/entities/q/locks/x").problem == "message-lock-lost"
+    for method, given in (("POST", None), ("DELETE", None), ("PATCH", {"outcome": "abandon"})):
+        refused = broker.http(method, "/entities/q/locks/x", given)
+        assert (refused.status, refused.problem) == (404, "message-lock-lost")
+        assert "The lock token 'x' is not a GUID such as " in refused.json["detail"]
 
 
 def test_an_entity_with_sessions_is_refused(broker: ApiBroker) -> None:

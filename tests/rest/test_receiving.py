@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from datetime import UTC, datetime
 from uuid import UUID
@@ -234,7 +235,9 @@ def test_a_token_is_good_for_its_entity_alone(broker: HttpBroker, method: str) -
     send(broker, b"a")
     token = lock(broker).broker["LockToken"]
     assert broker.answer(method, f"/other/messages/1/{token}").status == 404
-    assert broker.answer(method, "/q/messages/1/nonsense").status == 404
+    refused = broker.answer(method, f"/q/messages/1/nonsense{'x' * 99}")
+    assert refused.status == 404
+    assert f"nonsense{'x' * 32}...' is not a GUID such as" in html.unescape(refused.body.decode())
     assert broker.answer(method, f"/nope/messages/1/{token}").status == 410
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from peeklock.admin.exchange import Response
 from peeklock.api.exchange import Answer, Ask, Show, Stream, Take, answer_json, to_json
 from peeklock.api.instants import write_instant
 from peeklock.api.messages import views_found
@@ -24,7 +25,7 @@ from peeklock.broker.commands import (
 from peeklock.broker.effects import Deliver, Done, Failed, LocksRenewed, MessagesFound
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.message import LOST_BODY
-from peeklock.rest.paths import lock_token
+from peeklock.rest.paths import lock_refusal, lock_token
 from peeklock.rest.properties import read_member
 
 WAIT_S_MAX = 60.0
@@ -141,7 +142,7 @@ def renew(call: Call) -> Answer:
 
     def render(effect: LocksRenewed | Failed) -> Answer:
         if isinstance(effect, Failed):
-            return call.exchange.refusal(effect.error)
+            return _refused(call, effect)
         return answer_json({"lockedUntil": write_instant(effect.locked_until_ms[0])})
 
     return Ask(RenewLocks(call.address, [lock_token(call.given["token"])], call.exchange.reply_to), render)
@@ -172,7 +173,7 @@ def _settle(
     changed: dict[str, Any] | None = None,
 ) -> Answer:
     def render(effect: Done | Failed) -> Answer:
-        return call.exchange.done(effect)
+        return _refused(call, effect) if isinstance(effect, Failed) else call.exchange.done(effect)
 
     command = UpdateDisposition(
         call.address,
@@ -184,6 +185,10 @@ def _settle(
         changed,
     )
     return Ask(command, render)
+
+
+def _refused(call: Call, effect: Failed) -> Response:
+    return call.exchange.refusal(lock_refusal(effect.error, call.given["token"]))
 
 
 def deliver(call: Call) -> Answer:

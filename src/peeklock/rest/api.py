@@ -34,7 +34,7 @@ from peeklock.rest.exchange import (
     Step,
     guarded,
 )
-from peeklock.rest.paths import Form, Place, lock_token, place_of
+from peeklock.rest.paths import Form, Place, lock_refusal, lock_token, place_of
 from peeklock.rest.sending import SLICE_MESSAGES, is_batch, iter_batch, read_one
 
 __all__ = ["Answer", "Ask", "DataPlane", "DataRequest", "Elsewhere", "Receive", "Step"]
@@ -170,7 +170,7 @@ def _settle(exchange: DataExchange) -> Answer:
 
 def _settled(exchange: DataExchange, effect: Effect) -> Response:
     if isinstance(effect, Failed):
-        return exchange.refusal(effect.error)
+        return exchange.refusal(lock_refusal(effect.error, exchange.place.token))
     assert isinstance(effect, Done | LocksRenewed)
     return Response(200)
 

@@ -12,7 +12,12 @@ from functools import lru_cache
 from urllib.parse import unquote
 from uuid import UUID
 
+from peeklock.broker.errors import MessageLockLost, ServiceBusError
 from peeklock.gateway.address import Node, parse_node
+from peeklock.rest.names import shortened
+
+_GUID = UUID("1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+"""To show what one looks like."""
 
 
 class Form(Enum):
@@ -71,3 +76,13 @@ def lock_token(text: str) -> bytes:
         return UUID(text).bytes_le
     except ValueError:
         return b""
+
+
+def lock_refusal(failure: ServiceBusError, text: str) -> ServiceBusError:
+    """Return the refusal of a command for a lock; that of a text which is no token shows the text."""
+    if isinstance(failure, MessageLockLost) and not lock_token(text):
+        return MessageLockLost(
+            f"The lock token '{shortened(text)}' is not a GUID such as {_GUID}: use that of the answer which "
+            f"locked the message."
+        )
+    return failure
