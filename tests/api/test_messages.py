@@ -175,7 +175,11 @@ def test_values_that_json_has_no_type_for_are_text(broker: ApiBroker) -> None:
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"boddy": "a"}, "boddy"),
+        (
+            {"boddy": "a"},
+            "The body has an unknown member 'boddy'; did you mean 'body'? Known: body, bodyBase64, ",
+        ),
+        ([{}, {"Bogus": 1}], "The member '[1]' has an unknown member 'Bogus'; known: body, "),
         ({"body": 1}, "body"),
         ({"body": "a", "bodyBase64": "YQ=="}, "bodyBase64"),
         ({"bodyBase64": "a"}, "bodyBase64"),
@@ -208,7 +212,9 @@ def test_a_bad_value_is_named(broker: ApiBroker, body: object, named: str) -> No
         ("?state=gone", "state"),
         ("?cursor=x", "cursor"),
         ("?cursor=WyJhIl0", "cursor"),
-        ("?other=1", "other"),
+        ("?other=1", "The query has an unknown parameter 'other'; known: from, state, limit, cursor."),
+        ("?form=1", "did you mean 'from'?"),
+        ("/1?other=1", "The query has an unknown parameter 'other': none is known here."),
         ("/x", "number"),
         ("/99999999999999999999", "number"),
     ],

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from peeklock.broker.errors import ArgumentInvalid
+from peeklock.rest.names import shortened, unknown
 
 Schema: TypeAlias = Mapping[str, Any]
 
 _INTEGER = re.compile("-?[0-9]{1,19}", re.ASCII)
-_SHOWN_MAX = 40
 
 
 def ref(name: str) -> Schema:
@@ -134,10 +134,10 @@ def _checked_members(
     others = schema.get("additionalProperties", True)
     found = {}
     for name, member in value.items():
-        shown = name[:_SHOWN_MAX].encode(errors="backslashreplace").decode()
+        shown = shortened(name)
         inner = known.get(name, others)
         if inner is False:
-            raise ArgumentInvalid(f"{where} has the member '{shown}', which is not known here.")
+            raise ArgumentInvalid(f"{where} has {unknown('member', name, known)}")
         _check_text(name, {}, f"The name of the member '{shown}'")
         path = f"{_path(where)}.{shown}".lstrip(".")
         found[name] = member if inner is True else check(member, inner, named, f"The member '{path}'")

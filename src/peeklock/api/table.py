@@ -20,6 +20,7 @@ from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.history import History
 from peeklock.gateway.address import Node, NodeKind, parse_node
 from peeklock.rest.broker_properties import read_json
+from peeklock.rest.names import unknown
 
 ROOT = "/$api/v1"
 
@@ -171,7 +172,7 @@ def read_parameters(
     seen = set()
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise ArgumentInvalid(f"The parameter '{name[:40]}' is not known here.")
+            raise ArgumentInvalid(f"The query has {unknown('parameter', name, known)}")
         if name in seen:
             raise ArgumentInvalid(f"The parameter '{name}' is given twice.")
         seen.add(name)
