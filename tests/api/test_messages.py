@@ -237,6 +237,30 @@ def test_what_is_not_there_is_not_found(broker: ApiBroker) -> None:
         assert (refused.status, refused.problem) == (404, problem)
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("a/b", "a%2Fb"),
+        ("a/b/messages", "a%2Fb/messages"),
+        ("t/subscriptions/s/messages/5", "t%2Fsubscriptions%2Fs/messages/5"),
+        ("q/$deadletterqueue/messages", "q%2F$deadletterqueue/messages"),
+    ],
+)
+def test_a_slash_of_an_entity_is_to_be_encoded_once(broker: ApiBroker, path: str, meant: str) -> None:
+    refused = broker.http("GET", f"/entities/{path}")
+    assert (refused.status, refused.problem) == (404, "not-here")
+    said = f" The path of an entity is one segment: write its slashes as %2F, as in /$api/v1/entities/{meant}"
+    assert refused.json["detail"].endswith(said)
+    twice = broker.http("GET", f"/entities/{meant.replace('%2F', '%252F')}")
+    assert (twice.status, twice.problem) == (404, "not-here")
+    assert "its slashes are encoded twice" in twice.json["detail"]
+
+
+@pytest.mark.parametrize("path", ["/x/y/z", "/entities/" + "a/" * 10_000])
+def test_a_path_that_means_nothing_has_no_hint(broker: ApiBroker, path: str) -> None:
+    assert "%2F" not in broker.http("GET", path).json["detail"]
+
+
 def test_bodies_are_read_from_the_store(broker: ApiBroker) -> None:
     """Req: S-11."""
     small = ApiBroker(body_cache_bytes=1)

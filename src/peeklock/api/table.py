@@ -24,6 +24,9 @@ from peeklock.rest.names import unknown
 
 ROOT = "/$api/v1"
 
+HINT_SEGMENTS_MAX = 16
+"""Of a path that is looked at for an entity whose slashes are not encoded. Our choice."""
+
 SMALL_BODY_BYTES_MAX = 16 * 1024
 """Of a body that sends no messages."""
 
@@ -137,6 +140,14 @@ class Table:
     def find(self, segments: list[str]) -> tuple[dict[str, Operation], dict[str, str]]:
         """Return the operations at a path below `ROOT` by their methods, and the texts that it has for
         parameters. Raises: NotHere."""
+        found = self._match(segments)
+        if found is None:
+            raise NotHere(
+                f"Nothing of this API is at {'/'.join([ROOT, *segments])[:200]}.{self._hint(segments)}"
+            )
+        return found
+
+    def _match(self, segments: list[str]) -> tuple[dict[str, Operation], dict[str, str]] | None:
         for template, methods in self._by_path:
             if len(template) == len(segments):
                 texts: dict[str, str] = {}
@@ -147,11 +158,24 @@ class Table:
                         break
                 else:
                     return methods, texts
-        raise NotHere(f"Nothing of this API is at {'/'.join([ROOT, *segments])[:200]}.")
+        return None
+
+    def _hint(self, segments: list[str]) -> str:
+        """Return what to write if these are the path of an entity whose slashes are not encoded."""
+        if segments[:1] != ["entities"] or len(segments) > HINT_SEGMENTS_MAX:
+            return ""
+        for end in range(3, len(segments) + 1):
+            meant = ["entities", "/".join(segments[1:end]), *segments[end:]]
+            if self._match(meant) is not None:
+                path = "/".join([ROOT, *(quote(segment, safe="$") for segment in meant)])
+                return f" The path of an entity is one segment: write its slashes as %2F, as in {path[:300]}"
+        return ""
 
 
 def node_of(text: str) -> Node:
-    """Read the path of an entity. Raises: ArgumentInvalid."""
+    """Read the path of an entity. Raises: ArgumentInvalid, NotHere."""
+    if "%2f" in text.lower():  # no name has a percent sign
+        raise NotHere(f"No entity is named '{text[:100]}': its slashes are encoded twice. Write each as %2F.")
     node = parse_node(quote(text, safe="/$"))
     if node.kind is not NodeKind.ENTITY or not node.address.path:
         raise ArgumentInvalid(f"'{text[:100]}' names no queue, topic or subscription.")
