@@ -225,6 +225,27 @@ def test_a_bad_parameter_is_named(broker: ApiBroker, target: str, named: str) ->
     assert named in refused.json["detail"]
 
 
+@pytest.mark.parametrize(
+    ("path", "message", "said"),
+    [
+        ("t/subscriptions/s", {}, "messages are sent to its topic 't'"),
+        ("q/$deadletterqueue", {}, "is a dead-letter queue: nothing can be sent to it"),
+        ("sessions", {}, "The SessionId was not set on a message"),
+        ("q", {"sessionId": "a", "partitionKey": "b"}, "differs from the SessionId"),
+    ],
+)
+def test_what_an_entity_does_not_take_is_a_400_as_over_the_data_plane(
+    broker: ApiBroker, path: str, message: dict[str, str], said: str
+) -> None:
+    """Req: T-09."""
+    broker.create_topic("t")
+    broker.create_subscription("t", "s")
+    broker.create_queue("sessions", requires_session=True)
+    refused = broker.http("POST", f"/entities/{segment(path)}/messages", message)
+    assert (refused.status, refused.problem) == (400, "invalid-operation")
+    assert said in refused.json["detail"]
+
+
 def test_what_is_not_there_is_not_found(broker: ApiBroker) -> None:
     for target, problem in {
         "/entities/none/messages": "entity-not-found",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -103,6 +103,8 @@ class ApiExchange(Exchange):
 
     def __init__(self, home: Home, request: AdminRequest, now_ms: int) -> None:
         super().__init__(home, request, (0, 0, 0, 0), now_ms)
+        self.statuses: Mapping[type[Refusal], int] = STATUSES
+        """Of refusals; an operation may set its own."""
 
     def slim(self) -> ApiExchange:
         """Return an exchange that keeps of the request only what a refusal shows."""
@@ -119,15 +121,16 @@ class ApiExchange(Exchange):
     def refusal(self, failure: Refusal) -> Response:
         """Return the problem that tells of a refusal, and log it under the same tracking id."""
         kind = type(failure)
+        status = self.statuses[kind]
         key_name = failure.key_name if isinstance(failure, AuthorizationError) else ""
         headers: tuple[tuple[str, str], ...] = ()
-        if STATUSES[kind] == 503:
+        if status == 503:
             headers = (("Retry-After", str(RETRY_AFTER_S)),)
-        elif STATUSES[kind] == 401:
+        elif status == 401:
             headers = (("WWW-Authenticate", "SharedAccessSignature, Bearer"),)
         elif isinstance(failure, MethodNotAllowed):
             headers = (("Allow", ", ".join(failure.allowed)),)
-        return self.problem(STATUSES[kind], words_of(kind), str(failure), headers, key_name=key_name)
+        return self.problem(status, words_of(kind), str(failure), headers, key_name=key_name)
 
     def done(self, effect: Done | Failed) -> Response:
         """Return the answer to what has nothing to show."""

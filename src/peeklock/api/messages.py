@@ -30,6 +30,7 @@ from peeklock.api.model import (
     message_json,
     read_message,
 )
+from peeklock.api.problems import SEND_STATUSES
 from peeklock.api.schema import Schema, check, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
@@ -143,6 +144,7 @@ def show_message(call: Call) -> Answer:
 
 def send(call: Call) -> Answer:
     """Store messages, all or none."""
+    call.exchange.statuses = SEND_STATUSES
     is_array = isinstance(call.body, list)
     given = check(call.body, _ARRAY, {}) if is_array else [call.body]
     key = call.given.get("Idempotency-Key")

@@ -61,6 +61,9 @@ STATUSES: dict[type[Refusal], int] = {
     SessionLockLost: 409,
 }
 
+SEND_STATUSES = {**STATUSES, InvalidOperation: 400}
+"""Of messages that are sent, as over the data plane. Source: wire contract 8."""
+
 _WORD = re.compile("[A-Z][a-z]*")
 
 
