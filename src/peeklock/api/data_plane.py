@@ -41,11 +41,11 @@ _TOKEN = {
 _MESSAGE: dict[str, Any] = {"*/*": {"schema": {}}}
 _PROBLEM: dict[str, Any] = {"application/xml": {"schema": {"type": "object"}}}
 _MEANINGS = {
-    400: "A value is bad.",
-    401: "No token, a bad one, or one without the right.",
+    400: "A value is invalid.",
+    401: "The token is missing or invalid, or lacks the right.",
     403: "The message is too large, or the entity is full or disabled.",
     404: "There is no such lock.",
-    405: "Nothing can be received here.",
+    405: "The path does not take this method, or the entity cannot be received from.",
     410: "There is no such entity.",
     413: "The body has too many chunks.",
     503: "The disk is nearly full, the broker lags or stops, or too much waits.",

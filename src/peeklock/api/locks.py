@@ -62,7 +62,7 @@ RECEIVE: Schema = {
             "items": SEQUENCE_NUMBER,
             "minItems": 1,
             "maxItems": RECEIVE_MAX,
-            "description": "Receive just these, which are deferred: all or none, without `max` and `wait`.",
+            "description": "Receive exactly these deferred messages, or none; `max` and `wait` are ignored.",
         },
     },
     "additionalProperties": False,

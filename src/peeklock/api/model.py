@@ -112,7 +112,10 @@ MESSAGE: Schema = {
         "scheduledEnqueueTime": INSTANT,
         "expiresAt": INSTANT,
         "timeToLive": {"type": "number", "description": "Seconds."},
-        "deliveryCount": {**COUNT, "description": "Deliveries so far, with the one that shows it."},
+        "deliveryCount": {
+            **COUNT,
+            "description": "Deliveries, including the current one in the answer to a receive.",
+        },
         "sizeBytes": COUNT,
         "deadLetterSource": _TEXT,
         "body": {"type": "string", "description": "Where it is text in UTF-8."},

@@ -91,7 +91,8 @@ OPERATIONS = (
         "Enqueue scheduled messages earlier or later than they were to be",
         Right.SEND,
         shift,
-        "In one durable step. Messages keep their numbers, so that who scheduled them can still cancel them.",
+        "In one durable step. A scheduled message keeps its sequence number, by which it can be cancelled. "
+        "Once it is enqueued it has a new one.",
         query=(ENTITY_PARAMETER,),
         body=ref("Shift"),
         answer=ref("Shifted"),
