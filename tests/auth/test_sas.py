@@ -172,10 +172,32 @@ def test_everything_else_is_refused_for_its_own_reason(text: str, error: type[Ex
 
 def test_the_refusal_of_an_expired_token_says_until_when_it_was_good() -> None:
     """Req: R-04. Source: wire contract C19."""
+    with pytest.raises(TokenExpired) as refused:
+        authorize(token("sb://localhost/", expiry="1699996399"))
+    assert str(refused.value) == (
+        "ExpiredToken: The token is expired. Expiration time: 2023-11-14T21:13:19Z. That was 3,601 s ago by "
+        "the broker's clock: make a new token, or compare the clocks."
+    )
+
+
+def test_the_refusal_of_a_signature_names_the_rule_and_no_key() -> None:
+    """Req: R-04."""
     with pytest.raises(
-        TokenExpired, match=r"^ExpiredToken: The token is expired\. Expiration time: 2023-11-14T22:13:19Z"
+        SignatureInvalid, match=f"no key of a rule '{RULE.name}' that holds for what is asked"
     ):
-        authorize(token("sb://localhost/", expiry="1699999999"))
+        Authority([RULE]).authorize(generate("sb://h/", RULE.name, "wrong", NOW_MS + 1000), "q", NOW_MS)
+    swapped = generate("sb://h/", "a/key+of=", RULE.name, NOW_MS + 1000)
+    with pytest.raises(SignatureInvalid) as refused:
+        Authority([RULE]).authorize(swapped, "q", NOW_MS)
+    assert "a/key" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("asked", "shown"), [("sb://h/other", "'other'"), ("sb://h/", "the namespace")])
+def test_the_refusal_of_a_token_for_something_else_names_both(asked: str, shown: str) -> None:
+    """Req: R-04."""
+    with pytest.raises(AudienceNotCovered) as refused:
+        Authority([RULE]).authorize(token("sb://h/orders"), asked, NOW_MS)
+    assert f"The token for 'orders' does not cover {shown}: " in str(refused.value)
 
 
 def test_an_expiry_with_a_decimal_part_is_taken() -> None:

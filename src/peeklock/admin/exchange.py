@@ -163,7 +163,10 @@ class Exchange:
     def granted(self, token: str, path: str) -> Grant:
         """Verify a token for a path. Raises: AuthorizationError."""
         if not token.strip() and self.home.authority.anybody is None:
-            raise ClaimMissing("MissingToken: The authorization header was not found.")
+            raise ClaimMissing(
+                "MissingToken: The authorization header was not found. Send one with a shared access "
+                "signature, or with 'Bearer' and a JSON web token."
+            )
         token, kind = token.strip(), SAS_TOKEN_TYPE
         if token[:7].lower() == "bearer ":
             token, kind = token[7:], JWT_TOKEN_TYPE

@@ -17,9 +17,14 @@ class AuthorizationError(Exception):
 
     def of_key(self, name: str) -> AuthorizationError:
         """Remember which rule was named, by a stranger, as far as it may be shown; answer itself."""
-        # A key in the place of the name, the two swapped, has `=`, `/` or `+` in it as a rule.
-        self.key_name = name[:_SHOWN_MAX] if _RULE_NAME.fullmatch(name) else "(no name that a rule can have)"
+        self.key_name = shown_rule(name)
         return self
+
+
+def shown_rule(name: str) -> str:
+    """Return the name of a rule, given by a stranger, as far as it may be shown."""
+    # A key in the place of the name, the two swapped, has `=`, `/` or `+` in it as a rule.
+    return name[:_SHOWN_MAX] if _RULE_NAME.fullmatch(name) else "(no name that a rule can have)"
 
 
 class TokenMalformed(AuthorizationError):
@@ -38,10 +43,19 @@ class TokenExpired(AuthorizationError):
     """The token is genuine but its time is over."""
 
     @classmethod
-    def at(cls, expires_at_ms: int) -> TokenExpired:
-        """Make the refusal of a token that was good until `expires_at_ms`. Source: wire contract C19."""
+    def at(cls, expires_at_ms: int, now_ms: int | None = None) -> TokenExpired:
+        """Return the refusal of a token that was good until `expires_at_ms`. Source: wire contract C19.
+
+        `now_ms`: of a token that is shown now; None = it expired while it was in use.
+        """
         until = datetime.fromtimestamp(expires_at_ms // 1000, UTC)
-        return cls(f"ExpiredToken: The token is expired. Expiration time: {until:%Y-%m-%dT%H:%M:%SZ}.")
+        text = f"ExpiredToken: The token is expired. Expiration time: {until:%Y-%m-%dT%H:%M:%SZ}."
+        if now_ms is not None:
+            ago_s = (now_ms - expires_at_ms) // 1000
+            text += (
+                f" That was {ago_s:,} s ago by the broker's clock: make a new token, or compare the clocks."
+            )
+        return cls(text)
 
 
 class TokenNotYetValid(AuthorizationError):

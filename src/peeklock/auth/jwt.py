@@ -150,7 +150,8 @@ class JwtVerifier:
         if self._settings.audiences.isdisjoint(audiences):
             wanted = min(self._settings.audiences)
             raise AudienceNotCovered(
-                f"InvalidAudience: The token was issued for another audience than '{wanted}'."
+                f"InvalidAudience: The token was issued for another audience than '{wanted}': ask its "
+                "issuer for one for that audience."
             )
 
     def _rights(self, claims: Mapping[str, Any], path: str) -> set[Right]:
@@ -217,7 +218,7 @@ def _check_times(claims: Mapping[str, Any], now_ms: int) -> int:
     if "exp" not in times:
         raise TokenMalformed("MalformedToken: The token has no expiry 'exp'.")
     if times["exp"] <= now_ms:
-        raise TokenExpired.at(times["exp"])
+        raise TokenExpired.at(times["exp"], now_ms)
     for name in ("nbf", "iat"):
         if times.get(name, 0) > now_ms + SKEW_MS_MAX:
             raise TokenNotYetValid(

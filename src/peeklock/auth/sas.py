@@ -14,7 +14,13 @@ from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import quote_plus, unquote, unquote_plus
 
-from peeklock.auth.errors import AudienceNotCovered, SignatureInvalid, TokenExpired, TokenMalformed
+from peeklock.auth.errors import (
+    AudienceNotCovered,
+    SignatureInvalid,
+    TokenExpired,
+    TokenMalformed,
+    shown_rule,
+)
 from peeklock.auth.rights import Grant, Proof, SasRule, implied, normal_path, within
 
 TOKEN_LENGTH_MAX = 8192
@@ -123,16 +129,22 @@ def check(
     # All keys are tried, so that time does not show which one fits.
     fitting = [(rule, key) for rule in rules for key in rule.keys if token.signed_with(key)]
     if not fitting:
-        raise SignatureInvalid("InvalidSignature: The token has an invalid signature.")
+        raise SignatureInvalid(
+            "InvalidSignature: The token has an invalid signature. It fits no key of a rule "
+            f"'{shown_rule(token.key_names[-1])}' that holds for what is asked: check key name and key."
+        )
     if token.expires_at_ms <= now_ms:
-        raise TokenExpired.at(token.expires_at_ms)
+        raise TokenExpired.at(token.expires_at_ms, now_ms)
     scope_host, scope = split_resource(unquote_plus(token.raw_resource), host_first=True)
     audience_host, path = split_resource(audience)
     for host in (scope_host, audience_host):
         if hosts is not None and host is not None and host not in hosts:
             raise AudienceNotCovered(f"InvalidAudience: '{host}' is not a name of this namespace.")
     if not within(path, scope):
-        raise AudienceNotCovered(f"InvalidAudience: The token for '{scope}' does not cover '{path}'.")
+        asked = f"'{path}'" if path else "the namespace"
+        raise AudienceNotCovered(
+            f"InvalidAudience: The token for '{scope}' does not cover {asked}: sign one for it or above it."
+        )
     rule, key = fitting[0]
     proof = Proof(normal_path(rule.path), rule.name.lower(), key)
     return Grant(implied(rule.rights), path, token.expires_at_ms, proof)
