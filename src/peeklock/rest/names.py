@@ -12,7 +12,7 @@ _SHOWN_MAX = 40
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> str:
-    """Return the end of a sentence that refuses a name, with a near one or all that are known."""
+    """Return the end of a sentence that refuses a name, with a near one, if any, and all that are known."""
     given = shortened(name)
     if not known:
         return f"an unknown {what} '{given}': none is known here."
