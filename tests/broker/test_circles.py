@@ -386,7 +386,9 @@ def test_a_topic_to_which_subscriptions_forward_makes_copies_for_four_hops(
     assert broker.view("news").active_count == 0
 
 
-@pytest.mark.parametrize("count", [7, 10, 30, 100, 150])
+@pytest.mark.parametrize(
+    "count", [7, 150, *(pytest.param(count, marks=pytest.mark.long) for count in (10, 30, 100))]
+)
 def test_at_most_10_000_copies_follow_from_one_message_and_what_goes_beyond_is_a_dead_letter(
     broker: Broker, count: int
 ) -> None:

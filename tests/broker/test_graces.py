@@ -385,9 +385,9 @@ def test_a_deferred_message_is_deferred_again(broker: Broker) -> None:
 # What it costs
 
 
-def test_many_locks_are_released_in_slices(broker: Broker) -> None:
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_many_locks_are_released_in_slices(broker: Broker, count: int) -> None:
     """The break itself looks at none of them. Req: C26, R-06"""
-    count = 100_000
     broker.checks = False
     queue = broker.namespace._queues[4]
     for _ in range(count):

@@ -326,8 +326,13 @@ class History(Scene):
                 assert self.payload(record) == self.payloads[queue_id, record.position]
 
 
+def seeds(first: int, count: int) -> list[Any]:
+    """Return the first of so many seeds, and the others as long tests."""
+    return [seed if seed < first else pytest.param(seed, marks=pytest.mark.long) for seed in range(count)]
+
+
 @pytest.mark.parametrize("scale", ["small", "full"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(4, 8))
 def test_a_random_history_keeps_every_promise(seed: int, scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Req: R-02, S-01, F-01, F-03, G-01, D-01"""
     if scale == "small":
@@ -339,7 +344,7 @@ def test_a_random_history_keeps_every_promise(seed: int, scale: str, monkeypatch
 
 
 @pytest.mark.parametrize("scale", ["small", "full"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3, 6))
 def test_a_random_history_with_topics_keeps_every_promise(
     seed: int, scale: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.interop.builds import HERE
+from tests.interop.builds import HERE, clients
 from tests.interop.program import Outcome
 
 RESULTS = HERE / "results"
@@ -22,6 +22,12 @@ def read_results(client: str) -> dict[str, Outcome]:
         return {}
     told = json.loads(path.read_text(encoding="utf-8"))["features"]
     return {feature: Outcome(fields["status"], fields.get("how", "")) for feature, fields in told.items()}
+
+
+def showing(feature: str) -> list[str]:
+    """Return the names of the clients that offer a feature, as it is written down."""
+    absent = Outcome("not offered")
+    return [name for name in clients() if read_results(name).get(feature, absent).status != absent.status]
 
 
 def write_results(client: str, versions: dict[str, str], outcomes: dict[str, Outcome]) -> Path:

@@ -14,15 +14,11 @@ from peeklock.demo.broker import BrokerProcess
 from peeklock.server.keys import KeyFile
 from tests.interop.builds import build, clients
 from tests.interop.program import Outcome, Program
-from tests.interop.results import read_results
+from tests.interop.results import read_results, showing
 
 LIMIT = 1_048_576
 
-WITH_ONE = [
-    name
-    for name in clients()
-    if read_results(name).get("largest", Outcome("not offered")).status != "not offered"
-]
+WITH_ONE = showing("largest")
 """The clients that have shown the feature in the standard tier."""
 
 

@@ -83,6 +83,7 @@ def test_each_life_is_one_row_with_its_figures(spark: Any, log: pa.Table, tmp_pa
     assert (tmp_path / "lives/enqueued_date=2026-08-29").is_dir()
 
 
+@pytest.mark.long
 def test_a_stream_tells_each_life_once_wherever_it_is_cut_off(
     spark: Any, log: pa.Table, tmp_path: Path
 ) -> None:

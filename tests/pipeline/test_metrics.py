@@ -89,6 +89,7 @@ def test_each_minute_counts_what_happened_in_it(spark: Any, log: pa.Table, tmp_p
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_a_stream_tells_the_minutes_that_are_over(spark: Any, log: pa.Table, tmp_path: Path) -> None:
     """Req: X-04"""
     segments = write_segments(tmp_path / "all", log, rows=4_000)
