@@ -295,6 +295,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert effects == [LocksRenewed(reply_to, [until_ms] * len(tokens))]
         for found in locked:
             found.until_ms = until_ms
+            found.holder = reply_to[:1]  # a renewal moves a lock to its connection, always: C26
 
     @rule(deletes=st.booleans(), dead=st.booleans(), connection=st.integers(1, 3))
     def fetch_deferred(self, deletes: bool, dead: bool, connection: int) -> None:
