@@ -11,7 +11,8 @@ step that began first is shown as it comes, that of the others when it is their 
 
 Time: each step has an aim. A step over its aim is marked in the closing table and is no failure: a machine
 may be slow. A step that hangs is a failure. A test that hangs ends by pytest's own timeout; a step of any
-kind is ended when it writes nothing for `SILENCE_S_MAX`.
+kind is ended when it writes nothing for `SILENCE_S_MAX`. The closing table shows the seconds of CPU too. They
+say what a step costs: the cores are busy all the time, so that its seconds depend on what runs beside it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from pathlib import Path
 PYTHON = sys.executable
 MODULE = (PYTHON, "-X", "faulthandler", "-m")
 """A module that writes where each thread is when it is ended by SIGABRT."""
+
+COUNTED = (PYTHON, "-m", "tests.cost")
+"""Stands before the command of a step, and says last what it took."""
 
 PYTEST = (*MODULE, "pytest", "-q")
 CORE = "not interop and not kill and not simulation and not spark and not long"
@@ -210,6 +214,8 @@ class Result:
     passed: int
     failed: int
     seconds: float
+    cpu_s: float
+    """Of all that the step started, too; 0 where it was ended before it could say so."""
 
 
 class Screen:
@@ -255,6 +261,7 @@ async def run_step(step: Step, logs: str, screen: Screen, silence_s_max: float =
     started = time.monotonic()
     output = bytearray()
     process = await asyncio.create_subprocess_exec(
+        *COUNTED,
         *(part.replace(LOGS, logs) for part in step.command),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
@@ -288,9 +295,10 @@ async def run_step(step: Step, logs: str, screen: Screen, silence_s_max: float =
     seconds = time.monotonic() - started
     lines = output.decode(errors="replace").splitlines()
     passed, failed = count_outcomes(lines, status) if "pytest" in step.command else (status == 0, status != 0)
+    cpu_s = read_cpu_time(lines)
     late = f", over its aim of {step.aim_s} s" if seconds > step.aim_s else ""
     screen.end(step, f"{step.name}: {'FAILED' if failed else 'ok'} in {seconds:.1f} s{hung or late}")
-    return Result(step, int(passed), int(failed), seconds)
+    return Result(step, int(passed), int(failed), seconds, cpu_s)
 
 
 def _kill_group(leader: int) -> None:
@@ -313,6 +321,12 @@ def count_outcomes(lines: list[str], status: int) -> tuple[int, int]:
     return passed, max(failed, int(status != 0))
 
 
+def read_cpu_time(lines: list[str]) -> float:
+    """Read what `tests.cost` says last; 0 where it was ended before."""
+    found = re.fullmatch(r"CPU time: ([\d.]+) s", lines[-1]) if lines else None
+    return 0.0 if found is None else float(found[1])
+
+
 async def run_lanes(lanes: Lanes, silence_s_max: float = SILENCE_S_MAX) -> list[Result]:
     """Run lanes side by side, and the steps of each in order."""
     screen = Screen()
@@ -331,7 +345,7 @@ def closing_table(results: list[Result]) -> list[str]:
     lines = []
     for result in results:
         mark = "over" if result.seconds > result.step.aim_s else ""
-        times = f"{result.seconds:8.1f} s  aim {result.step.aim_s:4} s  {mark:4}"
+        times = f"{result.seconds:8.1f} s  aim {result.step.aim_s:4} s  {mark:4}  CPU {result.cpu_s:6.1f} s"
         lines.append(f"{times}  {'FAILED' if result.failed else 'ok':6}  {result.step.name}")
     passed, failed = (sum(column) for column in zip(*((r.passed, r.failed) for r in results), strict=True))
     return [*lines, f"{passed} passed, {failed} failed"]
@@ -347,7 +361,8 @@ def main(arguments: list[str]) -> int:
     started = time.monotonic()
     results = asyncio.run(run_lanes(SUITES[arguments[0]]))
     *table, closing_line = closing_table(results)
-    print(*table, f"{time.monotonic() - started:8.1f} s  in all", closing_line, sep="\n")
+    took = f"{time.monotonic() - started:8.1f} s  in all, CPU {sum(result.cpu_s for result in results):.1f} s"
+    print(*table, took, closing_line, sep="\n")
     return int(any(result.failed for result in results))
 
 

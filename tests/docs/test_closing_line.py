@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,13 +46,26 @@ def test_a_step_over_its_aim_is_marked_and_is_no_failure(capsys: pytest.CaptureF
     assert (result.passed, result.failed) == (1, 0)
     assert re.search(r"== slow: ok in [\d.]+ s, over its aim of 0 s\n", capsys.readouterr().out)
     line, closing_line = closing_table([result])
-    assert re.fullmatch(r" +[\d.]+ s  aim    0 s  over  ok      slow", line)
+    assert re.fullmatch(r" +[\d.]+ s  aim    0 s  over  CPU +[\d.]+ s  ok      slow", line)
     assert closing_line == "1 passed, 0 failed"
 
 
 def test_a_step_within_its_aim_is_not_marked() -> None:
-    line, _ = closing_table([Result(python_step("quick", ""), 5, 0, 59.9)])
-    assert line == "    59.9 s  aim   60 s        ok      quick"
+    line, _ = closing_table([Result(python_step("quick", ""), 5, 0, 59.9, 102.3)])
+    assert line == "    59.9 s  aim   60 s        CPU  102.3 s  ok      quick"
+
+
+ORPHAN = """
+import subprocess, sys
+child = "import time; t = time.process_time()\\nwhile time.process_time() < t + 0.5: pass"
+subprocess.Popen([sys.executable, "-c", child])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody counts what outlives its parent")
+def test_the_cpu_time_of_a_step_is_that_of_all_that_it_started() -> None:
+    (result,) = run_lanes((python_step("leaves a child behind", ORPHAN),))
+    assert result.cpu_s >= 0.5
 
 
 def test_a_step_that_fails_is_a_failure_and_the_next_one_runs() -> None:
