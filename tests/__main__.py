@@ -130,7 +130,7 @@ WAITING = (
     Step(
         "simulation tests", (*PYTEST, "-n", "2", "-m", "simulation and not long", *FOLDERS["simulation"]), 20
     ),
-    simulated(0, 24, aim_s=15),
+    simulated(0, 11, aim_s=15),
     *LINT,
 )
 """What mostly waits: for answers, clocks and a disk. It runs beside what computes. What is short comes
@@ -144,7 +144,7 @@ PROGRAMS = (
 here."""
 
 AUDITS = (
-    simulated(25, 199, aim_s=150),
+    simulated(12, 199, aim_s=160),
     *(killed(loop, rounds=4, seed=1, aim_s=20) for loop in AUDITED),
     Step(
         "audit of simulated and killed brokers",
@@ -159,7 +159,7 @@ SPARK_QUERIES = (Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *
 LONG = (
     Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 60),
     Step("long core tests", (*PYTEST, "-n", "2", "-m", LONG_CORE), 40),
-    Step("largest messages", (*PYTEST, "-m", "interop and long", "tests/interop/test_large.py"), 60),
+    Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 180),
     Step("every client", (*PYTEST, "-m", "clients and not premium", "tests/interop"), 70),
 )
 

@@ -416,6 +416,7 @@ def test_at_most_10_000_copies_follow_from_one_message_and_what_goes_beyond_is_a
     assert len(broker.facts) == facts
 
 
+@pytest.mark.long
 def test_the_limit_of_copies_is_that_of_each_message(broker: Broker) -> None:
     """Req: F-01, P-05"""
     topic_id = round_topic(broker, 10)
@@ -427,6 +428,7 @@ def test_the_limit_of_copies_is_that_of_each_message(broker: Broker) -> None:
     assert copies_made(broker) == 2 * copies_made(once)
 
 
+@pytest.mark.long
 def test_copies_that_expire_in_a_circle_are_limited_too(broker: Broker) -> None:
     """They rest between two hops, each over a restart.
 

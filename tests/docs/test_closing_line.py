@@ -144,6 +144,7 @@ def test_no_step_is_there_twice_in_ci() -> None:
         ("simulation", ["simulation tests"]),
         ("kill", ["kill loops"]),
         ("interop", ["official client"]),
+        ("interop long", ["long tests of clients"]),
         ("interop clients", ["every client"]),
         ("interop clients premium", ["1 MiB with every client"]),
         ("spark", ["spark"]),

@@ -33,7 +33,7 @@ from peeklock.api.openapi import document
 from peeklock.demo.broker import BrokerProcess
 from tests.interop.test_rest import TOKEN
 
-CASES = 40
+CASES = 10
 """Of each operation, good ones, and as many bad ones."""
 
 CASES_LONG = 150

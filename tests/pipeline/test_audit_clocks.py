@@ -12,7 +12,7 @@ import pytest
 from peeklock.pipeline.audit_checks import Check
 from tests.pipeline.handmade import START, Hand
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 HOUR_S = 3600
 

@@ -11,7 +11,7 @@ import pytest
 from peeklock.pipeline.audit_checks import Check
 from tests.pipeline.handmade import START, Hand
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 GRACE_S = 5
 LOCK_S = 60

@@ -15,7 +15,7 @@ from tests.pipeline.faults import EventRows
 from tests.pipeline.folds import NO_LIFE
 from tests.pipeline.synthetic import make_log, write_segments
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 Said = list[dict[str, Any]]
 

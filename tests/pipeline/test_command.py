@@ -116,7 +116,9 @@ def test_what_does_not_fit_together_is_refused(arguments: list[str], told: str) 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("job", ["lives", "metrics", "deadletters"])
+@pytest.mark.parametrize(
+    "job", ["lives", *(pytest.param(job, marks=pytest.mark.long) for job in ("metrics", "deadletters"))]
+)
 def test_a_job_writes_a_table_and_a_picture_and_prints_a_summary(
     spark: Any, log: Path, tmp_path: Path, job: str
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_damaged_segment_is_named_and_not_skipped(spark: Any, tmp_path: Path, 
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_standard_error_holds_our_lines_alone(tmp_path: Path) -> None:
     """In a process of its own, whose Java and Python workers would write there too."""
     paths = write_segments(tmp_path / "log", make_log(messages=1_500, seed=8), rows=2_000)

@@ -134,6 +134,7 @@ def test_a_redelivery_is_one_of_the_same_queue(spark: Any, tmp_path: Path) -> No
     assert told == {"jobs": (2, 1), "jobs/$deadletterqueue": (1, 0)}
 
 
+@pytest.mark.long
 def test_a_stream_knows_first_deliveries_of_what_was_deleted(spark: Any, tmp_path: Path) -> None:
     hand = Hand()
     hand.add("enqueued", "jobs", 1)

@@ -71,6 +71,7 @@ def bury(client: Any, path: str, count: int, reason: str) -> None:
                 left -= 1
 
 
+@pytest.mark.long
 def test_a_queue_goes_into_a_table_and_back_bit_for_bit(
     spark: Any, run: Callable[..., Result], own: Connection, make_queue: MakeQueue, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from peeklock.demo.broker import BrokerProcess
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 
