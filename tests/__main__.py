@@ -136,13 +136,6 @@ WAITING = (
 """What mostly waits: for answers, clocks and a disk. It runs beside what computes. What is short comes
 behind it."""
 
-PROGRAMS = (
-    Step("programs", (*MODULE, "tests.interop", "--build-only", "--showing", "largest"), 90),
-    Step("1 MiB with every client", (*PYTEST, "-m", "clients and premium", "tests/interop"), 20),
-)
-"""Clients in other languages: their builds take most of it. "every client" builds those that are not tried
-here."""
-
 AUDITS = (
     simulated(12, 199, aim_s=160),
     *(killed(loop, rounds=4, seed=1, aim_s=20) for loop in AUDITED),
@@ -160,7 +153,8 @@ LONG = (
     Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 60),
     Step("long core tests", (*PYTEST, "-n", "2", "-m", LONG_CORE), 40),
     Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 180),
-    Step("every client", (*PYTEST, "-m", "clients and not premium", "tests/interop"), 70),
+    # Their builds take most of it.
+    Step("every client", (*PYTEST, "-m", "clients", "tests/interop"), 180),
 )
 
 SOAK = (
@@ -199,7 +193,7 @@ SOAK = (
 Lanes = tuple[tuple[Step, ...], ...]
 
 SUITES: dict[str, Lanes] = {
-    "test": (COMPUTING, WAITING, PROGRAMS),
+    "test": (COMPUTING, WAITING),
     "rest": (SPARK_QUERIES, AUDITS, LONG),
     "lint": (LINT,),
     "soak": (SOAK,),

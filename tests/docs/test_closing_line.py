@@ -146,7 +146,6 @@ def test_no_step_is_there_twice_in_ci() -> None:
         ("interop", ["official client"]),
         ("interop long", ["long tests of clients"]),
         ("interop clients", ["every client"]),
-        ("interop clients premium", ["1 MiB with every client"]),
         ("spark", ["spark"]),
         ("spark long", ["long tests of Spark"]),
         ("spark soak", []),

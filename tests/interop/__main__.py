@@ -1,5 +1,4 @@
-"""`python -m tests.interop [--build-only] [--showing FEATURE] [CLIENT...]`: try clients, and write down the
-outcomes.
+"""`python -m tests.interop [--build-only] [CLIENT...]`: try clients, and write down the outcomes.
 
 Owns: the order of builds and runs, and what is shown meanwhile. Must not know: how a program is built or run.
 """
@@ -23,7 +22,7 @@ from rich.table import Table
 
 from tests.interop.builds import ROOT, BuildFailed, Client, build, clients, features, is_built
 from tests.interop.program import Outcome
-from tests.interop.results import read_versions, showing, write_results
+from tests.interop.results import read_versions, write_results
 from tests.interop.trials import Trials
 
 BUILDS_AT_ONCE = 2
@@ -175,15 +174,10 @@ def main(arguments: list[str]) -> int:
     """Build, run, show and write down; answer 1 if anything failed."""
     parser = argparse.ArgumentParser(prog="./run interop", description="Try clients against a live broker.")
     parser.add_argument("--build-only", action="store_true", help="build the programs and stop")
-    parser.add_argument(
-        "--showing", metavar="FEATURE", help="only clients that offer this feature, as written down"
-    )
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"some of: {', '.join(clients())}")
     options = parser.parse_args(arguments)
     console = Console()
     chosen = choose(console, options.clients)
-    if options.showing is not None:
-        chosen = [client for client in chosen if client.name in showing(options.showing)]
     failures = build_all(console, chosen)
     for failure in failures:
         console.print(failure, markup=False, highlight=False, soft_wrap=True)

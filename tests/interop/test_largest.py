@@ -44,7 +44,6 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 
 @pytest.mark.clients
-@pytest.mark.premium
 @pytest.mark.timeout(400)  # the first waits for all builds
 @pytest.mark.parametrize("name", WITH_ONE)
 def test_a_message_of_1_mib_arrives(name: str, request: pytest.FixtureRequest) -> None:
