@@ -23,9 +23,11 @@ from peeklock.broker.commands import (
     CloseLink,
     Complete,
     CreateEntity,
+    LinkId,
     OpenReceiver,
     OpenSender,
     ReceiveMode,
+    ReplyTo,
     Send,
     SessionWish,
     SetCredit,
@@ -38,7 +40,7 @@ from peeklock.broker.quotas import STANDARD
 
 NOW_MS = 1_700_000_000_000
 QUEUE_ID = 4
-SENDER = (1, 0, 0)
+SENDER = LinkId(1, 0)
 SESSION_COUNT = 1000
 FAR_MS = NOW_MS + 60_000
 
@@ -58,15 +60,15 @@ class Kind:
     def namespace(self) -> Namespace:
         """Make a namespace with one such queue and a sender."""
         made = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
-        made.apply(CreateEntity(self.description, (1, 0, 0, 0)), NOW_MS)
+        made.apply(CreateEntity(self.description, ReplyTo(1, 0, 0)), NOW_MS)
         made.apply(OpenSender(SENDER, Address("orders")), NOW_MS)
         return made
 
-    def receivers(self, core: Namespace) -> list[tuple[int, int, int]]:
+    def receivers(self, core: Namespace) -> list[LinkId]:
         """Open the receivers."""
         named = [SessionWish(_session_id(number), FAR_MS) for number in range(self.sessions)]
         wishes: Sequence[SessionWish | None] = named or [None]
-        links = [(1, 0, number) for number, _ in enumerate(wishes, 1)]
+        links = [LinkId(1, number) for number, _ in enumerate(wishes, 1)]
         for link, wish in zip(links, wishes, strict=True):
             core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, wish), NOW_MS)
         return links
@@ -77,7 +79,7 @@ class Kind:
         for n in range(count):
             message = Message(1000 + n % 500)
             message.routing = self.routing(n)
-            commands.append(Send(QUEUE_ID, message, b"", (1, 0, 0, n)))
+            commands.append(Send(QUEUE_ID, message, b"", ReplyTo(1, 0, n)))
         return commands
 
 
@@ -135,7 +137,7 @@ def one_round(kind: Kind, count: int) -> dict[str, float]:
                 deliveries.extend(core.apply(SetCredit(link, total, 1 << 60), NOW_MS)[1])  # type: ignore[arg-type]
 
     figures = {"send": timed(count, send), "deliver": timed(count, deliver)}
-    completions = [Complete(QUEUE_ID, found.lock_token or b"", (1, 0, 1, 0)) for found in deliveries]
+    completions = [Complete(QUEUE_ID, found.lock_token or b"", ReplyTo(1, 1, 0)) for found in deliveries]
 
     def complete() -> None:
         apply = core.apply
@@ -173,7 +175,7 @@ def round_trip(kind: Kind, count: int) -> float:
     def cycle() -> None:
         for command in commands:
             effects = core.apply(command, NOW_MS)[1]
-            core.apply(Complete(QUEUE_ID, effects[1].lock_token, (1, 0, 1, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]
+            core.apply(Complete(QUEUE_ID, effects[1].lock_token, ReplyTo(1, 1, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]
 
     return timed(count, cycle)
 
@@ -189,10 +191,10 @@ def hand_out(count: int) -> float:
 
     def cycle() -> None:
         for number in range(1, count + 1):
-            link = (1, 0, number)
+            link = LinkId(1, number)
             core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, wish), NOW_MS)
             (delivered, _) = core.apply(SetCredit(link, 10, 1 << 60, drain=True), NOW_MS)[1]
-            core.apply(Complete(QUEUE_ID, delivered.lock_token, (*link, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]
+            core.apply(Complete(QUEUE_ID, delivered.lock_token, ReplyTo(*link, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]
             core.apply(CloseLink(link), NOW_MS)
 
     figure = timed(count, cycle)

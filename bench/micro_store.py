@@ -22,9 +22,11 @@ from peeklock.broker.commands import (
     Command,
     Complete,
     CreateEntity,
+    LinkId,
     OpenReceiver,
     OpenSender,
     ReceiveMode,
+    ReplyTo,
     Send,
     SetCredit,
 )
@@ -40,8 +42,8 @@ from peeklock.store.sqlite import SqliteStore
 
 NOW_MS = 1_700_000_000_000
 QUEUE_ID = 4
-SENDER = (1, 0, 0)
-RECEIVER = (1, 0, 1)
+SENDER = LinkId(1, 0)
+RECEIVER = LinkId(1, 1)
 PAYLOAD = b"x" * 1024
 UNLIMITED = 1 << 60
 
@@ -54,7 +56,7 @@ def namespace() -> Namespace:
 def opening() -> list[Command]:
     """Give the commands that make a queue and attach to it."""
     return [
-        CreateEntity(QueueDescription("orders", lock_duration_ms=300_000), (1, 0, 0, 0)),
+        CreateEntity(QueueDescription("orders", lock_duration_ms=300_000), ReplyTo(1, 0, 0)),
         *attaching(),
     ]
 
@@ -69,7 +71,7 @@ def attaching() -> list[Command]:
 
 def send(n: int) -> Send:
     """Make a send as the gateway would."""
-    return Send(QUEUE_ID, Message(len(PAYLOAD)), PAYLOAD, (1, 0, 0, n))
+    return Send(QUEUE_ID, Message(len(PAYLOAD)), PAYLOAD, ReplyTo(1, 0, n))
 
 
 def show(what: str, figure: str) -> None:
@@ -101,7 +103,7 @@ def _cycle_alone(count: int) -> float:
         for effect in effects:
             if type(effect) is Deliver:
                 assert effect.lock_token is not None
-                core.apply(Complete(QUEUE_ID, effect.lock_token, (1, 0, 1, 0)), NOW_MS)
+                core.apply(Complete(QUEUE_ID, effect.lock_token, ReplyTo(1, 1, 0)), NOW_MS)
     return (time.perf_counter() - start) / count * 1e6
 
 
@@ -120,7 +122,7 @@ def _cycle_with_engine(count: int) -> float:
         for effect in effects:
             if type(effect) is Deliver:
                 assert effect.lock_token is not None
-                offer(Complete(QUEUE_ID, effect.lock_token, (1, 0, 1, 0)), NOW_MS)
+                offer(Complete(QUEUE_ID, effect.lock_token, ReplyTo(1, 1, 0)), NOW_MS)
         batch = engine.take_batch(NOW_MS)
         assert batch is not None
         meta = frames.encode(batch)
@@ -147,9 +149,9 @@ def fan_out(count: int) -> None:
 def _fan_out(count: int) -> list[float]:
     core = namespace()
     engine = Engine(core, BodyCache())
-    topic = CreateEntity(TopicDescription("events"), (1, 0, 0, 0))
+    topic = CreateEntity(TopicDescription("events"), ReplyTo(1, 0, 0))
     subscriptions = (SubscriptionDescription("events", f"s{n}") for n in range(SUBSCRIPTIONS))
-    for command in (topic, *(CreateEntity(each, (1, 0, 0, 0)) for each in subscriptions)):
+    for command in (topic, *(CreateEntity(each, ReplyTo(1, 0, 0)) for each in subscriptions)):
         engine.offer(command, NOW_MS)
     spent = [0.0] * 4
     sends = [send(n) for n in range(max(count // SUBSCRIPTIONS, 10))]
@@ -219,7 +221,7 @@ class Driver:
         for effect in effects:
             if type(effect) is Deliver:
                 assert effect.lock_token is not None
-                self.engine.offer(Complete(QUEUE_ID, effect.lock_token, (1, 0, 1, 0)), NOW_MS)
+                self.engine.offer(Complete(QUEUE_ID, effect.lock_token, ReplyTo(1, 1, 0)), NOW_MS)
                 count += 1
         return count
 

@@ -24,6 +24,7 @@ from peeklock.broker.commands import (
     DeleteEntity,
     ListEntities,
     LookUp,
+    ReplyTo,
     Send,
     UpdateEntity,
 )
@@ -54,7 +55,7 @@ BLOCK_MS_MAX = 50.0
 COPY_US_MAX = 4.0
 """From a send to its frame, for each copy."""
 
-REPLY_TO = (1, 0, 0, 0)
+REPLY_TO = ReplyTo(1, 0, 0)
 
 
 def _equal(n: int) -> Filter:
@@ -134,7 +135,7 @@ def one_round(core: Namespace, count: int, sends: int) -> dict[str, float]:
             started = clock()
             message, payload = take_in(payload, reads_routing=True)
             taken_in = clock()
-            stored, _ = core.apply(Send(TOPIC_QUEUE_ID, message, payload, (1, 0, 0, n)), NOW_MS)
+            stored, _ = core.apply(Send(TOPIC_QUEUE_ID, message, payload, ReplyTo(1, 0, n)), NOW_MS)
             applied = clock()
             engine._record(stored)
             spent["record"] += clock() - applied

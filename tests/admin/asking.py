@@ -8,11 +8,12 @@ from xml.etree import ElementTree
 
 from peeklock.admin.api import Administration, AdminRequest, Pending, Response
 from peeklock.auth import ALL_RIGHTS, Authority, Right, SasRule, generate
+from peeklock.broker.commands import ReplyTo
 from peeklock.broker.quotas import STANDARD, TierLimits
 from peeklock.server.origins import HostNames
 
 NOW_MS = 1_704_067_200_500  # 2024-01-01T00:00:00.500Z
-REPLY_TO = (0, 0, 0, 7)
+REPLY_TO = ReplyTo(0, 0, 7)
 ATOM = "{http://www.w3.org/2005/Atom}"
 CONNECT = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
 

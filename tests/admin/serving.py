@@ -70,7 +70,7 @@ class World:
         )
 
     async def submit(self, make: Callable[[ReplyTo], Command]) -> Effect:
-        reply_to = (0, 0, 0, next(self._numbers))
+        reply_to = ReplyTo(0, 0, next(self._numbers))
         command = make(reply_to)
         self.commands.append(command)
         self.asked.set()

@@ -14,6 +14,7 @@ from peeklock.broker.commands import (
     Disposition,
     DropConnection,
     RenewLocks,
+    ReplyTo,
     UpdateDisposition,
 )
 from peeklock.broker.effects import Done, LocksRenewed
@@ -203,7 +204,7 @@ def test_a_renewal_moves_a_lock_to_who_renewed_it(broker: ApiBroker) -> None:
     lock = delivery["lock"]
     token = UUID(lock["token"]).bytes_le
     amqp = 7
-    broker.offer([RenewLocks(Address("q"), [token], (amqp, 0, 0, 1))])
+    broker.offer([RenewLocks(Address("q"), [token], ReplyTo(amqp, 0, 1))])
     broker.run()
     broker.offer([DropConnection(amqp, broken=True)])
     broker.run()
@@ -212,7 +213,7 @@ def test_a_renewal_moves_a_lock_to_who_renewed_it(broker: ApiBroker) -> None:
     (delivery,) = receive(broker)
     assert delivery["message"]["deliveryCount"] == 2
     token = UUID(delivery["lock"]["token"]).bytes_le
-    broker.offer([RenewLocks(Address("q"), [token], (amqp, 0, 0, 1))])
+    broker.offer([RenewLocks(Address("q"), [token], ReplyTo(amqp, 0, 1))])
     broker.run()
     broker.ok("POST", delivery["lock"]["href"])  # it is nobody's connection's again
     broker.offer([DropConnection(amqp, broken=True)])

@@ -15,7 +15,7 @@ from typing import Any
 from peeklock.amqp import codec
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
-from peeklock.broker.commands import Address, Disposition, Link, ReceiveMode, ReplyTo, SessionWish, SubQueue
+from peeklock.broker.commands import Address, Disposition, LinkId, ReceiveMode, ReplyTo, SessionWish, SubQueue
 from peeklock.broker.descriptions import (
     UNLIMITED_MS,
     Description,
@@ -75,10 +75,10 @@ class Scene:
         self.engine = Engine(self.namespace, BodyCache(2_000))
         at_once(self.engine.recover(self.store, self.now_ms))
         self.flying: tuple[Batch, int, Any] | None = None
-        self.senders: dict[Link, Any] = {}  # with the answer and the destination
-        self.receivers: list[Link] = []
-        self.deleting: set[Link] = set()
-        self.enlisted: dict[bytes, tuple[Link, list[Any]]] = {}  # by transaction, with its coordinator
+        self.senders: dict[LinkId, Any] = {}  # with the answer and the destination
+        self.receivers: list[LinkId] = []
+        self.deleting: set[LinkId] = set()
+        self.enlisted: dict[bytes, tuple[LinkId, list[Any]]] = {}  # by transaction, with its coordinator
         self.fetches: list[do.Fetch] = []
         self.purging = False
 
@@ -129,15 +129,15 @@ class Scene:
             elif isinstance(effect, do.Fetch):
                 self.fetches.append(effect)
             elif isinstance(effect, do.Declared):
-                self.enlisted[effect.transaction_id] = (effect.reply_to[:3], [])
+                self.enlisted[effect.transaction_id] = (LinkId(*effect.reply_to[:2]), [])
 
     # What is asked for
 
     def reply_to(self, connection: int = 1) -> ReplyTo:
-        return (connection, 0, 0, next(self.counter))
+        return ReplyTo(connection, 0, next(self.counter))
 
-    def link(self) -> Link:
-        return (self.random.randint(1, CONNECTIONS), 0, next(self.counter))
+    def link(self) -> LinkId:
+        return LinkId(self.random.randint(1, CONNECTIONS), next(self.counter))
 
     def name(self) -> str:
         return self.random.choice([*[entity.name for entity in self.entities()] * 5, *NAMES, *self.topics])
@@ -236,7 +236,7 @@ class Scene:
         if not opened:
             return None
         link, answer, destination = self.random.choice(opened)
-        reply_to = (*link, next(self.counter)) if self.random.random() < 0.9 else None
+        reply_to = ReplyTo(*link, next(self.counter)) if self.random.random() < 0.9 else None
         messages = [
             self.message(reads_routing=answer.reads_routing) for _ in range(self.random.randint(1, 3))
         ]
@@ -261,7 +261,7 @@ class Scene:
     def held(self) -> Any:
         """Give an entity, a session of it that is held, and whom to answer."""
         found = [
-            (queue.name, session.lock.session_id, self.reply_to(session.lock.receiver.link[0]))
+            (queue.name, session.lock.session_id, self.reply_to(session.lock.receiver.link.connection_id))
             for queue in self.queues()
             for session in queue.sessions or ()
             if session.lock is not None
@@ -308,7 +308,7 @@ class Scene:
 
     def drop(self) -> None:
         number = self.random.randint(1, CONNECTIONS)
-        self.senders = {link: found for link, found in self.senders.items() if link[0] != number}
+        self.senders = {link: found for link, found in self.senders.items() if link.connection_id != number}
         self.offer(ask.DropConnection(number, self.random.random() < 0.6))
 
     def update(self) -> None:
@@ -341,7 +341,7 @@ class Scene:
             message = self.random.choice(deferred)
             session = None if queue.sessions is None else queue.sessions.get(message.session_id or "")
             lock = None if session is None else session.lock
-            reply_to = self.reply_to() if lock is None else self.reply_to(lock.receiver.link[0])
+            reply_to = self.reply_to() if lock is None else self.reply_to(lock.receiver.link.connection_id)
             mode = self.random.choice([*ReceiveMode])
             numbers = [message.sequence_number]
             self.offer(ask.ReceiveDeferred(self.where(queue), numbers, mode, reply_to, message.session_id))
@@ -363,7 +363,9 @@ class Scene:
         if command is None or not self.enlisted:
             return
         transaction_id, (link, commands) = self.random.choice([*self.enlisted.items()])
-        _, effects = self.namespace.apply(ask.Enlist(link[0], transaction_id, command), self.now_ms)
+        _, effects = self.namespace.apply(
+            ask.Enlist(link.connection_id, transaction_id, command), self.now_ms
+        )
         if command.reply_to is None or isinstance(effects[0], do.Enlisted):
             commands.append(command)
 
@@ -376,13 +378,13 @@ class Scene:
         ):
             link = self.enlisted[transaction_id][0]
             fail = self.random.random() < 0.2
-            self.offer(ask.Discharge(link, transaction_id, fail, (*link, next(self.counter))))
+            self.offer(ask.Discharge(link, transaction_id, fail, ReplyTo(*link, next(self.counter))))
             del self.enlisted[transaction_id]
 
     def declare(self) -> None:
         link = self.link()
         self.offer(ask.OpenCoordinator(link))
-        self.offer(ask.Declare(link, (*link, next(self.counter))))
+        self.offer(ask.Declare(link, ReplyTo(*link, next(self.counter))))
 
     def use_session(self) -> None:
         held = self.held()

@@ -43,7 +43,7 @@ from peeklock.broker.commands import (
     Discharge,
     DropConnection,
     Enlist,
-    Link,
+    LinkId,
     LookUp,
     OpenCoordinator,
     OpenReceiver,
@@ -141,10 +141,10 @@ class Broker:
     # Driving
 
     def reply_to(self, connection: int = 1) -> ReplyTo:
-        return (connection, 0, 0, next(self.counter))
+        return ReplyTo(connection, 0, next(self.counter))
 
-    def link(self, connection: int = 1) -> Link:
-        return (connection, 0, next(self.counter))
+    def link(self, connection: int = 1) -> LinkId:
+        return LinkId(connection, next(self.counter))
 
     def do(self, command: Command) -> list[Effect]:
         changes, effects = self.namespace.apply(command, self.now_ms)
@@ -352,7 +352,7 @@ class Broker:
         """Make messages to be enqueued in so many ms each."""
         return [(arriving(100, scheduled_at_ms=self.now_ms + delay, **fields), b"") for delay in delays_ms]
 
-    def sender(self, name: str = "orders", connection: int = 1) -> Link:
+    def sender(self, name: str = "orders", connection: int = 1) -> LinkId:
         return self.one(OpenSender(self.link(connection), Address(name)), SenderOpened).link
 
     def receiver(
@@ -362,7 +362,7 @@ class Broker:
         sub_queue: SubQueue = SubQueue.MAIN,
         deletes: bool = False,
         connection: int = 1,
-    ) -> Link:
+    ) -> LinkId:
         mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
         command = OpenReceiver(self.link(connection), Address(name, sub_queue), mode)
         return self.one(command, ReceiverOpened).link
@@ -391,7 +391,7 @@ class Broker:
         wish = SessionWish(session_id, self.now_ms + wait_ms)
         return OpenReceiver(self.link(connection), Address(name), mode, wish)
 
-    def credit(self, link: Link, deliveries_max: int = LOTS, bytes_max: int = LOTS) -> list[Deliver]:
+    def credit(self, link: LinkId, deliveries_max: int = LOTS, bytes_max: int = LOTS) -> list[Deliver]:
         return deliveries(self.do(SetCredit(link, deliveries_max, bytes_max)))
 
     def receive(
@@ -482,11 +482,11 @@ class Broker:
 
     # Transactions
 
-    def coordinator(self, connection: int = 1) -> Link:
+    def coordinator(self, connection: int = 1) -> LinkId:
         return self.one(OpenCoordinator(self.link(connection)), CoordinatorOpened).link
 
-    def declare(self, link: Link) -> bytes:
-        return self.one(Declare(link, self.reply_to(link[0])), Declared).transaction_id
+    def declare(self, link: LinkId) -> bytes:
+        return self.one(Declare(link, self.reply_to(link.connection_id)), Declared).transaction_id
 
     def enlist(
         self, transaction_id: bytes, command: Any, connection: int = 1, *, via: str | None = None
@@ -504,9 +504,9 @@ class Broker:
         command = Schedule(Address(name), self.later(*delays_ms, **fields), self.reply_to())
         return self.one(Enlist(1, transaction_id, command), MessagesScheduled).sequence_numbers
 
-    def discharge(self, link: Link, transaction_id: bytes, *, fail: bool = False) -> list[Effect]:
+    def discharge(self, link: LinkId, transaction_id: bytes, *, fail: bool = False) -> list[Effect]:
         """Commit or roll back; give what follows beside the answer."""
-        reply_to = self.reply_to(link[0])
+        reply_to = self.reply_to(link.connection_id)
         effects = self.do(Discharge(link, transaction_id, fail, reply_to))
         assert Accepted(reply_to) in effects, effects
         return [effect for effect in effects if effect != Accepted(reply_to)]

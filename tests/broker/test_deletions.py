@@ -14,6 +14,7 @@ from peeklock.broker.commands import (
     LookUp,
     OpenReceiver,
     ReceiveMode,
+    ReplyTo,
     Send,
 )
 from peeklock.broker.deletions import WORK
@@ -58,7 +59,7 @@ def with_topic(count: int = COUNT, *, slice_items: int = 10, **settings: int) ->
 
 def delete(broker: Broker) -> list[Effect]:
     """Begin to delete the topic; nothing that is due is done yet."""
-    return broker.do(DeleteEntity("news", (9, 0, 0, 9)))
+    return broker.do(DeleteEntity("news", ReplyTo(9, 0, 9)))
 
 
 def step(broker: Broker, count_max: int = 10 * WORK) -> list[Effect]:
@@ -79,7 +80,7 @@ def removed(broker: Broker) -> list[int]:
 def test_a_topic_of_as_many_subscriptions_as_a_slice_goes_at_once() -> None:
     """Req: A-01"""
     broker = with_topic(10)
-    assert delete(broker)[-1] == Done((9, 0, 0, 9))
+    assert delete(broker)[-1] == Done(ReplyTo(9, 0, 9))
     assert removed(broker) == [*range(2, 12), 1]
 
 
@@ -92,7 +93,7 @@ def test_a_topic_of_more_goes_in_slices_and_is_answered_at_the_end() -> None:
     for _ in range(3):
         assert found == []
         found += step(broker)
-    assert found == [Done((9, 0, 0, 9))]
+    assert found == [Done(ReplyTo(9, 0, 9))]
     assert removed(broker) == [*range(2, COUNT + 2), 1]
     assert not broker.namespace.is_deleting
     assert broker.namespace.next_deadline_ms() is None
@@ -129,7 +130,7 @@ def test_a_topic_under_deletion_is_there_for_nobody() -> None:
     assert broker.namespace.entity_views() == []
     for kind in EntityKind:
         assert broker.one(ListEntities(kind, 0, 100, broker.reply_to()), EntitiesFound).entities == []
-    refused = broker.one(Send(4, Message(1), b"", (1, 0, 0, 7)), Rejected)
+    refused = broker.one(Send(4, Message(1), b"", ReplyTo(1, 0, 7)), Rejected)
     assert isinstance(refused.error, EntityDeleted)
     effects = broker.settle_time()
     assert [effect.link for effect in effects if isinstance(effect, DetachLink)] == [receiver]
@@ -157,8 +158,8 @@ def test_what_was_delivered_can_be_settled_until_its_subscription_goes() -> None
     broker.publish()
     (view,) = broker.receive(name=path(f"s{COUNT - 1}"))
     delete(broker)
-    settled = Complete((COUNT + 1) * 4, token(view), (1, 0, 0, 8))
-    assert broker.one(settled, Settled).reply_to == (1, 0, 0, 8)
+    settled = Complete((COUNT + 1) * 4, token(view), ReplyTo(1, 0, 8))
+    assert broker.one(settled, Settled).reply_to == ReplyTo(1, 0, 8)
 
 
 @pytest.mark.parametrize("steps", range(4))
@@ -194,9 +195,9 @@ def test_several_topics_are_deleted_in_turns() -> None:
     for number in range(COUNT):
         broker.subscribe(f"s{number}", topic="others")
     delete(broker)
-    broker.do(DeleteEntity("others", (9, 0, 0, 10)))
+    broker.do(DeleteEntity("others", ReplyTo(9, 0, 10)))
     effects = [effect for _ in range(6) for effect in step(broker)]
-    assert effects == [Done((9, 0, 0, 9)), Done((9, 0, 0, 10))]
+    assert effects == [Done(ReplyTo(9, 0, 9)), Done(ReplyTo(9, 0, 10))]
     assert removed(broker)[10] == COUNT + 3  # the first one of the others
 
 

@@ -25,6 +25,7 @@ from peeklock.broker.commands import (
     ReceiveDeferred,
     ReceiveMode,
     RemoveRule,
+    ReplyTo,
     SetCredit,
     SubQueue,
     UpdateEntity,
@@ -198,7 +199,7 @@ def test_each_tier_has_its_own_limits(
 
 def test_a_message_size_out_of_range_is_refused_with_the_service_s_text() -> None:
     """Req: A-05, T-10. Source: wire contract C19."""
-    command = CreateEntity(QueueDescription("orders", max_message_size_kb=1023), (0, 0, 0, 1))
+    command = CreateEntity(QueueDescription("orders", max_message_size_kb=1023), ReplyTo(0, 0, 1))
     assert str(Broker(PREMIUM).refused(command)) == (
         "The specified value for 'MaxMessageSizeInKilobytes' must be between 1024 and 102400. "
         "'orders' asks for 1023."
@@ -234,15 +235,21 @@ def test_each_character_at_both_ends_of_a_name() -> None:
         end = chr(code)
         for name in (f"{end}a", f"a{end}", f"{end}a{end}"):
             wanted: list[tuple[Command, Command]] = [
-                (CreateEntity(QueueDescription(name), (0, 0, 0, 1)), DeleteEntity(name, (0, 0, 0, 2))),
-                (CreateEntity(TopicDescription(name), (0, 0, 0, 1)), DeleteEntity(name, (0, 0, 0, 2))),
                 (
-                    CreateEntity(SubscriptionDescription("t", name), (0, 0, 0, 1)),
-                    DeleteEntity(f"t/Subscriptions/{name}", (0, 0, 0, 2)),
+                    CreateEntity(QueueDescription(name), ReplyTo(0, 0, 1)),
+                    DeleteEntity(name, ReplyTo(0, 0, 2)),
                 ),
                 (
-                    AddRule("t/Subscriptions/s", RuleDescription(name), (0, 0, 0, 1)),
-                    RemoveRule("t/Subscriptions/s", name, (0, 0, 0, 2)),
+                    CreateEntity(TopicDescription(name), ReplyTo(0, 0, 1)),
+                    DeleteEntity(name, ReplyTo(0, 0, 2)),
+                ),
+                (
+                    CreateEntity(SubscriptionDescription("t", name), ReplyTo(0, 0, 1)),
+                    DeleteEntity(f"t/Subscriptions/{name}", ReplyTo(0, 0, 2)),
+                ),
+                (
+                    AddRule("t/Subscriptions/s", RuleDescription(name), ReplyTo(0, 0, 1)),
+                    RemoveRule("t/Subscriptions/s", name, ReplyTo(0, 0, 2)),
                 ),
             ]
             for make, remove in wanted:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.commands import Address, Discharge, LookUp, OpenCoordinator, OpenSender
+from peeklock.broker.commands import Address, Discharge, LinkId, LookUp, OpenCoordinator, OpenSender, ReplyTo
 from peeklock.broker.effects import Failed, LinkRefused, Rejected
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 
-LINK = (1, 0, 1)
+LINK = LinkId(1, 1)
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def collector_off() -> Iterator[None]:
 @pytest.mark.parametrize(
     "command",
     [
-        OpenSender((1, 0, 2), Address("missing")),
-        LookUp(Address("missing"), (1, 0, 0, 1)),
+        OpenSender(LinkId(1, 2), Address("missing")),
+        LookUp(Address("missing"), ReplyTo(1, 0, 1)),
         Discharge(LINK, b"unknown", False, (*LINK, 0)),
     ],
     ids=lambda command: type(command).__name__,

@@ -24,6 +24,7 @@ from peeklock.broker.commands import (
     DeadLetter,
     Defer,
     DeleteMessages,
+    LinkId,
     ListCursors,
     ReadClaim,
     ReceiveDeferred,
@@ -103,8 +104,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.known: dict[int, Known] = {}
         self.dead: dict[int, Known] = {}
         self.order = first  # unwrapped
-        self.links: dict[tuple[int, int, int], bool] = {}  # link -> whether it deletes
-        self.credit: dict[tuple[int, int, int], int] = {}
+        self.links: dict[LinkId, bool] = {}  # link -> whether it deletes
+        self.credit: dict[LinkId, int] = {}
         self.lost: list[bytes] = []
         self.cursors: dict[str, list[int]] = {}  # last claim and last committed one
 
@@ -241,7 +242,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(connection=st.integers(1, 3), broken=st.booleans())
     def drop(self, connection: int, broken: bool) -> None:
-        for link in [link for link in self.links if link[0] == connection]:
+        for link in [link for link in self.links if link.connection_id == connection]:
             del self.links[link]
         effects = self.broker.drop(connection, broken=broken)
         for found in self.locked():

@@ -17,7 +17,7 @@ from peeklock.broker.commands import (
     Discharge,
     Disposition,
     Enlist,
-    Link,
+    LinkId,
     Schedule,
     Send,
     SendBatch,
@@ -50,7 +50,7 @@ def broker() -> Broker:
 
 
 @pytest.fixture
-def link(broker: Broker) -> Link:
+def link(broker: Broker) -> LinkId:
     return broker.coordinator()
 
 
@@ -68,7 +68,7 @@ TWIN = next(str(n) for n in range(1_000) if partition_of(str(n)) == partition_of
 
 
 def test_numbers_are_answered_at_once_and_messages_exist_from_the_commit_on(
-    broker: Broker, link: Link
+    broker: Broker, link: LinkId
 ) -> None:
     """Req: F-03, S-05. Source: wire contract C12."""
     transaction = broker.declare(link)
@@ -86,7 +86,7 @@ def test_numbers_are_answered_at_once_and_messages_exist_from_the_commit_on(
     assert numbers(broker.receive(10)) == [3, 5, 6]
 
 
-def test_the_counters_are_a_fact_before_the_answer(broker: Broker, link: Link) -> None:
+def test_the_counters_are_a_fact_before_the_answer(broker: Broker, link: LinkId) -> None:
     """Without a change the engine would hand the answer out at once. Req: F-03, R-02, S-01."""
     command = Schedule(Address("orders"), broker.later(MINUTE_MS), broker.reply_to())
     transaction = broker.declare(link)
@@ -98,7 +98,7 @@ def test_the_counters_are_a_fact_before_the_answer(broker: Broker, link: Link) -
 
 @pytest.mark.parametrize("end", ["roll back", "restart", "detach", "time out"])
 def test_numbers_of_a_transaction_that_did_not_come_to_be_are_used_up(
-    broker: Broker, link: Link, end: str
+    broker: Broker, link: LinkId, end: str
 ) -> None:
     """Req: F-03, R-02, S-01. Source: wire contract C12."""
     transaction = broker.declare(link)
@@ -118,7 +118,7 @@ def test_numbers_of_a_transaction_that_did_not_come_to_be_are_used_up(
     assert broker.schedule(MINUTE_MS) == [4]
 
 
-def test_events_explain_each_number(broker: Broker, link: Link) -> None:
+def test_events_explain_each_number(broker: Broker, link: LinkId) -> None:
     """Those that were rolled back too. Req: F-03, S-01, X-04."""
     lost, kept = broker.declare(link), broker.declare(link)
     broker.enlist_schedule(lost, MINUTE_MS)
@@ -139,7 +139,7 @@ def test_events_explain_each_number(broker: Broker, link: Link) -> None:
 
 @pytest.mark.parametrize("late_ms", [0, 1_000])
 def test_what_is_due_at_the_commit_is_activated_under_the_number_of_its_arrival(
-    broker: Broker, link: Link, late_ms: int
+    broker: Broker, link: LinkId, late_ms: int
 ) -> None:
     """Req: F-03, S-01, S-07."""
     transaction = broker.declare(link)
@@ -152,7 +152,7 @@ def test_what_is_due_at_the_commit_is_activated_under_the_number_of_its_arrival(
     assert broker.view().scheduled_count == 0
 
 
-def test_a_number_can_be_cancelled_from_the_commit_on(broker: Broker, link: Link) -> None:
+def test_a_number_can_be_cancelled_from_the_commit_on(broker: Broker, link: LinkId) -> None:
     """Req: F-03, S-06. Source: wire contract C12."""
     transaction = broker.declare(link)
     (number,) = broker.enlist_schedule(transaction, MINUTE_MS)
@@ -163,7 +163,7 @@ def test_a_number_can_be_cancelled_from_the_commit_on(broker: Broker, link: Link
     assert broker.peek() == []
 
 
-def test_messages_are_stored_behind_a_restart_as_they_were_numbered(broker: Broker, link: Link) -> None:
+def test_messages_are_stored_behind_a_restart_as_they_were_numbered(broker: Broker, link: LinkId) -> None:
     """Req: F-03, R-02."""
     transaction = broker.declare(link)
     broker.enlist_schedule(transaction, MINUTE_MS)
@@ -176,7 +176,7 @@ def test_messages_are_stored_behind_a_restart_as_they_were_numbered(broker: Brok
     assert numbers(broker.receive(10)) == [2, 3, 4, 5]
 
 
-def test_it_is_scheduled_in_a_session_and_in_a_topic(broker: Broker, link: Link) -> None:
+def test_it_is_scheduled_in_a_session_and_in_a_topic(broker: Broker, link: LinkId) -> None:
     """Req: F-03, G-05, S-05."""
     broker.create("jobs", requires_session=True)
     broker.create_topic("news")
@@ -197,7 +197,7 @@ def test_it_is_scheduled_in_a_session_and_in_a_topic(broker: Broker, link: Link)
 
 @pytest.mark.parametrize("completed", [0, 10, 200, 260, 299])
 def test_a_session_takes_in_what_was_numbered_before_the_others(
-    broker: Broker, link: Link, completed: int
+    broker: Broker, link: LinkId, completed: int
 ) -> None:
     """Wherever the compaction of its positions stands. Req: F-03, G-01, G-05."""
     queue_id = broker.create("jobs", requires_session=True, max_delivery_count=1_000)
@@ -231,7 +231,7 @@ def ids(broker: Broker) -> int:
 
 
 def test_a_duplicate_of_what_is_committed_is_answered_with_its_number(
-    broker: Broker, link: Link, ids: int
+    broker: Broker, link: LinkId, ids: int
 ) -> None:
     """Req: F-03, D-01. Source: wire contract C12."""
     broker.send(ids, message_id=b"a")
@@ -247,7 +247,7 @@ def test_a_duplicate_of_what_is_committed_is_answered_with_its_number(
 
 
 def test_a_duplicate_that_shows_at_the_commit_is_dropped_and_its_number_used_up(
-    broker: Broker, link: Link, ids: int
+    broker: Broker, link: LinkId, ids: int
 ) -> None:
     """Req: F-03, D-01, S-01. Source: wire contract C12."""
     transaction = broker.declare(link)
@@ -265,7 +265,7 @@ def test_a_duplicate_that_shows_at_the_commit_is_dropped_and_its_number_used_up(
     assert broker.send(ids, message_id=b"d").sequence_number == 6
 
 
-def test_ids_of_what_is_rolled_back_or_cancelled_are_free(broker: Broker, link: Link, ids: int) -> None:
+def test_ids_of_what_is_rolled_back_or_cancelled_are_free(broker: Broker, link: LinkId, ids: int) -> None:
     """Req: F-03, D-01."""
     for fail in (True, False):
         transaction = broker.declare(link)
@@ -279,7 +279,7 @@ def test_ids_of_what_is_rolled_back_or_cancelled_are_free(broker: Broker, link: 
 # Refusals
 
 
-def test_a_schedule_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker, link: Link) -> None:
+def test_a_schedule_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker, link: LinkId) -> None:
     """Req: F-03, T-10, A-04."""
     broker.create("closed", status=EntityStatus.SEND_DISABLED)
     broker.create("jobs", requires_session=True)
@@ -299,7 +299,7 @@ def test_a_schedule_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker
     broker.discharge(link, transaction)
 
 
-def test_scheduled_messages_count_to_the_hundred(broker: Broker, link: Link) -> None:
+def test_scheduled_messages_count_to_the_hundred(broker: Broker, link: LinkId) -> None:
     """Req: F-03, R-05."""
     transaction = broker.declare(link)
     assert len(broker.enlist_schedule(transaction, *[MINUTE_MS] * TRANSACTION_MESSAGES_MAX)) == 100
@@ -309,7 +309,7 @@ def test_scheduled_messages_count_to_the_hundred(broker: Broker, link: Link) -> 
     assert broker.view().scheduled_count == TRANSACTION_MESSAGES_MAX
 
 
-def test_a_commit_into_an_entity_that_was_made_again_is_refused(broker: Broker, link: Link) -> None:
+def test_a_commit_into_an_entity_that_was_made_again_is_refused(broker: Broker, link: LinkId) -> None:
     """The numbers were the first one's. Req: F-03."""
     transaction = broker.declare(link)
     broker.enlist_schedule(transaction, MINUTE_MS)
@@ -360,7 +360,7 @@ def works(broker: Broker, queue_id: int) -> dict[str, Any]:
 )  # fmt: skip
 @pytest.mark.parametrize("before", ["send", "schedule", "keyless schedule"])
 def test_a_transaction_uses_one_partition_of_an_entity(
-    broker: Broker, link: Link, parts: int, what: str, before: str
+    broker: Broker, link: LinkId, parts: int, what: str, before: str
 ) -> None:
     """A transaction that schedules into two partitions among them. It goes on without what was refused.
 
@@ -389,7 +389,7 @@ def test_a_transaction_uses_one_partition_of_an_entity(
 
 
 def test_a_batch_and_a_schedule_with_two_keys_are_refused_whole(
-    broker: Broker, link: Link, parts: int
+    broker: Broker, link: LinkId, parts: int
 ) -> None:
     """Req: F-03, S-02. Source: wire contract C12."""
     transaction = broker.declare(link)
@@ -407,7 +407,7 @@ def test_a_batch_and_a_schedule_with_two_keys_are_refused_whole(
 @pytest.mark.parametrize("first", ["keyed send", "complete", "schedule", "nothing"])
 @pytest.mark.parametrize("detects", [False, True])
 def test_messages_without_a_key_follow_the_partition_of_the_transaction(
-    broker: Broker, link: Link, first: str, detects: bool
+    broker: Broker, link: LinkId, first: str, detects: bool
 ) -> None:
     """Also where the id would decide without a transaction. Req: F-03, S-02, S-03. Source: wire contract
     C12."""
@@ -434,7 +434,7 @@ def test_messages_without_a_key_follow_the_partition_of_the_transaction(
         assert used == {partition_of(KEY)}
 
 
-def test_entities_are_held_to_a_partition_each(broker: Broker, link: Link, parts: int) -> None:
+def test_entities_are_held_to_a_partition_each(broker: Broker, link: LinkId, parts: int) -> None:
     """Req: F-03, S-02."""
     other = broker.create("other", enable_partitioning=True)
     transaction = broker.declare(link)
@@ -449,7 +449,7 @@ def test_entities_are_held_to_a_partition_each(broker: Broker, link: Link, parts
 
 @pytest.mark.parametrize("explicit", [False, True])
 def test_the_key_of_the_way_is_held_to_the_entity_between(
-    broker: Broker, link: Link, parts: int, explicit: bool
+    broker: Broker, link: LinkId, parts: int, explicit: bool
 ) -> None:
     """Over the coordinator's session, and over a link that names where it finally sends to. Req: F-03, C48.
 
@@ -488,7 +488,7 @@ def test_what_is_sent_via_an_entity_is_numbered_there_by_the_key_of_the_way(
 
 
 def test_what_is_sent_via_an_entity_is_not_held_to_its_partition(
-    broker: Broker, link: Link, parts: int
+    broker: Broker, link: LinkId, parts: int
 ) -> None:
     """Its key is that of its destination. Req: F-03, S-02."""
     transaction = broker.declare(link)
@@ -499,7 +499,7 @@ def test_what_is_sent_via_an_entity_is_not_held_to_its_partition(
     assert len(broker.peek()) == 1
 
 
-def test_a_topic_and_its_subscriptions_are_one_entity(broker: Broker, link: Link) -> None:
+def test_a_topic_and_its_subscriptions_are_one_entity(broker: Broker, link: LinkId) -> None:
     """Req: F-03, S-02, P-01."""
     topic = broker.create_topic(enable_partitioning=True)
     subscription = broker.subscribe()

@@ -13,6 +13,7 @@ from peeklock.broker.commands import (
     DeleteEntity,
     LimitSending,
     OpenSender,
+    ReplyTo,
     Schedule,
     Send,
     SendBatch,
@@ -48,15 +49,15 @@ def broker() -> Broker:
 def test_a_send_is_accepted_with_the_fact_that_makes_it_durable(broker: Broker) -> None:
     """Req: T-01"""
     message = Message(3)
-    changes, effects = broker.namespace.apply(Send(4, message, b"abc", (1, 0, 0, 9)), broker.now_ms)
+    changes, effects = broker.namespace.apply(Send(4, message, b"abc", ReplyTo(1, 0, 9)), broker.now_ms)
     assert changes == [MessageStored(4, message, b"abc")]
-    assert effects == [Accepted((1, 0, 0, 9))]
+    assert effects == [Accepted(ReplyTo(1, 0, 9))]
 
 
 def test_the_outcome_comes_before_the_delivery_of_the_same_message(broker: Broker) -> None:
     """Req: T-01, T-04"""
     broker.credit(broker.receiver())
-    effects = broker.do(Send(4, Message(1), b"", (1, 0, 0, 9)))
+    effects = broker.do(Send(4, Message(1), b"", ReplyTo(1, 0, 9)))
     assert [type(effect) for effect in effects] == [Accepted, Deliver]
 
 
@@ -113,7 +114,7 @@ def test_a_message_of_the_size_limit_passes_and_one_byte_more_does_not(
     """Req: T-10, A-05"""
     broker = Broker(tier)
     broker.create(**settings)
-    assert broker.do(Send(4, Message(limit), b"", (1, 0, 0, 1))) == [Accepted((1, 0, 0, 1))]
+    assert broker.do(Send(4, Message(limit), b"", ReplyTo(1, 0, 1))) == [Accepted(ReplyTo(1, 0, 1))]
     error = broker.refused(Send(4, Message(limit + 1), b"", broker.reply_to()))
     assert isinstance(error, MessageSizeExceeded)
     assert f"'orders' is {limit + 1} bytes, the limit is {limit}" in str(error)
@@ -202,8 +203,8 @@ def test_one_slow_queue_does_not_keep_the_outcome_of_another() -> None:
     first, second = broker.create("first"), broker.create("second")
     for number in range(3):
         broker.send(first)
-        effects = broker.do(Send(second, Message(1), b"", (1, 0, 0, number)))
-        assert effects == [Accepted((1, 0, 0, number))]
+        effects = broker.do(Send(second, Message(1), b"", ReplyTo(1, 0, number)))
+        assert effects == [Accepted(ReplyTo(1, 0, number))]
 
 
 def test_a_refused_send_delivers_nothing(broker: Broker) -> None:

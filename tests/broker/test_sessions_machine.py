@@ -23,7 +23,7 @@ from peeklock.broker.commands import (
     Complete,
     DeadLetter,
     Defer,
-    Link,
+    LinkId,
     ReadClaim,
     Release,
     ReleaseCursor,
@@ -73,11 +73,11 @@ class SessionMachine(RuleBasedStateMachine):
         super().__init__()
         self.broker = Broker()
         self.known: dict[int, Known] = {}
-        self.holders: dict[str, Link] = {}
-        self.waiting: dict[Link, str | None] = {}  # and the spelling that was asked for
-        self.links: dict[Link, str | None] = {}
-        self.lapsed: dict[str, Link] = {}  # whose lock has lapsed, and which are not detached yet
-        self.credit_given: dict[Link, int] = {}
+        self.holders: dict[str, LinkId] = {}
+        self.waiting: dict[LinkId, str | None] = {}  # and the spelling that was asked for
+        self.links: dict[LinkId, str | None] = {}
+        self.lapsed: dict[str, LinkId] = {}  # whose lock has lapsed, and which are not detached yet
+        self.credit_given: dict[LinkId, int] = {}
         self.last_no: dict[str, int] = {}  # by cursor
 
     @initialize(partitioned=st.booleans())
@@ -149,7 +149,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert len(readers) <= 1
         return readers.pop() if readers else None
 
-    def gone(self, link: Link) -> None:
+    def gone(self, link: LinkId) -> None:
         self.lapsed = {session_id: lapsed for session_id, lapsed in self.lapsed.items() if lapsed != link}
         session_id = self.links.pop(link, None)
         if session_id is not None:
@@ -217,7 +217,7 @@ class SessionMachine(RuleBasedStateMachine):
         )
         assert isinstance(refused, Failed)
         assert [effect.link for effect in effects if isinstance(effect, DetachLink)] == (
-            [link] if connection == link[0] else []
+            [link] if connection == link.connection_id else []
         )
         self.take(effects)
 
@@ -335,9 +335,11 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(connection=st.integers(1, 3), broken=st.booleans())
     def drop(self, connection: int, broken: bool) -> None:
         for link in [*self.links, *self.lapsed.values()]:
-            if link[0] == connection:
+            if link.connection_id == connection:
                 self.gone(link)
-        self.waiting = {link: asked for link, asked in self.waiting.items() if link[0] != connection}
+        self.waiting = {
+            link: asked for link, asked in self.waiting.items() if link.connection_id != connection
+        }
         self.take(self.broker.drop(connection, broken=broken))
 
     @rule(ms=st.sampled_from([1, 1_000, LOCK_MS - 1, LOCK_MS, 8_000]))

@@ -10,7 +10,7 @@ from peeklock.amqp import codec
 from peeklock.amqp.codec import ELEMENTS_MAX, iter_map_raw
 from peeklock.amqp.types import Array, Timestamp
 from peeklock.broker.changes import MessageRemoved, MessageStored
-from peeklock.broker.commands import Abandon, Complete, DeadLetter, Defer, DeleteEntity, Release
+from peeklock.broker.commands import Abandon, Complete, DeadLetter, Defer, DeleteEntity, Release, ReplyTo
 from peeklock.broker.effects import Settled
 from peeklock.broker.errors import EntityDeleted, InvalidOperation, MessageLockLost, NotSupported
 from peeklock.broker.message import MessageState, MessageView
@@ -39,9 +39,9 @@ def test_complete_removes_the_message(broker: Broker) -> None:
     """Req: L-05"""
     message = broker.send()
     (delivery,) = broker.receive()
-    changes, effects = broker.namespace.apply(Complete(4, token(delivery), (1, 0, 1, 5)), broker.now_ms)
+    changes, effects = broker.namespace.apply(Complete(4, token(delivery), ReplyTo(1, 1, 5)), broker.now_ms)
     assert changes == [MessageRemoved(4, message)]
-    assert effects == [Settled((1, 0, 1, 5))]
+    assert effects == [Settled(ReplyTo(1, 1, 5))]
     assert broker.peek() == []
     assert broker.view().size_bytes == 0
 
@@ -199,7 +199,8 @@ def test_dead_letter_carries_reason_description_and_properties(broker: Broker) -
     sent = broker.send()
     (delivery,) = broker.receive()
     changes, _ = broker.namespace.apply(
-        DeadLetter(4, token(delivery), (1, 0, 1, 0), "Broken", "no address", {"tries": "4"}), broker.now_ms
+        DeadLetter(4, token(delivery), ReplyTo(1, 1, 0), "Broken", "no address", {"tries": "4"}),
+        broker.now_ms,
     )
     assert [type(change) for change in changes] == [MessageRemoved, MessageStored]
     assert [getattr(change, "queue_id", None) for change in changes] == [4, DLQ]

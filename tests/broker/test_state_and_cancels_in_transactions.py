@@ -18,7 +18,7 @@ from peeklock.broker.commands import (
     Enlist,
     GetSessionState,
     LimitSending,
-    Link,
+    LinkId,
     RenewSessionLock,
     Send,
     SetSessionState,
@@ -53,7 +53,7 @@ def broker() -> Broker:
 
 
 @pytest.fixture
-def link(broker: Broker) -> Link:
+def link(broker: Broker) -> LinkId:
     return broker.coordinator()
 
 
@@ -80,7 +80,7 @@ def state_size(broker: Broker, session_id: str = "s", name: str = "jobs") -> int
     return found[0].message.size_bytes if found else None
 
 
-def rolled_back(broker: Broker, link: Link, transaction: bytes) -> str:
+def rolled_back(broker: Broker, link: LinkId, transaction: bytes) -> str:
     error = broker.refused(Discharge(link, transaction, False, broker.reply_to()))
     assert type(error) is TransactionRolledBack
     return str(error)
@@ -89,7 +89,7 @@ def rolled_back(broker: Broker, link: Link, transaction: bytes) -> str:
 # Cancelling
 
 
-def test_a_message_stays_scheduled_until_its_cancellation_is_committed(broker: Broker, link: Link) -> None:
+def test_a_message_stays_scheduled_until_its_cancellation_is_committed(broker: Broker, link: LinkId) -> None:
     """Req: F-03, S-06, C30"""
     cancelled, kept = broker.schedule(MINUTE_MS, 2 * MINUTE_MS)
     transaction = broker.declare(link)
@@ -101,7 +101,7 @@ def test_a_message_stays_scheduled_until_its_cancellation_is_committed(broker: B
     assert numbers(broker.peek()) == [kept]
 
 
-def test_a_cancellation_that_is_rolled_back_never_was(broker: Broker, link: Link) -> None:
+def test_a_cancellation_that_is_rolled_back_never_was(broker: Broker, link: LinkId) -> None:
     """Req: F-03, S-06, C30"""
     (number,) = broker.schedule(MINUTE_MS)
     for _ in range(2):
@@ -113,7 +113,9 @@ def test_a_cancellation_that_is_rolled_back_never_was(broker: Broker, link: Link
 
 
 @pytest.mark.parametrize("how", ["activated", "cancelled", "cancelled in another transaction"])
-def test_a_number_that_is_gone_at_the_discharge_rolls_all_back(broker: Broker, link: Link, how: str) -> None:
+def test_a_number_that_is_gone_at_the_discharge_rolls_all_back(
+    broker: Broker, link: LinkId, how: str
+) -> None:
     """Req: F-03, S-09, C30"""
     gone, left = broker.schedule(MINUTE_MS, 5 * MINUTE_MS)
     transaction = broker.declare(link)
@@ -133,7 +135,7 @@ def test_a_number_that_is_gone_at_the_discharge_rolls_all_back(broker: Broker, l
     assert len(broker.peek()) == (2 if how == "activated" else 1)
 
 
-def test_a_cancellation_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker, link: Link) -> None:
+def test_a_cancellation_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker, link: LinkId) -> None:
     """Numbers of the same transaction are not found, nor what it cancels already.
 
     Req: F-03, S-06, C30
@@ -156,7 +158,7 @@ def test_a_cancellation_is_refused_when_enlisted_as_it_would_be_alone(broker: Br
     assert numbers(broker.peek()) == [ahead]
 
 
-def test_a_cancelled_id_is_free_from_the_commit_on(broker: Broker, link: Link) -> None:
+def test_a_cancelled_id_is_free_from_the_commit_on(broker: Broker, link: LinkId) -> None:
     """Req: F-03, D-01, C30"""
     broker.create("ids", requires_duplicate_detection=True)
     (number,) = broker.schedule(MINUTE_MS, name="ids", message_id=b"a")
@@ -168,7 +170,7 @@ def test_a_cancelled_id_is_free_from_the_commit_on(broker: Broker, link: Link) -
     assert broker.schedule(MINUTE_MS, name="ids", message_id=b"a") == [number + 1]
 
 
-def test_a_number_of_a_queue_that_was_made_again_rolls_all_back(broker: Broker, link: Link) -> None:
+def test_a_number_of_a_queue_that_was_made_again_rolls_all_back(broker: Broker, link: LinkId) -> None:
     """Req: F-03, C30"""
     (number,) = broker.schedule(MINUTE_MS)
     transaction = broker.declare(link)
@@ -183,7 +185,7 @@ def test_a_number_of_a_queue_that_was_made_again_rolls_all_back(broker: Broker, 
 # States
 
 
-def test_a_state_is_shown_from_the_commit_on(broker: Broker, link: Link, held: ReceiverOpened) -> None:
+def test_a_state_is_shown_from_the_commit_on(broker: Broker, link: LinkId, held: ReceiverOpened) -> None:
     """The last one of several. Req: F-03, G-03, C30"""
     broker.do(setting(broker, b"x"))
     transaction = broker.declare(link)
@@ -198,7 +200,7 @@ def test_a_state_is_shown_from_the_commit_on(broker: Broker, link: Link, held: R
     assert state_size(broker) is None
 
 
-def test_a_state_that_is_rolled_back_never_was(broker: Broker, link: Link, held: ReceiverOpened) -> None:
+def test_a_state_that_is_rolled_back_never_was(broker: Broker, link: LinkId, held: ReceiverOpened) -> None:
     """Req: F-03, G-03, C30"""
     transaction = broker.declare(link)
     broker.enlist(transaction, setting(broker, b"x"))
@@ -209,7 +211,7 @@ def test_a_state_that_is_rolled_back_never_was(broker: Broker, link: Link, held:
 
 
 def test_state_sends_completes_and_cancels_are_one_frame(
-    broker: Broker, link: Link, held: ReceiverOpened
+    broker: Broker, link: LinkId, held: ReceiverOpened
 ) -> None:
     """As the Durable Task Framework commits its work: a whole prefetch at once. Req: F-03, G-03, R-02, C30"""
     for _ in range(49):
@@ -247,7 +249,7 @@ def state_of_free_session(broker: Broker) -> int | None:
 
 @pytest.mark.parametrize("how", ["lapsed", "left", "left and held again", "connection lost", "other holder"])
 def test_a_session_lock_that_is_lost_at_the_discharge_rolls_all_back(
-    broker: Broker, link: Link, how: str
+    broker: Broker, link: LinkId, how: str
 ) -> None:
     """Also when the same connection holds the session again: it may have changed between.
 
@@ -275,7 +277,7 @@ def test_a_session_lock_that_is_lost_at_the_discharge_rolls_all_back(
 
 
 def test_a_session_can_be_renewed_while_its_state_is_enlisted(
-    broker: Broker, link: Link, held: ReceiverOpened
+    broker: Broker, link: LinkId, held: ReceiverOpened
 ) -> None:
     """Req: F-03, G-02, C30"""
     transaction = broker.declare(link)
@@ -288,7 +290,7 @@ def test_a_session_can_be_renewed_while_its_state_is_enlisted(
 
 
 def test_a_state_is_refused_when_enlisted_as_it_would_be_alone(
-    broker: Broker, link: Link, held: ReceiverOpened
+    broker: Broker, link: LinkId, held: ReceiverOpened
 ) -> None:
     """Req: F-03, G-03, C30"""
     transaction = broker.declare(link)
@@ -313,7 +315,7 @@ def test_a_state_is_refused_when_enlisted_as_it_would_be_alone(
 
 
 def test_setting_a_state_in_a_transaction_is_a_use_of_a_lapsed_session(
-    broker: Broker, link: Link, held: ReceiverOpened
+    broker: Broker, link: LinkId, held: ReceiverOpened
 ) -> None:
     """Req: G-02, C30"""
     transaction = broker.declare(link)
@@ -350,7 +352,9 @@ def test_room_is_looked_for_for_states_and_messages_together() -> None:
 
 
 @pytest.mark.parametrize("first", ["send", "cancel", "state"])
-def test_a_number_or_session_in_another_partition_is_refused(broker: Broker, link: Link, first: str) -> None:
+def test_a_number_or_session_in_another_partition_is_refused(
+    broker: Broker, link: LinkId, first: str
+) -> None:
     """Req: F-03, S-02, C30"""
     queue_id = broker.create("parts", enable_partitioning=True, requires_session=True)
     for key in (KEY, OTHER):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from peeklock.broker.changes import MessageStored
-from peeklock.broker.commands import Address, Schedule, SendBatch
+from peeklock.broker.commands import Address, ReplyTo, Schedule, SendBatch
 from peeklock.broker.effects import Accepted, MessagesScheduled, Rejected
 from peeklock.broker.errors import InvalidOperation
 from peeklock.broker.message import Message
@@ -82,9 +82,9 @@ def test_a_batch_in_slices_is_stored_as_at_once(
     found = []
     for broker in (whole, sliced):
         queue_id = kind(broker)
-        effects = broker.do(SendBatch(queue_id, batch(keyed), (9, 0, 0, 9)))
+        effects = broker.do(SendBatch(queue_id, batch(keyed), ReplyTo(9, 0, 9)))
         broker.settle_time()
-        assert [effect for effect in effects if isinstance(effect, Accepted)] == [Accepted((9, 0, 0, 9))]
+        assert [effect for effect in effects if isinstance(effect, Accepted)] == [Accepted(ReplyTo(9, 0, 9))]
         found.append(
             [
                 (
@@ -105,14 +105,16 @@ def test_a_step_stores_no_more_than_a_slice() -> None:
     """Req: R-05"""
     broker = Broker(slice_items=10)
     queue_id = broker.create()
-    changes, effects = broker.namespace.apply(SendBatch(queue_id, batch(False), (9, 0, 0, 9)), broker.now_ms)
+    changes, effects = broker.namespace.apply(
+        SendBatch(queue_id, batch(False), ReplyTo(9, 0, 9)), broker.now_ms
+    )
     steps = [len(changes)]
     while broker.namespace.unfinished:
         assert effects == []
         changes, effects = broker.namespace.go_on(broker.now_ms)
         steps.append(len(changes))
     assert steps == [10, 10, 5]
-    assert effects == [Accepted((9, 0, 0, 9))]
+    assert effects == [Accepted(ReplyTo(9, 0, 9))]
     broker.namespace.check(broker.now_ms)
     assert SLICE_MESSAGES <= 500
 
@@ -122,8 +124,8 @@ def test_a_schedule_answers_all_numbers_with_its_last_slice() -> None:
     broker = Broker(slice_items=10)
     broker.create()
     messages = batch(False, scheduled_at_ms=broker.now_ms + MINUTE_MS)
-    (answer,) = broker.do(Schedule(Address("orders"), messages, (9, 0, 0, 9)))
-    assert answer == MessagesScheduled((9, 0, 0, 9), list(range(1, COUNT + 1)))
+    (answer,) = broker.do(Schedule(Address("orders"), messages, ReplyTo(9, 0, 9)))
+    assert answer == MessagesScheduled(ReplyTo(9, 0, 9), list(range(1, COUNT + 1)))
 
 
 def test_a_batch_with_one_bad_message_stores_none() -> None:
@@ -132,7 +134,7 @@ def test_a_batch_with_one_bad_message_stores_none() -> None:
     queue_id = broker.create(requires_session=True)
     messages = batch(True)
     messages[-1] = (arriving(), b"")
-    (refused,) = broker.do(SendBatch(queue_id, messages, (9, 0, 0, 9)))
+    (refused,) = broker.do(SendBatch(queue_id, messages, ReplyTo(9, 0, 9)))
     assert isinstance(refused, Rejected)
     assert isinstance(refused.error, InvalidOperation)
     assert not broker.namespace.unfinished

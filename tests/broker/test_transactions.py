@@ -23,7 +23,7 @@ from peeklock.broker.commands import (
     Disposition,
     Enlist,
     LimitSending,
-    Link,
+    LinkId,
     OpenCoordinator,
     Release,
     ReplyTo,
@@ -73,7 +73,7 @@ def broker() -> Broker:
 
 
 @pytest.fixture
-def link(broker: Broker) -> Link:
+def link(broker: Broker) -> LinkId:
     return broker.coordinator()
 
 
@@ -92,7 +92,7 @@ def completing(broker: Broker, view: Any, queue_id: int = 4) -> Complete:
 # Commit
 
 
-def test_nothing_is_seen_before_the_commit_and_all_of_it_after(broker: Broker, link: Link) -> None:
+def test_nothing_is_seen_before_the_commit_and_all_of_it_after(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     broker.create("bills")
     broker.send()
@@ -120,7 +120,7 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(broker: Broker, l
     assert [found.link for found in deliveries(effects)] == [receiver]
 
 
-def test_every_settlement_can_be_enlisted(broker: Broker, link: Link) -> None:
+def test_every_settlement_can_be_enlisted(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     for _ in range(6):
         broker.send()
@@ -150,7 +150,7 @@ def test_every_settlement_can_be_enlisted(broker: Broker, link: Link) -> None:
     assert numbers(broker.peek_dead()) == [4]
 
 
-def test_commands_are_done_in_the_order_of_enlisting_and_numbered_then(broker: Broker, link: Link) -> None:
+def test_commands_are_done_in_the_order_of_enlisting_and_numbered_then(broker: Broker, link: LinkId) -> None:
     """Req: F-03, S-01"""
     transaction = broker.declare(link)
     other = broker.declare(link)
@@ -169,7 +169,7 @@ def test_commands_are_done_in_the_order_of_enlisting_and_numbered_then(broker: B
     assert {message.enqueued_at_ms for message in found[2:]} == {broker.now_ms}
 
 
-def test_a_scheduled_message_can_be_sent_in_a_transaction(broker: Broker, link: Link) -> None:
+def test_a_scheduled_message_can_be_sent_in_a_transaction(broker: Broker, link: LinkId) -> None:
     """Req: F-03, S-05"""
     transaction = broker.declare(link)
     broker.enlist(transaction, sending(broker, scheduled_at_ms=broker.now_ms + MINUTE_MS))
@@ -177,7 +177,7 @@ def test_a_scheduled_message_can_be_sent_in_a_transaction(broker: Broker, link: 
     assert broker.view().scheduled_count == 1
 
 
-def test_a_message_sent_via_an_entity_arrives_with_the_commit(broker: Broker, link: Link) -> None:
+def test_a_message_sent_via_an_entity_arrives_with_the_commit(broker: Broker, link: LinkId) -> None:
     """Req: F-03, F-01"""
     broker.create("bills")
     broker.send()
@@ -191,13 +191,13 @@ def test_a_message_sent_via_an_entity_arrives_with_the_commit(broker: Broker, li
     assert len(broker.peek(name="bills")) == 1
 
 
-def test_an_empty_transaction_can_be_discharged_either_way(broker: Broker, link: Link) -> None:
+def test_an_empty_transaction_can_be_discharged_either_way(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     assert broker.discharge(link, broker.declare(link)) == []
     assert broker.discharge(link, broker.declare(link), fail=True) == []
 
 
-def test_duplicates_are_looked_for_at_the_commit(broker: Broker, link: Link) -> None:
+def test_duplicates_are_looked_for_at_the_commit(broker: Broker, link: LinkId) -> None:
     """Req: F-03, D-01"""
     queue_id = broker.create("ids", requires_duplicate_detection=True)
     transaction = broker.declare(link)
@@ -265,7 +265,7 @@ def _command(broker: Broker, kind: str, n: int, views: list[Any]) -> Any:
 # Roll-back
 
 
-def test_after_a_roll_back_the_locks_are_held_and_free_to_be_settled(broker: Broker, link: Link) -> None:
+def test_after_a_roll_back_the_locks_are_held_and_free_to_be_settled(broker: Broker, link: LinkId) -> None:
     """Req: F-03
 
     Source: wire contract 6: "completes/abandons undone (message stays locked until its lock ends)".
@@ -283,7 +283,7 @@ def test_after_a_roll_back_the_locks_are_held_and_free_to_be_settled(broker: Bro
 
 
 @pytest.mark.parametrize("end", ["close", "drop", "drop properly"])
-def test_what_is_open_is_rolled_back_when_its_link_is_gone(broker: Broker, link: Link, end: str) -> None:
+def test_what_is_open_is_rolled_back_when_its_link_is_gone(broker: Broker, link: LinkId, end: str) -> None:
     """Req: F-03"""
     broker.send()
     held = broker.credit(broker.receiver(connection=2), 1)[0]
@@ -302,7 +302,7 @@ def test_what_is_open_is_rolled_back_when_its_link_is_gone(broker: Broker, link:
     broker.complete(held)
 
 
-def test_a_restart_rolls_back_what_is_open(broker: Broker, link: Link) -> None:
+def test_a_restart_rolls_back_what_is_open(broker: Broker, link: LinkId) -> None:
     """Req: F-03, R-02"""
     broker.send()
     (held,) = broker.receive()
@@ -318,7 +318,9 @@ def test_a_restart_rolls_back_what_is_open(broker: Broker, link: Link) -> None:
 
 @pytest.mark.parametrize("where", ["alone", "same transaction", "another transaction"])
 @pytest.mark.parametrize("kind", [Complete, Abandon, Defer, DeadLetter])
-def test_an_enlisted_lock_cannot_be_settled_again(broker: Broker, link: Link, where: str, kind: Any) -> None:
+def test_an_enlisted_lock_cannot_be_settled_again(
+    broker: Broker, link: LinkId, where: str, kind: Any
+) -> None:
     """Req: F-03, L-11"""
     broker.send()
     (held,) = broker.receive()
@@ -336,7 +338,7 @@ def test_an_enlisted_lock_cannot_be_settled_again(broker: Broker, link: Link, wh
     assert broker.peek() == []
 
 
-def test_an_enlisted_lock_cannot_be_settled_by_request_or_released(broker: Broker, link: Link) -> None:
+def test_an_enlisted_lock_cannot_be_settled_by_request_or_released(broker: Broker, link: LinkId) -> None:
     """Req: F-03, L-14"""
     broker.send()
     (held,) = broker.receive()
@@ -348,7 +350,7 @@ def test_an_enlisted_lock_cannot_be_settled_by_request_or_released(broker: Broke
         assert type(broker.refused(command)) is MessageLockLost
 
 
-def test_a_lock_named_twice_in_one_request_is_settled_once(broker: Broker, link: Link) -> None:
+def test_a_lock_named_twice_in_one_request_is_settled_once(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     broker.send()
     (held,) = broker.receive()
@@ -361,7 +363,7 @@ def test_a_lock_named_twice_in_one_request_is_settled_once(broker: Broker, link:
     assert broker.peek() == []
 
 
-def test_a_lock_that_lapses_before_the_commit_rolls_all_back(broker: Broker, link: Link) -> None:
+def test_a_lock_that_lapses_before_the_commit_rolls_all_back(broker: Broker, link: LinkId) -> None:
     """Req: F-03, L-04"""
     broker.send()
     broker.send()
@@ -383,7 +385,7 @@ def test_a_lock_that_lapses_before_the_commit_rolls_all_back(broker: Broker, lin
     broker.complete(renewed)
 
 
-def test_a_lock_counts_as_lost_at_exactly_its_end_also_at_the_commit(broker: Broker, link: Link) -> None:
+def test_a_lock_counts_as_lost_at_exactly_its_end_also_at_the_commit(broker: Broker, link: LinkId) -> None:
     """Req: F-03, L-04"""
     broker.send()
     (held,) = broker.receive()
@@ -395,7 +397,7 @@ def test_a_lock_counts_as_lost_at_exactly_its_end_also_at_the_commit(broker: Bro
     )
 
 
-def test_a_lock_can_be_renewed_while_it_is_enlisted(broker: Broker, link: Link) -> None:
+def test_a_lock_can_be_renewed_while_it_is_enlisted(broker: Broker, link: LinkId) -> None:
     """Req: F-03, L-04"""
     broker.send()
     (held,) = broker.receive()
@@ -409,7 +411,7 @@ def test_a_lock_can_be_renewed_while_it_is_enlisted(broker: Broker, link: Link) 
 
 
 def test_a_message_that_expires_while_its_lock_is_enlisted_is_still_completed(
-    broker: Broker, link: Link
+    broker: Broker, link: LinkId
 ) -> None:
     """Req: F-03, E-03"""
     broker.send(ttl_ms=1_000)
@@ -421,7 +423,7 @@ def test_a_message_that_expires_while_its_lock_is_enlisted_is_still_completed(
     assert broker.peek() == []
 
 
-def test_locks_dropped_by_a_broken_connection_roll_the_transaction_back(broker: Broker, link: Link) -> None:
+def test_locks_dropped_by_a_broken_connection_roll_the_transaction_back(broker: Broker, link: LinkId) -> None:
     """Req: F-03, L-13"""
     broker.send()
     held = broker.credit(broker.receiver(connection=2), 1)[0]
@@ -435,7 +437,7 @@ def test_locks_dropped_by_a_broken_connection_roll_the_transaction_back(broker: 
     assert again.delivery_count == 1
 
 
-def test_messages_of_a_session_are_settled_while_it_is_held(broker: Broker, link: Link) -> None:
+def test_messages_of_a_session_are_settled_while_it_is_held(broker: Broker, link: LinkId) -> None:
     """Req: F-03, G-02"""
     queue_id = broker.create("steps", requires_session=True)
     broker.send(queue_id, session_id="s")
@@ -457,7 +459,7 @@ def test_messages_of_a_session_are_settled_while_it_is_held(broker: Broker, link
 # What changes before the commit
 
 
-def test_a_commit_is_refused_as_a_whole_when_one_entity_is_gone(broker: Broker, link: Link) -> None:
+def test_a_commit_is_refused_as_a_whole_when_one_entity_is_gone(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     broker.create("bills")
     broker.send()
@@ -472,7 +474,7 @@ def test_a_commit_is_refused_as_a_whole_when_one_entity_is_gone(broker: Broker, 
     broker.complete(held)
 
 
-def test_a_commit_is_refused_when_an_entity_takes_no_messages_any_more(broker: Broker, link: Link) -> None:
+def test_a_commit_is_refused_when_an_entity_takes_no_messages_any_more(broker: Broker, link: LinkId) -> None:
     """Req: F-03, A-04, R-06"""
     disabled = broker.declare(link)
     broker.enlist(disabled, sending(broker))
@@ -516,7 +518,7 @@ def test_room_is_looked_for_for_all_messages_together() -> None:
 # Refusals at once
 
 
-def test_a_command_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker, link: Link) -> None:
+def test_a_command_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker, link: LinkId) -> None:
     """Req: F-03, T-10, L-11, A-04"""
     transaction = broker.declare(link)
     for command, reason in (
@@ -535,7 +537,7 @@ def test_a_command_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker,
 
 
 def test_what_is_refused_without_anybody_being_told_rolls_the_transaction_back(
-    broker: Broker, link: Link
+    broker: Broker, link: LinkId
 ) -> None:
     """Req: F-03, T-06"""
     transaction = broker.declare(link)
@@ -559,7 +561,7 @@ def test_a_tier_without_transactions_refuses_the_coordinator() -> None:
     assert "Basic" in str(error)
 
 
-def test_an_id_is_known_to_its_own_link_until_it_is_discharged(broker: Broker, link: Link) -> None:
+def test_an_id_is_known_to_its_own_link_until_it_is_discharged(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     other, foreign = broker.coordinator(), broker.coordinator(connection=2)
     transaction = broker.declare(link)
@@ -585,7 +587,7 @@ def test_an_id_is_known_to_its_own_link_until_it_is_discharged(broker: Broker, l
 
 
 def test_a_transaction_is_rolled_back_two_minutes_after_its_first_operation(
-    broker: Broker, link: Link
+    broker: Broker, link: LinkId
 ) -> None:
     """Req: F-03; "the transaction timer starts when the first operation starts" (Learn)."""
     broker.update(lock_duration_ms=5 * MINUTE_MS)
@@ -608,7 +610,7 @@ def test_a_transaction_is_rolled_back_two_minutes_after_its_first_operation(
     assert broker.peek() == []
 
 
-def test_a_refused_operation_starts_the_time_too(broker: Broker, link: Link) -> None:
+def test_a_refused_operation_starts_the_time_too(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     transaction = broker.declare(link)
     broker.refused(Enlist(1, transaction, Send(99, arriving(), b"", broker.reply_to())))
@@ -619,7 +621,7 @@ def test_a_refused_operation_starts_the_time_too(broker: Broker, link: Link) -> 
 
 @pytest.mark.parametrize("fail", [False, True])
 def test_a_discharge_at_the_limit_comes_too_late_however_late_the_timer(
-    broker: Broker, link: Link, fail: bool
+    broker: Broker, link: LinkId, fail: bool
 ) -> None:
     """Req: F-03"""
     in_time, late = broker.declare(link), broker.declare(link)
@@ -631,7 +633,7 @@ def test_a_discharge_at_the_limit_comes_too_late_however_late_the_timer(
     assert type(broker.refused(Discharge(link, late, fail, broker.reply_to()))) is TransactionTimedOut
 
 
-def test_transactions_time_out_one_after_the_other(broker: Broker, link: Link) -> None:
+def test_transactions_time_out_one_after_the_other(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     first, second = broker.declare(link), broker.declare(link)
     broker.enlist(first, sending(broker))
@@ -646,7 +648,7 @@ def test_transactions_time_out_one_after_the_other(broker: Broker, link: Link) -
 
 
 def test_a_transaction_without_an_operation_ends_ten_minutes_after_its_declare(
-    broker: Broker, link: Link
+    broker: Broker, link: LinkId
 ) -> None:
     """Req: F-03, C34"""
     empty, used = broker.declare(link), broker.declare(link)
@@ -661,7 +663,7 @@ def test_a_transaction_without_an_operation_ends_ten_minutes_after_its_declare(
     assert len(broker.peek()) == 1
 
 
-def test_so_many_ids_of_timed_out_transactions_are_remembered(broker: Broker, link: Link) -> None:
+def test_so_many_ids_of_timed_out_transactions_are_remembered(broker: Broker, link: LinkId) -> None:
     """Req: F-03, T-08"""
     broker.checks = False
     ids = [broker.declare(link) for _ in range(OPEN_TRANSACTIONS_MAX)]
@@ -681,7 +683,7 @@ def test_so_many_ids_of_timed_out_transactions_are_remembered(broker: Broker, li
 # Limits
 
 
-def test_a_transaction_sends_a_hundred_messages_and_settles_more(broker: Broker, link: Link) -> None:
+def test_a_transaction_sends_a_hundred_messages_and_settles_more(broker: Broker, link: LinkId) -> None:
     """Req: F-03, R-05, C34"""
     for _ in range(150):
         broker.send()
@@ -723,7 +725,7 @@ def test_a_transaction_holds_16_mib_and_a_connection_64() -> None:
     assert len(broker.peek()) == 49
 
 
-def test_what_is_small_counts_512_bytes(broker: Broker, link: Link) -> None:
+def test_what_is_small_counts_512_bytes(broker: Broker, link: LinkId) -> None:
     """Req: F-03, R-05, T-08, C34"""
     for _ in range(3):
         broker.send()
@@ -753,7 +755,7 @@ def test_what_is_small_counts_512_bytes(broker: Broker, link: Link) -> None:
     assert connection.size_bytes == 0
 
 
-def test_changed_properties_count_as_what_a_transaction_holds(broker: Broker, link: Link) -> None:
+def test_changed_properties_count_as_what_a_transaction_holds(broker: Broker, link: LinkId) -> None:
     """They come with requests of up to a megabyte. Req: F-03, R-05, T-08"""
     for _ in range(17):
         broker.send()
@@ -771,7 +773,7 @@ def test_changed_properties_count_as_what_a_transaction_holds(broker: Broker, li
 
 
 @pytest.fixture
-def crowd(broker: Broker, link: Link) -> list[bytes]:
+def crowd(broker: Broker, link: LinkId) -> list[bytes]:
     """All that a connection may have open."""
     broker.checks = False
     opened = [broker.declare(link) for _ in range(OPEN_TRANSACTIONS_MAX)]
@@ -779,9 +781,9 @@ def crowd(broker: Broker, link: Link) -> list[bytes]:
     return opened
 
 
-def waiting(broker: Broker, link: Link) -> ReplyTo:
+def waiting(broker: Broker, link: LinkId) -> ReplyTo:
     """Declare, with no answer yet; return to whom it will be."""
-    reply_to = broker.reply_to(link[0])
+    reply_to = broker.reply_to(link.connection_id)
     assert broker.do(Declare(link, reply_to)) == []
     return reply_to
 
@@ -791,7 +793,7 @@ def declared(effects: list[Any]) -> list[ReplyTo]:
 
 
 def test_a_declare_beyond_5000_waits_until_another_transaction_ends(
-    broker: Broker, link: Link, crowd: list[bytes]
+    broker: Broker, link: LinkId, crowd: list[bytes]
 ) -> None:
     """In order of arrival over all links of the connection, and of no other. Req: F-03, R-05, C34"""
     other = broker.coordinator()
@@ -809,7 +811,7 @@ def test_a_declare_beyond_5000_waits_until_another_transaction_ends(
     assert broker.advance(DECLARE_WAIT_MS_MAX) == []
 
 
-def test_a_declare_waits_20_seconds(broker: Broker, link: Link, crowd: list[bytes]) -> None:
+def test_a_declare_waits_20_seconds(broker: Broker, link: LinkId, crowd: list[bytes]) -> None:
     """Req: F-03, C34"""
     first = waiting(broker, link)
     broker.advance(1_000)
@@ -821,7 +823,9 @@ def test_a_declare_waits_20_seconds(broker: Broker, link: Link, crowd: list[byte
     assert broker.advance(DECLARE_WAIT_MS_MAX) == []
 
 
-def test_what_waits_is_answered_when_others_time_out(broker: Broker, link: Link, crowd: list[bytes]) -> None:
+def test_what_waits_is_answered_when_others_time_out(
+    broker: Broker, link: LinkId, crowd: list[bytes]
+) -> None:
     """Req: F-03, C34"""
     broker.advance(EMPTY_TRANSACTION_MS_MAX - 1)
     asked = [waiting(broker, link) for _ in range(3)]
@@ -830,7 +834,7 @@ def test_what_waits_is_answered_when_others_time_out(broker: Broker, link: Link,
     assert [effect.transaction_id for effect in effects if isinstance(effect, TransactionEnded)] == crowd
 
 
-def test_a_hundred_declares_wait_on_a_link(broker: Broker, link: Link, crowd: list[bytes]) -> None:
+def test_a_hundred_declares_wait_on_a_link(broker: Broker, link: LinkId, crowd: list[bytes]) -> None:
     """Who sends more than its credit is refused at once. Req: F-03, R-05, C34"""
     other = broker.coordinator()
     for _ in range(WAITING_DECLARES_MAX):
@@ -840,7 +844,9 @@ def test_a_hundred_declares_wait_on_a_link(broker: Broker, link: Link, crowd: li
     waiting(broker, other)
 
 
-def test_declares_that_wait_end_with_their_connection(broker: Broker, link: Link, crowd: list[bytes]) -> None:
+def test_declares_that_wait_end_with_their_connection(
+    broker: Broker, link: LinkId, crowd: list[bytes]
+) -> None:
     """Req: F-03, C34"""
     for _ in range(3):
         waiting(broker, link)
@@ -849,7 +855,7 @@ def test_declares_that_wait_end_with_their_connection(broker: Broker, link: Link
     broker.declare(broker.coordinator())
 
 
-def test_an_enlist_takes_as_many_steps_with_5000_open_as_with_one(broker: Broker, link: Link) -> None:
+def test_an_enlist_takes_as_many_steps_with_5000_open_as_with_one(broker: Broker, link: LinkId) -> None:
     """Told by the calls and lines of Python, no clock. Req: F-03, C34"""
     broker.checks = False
     counts = []
@@ -884,7 +890,7 @@ def bills(broker: Broker) -> int:
     return broker.create("bills")
 
 
-def test_a_transaction_is_about_one_top_level_entity(broker: Broker, link: Link, bills: int) -> None:
+def test_a_transaction_is_about_one_top_level_entity(broker: Broker, link: LinkId, bills: int) -> None:
     """Req: F-03, C48"""
     broker.send(bills)
     (held,) = broker.receive(1, "bills")
@@ -906,7 +912,7 @@ def test_a_transaction_is_about_one_top_level_entity(broker: Broker, link: Link,
     assert len(broker.peek()) == 1
 
 
-def test_over_the_coordinators_session_it_sends_anywhere(broker: Broker, link: Link, bills: int) -> None:
+def test_over_the_coordinators_session_it_sends_anywhere(broker: Broker, link: LinkId, bills: int) -> None:
     """Whatever the case of the name. Req: F-03, C48"""
     transaction = broker.declare(link)
     for queue_id, via in ((bills, "Orders"), (4, "orders"), (4, None)):
@@ -917,7 +923,7 @@ def test_over_the_coordinators_session_it_sends_anywhere(broker: Broker, link: L
 
 
 def test_what_is_refused_does_not_make_a_transaction_about_its_entity(
-    broker: Broker, link: Link, bills: int
+    broker: Broker, link: LinkId, bills: int
 ) -> None:
     """Req: F-03, C48"""
     transaction = broker.declare(link)
@@ -926,7 +932,7 @@ def test_what_is_refused_does_not_make_a_transaction_about_its_entity(
 
 
 def test_a_queue_and_its_dead_letters_and_a_topic_and_its_subscriptions_are_one(
-    broker: Broker, link: Link
+    broker: Broker, link: LinkId
 ) -> None:
     """Req: F-03, C48, P-01"""
     broker.send()
@@ -946,11 +952,11 @@ def test_a_queue_and_its_dead_letters_and_a_topic_and_its_subscriptions_are_one(
     broker.discharge(link, transaction)
 
 
-def test_answers_go_to_who_asked_for_the_command(broker: Broker, link: Link) -> None:
+def test_answers_go_to_who_asked_for_the_command(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     transaction = broker.declare(link)
     command = sending(broker)
-    assert broker.do(Enlist(1, transaction, command)) == [Enlisted(command.reply_to or (0, 0, 0, 0))]
+    assert broker.do(Enlist(1, transaction, command)) == [Enlisted(command.reply_to or ReplyTo(0, 0, 0))]
     refused = sending(broker, size=1 << 20)
     (effect,) = broker.do(Enlist(1, transaction, refused))
     assert isinstance(effect, Rejected)

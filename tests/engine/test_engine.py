@@ -41,7 +41,7 @@ def rig() -> Rig:
 
 
 def numbers(effects: list[Effect]) -> list[int]:
-    return [effect.reply_to[3] for effect in effects if isinstance(effect, Done)]
+    return [effect.reply_to.number for effect in effects if isinstance(effect, Done)]
 
 
 def test_effects_leave_in_order_and_only_with_their_batch(rig: Rig) -> None:

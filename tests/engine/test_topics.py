@@ -5,6 +5,7 @@ from __future__ import annotations
 from peeklock.broker.commands import (
     Address,
     DeleteEntity,
+    LinkId,
     ListRules,
     Peek,
     RemoveRule,
@@ -20,7 +21,7 @@ from peeklock.testing.inprocess import InProcessBroker
 from tests.engine.rig import at_once
 
 SUBSCRIPTIONS = 100
-LINK = (0, 0, 0)
+LINK = LinkId(0, 0)
 
 
 def path_of(n: int) -> str:

@@ -20,6 +20,7 @@ from peeklock.broker.changes import (
     NumbersIssued,
     RuleStored,
 )
+from peeklock.broker.commands import LinkId, ReplyTo
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Deliver, Done, Effect
 from peeklock.broker.message import Message
@@ -136,7 +137,7 @@ class TinyNamespace:
 
     def _done(self) -> Done:
         self._answers += 1
-        return Done((1, 0, 0, self._answers))
+        return Done(ReplyTo(1, 0, self._answers))
 
     def apply(self, command: object, now_ms: int) -> tuple[list[Change], list[Effect]]:
         match command:
@@ -163,7 +164,7 @@ class TinyNamespace:
             case Take(position, queue_id):
                 message = self.queues[queue_id].pop(position)
                 return [MessageRemoved(queue_id, message)], [
-                    Deliver(message, b"\0" * 16, 0, 0, None, message.state, link=(1, 0, 0))
+                    Deliver(message, b"\0" * 16, 0, 0, None, message.state, link=LinkId(1, 0))
                 ]
             case Touch(position, overlay, queue_id):
                 message = self.queues[queue_id][position]

@@ -16,7 +16,7 @@ from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import ACCEPTED, Coordinator, DeliveryState, Rejected, Source, Target
 from peeklock.amqp.types import Encoded, Role, Symbol, Timestamp
 from peeklock.auth import Authority, SasRule, generate
-from peeklock.broker.commands import Command, LookUp, OpenCoordinator, OpenReceiver, OpenSender
+from peeklock.broker.commands import Command, LinkId, LookUp, OpenCoordinator, OpenReceiver, OpenSender
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import (
     CoordinatorOpened,
@@ -249,7 +249,7 @@ class Desk:
 
     def deliver(
         self,
-        link: tuple[int, int, int],
+        link: LinkId,
         payload: bytes,
         *,
         number: int = 1,

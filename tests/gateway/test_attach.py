@@ -40,7 +40,7 @@ def test_a_sender_is_opened_and_its_attach_echoed_byte_for_byte(desk: Desk, addr
     desk.attach(Role.SENDER, address, name="my sender", snd_settle_mode=0)
     command = desk.take(OpenSender)
     assert command.address == Address("Orders")
-    assert command.link[0] == CONNECTION_ID
+    assert command.link.connection_id == CONNECTION_ID
     assert not any(isinstance(event, LinkAttached) for event in desk.events)
     desk.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, False))
     attached = desk.take_event(LinkAttached)

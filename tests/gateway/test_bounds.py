@@ -15,7 +15,7 @@ from peeklock.amqp.link import ReassemblyBudget
 from peeklock.amqp.performatives import Coordinator
 from peeklock.amqp.types import Role
 from peeklock.auth import Authority, SasRule
-from peeklock.broker.commands import OpenCoordinator, OpenSender, Send
+from peeklock.broker.commands import LinkId, OpenCoordinator, OpenSender, Send
 from peeklock.broker.effects import DetachLink, SenderOpened
 from peeklock.broker.errors import EntityDeleted
 from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
@@ -91,7 +91,9 @@ ENDS: dict[str, Callable[[Desk, int], object]] = {
     "too large": lambda desk, handle: [begin_delivery(desk, handle, 60_000) for _ in range(20)],
     "detach": lambda desk, handle: (desk.client.detach(desk.channel, handle), desk.pump()),
     "link error": lambda desk, handle: feed(desk.gateway, transfer(handle, 1, b"", tag=b"other")),
-    "entity gone": lambda desk, handle: desk.effect(DetachLink((CONNECTION_ID, 0, 1), EntityDeleted("gone"))),
+    "entity gone": lambda desk, handle: desk.effect(
+        DetachLink(LinkId(CONNECTION_ID, 1), EntityDeleted("gone"))
+    ),
     "claim revoked": _claim_is_revoked,
     "end": lambda desk, handle: (desk.client.end(desk.channel), desk.pump()),
     "session error": lambda desk, handle: feed(desk.gateway, transfer(900, 1, b"")),

@@ -308,7 +308,7 @@ def test_links_that_wait_for_nothing_are_not_looked_at(desk: Desk, monkeypatch: 
     body = desk.payloads.pop(1)
     desk.effect(waiting)
     assert desk.gateway.bodies_wanted() == {1}
-    assert looked_at == [links[1][2]]
+    assert looked_at == [links[1].number]
     desk.payloads[1] = body
     arrive(desk)
     assert delivered(desk) == [b"1"]

@@ -26,9 +26,11 @@ from peeklock.broker.commands import (
     Complete,
     DeadLetter,
     Defer,
+    LinkId,
     OpenReceiver,
     ReceiveMode,
     Release,
+    ReplyTo,
     SetCredit,
 )
 from peeklock.broker.effects import Deliver, DetachLink, Drained, ReceiverOpened, Settled, SettlementFailed
@@ -247,7 +249,7 @@ def test_answers_to_settlements_keep_their_order_behind_a_waiting_delivery(desk:
     desk.settle(delivery_id, delivery_id, ACCEPTED)
     complete = desk.take(Complete)
     assert complete.reply_to is not None
-    link = complete.reply_to[:3]
+    link = LinkId(*complete.reply_to[:2])
     waiting = desk.deliver(link, message_bytes(b"later"), number=9)
     body = desk.payloads.pop(9)
     desk.effect(waiting, Settled(complete.reply_to))
@@ -613,9 +615,14 @@ def test_what_was_delivered_over_a_link_that_the_broker_detached_is_answered_wit
 def test_one_connection_s_effects_never_reach_an_unknown_link(desk: Desk) -> None:
     """Req: R-05. Effects for links long gone are dropped."""
     before = len(desk.sent)
-    link = (CONNECTION_ID, 0, 99)
+    link = LinkId(CONNECTION_ID, 99)
     late = desk.deliver(link, message_bytes())
     assert isinstance(late, Deliver)
-    desk.effect(late, Drained(link), Settled((*link, 0)), SettlementFailed((*link, 0), MessageLockLost("x")))
+    desk.effect(
+        late,
+        Drained(link),
+        Settled(ReplyTo(*link, 0)),
+        SettlementFailed(ReplyTo(*link, 0), MessageLockLost("x")),
+    )
     assert len(desk.sent) == before
     assert desk.commands == []

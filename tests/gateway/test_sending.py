@@ -8,7 +8,7 @@ from peeklock.amqp.events import DispositionReceived, LinkAttached, LinkFlow
 from peeklock.amqp.messaging import BATCH_FORMAT
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
-from peeklock.broker.commands import CloseLink, CountDroppedSend, OpenSender, Send, SendBatch
+from peeklock.broker.commands import CloseLink, CountDroppedSend, LinkId, OpenSender, Send, SendBatch
 from peeklock.broker.effects import Accepted, DetachLink, Rejected, SenderOpened
 from peeklock.broker.errors import EntityDeleted, EntityDisabled, QuotaExceeded, ServerBusy
 from peeklock.broker.message import Routing
@@ -37,7 +37,7 @@ def test_a_transfer_becomes_a_send_and_its_acceptance_a_settled_disposition(desk
         len(payload),
     )
     assert send.reply_to is not None
-    assert send.reply_to[0] == CONNECTION_ID
+    assert send.reply_to.connection_id == CONNECTION_ID
     assert not any(isinstance(event, DispositionReceived) for event in desk.events)  # not before it is stored
     desk.effect(Accepted(send.reply_to))
     outcome = desk.take_event(DispositionReceived)
@@ -267,7 +267,7 @@ def test_transfers_before_the_attach_is_answered_are_kept(desk: Desk) -> None:
     desk.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, False))
     sends = [desk.take(Send) for _ in payloads]
     assert [send.payload for send in sends] == payloads
-    assert [send.reply_to[3] for send in sends if send.reply_to] == [0, 1]
+    assert [send.reply_to.number for send in sends if send.reply_to] == [0, 1]
     assert desk.gateway.uncommitted_bytes == sum(map(len, payloads)) + 2 * MESSAGE_OVERHEAD_BYTES
 
 
@@ -307,7 +307,7 @@ def test_outcomes_for_a_link_that_is_gone_are_not_given_to_its_successor(desk: D
 def test_the_broker_may_detach_an_open_link(desk: Desk) -> None:
     """Req: L-11. Source: wire contract 2.9."""
     desk.sender()
-    command_link = (CONNECTION_ID, desk.channel, 1)
+    command_link = LinkId(CONNECTION_ID, 1)
     desk.effect(DetachLink(command_link, EntityDeleted("'orders' was deleted.")))
     attached = desk.take_event(LinkAttached)
     assert attached.max_message_size == SIZE_MAX

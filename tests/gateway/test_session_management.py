@@ -94,7 +94,7 @@ def test_a_session_s_lock_is_renewed(desk: Desk, sender: int) -> None:
     ask(desk, sender, "renew-session-lock", {"session-id": "s"})
     command = desk.take(RenewSessionLock)
     assert (command.address, command.session_id) == (Address("orders"), "s")
-    assert command.reply_to[0] == CONNECTION_ID  # whose links must hold it
+    assert command.reply_to.connection_id == CONNECTION_ID  # whose links must hold it
     desk.effect(SessionLockRenewed(command.reply_to, 1_700_000_060_000))
     response = desk.response()
     assert (response.status, response.body) == (200, {"expiration": 1_700_000_060_000})

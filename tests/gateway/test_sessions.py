@@ -642,7 +642,7 @@ def test_what_each_end_of_a_link_leaves_behind(desk: Desk) -> None:
     assert desk.take_event(SessionEnded)
     desk.commands.clear()
     desk.commands += desk.gateway.eof(desk.clock.now_ms)
-    assert desk.commands == [DropConnection(first.link[0], broken=True)]
+    assert desk.commands == [DropConnection(first.link.connection_id, broken=True)]
 
 
 def test_a_deleted_entity_ends_a_session_receiver(desk: Desk) -> None:

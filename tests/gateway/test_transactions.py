@@ -40,6 +40,7 @@ from peeklock.broker.commands import (
     Disposition,
     DropConnection,
     Enlist,
+    LinkId,
     LookUp,
     OpenCoordinator,
     OpenSender,
@@ -145,7 +146,7 @@ def test_a_coordinator_is_attached_and_echoed(desk: Desk, capabilities: Any) -> 
     """Req: F-03. Source: wire contract 0.1, 6."""
     handle = desk.attach(Role.SENDER, Coordinator(capabilities), name="control")
     command = desk.take(OpenCoordinator)
-    assert command.link[0] == CONNECTION_ID
+    assert command.link.connection_id == CONNECTION_ID
     assert not any(isinstance(event, LinkAttached) for event in desk.events)
     desk.effect(CoordinatorOpened(command.link))
     attached = desk.take_event(LinkAttached)
@@ -201,7 +202,7 @@ def test_a_transaction_is_declared_and_committed(desk: Desk) -> None:
     control = desk.controller()
     delivery_id = desk.transfer(control, encode_coordination(Declare()))
     command = desk.take(commands.Declare)
-    assert command.reply_to == (*command.link, delivery_id)
+    assert command.reply_to == ReplyTo(*command.link, delivery_id)
     assert silent(desk)
     desk.effect(DeclaredEffect(command.reply_to, TXN))
     assert outcome(desk, delivery_id) == Declared(TXN)
@@ -308,7 +309,7 @@ def test_a_controller_may_speak_before_it_is_answered(desk: Desk) -> None:
     assert desk.commands == []
     assert desk.gateway.uncommitted_bytes > len(payload)
     desk.effect(CoordinatorOpened(opened.link))
-    assert desk.take(commands.Declare).reply_to == (*opened.link, 0)
+    assert desk.take(commands.Declare).reply_to == ReplyTo(*opened.link, 0)
     assert desk.gateway.uncommitted_bytes == 0
 
 
@@ -571,7 +572,7 @@ def test_a_range_within_a_transaction_is_enlisted_one_by_one(desk: Desk) -> None
     desk.take(Complete)
     desk.settle(ids[0], ids[4], TransactionalState(TXN, ACCEPTED))
     found = [enlisted(desk) for _ in range(4)]
-    assert [command.reply_to[3] for command in found] == [ids[0], ids[1], ids[3], ids[4]]
+    assert [command.reply_to.number for command in found] == [ids[0], ids[1], ids[3], ids[4]]
     state = outcome(desk, ids[2], Role.SENDER)
     assert isinstance(state, Rejected)
     assert state.error is not None
@@ -788,7 +789,7 @@ def test_what_is_remembered_of_a_transaction_goes_with_it(desk: Desk, how: str) 
     desk.effect(RejectedEffect(desk.take(commands.Discharge).reply_to, TransactionUnknown("x")))
     assert len(transactions) == 202
     if how == "timed out":
-        link = (CONNECTION_ID, desk.channel, 1)
+        link = LinkId(CONNECTION_ID, 1)
         for _ in range(2):
             desk.effect(TransactionEnded(link, TXN))
         assert len(transactions) == 201

@@ -13,7 +13,15 @@ from peeklock.amqp.messaging import Properties, encode_message
 from peeklock.amqp.types import Decimal64, Described, Float, Symbol, Timestamp
 from peeklock.auth import Authority, SasRule
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import Address, DeleteEntity, DropConnection, RenewLocks, SendTo, UpdateEntity
+from peeklock.broker.commands import (
+    Address,
+    DeleteEntity,
+    DropConnection,
+    RenewLocks,
+    ReplyTo,
+    SendTo,
+    UpdateEntity,
+)
 from peeklock.broker.descriptions import EntityStatus, QueueDescription
 from peeklock.gateway.inspection import take_in
 from peeklock.rest import receives
@@ -98,7 +106,7 @@ def test_a_lock_goes_with_the_connection_that_renews_it(broker: HttpBroker) -> N
     over_amqp, over_both = lock(broker), lock(broker)
     tokens = [UUID(found.broker["LockToken"]).bytes_le for found in (over_amqp, over_both)]
     connection = 5
-    broker.offer([RenewLocks(Address("q"), tokens, (connection, 0, 0, 1))])
+    broker.offer([RenewLocks(Address("q"), tokens, ReplyTo(connection, 0, 1))])
     broker.run()
     assert broker.answer("POST", over_both.location).status == 200
     broker.offer([DropConnection(connection, broken=True)])
@@ -146,7 +154,7 @@ def test_what_is_under_way_to_who_is_gone_comes_back(broker: HttpBroker, method:
     """
     number = broker.waits(method, "/q/messages/head")
     payload = encode_message(data=b"a")
-    broker.offer([SendTo(Address("q"), [take_in(payload, True)], (0, 0, 0, 99))])
+    broker.offer([SendTo(Address("q"), [take_in(payload, True)], ReplyTo(0, 0, 99))])
     broker.receives.cancel(number)
     broker.go()
     found = lock(broker)

@@ -9,6 +9,7 @@ from peeklock.broker.commands import (
     Address,
     ClockStepped,
     CreateEntity,
+    LinkId,
     OpenReceiver,
     ReceiveMode,
     Schedule,
@@ -28,7 +29,7 @@ from peeklock.server.ticks import SLICES, tick_round
 from peeklock.store.memory import MemoryStore
 from tests.server.stepping import Clock, stepped_turns
 
-LINK = (1, 0, 1)
+LINK = LinkId(1, 1)
 LOCK_MS = 60_000
 HOUR_S = 3600
 

@@ -14,6 +14,7 @@ from peeklock.broker.commands import (
     CreateEntity,
     DeleteEntity,
     RemoveRule,
+    ReplyTo,
     UpdateEntity,
     UpdateRule,
 )
@@ -28,7 +29,7 @@ from peeklock.broker.quotas import STANDARD
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter
 from peeklock.server.definitions import DEFINITIONS, LINES_MAX, WINDOW_MS, DefinitionLog
 
-REPLY_TO = (0, 0, 0, 1)
+REPLY_TO = ReplyTo(0, 0, 1)
 ALL = "news/Subscriptions/all"
 
 

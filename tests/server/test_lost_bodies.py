@@ -19,10 +19,12 @@ from peeklock.broker.commands import (
     ClaimMessages,
     Command,
     CreateEntity,
+    LinkId,
     LookUp,
     OpenReceiver,
     Peek,
     ReceiveMode,
+    ReplyTo,
     Schedule,
     Send,
     SessionWish,
@@ -53,7 +55,7 @@ from tests.server.test_shard import Connection
 from tests.store.damage import flip
 
 NOW_MS = 1_700_000_000_000
-LINK = (1, 0, 1)
+LINK = LinkId(1, 1)
 DEAD = SubQueue.DEAD_LETTER
 
 
@@ -369,7 +371,7 @@ def test_in_a_session_an_event_tells_of_the_gap(tmp_path: Path) -> None:
         rig.shard.offer(
             (
                 OpenReceiver(LINK, Address("turns"), ReceiveMode.PEEK_LOCK, SessionWish("s", 0)),
-                SetSessionState(Address("turns"), "s", body(9), (1, 0, 0, 1)),
+                SetSessionState(Address("turns"), "s", body(9), ReplyTo(1, 0, 1)),
             )
         )
         await rig.settle()
@@ -585,7 +587,7 @@ def test_a_repair_says_which_state_of_a_session_it_cleared(tmp_path: Path) -> No
         rig.shard.offer(
             (
                 OpenReceiver(LINK, Address("turns"), ReceiveMode.PEEK_LOCK, SessionWish("s", 0)),
-                SetSessionState(Address("turns"), "s", body(1), (1, 0, 0, 1)),
+                SetSessionState(Address("turns"), "s", body(1), ReplyTo(1, 0, 1)),
             )
         )
         await rig.settle()

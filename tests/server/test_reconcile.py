@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.broker.commands import AddRule, Command, CreateEntity, RemoveRule, UpdateEntity, UpdateRule
+from peeklock.broker.commands import (
+    AddRule,
+    Command,
+    CreateEntity,
+    RemoveRule,
+    ReplyTo,
+    UpdateEntity,
+    UpdateRule,
+)
 from peeklock.broker.descriptions import (
     UNLIMITED_MS,
     AuthorizationRule,
@@ -40,7 +48,7 @@ from peeklock.server.config_form import ConfigError
 from peeklock.server.origins import HostNames
 from peeklock.server.reconcile import EntityStep, counted, reconcile
 
-REPLY_TO = (0, 0, 0, 1)
+REPLY_TO = ReplyTo(0, 0, 1)
 HOSTS = HostNames(["broker.lan"])
 QUEUE = "UserConfig.Namespaces[0].Queues[0]"
 TOPIC = "UserConfig.Namespaces[0].Topics[0]"

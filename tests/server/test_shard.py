@@ -26,11 +26,13 @@ from peeklock.broker.commands import (
     CreateEntity,
     DeleteEntity,
     DropConnection,
+    LinkId,
     LookUp,
     OpenReceiver,
     OpenSender,
     PurgeMessages,
     ReceiveMode,
+    ReplyTo,
     Send,
     SendBatch,
     SetCredit,
@@ -61,7 +63,7 @@ from peeklock.testing.faults import FaultyStore
 from tests.gateway.playbook import message_bytes
 
 NOW_MS = 1_700_000_000_000
-LINK = (1, 0, 1)
+LINK = LinkId(1, 1)
 
 
 class Connection:
@@ -156,7 +158,7 @@ def test_commands_beyond_the_time_of_a_turn_are_left_over() -> None:
     async def test() -> None:
         clock_s = ScriptedClock(0.0)
         shard, namespace = await started(turns=turns_of(clock_s))
-        commands = [OpenSender((1, 0, number), Address("orders")) for number in range(1, 11)]
+        commands = [OpenSender(LinkId(1, number), Address("orders")) for number in range(1, 11)]
         clock_s.step_s = 0.001
         left = shard.offer_until(commands, clock_s.now_s + 0.0035)
         assert left == commands[4:]
@@ -179,7 +181,7 @@ def test_effects_are_handed_out_in_order_a_part_in_each_turn() -> None:
         connection = Connection()
         shard.add(1, connection)
         clock_s.step_s = HAND_OUT_S / 10
-        shard.offer(OpenSender((1, 0, number), Address("orders")) for number in range(1, 101))
+        shard.offer(OpenSender(LinkId(1, number), Address("orders")) for number in range(1, 101))
         most, seen, offered = 0, 0, 100
         while seen < offered:
             await asyncio.sleep(0)
@@ -187,10 +189,10 @@ def test_effects_are_handed_out_in_order_a_part_in_each_turn() -> None:
             seen = len(connection.effects)
             if 0 < seen < 100:
                 offered += 1
-                shard.offer((OpenSender((1, 0, offered), Address("orders")),))
+                shard.offer((OpenSender(LinkId(1, offered), Address("orders")),))
         assert most <= 10
         assert offered > 105
-        numbers = [effect.link[2] for effect in connection.effects]  # type: ignore[union-attr]
+        numbers = [effect.link.number for effect in connection.effects]  # type: ignore[union-attr]
         assert numbers == list(range(1, offered + 1))
         await shard.stop()
 
@@ -228,7 +230,7 @@ def test_the_bodies_of_what_waits_to_be_handed_out_are_kept() -> None:
             number += 1
             shard.offer(
                 (
-                    OpenSender((1, 0, number), Address("orders")),
+                    OpenSender(LinkId(1, number), Address("orders")),
                     Send(opened.queue_id, Message(7, bare_offset=0), b"another", None),
                 )
             )
@@ -245,7 +247,7 @@ def test_catching_up_waits_until_all_effects_are_handed_out() -> None:
         connection = Connection()
         shard.add(1, connection)
         clock_s.step_s = HAND_OUT_S / 10
-        shard.offer(OpenSender((1, 0, number), Address("orders")) for number in range(1, 101))
+        shard.offer(OpenSender(LinkId(1, number), Address("orders")) for number in range(1, 101))
         await shard.catch_up()
         assert len(connection.effects) == 100
         await shard.stop()
@@ -264,7 +266,7 @@ def test_a_large_batch_is_stored_a_step_a_turn_in_one_commit() -> None:
         count = 10 * SLICE_MESSAGES
         sent = [(Message(7, bare_offset=0), b"payload") for _ in range(count)]
         behind = Send(4, Message(9, bare_offset=0), b"behind it", None)
-        shard.offer((SendBatch(4, sent, (1, 0, 1, 0)), behind))
+        shard.offer((SendBatch(4, sent, ReplyTo(1, 1, 0)), behind))
         stored = [namespace.totals().active_messages]
         while stored[-1] <= count:
             await asyncio.sleep(0)
@@ -272,7 +274,7 @@ def test_a_large_batch_is_stored_a_step_a_turn_in_one_commit() -> None:
         assert max(after - before for before, after in pairwise(stored)) == SLICE_MESSAGES
         assert connection.effects == []
         await shard.catch_up()
-        assert connection.effects == [Accepted((1, 0, 1, 0))]
+        assert connection.effects == [Accepted(ReplyTo(1, 1, 0))]
         frames = [frame async for frame in shard._store.load()]
         sizes = [sum(isinstance(change, MessageStored) for change in frame.changes) for frame in frames]
         assert [size for size in sizes if size] == [count, 1]
@@ -321,13 +323,13 @@ def test_connections_that_wait_for_no_body_are_not_asked_when_one_arrives() -> N
         waiting, others = Connection(), [Connection() for _ in range(3)]
         for number, connection in enumerate([waiting, *others], start=1):
             shard.add(number, connection)
-            shard.offer((OpenSender((number, 0, 1), Address("orders")),))
-        shard.offer((Send(4, Message(7, bare_offset=0), b"payload", (1, 0, 1, 0)),))
+            shard.offer((OpenSender(LinkId(number, 1), Address("orders")),))
+        shard.offer((Send(4, Message(7, bare_offset=0), b"payload", ReplyTo(1, 1, 0)),))
         await until_idle(shard)
         for connection in others:
             connection.asked = 0
         waiting.wanted = {1}
-        shard.offer((Send(4, Message(7, bare_offset=0), b"payload", (1, 0, 1, 1)),))
+        shard.offer((Send(4, Message(7, bare_offset=0), b"payload", ReplyTo(1, 1, 1)),))
         await until_idle(shard)
         await until_idle(shard)
         assert waiting.wanted == set()
@@ -350,7 +352,7 @@ def test_routing_fields_of_stored_messages_are_read_for_the_core(cache_bytes: in
             payload = message_bytes(properties=[f"id {n // 2}"])
             shard.offer((Send(4, Message(len(payload)), payload, None),))
             await until_idle(shard)
-        shard.offer((UpdateEntity(QueueDescription("orders", forward_to="unique"), (1, 0, 0, 0)),))
+        shard.offer((UpdateEntity(QueueDescription("orders", forward_to="unique"), ReplyTo(1, 0, 0)),))
         for _ in range(20):
             await until_idle(shard)
         orders, unique = (view for view in namespace.entity_views())

@@ -27,7 +27,7 @@ from peeklock.broker.commands import (
     Defer,
     Discharge,
     Enlist,
-    Link,
+    LinkId,
     OpenReceiver,
     Send,
     SendBatch,
@@ -198,8 +198,11 @@ class StrangeSettlements(Watched):
                 for token in command.lock_tokens:
                     lock = queue.locks.get(token)
                     if lock is not None and lock.session is not None and lock.session.lock is not None:
-                        holder = lock.session.lock.receiver.link[0]
-                        command.reply_to, asker = (holder, *command.reply_to[1:]), command.reply_to
+                        holder = lock.session.lock.receiver.link.connection_id
+                        command.reply_to, asker = (
+                            command.reply_to._replace(connection_id=holder),
+                            command.reply_to,
+                        )
                         changes, effects = Namespace.apply(self, command, now_ms)
                         for effect in effects:
                             if getattr(effect, "reply_to", None) == command.reply_to:
@@ -253,7 +256,7 @@ class DeafToCancelling(Watched):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._closed: set[Link] = set()
+        self._closed: set[LinkId] = set()
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if isinstance(command, CloseLink):

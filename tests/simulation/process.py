@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from peeklock.auth.authority import Authority
 from peeklock.broker.commands import (
+    NO_LINK,
+    OWN_CONNECTION_ID,
     ClockStepped,
     Command,
     Fetched,
@@ -71,7 +73,6 @@ if TYPE_CHECKING:
     from tests.simulation.checker import Checker
     from tests.simulation.node import Node, Weather
 
-OWN_CONNECTION_ID = 0
 
 _EXPECTED = (
     EntityNotFound | EntityAlreadyExists | ArgumentInvalid | RuleNotFound | RuleAlreadyExists | ServerBusy
@@ -131,7 +132,7 @@ class Process:
         self._tracking = 0
         self._rows_under_way: set[int] = set()
         self._fetches: dict[int, list[tuple[Fetch, int]]] = {}
-        self.wishes: dict[tuple[int, int, int, int], Wish] = {}
+        self.wishes: dict[ReplyTo, Wish] = {}
         """What the administration wants of rules, until it is answered."""
         self._asked: dict[ReplyTo, Callable[[Any], None]] = {}
         self.namespace = pieces.namespace(
@@ -168,7 +169,7 @@ class Process:
 
     def own_reply(self) -> ReplyTo:
         self._requests += 1
-        return OWN_CONNECTION_ID, 0, 0, self._requests
+        return ReplyTo(OWN_CONNECTION_ID, NO_LINK, self._requests)
 
     def ask(self, make: Callable[[ReplyTo], Command], then: Callable[[Any], None]) -> None:
         """Ask something for this process itself: `then` is called with the effect."""
@@ -359,7 +360,7 @@ class Process:
             if isinstance(effect, Fetch):
                 fetches.append(effect)
                 continue
-            to: int = effect.link[0] if type(effect) in BY_LINK else effect.reply_to[0]  # type: ignore[union-attr]
+            to: int = effect.link.connection_id if type(effect) in BY_LINK else effect.reply_to.connection_id  # type: ignore[union-attr]
             if to == HTTP_CONNECTION_ID:
                 self.http.handle(effect)
                 continue

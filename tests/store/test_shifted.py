@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 
 from peeklock.amqp.codec import decode
-from peeklock.broker.commands import Address, CancelScheduled, Command, CreateEntity, Peek, Schedule
+from peeklock.broker.commands import Address, CancelScheduled, Command, CreateEntity, Peek, ReplyTo, Schedule
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Done, Effect, MessagesFound, MessagesScheduled, ScheduledShifted
 from peeklock.broker.message import Message, MessageState, MessageView
@@ -21,7 +21,7 @@ from peeklock.store.sqlite import SqliteStore
 NOW_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
 ORDERS = Address("orders")
-ME = (1, 0, 0, 1)
+ME = ReplyTo(1, 0, 1)
 
 
 class Opened:

@@ -24,7 +24,7 @@ from peeklock.admin.reading import BODY_BYTES_MAX
 from peeklock.admin.rule_requests import RuleRequests, list_rules
 from peeklock.auth.authority import Authority
 from peeklock.auth.errors import AuthorizationError
-from peeklock.broker.commands import ReplyTo
+from peeklock.broker.commands import NOWHERE, ReplyTo
 from peeklock.broker.descriptions import EntityKind
 from peeklock.broker.errors import ArgumentInvalid
 from peeklock.broker.quotas import STANDARD, TierLimits
@@ -81,7 +81,7 @@ class Administration:
 
     def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
         """Answer a request that is refused for its token, before its body is there; None = it is not."""
-        exchange = Exchange(self.home, request, (0, 0, 0, 0), now_ms)
+        exchange = Exchange(self.home, request, NOWHERE, now_ms)
         try:
             exchange.authorize()
         except AuthorizationError as failure:

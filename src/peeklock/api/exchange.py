@@ -25,7 +25,7 @@ from peeklock.api.problems import (
 )
 from peeklock.auth.errors import AuthorizationError
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import Address, Command
+from peeklock.broker.commands import NOWHERE, Address, Command
 from peeklock.broker.effects import Deliver, Done, Failed
 from peeklock.broker.errors import ArgumentInvalid, ServiceBusError
 from peeklock.broker.message import MessageView
@@ -102,7 +102,7 @@ class ApiExchange(Exchange):
     refused_event = "API request refused"
 
     def __init__(self, home: Home, request: AdminRequest, now_ms: int) -> None:
-        super().__init__(home, request, (0, 0, 0, 0), now_ms)
+        super().__init__(home, request, NOWHERE, now_ms)
         self.statuses: Mapping[type[Refusal], int] = STATUSES
         """Of refusals; an operation may set its own."""
 

@@ -26,6 +26,7 @@ from peeklock.broker.commands import (
     Complete,
     OpenReceiver,
     ReceiveMode,
+    ReplyTo,
     SetCredit,
     UpdateDisposition,
 )
@@ -204,11 +205,11 @@ class Waits(WaitingRequests):
             self._handle_link(effect, body)
             return
         reply_to = effect.reply_to  # type: ignore[union-attr]  # all that are asked for here have one
-        number: int = reply_to[2]
+        number: int = reply_to.link_number
         waiting = self._waits.get(number)
         if isinstance(waiting, _Taking):
             assert isinstance(effect, Settled | SettlementFailed)
-            self._deleted(number, waiting, reply_to[3], is_gone=isinstance(effect, Settled))
+            self._deleted(number, waiting, reply_to.number, is_gone=isinstance(effect, Settled))
         elif isinstance(waiting, _Asking):
             waiting.effect = effect
             command = waiting.answer.command
@@ -220,7 +221,7 @@ class Waits(WaitingRequests):
     def _handle_link(
         self, effect: Deliver | ReceiverOpened | LinkRefused | DetachLink | Drained, body: Body
     ) -> None:
-        number = effect.link[2]
+        number = effect.link.number
         waiting = self._waits.get(number)
         if isinstance(waiting, _Asking):
             return
@@ -279,7 +280,7 @@ class Waits(WaitingRequests):
     def _ask(self, number: int, answer: Ask | Show) -> None:
         self._waits[number] = _Asking(answer)
         command: Any = answer.command
-        self._commands.append(replace(command, reply_to=(*self._link(number), 0)))
+        self._commands.append(replace(command, reply_to=ReplyTo(self._connection_id, number, 0)))
 
     def _answer(self, number: int, waiting: _Asking, body: Body) -> None:
         answer = waiting.answer
@@ -342,7 +343,7 @@ class Waits(WaitingRequests):
         for index, delivery in enumerate(waiting.deliveries):
             waiting.completing[index] = delivery
             assert delivery.lock_token is not None
-            reply_to = (*self._link(number), index)
+            reply_to = ReplyTo(self._connection_id, number, index)
             self._commands.append(Complete(delivery.message.queue_id, delivery.lock_token, reply_to))
 
     def _deleted(self, number: int, waiting: _Taking, index: int, *, is_gone: bool) -> None:

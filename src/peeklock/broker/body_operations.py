@@ -47,7 +47,8 @@ class BodyOperations:
             assert receiver.line is not None
             delivery.deliver(queue, receiver.line, now_ms, changes, effects)
         for request in requests:
-            if request.reply_to[0] in self._shared.links.connections:  # else nobody would get what is deleted
+            # Without its connection nobody would get what is deleted.
+            if request.reply_to.connection_id in self._shared.links.connections:
                 self._go_on(request, now_ms, changes, effects)
         self._searching.fetched(command, now_ms, changes, effects)
 

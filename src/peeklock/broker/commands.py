@@ -1,6 +1,6 @@
 """What can be asked of the broker: plain values, imperatives.
 
-Owns: the vocabulary. Must not know: who asks. A `Link` or `ReplyTo` is opaque to the core: it hands it back
+Owns: the vocabulary. Must not know: who asks. A `LinkId` or `ReplyTo` is opaque to the core: it hands it back
 in effects. Nothing here refers to live objects of another room, so that one day a node can relay a command to
 another.
 """
@@ -10,18 +10,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from peeklock.broker.descriptions import Description, EntityKind, RuleDescription
 from peeklock.broker.message import Message
 from peeklock.broker.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 
-Link: TypeAlias = tuple[int, int, int]
-"""(connection id, channel, handle): names a link while it lives."""
+OWN_CONNECTION_ID = 0
+"""Connection id of what the process itself asks for; those of peers begin at 1."""
 
-ReplyTo: TypeAlias = tuple[int, int, int, int]
-"""(connection id, channel, handle, number): where an answer goes; number = delivery id or the asker's request
-number."""
+NO_LINK = 0
+"""Link number of a request that no link of the broker carries; those of links begin at 1."""
+
+
+class LinkId(NamedTuple):
+    """Names a link towards the broker; never used twice."""
+
+    connection_id: int
+    number: int
+    """The connection counts its links; this is no AMQP handle, which is used again."""
+
+
+class ReplyTo(NamedTuple):
+    """Where an answer goes."""
+
+    connection_id: int
+    link_number: int
+    """`LinkId.number`, or NO_LINK."""
+    number: int
+    """Which request of the link it answers: the delivery id; without a link the asker's own number."""
+
+
+NOWHERE = ReplyTo(OWN_CONNECTION_ID, NO_LINK, 0)
+"""Stands in a command until who offers it says where its answer goes, or where nobody waits for one."""
 
 
 DELIVERY_BYTES = 256
@@ -69,7 +90,7 @@ class OpenSender:
     """-> SenderOpened | LinkRefused. With `destination`, messages pass through the entity to that one (send
     via)."""
 
-    link: Link
+    link: LinkId
     address: Address
     destination: Address | None = None
 
@@ -79,7 +100,7 @@ class OpenReceiver:
     """-> ReceiverOpened | LinkRefused; with a wish for the next session maybe much later, or never if the
     link is closed before."""
 
-    link: Link
+    link: LinkId
     address: Address
     mode: ReceiveMode
     session: SessionWish | None = None
@@ -92,7 +113,7 @@ class OpenCoordinator:
     """Open the link over which transactions are declared and discharged -> CoordinatorOpened |
     LinkRefused."""
 
-    link: Link
+    link: LinkId
 
 
 @dataclass(slots=True)
@@ -100,7 +121,7 @@ class CloseLink:
     """Forget a link that was closed properly: message locks stay until they lapse, a session is free at once
     (L-13), transactions are rolled back (F-03). No answer."""
 
-    link: Link
+    link: LinkId
 
 
 @dataclass(slots=True)
@@ -111,7 +132,7 @@ class SetCredit:
     With `drain`, what is available within the credit is delivered, then -> Drained.
     """
 
-    link: Link
+    link: LinkId
     deliveries_max: int
     """The link may be given so many deliveries in all."""
     bytes_max: int
@@ -460,7 +481,7 @@ class Declare:
     """Begin a transaction that lives no longer than its coordinator link -> Declared | Rejected. It waits
     while the connection has as many as it may; nobody is answered when its link ends before."""
 
-    link: Link
+    link: LinkId
     reply_to: ReplyTo
 
 
@@ -468,7 +489,7 @@ class Declare:
 class Discharge:
     """Commit all that was enlisted, or with `fail` roll it back -> Accepted | Rejected."""
 
-    link: Link
+    link: LinkId
     transaction_id: bytes
     fail: bool
     reply_to: ReplyTo

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from peeklock.broker.commands import Address, Link, ReplyTo
+from peeklock.broker.commands import Address, LinkId, ReplyTo
 from peeklock.broker.descriptions import Description, RuleDescription
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.message import Message, MessageView
@@ -18,7 +18,7 @@ from peeklock.broker.search_commands import SearchCursor
 
 @dataclass(slots=True)
 class SenderOpened:
-    link: Link
+    link: LinkId
     queue_id: int
     message_size_bytes_max: int
     reads_routing: bool
@@ -27,7 +27,7 @@ class SenderOpened:
 
 @dataclass(slots=True)
 class ReceiverOpened:
-    link: Link
+    link: LinkId
     queue_id: int
     partitioned: bool = False
     """The top 16 bits of its sequence numbers are the partition."""
@@ -39,12 +39,12 @@ class ReceiverOpened:
 
 @dataclass(slots=True)
 class CoordinatorOpened:
-    link: Link
+    link: LinkId
 
 
 @dataclass(slots=True)
 class LinkRefused:
-    link: Link
+    link: LinkId
     error: ServiceBusError
 
 
@@ -52,7 +52,7 @@ class LinkRefused:
 class DetachLink:
     """Detach an open link (entity deleted or disabled, ...); the core has forgotten it."""
 
-    link: Link
+    link: LinkId
     error: ServiceBusError
 
 
@@ -61,7 +61,7 @@ class SessionLockLapsed:
     """The lock of a link's session has lapsed: send no delivery that still waits to be sent. The link stays
     for a while (see `lapsed_sessions`)."""
 
-    link: Link
+    link: LinkId
 
 
 @dataclass(slots=True)
@@ -80,14 +80,14 @@ class Deliver(MessageView):
     """Transfer a message over a receiver link; `lock_token` is the delivery tag in either mode, fresh each
     time. A message of a session has `locked_until_ms` 0: its lock is the session's."""
 
-    link: Link
+    link: LinkId
 
 
 @dataclass(slots=True)
 class Drained:
     """All that was available within the credit has been delivered; the rest of the credit is used up."""
 
-    link: Link
+    link: LinkId
 
 
 @dataclass(slots=True)
@@ -261,7 +261,7 @@ class Declared:
 class TransactionEnded:
     """A transaction has timed out: it was rolled back, and nobody asked for that."""
 
-    link: Link
+    link: LinkId
     transaction_id: bytes
 
 

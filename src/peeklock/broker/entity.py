@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY, EntityStored
-from peeklock.broker.commands import Link, SubQueue
+from peeklock.broker.commands import LinkId, SubQueue
 from peeklock.broker.descriptions import (
     KINDS,
     Description,
@@ -87,7 +87,7 @@ class Entity:
         """Of a topic: see `deletions`."""
         self.forwards = False
         """Whether its messages or dead letters go on to another entity."""
-        self.links: dict[Link, AnyLink] = {}
+        self.links: dict[LinkId, AnyLink] = {}
         self.transfers: MessageQueue | None = None
         self.dead_letters: MessageQueue | None = None
         fan_out = None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.messaging import scan
 from peeklock.broker.changes import QUEUES_PER_ENTITY
-from peeklock.broker.commands import Address, Link, SubQueue
+from peeklock.broker.commands import Address, LinkId, SubQueue
 
 if TYPE_CHECKING:
     from peeklock.broker.message import Message, MessageView
@@ -71,7 +71,7 @@ class Delivery:
 
     at_ms: int
     connection_id: int
-    link: Link | None
+    link: LinkId | None
     """None = a request had it: for a deferred message, by number, or for a cursor."""
     link_name: str | None
     """As the peer calls the link."""

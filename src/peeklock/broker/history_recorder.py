@@ -128,7 +128,9 @@ class HistoryRecorder(Recorder):
         receiver: ReceiverLink,
     ) -> None:
         link = receiver.link
-        self._history.delivered(queue, message, Delivery(self._at_ms, link[0], link, receiver.name))
+        self._history.delivered(
+            queue, message, Delivery(self._at_ms, link.connection_id, link, receiver.name)
+        )
         if self.captures:
             super().delivered(queue, message, token, until_ms, receiver)
 

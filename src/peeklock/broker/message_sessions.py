@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from peeklock.broker import delivery
 from peeklock.broker.changes import Change
-from peeklock.broker.commands import Link, SessionWish
+from peeklock.broker.commands import LinkId, SessionWish
 from peeklock.broker.effects import DetachLink, Effect, LinkRefused, ReceiverOpened, SessionLockLapsed
 from peeklock.broker.errors import SessionCannotBeLocked, SessionLockLost, SessionWaitTimedOut
 from peeklock.broker.events import EventType
@@ -70,12 +70,12 @@ class MessageSessions:
         self.states = SessionStates(queue)
         self.available: OrderedDict[str, MessageSession] = OrderedDict()
         self.lapsed = LapsedSessions()
-        self.waiting: OrderedDict[Link, ReceiverLink] = OrderedDict()
+        self.waiting: OrderedDict[LinkId, ReceiverLink] = OrderedDict()
         self._queue = queue
         self._by_key: dict[str, MessageSession] = {}
         self._held: OrderedDict[str, MessageSession] = OrderedDict()
         self._touched: list[MessageSession] = []
-        self._wait_ends: list[tuple[int, Link]] = []  # a heap; counts while the link still waits
+        self._wait_ends: list[tuple[int, LinkId]] = []  # a heap; counts while the link still waits
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -239,7 +239,7 @@ class MessageSessions:
         """
         session = self.get(session_id)
         lock = None if session is None else session.lock
-        if session is None or lock is None or lock.receiver.link[0] != connection_id:
+        if session is None or lock is None or lock.receiver.link.connection_id != connection_id:
             raise SessionLockLost(self._lost_text(session_id) + ": it is not held by this connection")
         if lock.locked_until_ms <= now_ms:
             raise SessionLockLost(
@@ -252,7 +252,7 @@ class MessageSessions:
         session = lock.session
         assert session is not None
         assert session.lock is not None
-        if session.lock.receiver.link[0] != connection_id:
+        if session.lock.receiver.link.connection_id != connection_id:
             raise SessionLockLost(
                 f"{self._lost_text(session.lock.session_id)}: it is not held by this connection"
             )
@@ -404,13 +404,13 @@ class MessageSessions:
             sessions.append(self.get(session_id))
         for session in sessions:
             lock = None if session is None else session.lock
-            if lock is not None and connection_id in (None, lock.receiver.link[0]):
+            if lock is not None and connection_id in (None, lock.receiver.link.connection_id):
                 lock.used_late |= lock.locked_until_ms <= now_ms
         used = [self.lapsed.with_token(token) for token in tokens]
         if session_id is not None:
             used.append(self.lapsed.of(folded(session_id)))
         for receiver in dict.fromkeys(used):
-            if receiver is not None and connection_id in (None, receiver.link[0]):
+            if receiver is not None and connection_id in (None, receiver.link.connection_id):
                 self._detach_lapsed(receiver, effects)
 
     def _detach_lapsed(self, receiver: ReceiverLink, effects: list[Effect]) -> None:

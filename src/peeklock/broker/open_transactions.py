@@ -6,7 +6,7 @@ Source: wire contract 6, C34.
 
 from __future__ import annotations
 
-from peeklock.broker.commands import Link, ReplyTo
+from peeklock.broker.commands import LinkId, ReplyTo
 from peeklock.broker.enlisted import Enlisted, UsedPartitions, count_of, size_of
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.peek_lock import Lock
@@ -53,7 +53,7 @@ class Control:
 
     __slots__ = ("connection", "link", "open", "timed_out", "waiting")
 
-    def __init__(self, link: Link, connection: TransactionsOfConnection) -> None:
+    def __init__(self, link: LinkId, connection: TransactionsOfConnection) -> None:
         self.link = link
         self.connection = connection
         self.open: dict[bytes, Transaction] = {}
@@ -67,7 +67,7 @@ class TransactionsOfConnection:
     __slots__ = ("controls", "open", "size_bytes", "timed_out", "waiting")
 
     def __init__(self) -> None:
-        self.controls: dict[Link, Control] = {}
+        self.controls: dict[LinkId, Control] = {}
         self.open: dict[bytes, Transaction] = {}
         self.timed_out: dict[bytes, None] = {}  # those that its links remember
         self.waiting: dict[ReplyTo, Control] = {}  # declares that are not answered, in order

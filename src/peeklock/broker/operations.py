@@ -236,7 +236,7 @@ class Operations:
             ]
             if queue.sessions is not None:
                 for lock in locks:
-                    queue.sessions.require_holder(lock, command.reply_to[0])
+                    queue.sessions.require_holder(lock, command.reply_to.connection_id)
             return locks
         return [self._held(command.queue_id, command.lock_token, now_ms)]
 
@@ -375,7 +375,7 @@ class Operations:
             )
         locks = [self._renewable(queue, token, now_ms) for token in command.lock_tokens]
         # "Renewal moves a lock to the connection of the renewal, always": C26.
-        holder = self._links.connection(command.reply_to[0]).locks
+        holder = self._links.connection(command.reply_to.connection_id).locks
         wall = queue.shared.wall
         until_ms = [wall.shown_ms(queue.renew(lock, holder, now_ms)) for lock in locks]
         effects.append(do.LocksRenewed(command.reply_to, until_ms))
@@ -426,7 +426,7 @@ class Operations:
         self, command: ask.ReceiveDeferred, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
         queue = self._entities.readable(command.address)
-        locks = self._links.connection(command.reply_to[0]).locks
+        locks = self._links.connection(command.reply_to.connection_id).locks
         session = None
         if queue.sessions is not None:
             session = held_session(queue, command.session_id, command.reply_to, now_ms)

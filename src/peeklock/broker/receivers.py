@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from peeklock.broker.commands import Link
+from peeklock.broker.commands import LinkId
 from peeklock.broker.peek_lock import Holder
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class SenderLink:
 
     __slots__ = ("link", "queue_id", "siblings")
 
-    def __init__(self, link: Link, queue_id: int, siblings: dict[Link, AnyLink]) -> None:
+    def __init__(self, link: LinkId, queue_id: int, siblings: dict[LinkId, AnyLink]) -> None:
         self.link = link
         self.queue_id = queue_id
         self.siblings = siblings  # the links of its entity
@@ -54,9 +54,9 @@ class ReceiverLink:
 
     def __init__(
         self,
-        link: Link,
+        link: LinkId,
         queue_id: int,
-        siblings: dict[Link, AnyLink],
+        siblings: dict[LinkId, AnyLink],
         name: str | None = None,
         *,
         deletes: bool,
@@ -87,9 +87,9 @@ class Coordinator:
 
     __slots__ = ("link", "siblings")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: LinkId) -> None:
         self.link = link
-        self.siblings: dict[Link, AnyLink] = {}  # it belongs to no entity
+        self.siblings: dict[LinkId, AnyLink] = {}  # it belongs to no entity
 
 
 AnyLink = SenderLink | ReceiverLink | Coordinator
@@ -101,7 +101,7 @@ class Connection:
     __slots__ = ("links", "locks")
 
     def __init__(self) -> None:
-        self.links: dict[Link, AnyLink] = {}
+        self.links: dict[LinkId, AnyLink] = {}
         self.locks = Holder()
 
 
@@ -111,7 +111,7 @@ class Links:
     __slots__ = ("by_link", "connections")
 
     def __init__(self) -> None:
-        self.by_link: dict[Link, AnyLink] = {}
+        self.by_link: dict[LinkId, AnyLink] = {}
         self.connections: dict[int, Connection] = {}
 
     def connection(self, connection_id: int) -> Connection:
@@ -125,14 +125,14 @@ class Links:
         assert link not in self.by_link, "a link was opened twice"
         self.by_link[link] = opened
         opened.siblings[link] = opened
-        self.connection(link[0]).links[link] = opened
+        self.connection(link.connection_id).links[link] = opened
 
     def forget(self, opened: AnyLink) -> None:
         """Forget a link everywhere; what it holds stays as it is."""
         link = opened.link
         del self.by_link[link]
         del opened.siblings[link]
-        del self.connections[link[0]].links[link]
+        del self.connections[link.connection_id].links[link]
         if isinstance(opened, ReceiverLink) and opened.line is not None:
             opened.line.receivers.remove(opened)
 
@@ -140,7 +140,7 @@ class Links:
         """Compare the indexes with each other; an assertion fails when they do not agree."""
         for link, opened in self.by_link.items():
             assert opened.link == link
-            assert self.connections[link[0]].links[link] is opened
+            assert self.connections[link.connection_id].links[link] is opened
             assert opened.siblings[link] is opened
             if isinstance(opened, ReceiverLink):
                 is_served = opened.line is not None and not opened.awaits_body
@@ -160,7 +160,7 @@ class Receivers:
 
     def __init__(self) -> None:
         self.turns: OrderedDict[int, ReceiverLink] = OrderedDict()  # by the identity of `locks`
-        self.draining: dict[Link, ReceiverLink] = {}
+        self.draining: dict[LinkId, ReceiverLink] = {}
 
     def first(self) -> ReceiverLink:
         """Return the receiver whose turn it is."""

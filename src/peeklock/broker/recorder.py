@@ -280,7 +280,7 @@ class Recorder:
                 0,
                 until_ms and until_ms + self._wall.due_ahead_ms,
                 0,
-                receiver.link[0],
+                receiver.link.connection_id,
                 None,
                 message.session_id,
                 None,
@@ -305,7 +305,7 @@ class Recorder:
             self._other(kind, queue.queue_id, queue.name)._replace(
                 session_id=lock.session_id,
                 locked_until_ms=self._wall.instant_ms(lock.locked_until_ms),
-                connection_id=receiver.link[0],
+                connection_id=receiver.link.connection_id,
                 link_name=receiver.name,
                 size_bytes=size_bytes,
                 connection_lost=int(self._connection_lost and kind is EventType.SESSION_RELEASED),

@@ -35,7 +35,7 @@ def held_session(
     assert queue.sessions is not None
     if session_id is None:
         raise InvalidOperation(f"'{queue.name}' requires sessions: the request names none")
-    return queue.sessions.holder_of(session_id, reply_to[0], now_ms)
+    return queue.sessions.holder_of(session_id, reply_to.connection_id, now_ms)
 
 
 def with_sessions(entities: Entities, address: ask.Address) -> tuple[MessageQueue, MessageSessions]:
@@ -120,7 +120,7 @@ class SessionOperations:
         assert isinstance(asked, ask.UpdateDisposition | _BySessionId)
         _, sessions = self._sessions(asked.address)
         tokens = asked.lock_tokens if isinstance(asked, ask.UpdateDisposition) else ()
-        sessions.used(asked.session_id, tokens, asked.reply_to[0], now_ms, effects)
+        sessions.used(asked.session_id, tokens, asked.reply_to.connection_id, now_ms, effects)
 
     def show_session(
         self, command: ask.ShowSession, now_ms: int, changes: list[Change], effects: list[Effect]

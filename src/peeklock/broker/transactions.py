@@ -36,7 +36,7 @@ from peeklock.broker import arrival
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker.changes import Change
-from peeklock.broker.commands import Link, ReplyTo
+from peeklock.broker.commands import LinkId, ReplyTo
 from peeklock.broker.effects import Effect
 from peeklock.broker.enlisted import (
     Cancelled,
@@ -122,13 +122,13 @@ class Transactions:
             raise NotSupported(f"transactions are not in tier {self._limits.name}")
         link = command.link
         self._shared.links.add(Coordinator(link))
-        connection = self._connections.setdefault(link[0], TransactionsOfConnection())
+        connection = self._connections.setdefault(link.connection_id, TransactionsOfConnection())
         connection.controls[link] = Control(link, connection)
         effects.append(do.CoordinatorOpened(link))
 
-    def close_coordinator(self, link: Link, now_ms: int, effects: list[Effect]) -> None:
+    def close_coordinator(self, link: LinkId, now_ms: int, effects: list[Effect]) -> None:
         """Roll back what was declared over a link that is gone; other links are none of its concern."""
-        connection = self._connections.get(link[0])
+        connection = self._connections.get(link.connection_id)
         control = None if connection is None else connection.controls.pop(link, None)
         if connection is None or control is None:
             return
@@ -140,7 +140,7 @@ class Transactions:
             del connection.timed_out[transaction_id]
         self._admit(connection, now_ms, effects)
         if not connection.controls:
-            del self._connections[link[0]]
+            del self._connections[link.connection_id]
 
     def drop_connection(self, connection_id: int, now_ms: int) -> None:
         """Roll back all transactions of a connection that is over."""
@@ -159,7 +159,7 @@ class Transactions:
     def declare(
         self, command: ask.Declare, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        connection = self._connections[command.link[0]]
+        connection = self._connections[command.link.connection_id]
         control = connection.controls[command.link]
         if not connection.waiting and len(connection.open) < OPEN_TRANSACTIONS_MAX:
             self._begin(control, command.reply_to, now_ms, effects)
@@ -302,7 +302,7 @@ class Transactions:
     def discharge(
         self, command: ask.Discharge, now_ms: int, changes: list[Change], effects: list[Effect]
     ) -> None:
-        connection = self._connections[command.link[0]]
+        connection = self._connections[command.link.connection_id]
         control = connection.controls[command.link]
         transaction_id = command.transaction_id
         if transaction_id in control.timed_out:

@@ -23,7 +23,7 @@ class Answers:
 
     def take(self, effect: Any, now_ms: int) -> None:
         """Hand an effect to whoever asked; it waits here while a body of it is not in memory."""
-        self._answer(effect.reply_to[3], effect, now_ms)
+        self._answer(effect.reply_to.number, effect, now_ms)
 
     def body_rows_wanted(self) -> set[int]:
         """Name the body rows that answers wait for."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.performatives import TransactionalState
-from peeklock.broker.commands import Command, Enlist, ReplyTo
+from peeklock.broker.commands import NO_LINK, Command, Enlist, ReplyTo
 from peeklock.broker.effects import Effect
 from peeklock.broker.message import Message
 from peeklock.gateway.bounds import STRANGER_REPLIES_BYTES_MAX
@@ -164,4 +164,4 @@ class Context:
         """Make the reply-to of a request to the broker, and remember what to do with its answer."""
         self._request_number += 1
         self.requests[self._request_number] = answered
-        return (self.connection_id, 0, 0, self._request_number)
+        return ReplyTo(self.connection_id, NO_LINK, self._request_number)

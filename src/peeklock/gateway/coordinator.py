@@ -17,6 +17,7 @@ from peeklock.amqp.coordination import Declare, Discharge, decode_coordination
 from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkAttached
 from peeklock.amqp.performatives import ACCEPTED, Declared
 from peeklock.broker import commands
+from peeklock.broker.commands import LinkId, ReplyTo
 from peeklock.broker.errors import NotSupported, ServiceBusError, TransactionRolledBack
 from peeklock.gateway.address import Node
 from peeklock.gateway.context import Context, OpenTransaction
@@ -36,7 +37,7 @@ class CoordinatorLink(Intake):
     def __init__(self, context: Context, event: LinkAttached, number: int, node: Node) -> None:
         super().__init__(context, event.channel, event.handle, node)
         self.number = number
-        self.link = (context.connection_id, event.channel, number)
+        self.link = LinkId(context.connection_id, number)
         self._discharging: dict[int, tuple[Discharge, bool]] = {}  # with `settled`, by delivery id
         self._open_ids: set[bytes] = set()  # of the transactions that it has declared
         self._unanswered = 0  # requests
@@ -54,7 +55,7 @@ class CoordinatorLink(Intake):
             return
         self._use_credit()
         delivery_id = event.delivery_id
-        reply_to = (*self.link, delivery_id)
+        reply_to = ReplyTo(*self.link, delivery_id)
         try:
             request = decode_coordination(event.payload)
             if isinstance(request, Declare) and request.global_id is not None:

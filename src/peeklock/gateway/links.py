@@ -3,8 +3,8 @@
 Owns: links by handle and by number, those that wait to be opened, and their end. Must not know: the
 connection's beginning and end, sockets, what a link does.
 
-A link is named towards the broker by (connection id, channel, number) where the number is never used again on
-this connection: a handle may be taken anew while effects for its last owner are still under way.
+A link is named towards the broker by a `LinkId`, whose number is never used again on this connection: a
+handle may be taken anew while effects for its last owner are still under way.
 Source: wire contract 1.7, 2.1-2.3, 2.9; requirement L-13.
 """
 
@@ -24,7 +24,7 @@ from peeklock.amqp.events import (
 )
 from peeklock.amqp.types import Role, Symbol, ULong
 from peeklock.auth import AuthorizationError, Right
-from peeklock.broker.commands import CloseLink, OpenCoordinator, OpenReceiver, OpenSender, Release
+from peeklock.broker.commands import NO_LINK, CloseLink, OpenCoordinator, OpenReceiver, OpenSender, Release
 from peeklock.broker.effects import (
     Accepted,
     CoordinatorOpened,
@@ -329,36 +329,36 @@ class Links:
 
     def _accepted(self, effect: Accepted, now_ms: int) -> None:
         reply_to = effect.reply_to
-        link = self._by_number.get(reply_to[2])
+        link = self._by_number.get(reply_to.link_number)
         if link is not None:
-            link.accepted(reply_to[3], now_ms)  # type: ignore[union-attr]  # the number is no receiver's
+            link.accepted(reply_to.number, now_ms)  # type: ignore[union-attr]  # the number is no receiver's
 
     def _rejected(self, effect: Rejected, now_ms: int) -> None:
-        link = self._by_number.get(effect.reply_to[2])
+        link = self._by_number.get(effect.reply_to.link_number)
         if isinstance(link, (SenderLink, CoordinatorLink)):
-            link.rejected(effect.reply_to[3], effect.error, now_ms)
+            link.rejected(effect.reply_to.number, effect.error, now_ms)
 
     def _declared(self, effect: Declared, now_ms: int) -> None:
-        link = self._by_number.get(effect.reply_to[2])
+        link = self._by_number.get(effect.reply_to.link_number)
         if isinstance(link, CoordinatorLink):
-            link.declared(effect.reply_to[3], effect.transaction_id)
+            link.declared(effect.reply_to.number, effect.transaction_id)
 
     def _transaction_ended(self, effect: TransactionEnded, now_ms: int) -> None:
-        link = self._by_number.get(effect.link[2])
+        link = self._by_number.get(effect.link.number)
         if isinstance(link, CoordinatorLink):
             link.ended(effect.transaction_id)
 
     def _enlisted(self, effect: Enlisted, now_ms: int) -> None:
-        number = effect.reply_to[2]
-        if number == 0:
+        number = effect.reply_to.link_number
+        if number == NO_LINK:
             self._answers.take(effect, now_ms)  # a management request, which has no link of the broker's
             return
         link = self._by_number.get(number)
         if isinstance(link, (SenderLink, ReceiverLink)):
-            link.enlisted(effect.reply_to[3])
+            link.enlisted(effect.reply_to.number)
 
     def _deliver(self, effect: Deliver, now_ms: int) -> None:
-        number = effect.link[2]
+        number = effect.link.number
         link = self._by_number.get(number)
         if link is not None:
             link.deliver(effect)  # type: ignore[union-attr]  # the number is a receiver's
@@ -367,22 +367,22 @@ class Links:
             self._context.commands.append(Release(self._closed_receivers[number], effect.lock_token, None))
 
     def _drained(self, effect: Drained, now_ms: int) -> None:
-        link = self._by_number.get(effect.link[2])
+        link = self._by_number.get(effect.link.number)
         if isinstance(link, ReceiverLink):
             link.drained(effect)
 
     def _settled(self, effect: Settled, now_ms: int) -> None:
-        link = self._by_number.get(effect.reply_to[2])
+        link = self._by_number.get(effect.reply_to.link_number)
         if link is not None:
             link.settled(effect)  # type: ignore[union-attr]  # the number is a receiver's
 
     def _settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
-        link = self._by_number.get(effect.reply_to[2])
+        link = self._by_number.get(effect.reply_to.link_number)
         if isinstance(link, ReceiverLink):
             link.settlement_failed(effect, now_ms)
 
     def _sender_opened(self, effect: SenderOpened, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link[2], (None, None))
+        event, link = self._pending.pop(effect.link.number, (None, None))
         if event is None or not isinstance(link, SenderLink):
             return
         self._connection.accept_link(
@@ -395,7 +395,7 @@ class Links:
         link.opened(effect, now_ms)
 
     def _coordinator_opened(self, effect: CoordinatorOpened, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link[2], (None, None))
+        event, link = self._pending.pop(effect.link.number, (None, None))
         if event is None or not isinstance(link, CoordinatorLink):
             return
         self._connection.accept_link(event.channel, event.handle, max_message_size=REQUEST_BYTES_MAX)
@@ -403,7 +403,7 @@ class Links:
         link.opened(now_ms)
 
     def _receiver_opened(self, effect: ReceiverOpened, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link[2], (None, None))
+        event, link = self._pending.pop(effect.link.number, (None, None))
         if event is None or not isinstance(link, ReceiverLink):
             return
         properties = None
@@ -422,7 +422,7 @@ class Links:
         self._starved.add(link.number)
 
     def _link_refused(self, effect: LinkRefused, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link[2], (None, None))
+        event, link = self._pending.pop(effect.link.number, (None, None))
         if event is None or link is None:
             return
         self._links.pop((event.channel, event.handle), None)
@@ -432,12 +432,12 @@ class Links:
         self._refuse(event, shown(link.node.address), effect.error, now_ms)
 
     def _session_lapsed(self, effect: SessionLockLapsed, now_ms: int) -> None:
-        link = self._by_number.get(effect.link[2])
+        link = self._by_number.get(effect.link.number)
         if isinstance(link, ReceiverLink):
             link.session_lapsed()
 
     def _detach_link(self, effect: DetachLink, now_ms: int) -> None:
-        link = self._by_number.pop(effect.link[2], None)
+        link = self._by_number.pop(effect.link.number, None)
         if link is None:
             return
         self._links.pop((link.channel, link.handle), None)

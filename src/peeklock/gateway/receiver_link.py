@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from peeklock.amqp.events import LinkAttached, LinkFlow
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, TransactionalState
 from peeklock.amqp.types import Role
-from peeklock.broker.commands import DELIVERY_BYTES, ReceiveMode, Release, ReplyTo, SetCredit
+from peeklock.broker.commands import DELIVERY_BYTES, LinkId, ReceiveMode, Release, ReplyTo, SetCredit
 from peeklock.broker.effects import Deliver, Drained, ReceiverOpened, Settled, SettlementFailed
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.message import LOST_BODY
@@ -93,7 +93,7 @@ class ReceiverLink:
         self.channel = event.channel
         self.handle = event.handle
         self.number = number
-        self.link = (context.connection_id, event.channel, number)
+        self.link = LinkId(context.connection_id, number)
         self.node = node
         self.mode = mode
         self.unsettled = unsettled
@@ -340,7 +340,7 @@ class ReceiverLink:
         """Remember which outcome to echo when a settlement has succeeded; give where its answer goes."""
         if echo is not ACCEPTED:
             self._echoes.setdefault(delivery_id, deque()).append(echo)
-        return (*self.link, delivery_id)
+        return ReplyTo(*self.link, delivery_id)
 
     def expect_within(self, delivery_id: int, echo: TransactionalState) -> ReplyTo:
         """Remember the same of a settlement within a transaction."""
@@ -356,7 +356,7 @@ class ReceiverLink:
 
     def settled(self, effect: Settled) -> None:
         """Answer a settlement that was performed."""
-        delivery_id = effect.reply_to[3]
+        delivery_id = effect.reply_to.number
         self._answer(delivery_id, self._take_echo(delivery_id) if self._echoes else ACCEPTED)
 
     def enlisted(self, delivery_id: int) -> None:
@@ -371,7 +371,7 @@ class ReceiverLink:
 
     def settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
         """Answer a settlement that was refused."""
-        delivery_id = effect.reply_to[3]
+        delivery_id = effect.reply_to.number
         self._take_echo(delivery_id)
         self._within.pop(delivery_id, None)
         refusal = self.context.reporter.report(effect.error, shown(self.node.address), now_ms)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkAttached
 from peeklock.amqp.messaging import BATCH_FORMAT, iter_batch
 from peeklock.amqp.performatives import ACCEPTED, TransactionalState
-from peeklock.broker.commands import Address, CountDroppedSend, Send, SendBatch
+from peeklock.broker.commands import Address, CountDroppedSend, LinkId, ReplyTo, Send, SendBatch
 from peeklock.broker.effects import SenderOpened
 from peeklock.broker.errors import ServiceBusError
 from peeklock.gateway.address import Node
@@ -60,7 +60,7 @@ class SenderLink(Intake):
     ) -> None:
         super().__init__(context, event.channel, event.handle, node)
         self.number = number
-        self.link = (context.connection_id, event.channel, number)
+        self.link = LinkId(context.connection_id, number)
         self.destination = destination
         self._destination: Address | None = None if destination is None else destination.address
         self._queue_id: int | None = None
@@ -108,7 +108,8 @@ class SenderLink(Intake):
         except (ServiceBusError, GatewayError) as error:
             self._refuse(event, error, now_ms)
             return
-        reply_to = None if event.settled else (*self.link, event.delivery_id)
+        link = self.link
+        reply_to = None if event.settled else ReplyTo(link.connection_id, link.number, event.delivery_id)
         command = Send(queue_id, message, payload, reply_to, self._destination)
         self._offer(event, command, len(payload) + MESSAGE_OVERHEAD_BYTES, now_ms)
 
@@ -121,7 +122,7 @@ class SenderLink(Intake):
         except (ServiceBusError, GatewayError) as error:
             self._refuse(event, error, now_ms)
             return
-        reply_to = None if event.settled else (*self.link, event.delivery_id)
+        reply_to = None if event.settled else ReplyTo(*self.link, event.delivery_id)
         size = len(event.payload) + MESSAGE_OVERHEAD_BYTES * len(reader.messages)
         command = SendBatch(queue_id, reader.messages, reply_to, self._destination)
         self._offer(event, command, size, now_ms)

@@ -55,7 +55,14 @@ def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, n
     one range each, unless the client wants no answer: with what the broker detached their receiver for, else
     lock lost.
     """
-    state = event.state
+    state, first = event.state, event.first
+    if state is ACCEPTED and first == event.last and not event.settled and first in unsettled:
+        # Fast path: a single accepted delivery.
+        link = unsettled.pop(first)
+        assert link.queue_id is not None
+        asked = ReplyTo(context.connection_id, link.number, first)
+        context.commands.append(Complete(link.queue_id, link.take_token(first), asked))
+        return
     if state is None:
         if not event.settled:
             return
@@ -67,13 +74,6 @@ def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, n
     if make is None:
         return  # `received` is no outcome: the delivery stays unsettled
     emit = context.commands.append
-    if state is ACCEPTED and event.first == event.last and not event.settled and event.first in unsettled:
-        # Nearly all there is: worth a shorter way.
-        delivery_id = event.first
-        link = unsettled.pop(delivery_id)
-        assert link.queue_id is not None
-        emit(Complete(link.queue_id, link.take_token(delivery_id), (*link.link, delivery_id)))
-        return
     echo = None if event.settled else _echo(state)
     for delivery_id in _known(context, unsettled, event, now_ms):
         link = unsettled.pop(delivery_id)

@@ -15,7 +15,7 @@ from peeklock.admin.errors import Refusal
 from peeklock.admin.exchange import AdminRequest, Exchange, Home, Response
 from peeklock.auth.errors import AuthorizationError, ClaimMissing
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import Address, LookUp, RenewLocks, SendTo, UpdateDisposition
+from peeklock.broker.commands import NOWHERE, Address, LookUp, RenewLocks, SendTo, UpdateDisposition
 from peeklock.broker.errors import ServiceBusError
 from peeklock.rest.errors import RECEIVE_STATUSES, RETRY_AFTER_S, STATUSES
 from peeklock.rest.paths import Form, Place
@@ -75,7 +75,7 @@ class DataExchange(Exchange):
     refused_event = "message request refused"
 
     def __init__(self, home: Home, request: AdminRequest, place: Place, now_ms: int) -> None:
-        super().__init__(home, request, (0, 0, 0, 0), now_ms)
+        super().__init__(home, request, NOWHERE, now_ms)
         self.place = place
 
     def require(self, right: Right) -> None:

@@ -24,6 +24,7 @@ from peeklock.broker.commands import (
     Complete,
     OpenReceiver,
     ReceiveMode,
+    ReplyTo,
     SetCredit,
 )
 from peeklock.broker.effects import (
@@ -117,7 +118,7 @@ class Receives(WaitingRequests):
             self._deleted(effect)
             return
         assert isinstance(effect, ReceiverOpened | LinkRefused | DetachLink | Deliver | Drained)
-        number = effect.link[2]
+        number = effect.link.number
         waiting = self._waiting.get(number)
         match effect:
             case Deliver():
@@ -175,11 +176,11 @@ class Receives(WaitingRequests):
             return
         assert delivery.lock_token is not None
         waiting.response = response
-        link = self._link(number)
-        self._commands.append(Complete(delivery.message.queue_id, delivery.lock_token, (*link, number)))
+        reply_to = ReplyTo(self._connection_id, number, number)
+        self._commands.append(Complete(delivery.message.queue_id, delivery.lock_token, reply_to))
 
     def _deleted(self, effect: Settled | SettlementFailed) -> None:
-        number = effect.reply_to[3]
+        number = effect.reply_to.number
         waiting = self._waiting.get(number)
         if waiting is not None:
             assert waiting.response is not None

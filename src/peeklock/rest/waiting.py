@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from peeklock.admin.exchange import Response
-from peeklock.broker.commands import Command, Link, Release
+from peeklock.broker.commands import Command, LinkId, Release
 from peeklock.broker.effects import Deliver
 from peeklock.broker.message import Message
 
@@ -49,5 +49,5 @@ class WaitingRequests:
         assert delivery.lock_token is not None
         self._commands.append(Release(delivery.message.queue_id, delivery.lock_token, None))
 
-    def _link(self, number: int) -> Link:
-        return (self._connection_id, 0, number)
+    def _link(self, number: int) -> LinkId:
+        return LinkId(self._connection_id, number)

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from peeklock.admin.api import BODY_BYTES_MAX, Administration, AdminRequest, Pending, Response
 from peeklock.api.exchange import JSON
-from peeklock.broker.commands import Command, ReplyTo
+from peeklock.broker.commands import NOWHERE, Command, ReplyTo
 from peeklock.broker.effects import Effect
 from peeklock.rest.api import Answer, Ask, DataPlane, DataRequest, Elsewhere, Receive, Step
 from peeklock.rest.errors import RETRY_AFTER_S
@@ -42,8 +42,6 @@ Note = Callable[[str, Mapping[str, Any]], None]
 
 WEBSOCKET_PATH = "/$servicebus/websocket"
 """In any case, with or without a slash at its end. Source: wire contract 1.1."""
-
-_NOWHERE: ReplyTo = (0, 0, 0, 0)
 
 
 class Dispatch:
@@ -207,7 +205,7 @@ class Dispatch:
 
     async def _administer(self, head: Head, body: bytes, peer: str | None) -> Response:
         request = AdminRequest(head.method, head.path, head.query, head.headers, body, peer)
-        answer = self._administration.handle(request, _NOWHERE, self._now_ms())
+        answer = self._administration.handle(request, NOWHERE, self._now_ms())
         while isinstance(answer, Pending):
             answer = answer.render(await self._submit(_addressed(answer.command)))
         self.known = self.known or answer.status < HTTPStatus.BAD_REQUEST

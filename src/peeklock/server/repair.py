@@ -11,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from peeklock.broker.commands import LoseBodies
+from peeklock.broker.commands import NOWHERE, LoseBodies
 from peeklock.broker.effects import BodiesLost, LostBody
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.properties import is_bodiless
@@ -58,7 +58,7 @@ async def _repair(folder: Path) -> list[LostBody]:
             needing = engine.needing(found)
             if needing:
                 places = [(message.queue_id, message.position) for message in needing]
-                engine.offer(LoseBodies(places, (0, 0, 0, 0)), now_ms)
+                engine.offer(LoseBodies(places, NOWHERE), now_ms)
                 lost += await _commit(engine, store, now_ms)
         return lost
     finally:

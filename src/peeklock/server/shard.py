@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from peeklock.broker.changes import Change
-from peeklock.broker.commands import Command, LimitSending, Release
+from peeklock.broker.commands import NO_LINK, OWN_CONNECTION_ID, Command, LimitSending, Release, ReplyTo
 from peeklock.broker.effects import (
     BY_LINK,
     Deliver,
@@ -37,10 +37,6 @@ from peeklock.store.base import Store, StoreError
 
 if TYPE_CHECKING:
     from peeklock.store.event_backlog import EventBacklog
-
-OWN_CONNECTION_ID = 0
-"""Connection id of requests made by this process itself (administration, start-up); real connections start at
-1."""
 
 LAG_MS_MAX = 1000
 """New sends are answered server-busy when the loop lags more than this. Source: architecture,
@@ -214,7 +210,7 @@ class Shard:
             self._fail(defect)
             raise
 
-    def submit(self, make: Callable[[tuple[int, int, int, int]], Command]) -> asyncio.Future[Effect]:
+    def submit(self, make: Callable[[ReplyTo], Command]) -> asyncio.Future[Effect]:
         """Ask something for this process itself; `make` is given the reply-to. The future gives the answering
         effect."""
         future: asyncio.Future[Effect] = self._loop.create_future()
@@ -226,13 +222,11 @@ class Shard:
         self.ask(make, answered)
         return future
 
-    def ask(
-        self, make: Callable[[tuple[int, int, int, int]], Command], then: Callable[[Effect], None]
-    ) -> None:
+    def ask(self, make: Callable[[ReplyTo], Command], then: Callable[[Effect], None]) -> None:
         """Do the same without a future: `then` is called with the answering effect, and must not raise."""
         self._requests += 1
         self._waiters[self._requests] = then
-        self.offer((make((OWN_CONNECTION_ID, 0, 0, self._requests)),))
+        self.offer((make(ReplyTo(OWN_CONNECTION_ID, NO_LINK, self._requests)),))
 
     # The way down and up
 
@@ -349,12 +343,12 @@ class Shard:
         while effects and clock_s() < until_s:
             effect = effects.popleft()
             if type(effect) in by_link:
-                to: int = effect.link[0]  # type: ignore[union-attr]
+                to: int = effect.link.connection_id  # type: ignore[union-attr]
             elif type(effect) is Fetch:
                 fetches.append(effect)
                 continue
             else:
-                to = effect.reply_to[0]  # type: ignore[union-attr]
+                to = effect.reply_to.connection_id  # type: ignore[union-attr]
             connection = touched.get(to)
             if connection is None:
                 if to == OWN_CONNECTION_ID:
@@ -380,7 +374,7 @@ class Shard:
             self._loop.call_soon(self._hand_out_rest)
 
     def _answer(self, effect: Any) -> None:
-        then = self._waiters.pop(effect.reply_to[3], None)
+        then = self._waiters.pop(effect.reply_to.number, None)
         if then is not None:
             then(effect)
 

@@ -14,8 +14,17 @@ from random import Random
 from typing import Any, TypeVar
 
 from peeklock.auth import Authority
+from peeklock.broker.commands import (
+    NO_LINK,
+    OWN_CONNECTION_ID,
+    AddRule,
+    Command,
+    CreateEntity,
+    Fetched,
+    LookUp,
+    ReplyTo,
+)
 from peeklock.broker.commands import Address as EntityAddress
-from peeklock.broker.commands import AddRule, Command, CreateEntity, Fetched, LookUp, ReplyTo
 from peeklock.broker.descriptions import (
     QueueDescription,
     RuleDescription,
@@ -36,9 +45,6 @@ from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import Namespaces, OneNamespace
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.clock import ManualClock
-
-OWN_CONNECTION_ID = 0
-"""Connection id of what the owner of the broker asks itself; connections start at 1."""
 
 T = TypeVar("T")
 
@@ -201,7 +207,7 @@ class InProcessBroker:
     def ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
         """Ask the broker something directly; gives the answering effect."""
         self._last_request += 1
-        self.offer([make((OWN_CONNECTION_ID, 0, 0, self._last_request))])
+        self.offer([make(ReplyTo(OWN_CONNECTION_ID, NO_LINK, self._last_request))])
         self.run()
         return self._answers.pop(self._last_request)
 
@@ -273,9 +279,9 @@ class InProcessBroker:
                 self.offer([Fetched(effect.queue_id, effect.message.position, payload)])
                 continue
             reply_to: ReplyTo | None = getattr(effect, "reply_to", None)
-            connection_id = effect.link[0] if reply_to is None else reply_to[0]  # type: ignore[union-attr]
+            connection_id = effect.link.connection_id if reply_to is None else reply_to.connection_id  # type: ignore[union-attr]
             if reply_to is not None and connection_id == OWN_CONNECTION_ID:
-                self._answers[reply_to[3]] = effect
+                self._answers[reply_to.number] = effect
             elif connection_id in self._connections:
                 self._connections[connection_id].gateway.handle(effect, self._body, now)
         for connection in self._connections.values():
