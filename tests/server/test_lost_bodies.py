@@ -40,10 +40,10 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.properties import dead_letter_reason
 from peeklock.broker.quotas import PREMIUM
 from peeklock.cli import main
+from peeklock.engine import driver
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimFound
-from peeklock.server import bodies
 from peeklock.server.repair import check
 from peeklock.server.shard import Shard
 from peeklock.server.turns import Turns
@@ -122,13 +122,16 @@ class Rig:
         for _ in range(20):
             if self.failures:
                 return
-            await self.ask(lambda to: LookUp(Address("orders"), to))
+            answer = self.shard.submit(lambda to: LookUp(Address("orders"), to))
+            while not (answer.done() or self.failures):
+                await asyncio.sleep(0)
             await asyncio.sleep(0.005)
 
     async def read(self, *rows: int) -> None:
         """Read body rows as for a delivery."""
         self.connection.wanted = set(rows)
-        self.shard._bodies.fetch(1, self.connection)
+        self.shard._driver.want(1, self.connection.wanted)
+        self.shard._run()
         await self.settle()
 
     async def receive_and_delete(self, name: str, session: SessionWish | None = None) -> None:
@@ -352,7 +355,7 @@ def test_a_body_that_a_topic_waits_for_is_lost_to_its_transfer_dead_letters(tmp_
         await rig.ask(lambda to: Schedule(Address("events"), [(later, body(1))], to))
         await rig.restart(body(1))
         rig.shard.now_ms = lambda: NOW_MS + 10
-        rig.shard._pump()
+        rig.shard._run()
         await rig.settle()
         assert await rig.peek("events/subscriptions/all") == []
         [dead] = await rig.peek("events", SubQueue.TRANSFER_DEAD_LETTER)
@@ -432,7 +435,8 @@ def test_an_error_of_the_disk_is_no_damage(tmp_path: Path) -> None:
         await rig.restart()
         Unreadable.fails = True
         rig.connection.wanted = {message.body_row}
-        rig.shard._bodies.fetch(1, rig.connection)
+        rig.shard._driver.want(1, rig.connection.wanted)
+        rig.shard._run()
         await asyncio.sleep(0.1)
         [failure] = rig.failures
         assert isinstance(failure, StoreFailed)
@@ -481,7 +485,7 @@ def test_a_start_dead_letters_so_many_and_no_more(
     tmp_path: Path, damaged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the limit and one past: then the broker stops and says why."""
-    monkeypatch.setattr(bodies, "LOST_BODIES_MAX", 3)
+    monkeypatch.setattr(driver, "LOST_BODIES_MAX", 3)
 
     async def test(rig: Rig) -> None:
         await rig.send(ORDERS, *map(body, range(10, 16)))

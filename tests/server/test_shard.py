@@ -50,11 +50,12 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 from peeklock.broker.storing import SLICE_MESSAGES
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
+from peeklock.engine.driver import CLIENTS_WAIT_MS, READ_ROWS_MAX, WINDOW
 from peeklock.engine.engine import RECORD_BYTES, Engine
 from peeklock.rules.filters import SqlFilter
 from peeklock.server import shard as shard_module
-from peeklock.server.bodies import READ_ROWS_MAX
-from peeklock.server.shard import CLIENTS_WAIT_MS, HAND_OUT_S, LAG_MS_MAX, Shard
+from peeklock.server.back_pressure import LAG_MS_MAX
+from peeklock.server.shard import HAND_OUT_S, Shard
 from peeklock.server.turns import Turns
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
@@ -180,18 +181,19 @@ def test_effects_are_handed_out_in_order_a_part_in_each_turn() -> None:
         shard, _ = await started(turns=turns_of(clock_s))
         connection = Connection()
         shard.add(1, connection)
-        clock_s.step_s = HAND_OUT_S / 10
-        shard.offer(OpenSender(LinkId(1, number), Address("orders")) for number in range(1, 101))
-        most, seen, offered = 0, 0, 100
+        clock_s.step_s = HAND_OUT_S
+        first = 4 * WINDOW
+        shard.offer(OpenSender(LinkId(1, number), Address("orders")) for number in range(1, first + 1))
+        most, seen, offered = 0, 0, first
         while seen < offered:
             await asyncio.sleep(0)
             most = max(most, len(connection.effects) - seen)
             seen = len(connection.effects)
-            if 0 < seen < 100:
+            if 0 < seen < first:
                 offered += 1
                 shard.offer((OpenSender(LinkId(1, offered), Address("orders")),))
-        assert most <= 10
-        assert offered > 105
+        assert most <= WINDOW
+        assert offered >= first + 3
         numbers = [effect.link.number for effect in connection.effects]  # type: ignore[union-attr]
         assert numbers == list(range(1, offered + 1))
         await shard.stop()
@@ -374,7 +376,7 @@ def test_a_clock_that_is_set_is_no_lag(step_ms: int, monkeypatch: pytest.MonkeyP
         for _ in range(3):
             now[0] += step_ms
             await asyncio.sleep(0.02)
-            assert shard.lag_ms < LAG_MS_MAX
+            assert shard._pressure.lag_ms < LAG_MS_MAX
             assert shard.health()["status"] == "ok"
         await shard.stop()
 
@@ -390,11 +392,12 @@ def test_a_row_that_is_read_for_its_routing_is_not_dropped_meanwhile() -> None:
         for _ in range(3):
             shard.offer((Send(4, Message(len(payload)), payload, None),))
             await until_idle(shard)
-        bodies = shard._engine.bodies
-        message = shard._engine.namespace.find(4, 1)
+        bodies = shard._driver._engine.bodies
+        message = shard._driver._engine.namespace.find(4, 1)
         assert message is not None
         assert bodies.get(message.body_row, 0) is None
-        shard._dispatch([Fetch(4, message)], NOW_MS)
+        shard._driver._leaving = [Fetch(4, message)]
+        shard._run()
         # The next one is read ahead. The last is in memory.
         assert bodies.wanted == {message.body_row, message.body_row + 1}
         await until_idle(shard)
@@ -483,13 +486,15 @@ def test_a_client_is_answered_between_the_slices_of_a_purge() -> None:
     """Req: A-06."""
 
     async def test() -> None:
-        shard, namespace = await started()
+        clock = ManualClock(NOW_MS)
+        shard, namespace = await started(now_ms=lambda: clock.now_ms)
         purging = Purging(shard, namespace)
         await purging.fill()
         purge = asyncio.ensure_future(purging.purge())
         answered_at = []
         while not purge.done():
             await until_idle(shard)
+            clock.now_ms += 1  # a slice and its commit took it
             answered_at.append(namespace.totals().active_messages)
         assert len([left for left in answered_at if 0 < left < purging.COUNT]) >= 10
         await purge
@@ -526,7 +531,7 @@ def test_the_guard_counts_what_is_about_to_be_written(free: int, taken: int) -> 
     async def test() -> None:
         shard, namespace = await started(free=free, min_free_bytes=lambda: 10_000)
         await asyncio.sleep(0)  # the first look
-        shard._look_at_room()
+        shard._pressure.look_at_room()
         shard.add(1, Connection())
         size = 1000 - RECORD_BYTES
         sends = [Send(4, Message(size), bytes(size), None) for _ in range(8)]
@@ -613,7 +618,7 @@ def test_dropped_sends_are_counted_and_warned_of_wherever_they_were_refused(
         shard.offer((Send(99, Message(1), b"", None), CountDroppedSend()))
         assert shard.health()["dropped_sends"] == 2
         for _ in range(2):
-            shard._tell_losses()
+            shard._losses.tell()
         records: list[Any] = caplog.records
         (line,) = [record for record in records if record.levelno == logging.WARNING]
         assert line.getMessage().startswith("pre-settled sends were refused and dropped")
@@ -639,7 +644,7 @@ def test_rules_that_fail_are_counted_in_the_figures_and_warned_of(caplog: pytest
         await shard.submit(lambda to: DeleteEntity("news", to))
         assert shard.health()["failed_evaluations"] == 2
         for _ in range(2):
-            shard._tell_losses()
+            shard._losses.tell()
         records: list[Any] = caplog.records
         (line,) = [record for record in records if record.levelno == logging.WARNING]
         assert line.getMessage().startswith("rules could not be evaluated for messages")

@@ -1,0 +1,462 @@
+"""The loop of one namespace: commands in, batches to commit, effects out. Without I/O and without a clock.
+
+Owns: when a batch closes, what leaves when and for whom, which body rows are read and who waits for them, how
+a purge makes room for clients. Must not know: sockets, threads, how a store works, what time it is.
+
+Three rules, and nothing but this module hands out effects:
+
+1. Effects leave in order, never before their batch is durable. An effect without a batch leaves only while
+   the caller's lease on the store holds, and never overtakes one that waits for a batch.
+2. While a batch commits, the next one fills. It is taken when all effects of the one before have left, since
+   it may drop a body row that one of them needs: a row stays until who waits for it has read it.
+3. What reaches nobody goes back: a locked message whose connection is over is released. A failed commit ends
+   the process: memory is ahead of the disk then.
+
+Theory of operation. The caller, an adapter, calls `offer`, `committed`, `rows_read` and `reclaimed` as
+things happen, and `step` after each of them, again while there is `more`. `step` returns actions in the order
+in which they are to be done:
+
+    offer -> step -> Commit --(store)--> committed -> step -> HandOut ... -> step -> Commit
+                     ReadRows --(store)--> rows_read -> step -> BodiesRead
+                     Reclaim --(store)--> reclaimed -> step
+                     WakeAt --(timer)--> step
+
+An adapter does one thing more: it calls `want` with the body rows that a connection waits for, after it has
+handed out effects to it. All calls come from one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from peeklock.broker.commands import NOWHERE, OWN_CONNECTION_ID, Command, Fetched, LoseBodies, Release
+from peeklock.broker.effects import BY_LINK, Deliver, Effect, Fetch
+from peeklock.broker.message import EMPTY_PAYLOAD, LOST_BODY, Message
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.properties import is_bodiless
+from peeklock.engine.engine import Engine
+from peeklock.engine.reclaim import ReclaimFound, ReclaimRead
+from peeklock.store.base import Batch, StoreDamaged
+
+WINDOW = 256
+"""Effects that one step hands out: at some 4 us each, a millisecond. Our choice."""
+
+READ_ROWS_MAX = 16
+"""Body rows that one action reads: some 4 MB."""
+
+AHEAD_ROWS = 8
+"""Rows read ahead of one that a deletion or a forward waits for: some 2 MB. Our choice: of a backlog of
+messages of 100 KB some 1,400 a second are received and deleted, without it 950."""
+
+LOST_BODIES_MAX = 1000
+"""Damaged bodies whose messages one start dead-letters. With more of them the disk is to be looked at before
+a whole backlog is taken apart. Our choice."""
+
+CLIENTS_WAIT_MS = 100
+"""So long after its last command some client is likely to send the next one."""
+
+REST_FACTOR = 4
+"""A purge rests for so many times what a slice and its commit took: four fifths of the loop and of the disk
+are the clients'. Our choice: with two thirds, it made the p99 of another queue's sends more than five times
+as long in half of the runs. Expiry and activation do not rest: they are to act within two seconds."""
+
+REST_MS_MAX = 1000
+"""A purge rests no longer, whatever held up its commit. Our choice."""
+
+NEVER = float("inf")
+"""End of the lease on a store that knows none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Make a batch durable, then call `committed`; call `failed` if that fails. One at a time."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """Read these body rows, ascending and at most `READ_ROWS_MAX`, then call `rows_read`."""
+
+    rows: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Read what wins space, then call `reclaimed`. One at a time."""
+
+    wanted: ReclaimRead
+
+
+@dataclass(frozen=True, slots=True)
+class HandOut:
+    """Give effects to a connection, in order, then call `want` with the rows that it waits for.
+
+    If the connection is gone, call `undelivered` instead.
+    """
+
+    connection_id: int
+    effects: list[Effect]
+    batch_no: int | None
+    """The batch that made them durable; None: nothing durable precedes them, the lease alone allows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodiesRead:
+    """Have a connection try again what waits for bodies, then call `want`."""
+
+    connection_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Call `step` at this time, in UTC ms; None: no time is set. It replaces the one before."""
+
+    at_ms: int | None
+
+
+Action: TypeAlias = Commit | ReadRows | Reclaim | HandOut | BodiesRead | WakeAt
+
+
+class Driver:
+    """See the module."""
+
+    def __init__(
+        self, engine: Engine, namespace: Namespace, first_event_no: Callable[[], int | None] = lambda: None
+    ) -> None:
+        """Drive a recovered engine.
+
+        Args:
+            engine: is driven by nothing else from now on.
+            namespace: the engine's.
+            first_event_no: returns the first batch whose event row the store keeps; None = there is none.
+        """
+        self._engine = engine
+        self._namespace = namespace
+        self._first_event_no = first_event_no
+        self._connections = {OWN_CONNECTION_ID}
+        self._leaving: list[Effect] = []
+        self._left = 0  # so many of these have left
+        self._leaving_no: int | None = None
+        self._under_way: set[int] = set()
+        """Rows that are being read."""
+        self._waiting: dict[int, None] = {}
+        """Connections that wait for bodies, in the order in which they began."""
+        self._fetches: dict[int, list[tuple[Fetch, int]]] = {}
+        """What reads routing fields, by row under way, with slots."""
+        self._reads: list[Action] = []
+        self._arrived: list[int] = []
+        """Connections that are to try again."""
+        self._looks_for_space = False
+        self._failed = False
+        self._asked_at_ms = 0
+        self._slice_started_ms: int | None = None  # of one after which more is due
+        self._rest_until_ms = 0
+        self.more = False
+        """Whether `step` is to be called again, after its last actions are done."""
+        self.resting = False
+        """Nothing happens by itself any more."""
+        self.lost_bodies = 0
+        """Damaged bodies that were found since the start."""
+
+    # State
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a command has steps left, or others wait behind one: `go_on` is to be called."""
+        return self._engine.under_way
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether effects that may leave have not all left."""
+        return bool(self._leaving or self._arrived)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a batch is being committed."""
+        return self._engine.in_flight
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was offered is durable and has left; bodies may still be waited for."""
+        return self._engine.idle and not self._leaving and not self._arrived
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of messages not yet durable, payloads and about what their records cost."""
+        return self._engine.open_bytes
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when something is due by itself, None for never."""
+        return self._engine.next_deadline_ms()
+
+    def body(self, message: Message) -> bytes | None:
+        """Return a message's body if it is in memory; `LOST_BODY` for one that is damaged.
+
+        A dead letter that stands for such a message has an empty one.
+        """
+        payload = self._engine.bodies.get(message.body_row, message.body_slot)
+        if payload is LOST_BODY and is_bodiless(message):
+            return EMPTY_PAYLOAD
+        return payload
+
+    # Connections
+
+    def connect(self, connection_id: int) -> None:
+        """Let effects for this connection reach it."""
+        self._connections.add(connection_id)
+
+    def disconnect(self, connection_id: int) -> None:
+        """Forget a connection: effects still to come for it go back or are dropped."""
+        self._connections.discard(connection_id)
+        self._waiting.pop(connection_id, None)
+
+    # What happens
+
+    def offer(self, commands: Iterable[Command], now_ms: int) -> None:
+        """Apply commands of clients; what follows from them leaves when it is durable.
+
+        Raises: what the core raises, a defect after which nothing may be built upon its state.
+        """
+        self._asked_at_ms = now_ms
+        offer = self._engine.offer
+        for command in commands:
+            offer(command, now_ms)
+
+    def offer_some(
+        self, commands: Sequence[Command], now_ms: int, stop: Callable[[], bool]
+    ) -> Sequence[Command]:
+        """Apply commands until `stop` says so, one at least; return those that are left over. Raises: as
+        `offer`."""
+        self._asked_at_ms = now_ms
+        offer = self._engine.offer
+        for number, command in enumerate(commands, 1):
+            offer(command, now_ms)
+            if stop():
+                return commands[number:]
+        return ()
+
+    def go_on(self, now_ms: int) -> None:
+        """Do the next step of a command that has many, once a turn while `unfinished`."""
+        self._engine.go_on(now_ms)
+
+    def committed(self, no: int, size_bytes: int, now_ms: int) -> None:
+        """Take note that a batch is on stable storage, its frame of this size."""
+        self._rest(now_ms)
+        self._leaving = self._engine.committed(no, size_bytes, now_ms)
+        self._left = 0
+        self._leaving_no = no
+        self._looks_for_space = True
+
+    def failed(self) -> None:
+        """Stop: the store or the core has failed. `step` returns nothing any more."""
+        self._failed = True
+
+    def undelivered(self, effects: Iterable[Effect], now_ms: int) -> None:
+        """Take back effects whose connection is over: the client never had these messages (L-16)."""
+        for effect in effects:
+            if type(effect) is Deliver and effect.lock_token is not None:
+                self._engine.offer(Release(effect.message.queue_id, effect.lock_token, None), now_ms)
+
+    def want(self, connection_id: int, rows: set[int]) -> None:
+        """Take note of the body rows that a connection waits for. The row behind them is read too, since
+        backlogs are read in order."""
+        if not rows:
+            self._waiting.pop(connection_id, None)
+            return
+        self._waiting[connection_id] = None
+        if rows := rows - self._under_way:
+            behind = max(rows) + 1
+            self._read(rows | self._absent(range(behind, behind + 1)))
+
+    def rows_read(self, found: dict[int, list[bytes]], now_ms: int) -> None:
+        """Take body rows that were read; who waits for one tries again.
+
+        Raises: StoreDamaged if more is damaged than one start may lose.
+        """
+        self._under_way.difference_update(found)
+        self._lose(found, now_ms)  # first: what was locked is free of its lock when a connection tries
+        engine = self._engine
+        for row, payloads in found.items():
+            engine.bodies.put(row, payloads)
+            for fetch, slot in self._fetches.pop(row, ()):
+                engine.offer(_fetched(fetch, payloads[slot]), now_ms)
+        self._arrived = list(self._waiting)
+
+    def reclaimed(self, found: ReclaimFound, now_ms: int) -> None:
+        """Take what was read to win space. Raises: StoreDamaged, as `rows_read`."""
+        self._lose(found.rows, now_ms)
+        self._engine.reclaim_offer(found)
+
+    def look_for_space(self) -> None:
+        """Have the next step look for space to win; it does so after each commit anyway."""
+        self._looks_for_space = True
+
+    def forget_events(self, no: int) -> None:
+        """Drop the event rows of the batches up to this one, with the commits to come."""
+        self._engine.events_exported_to = max(self._engine.events_exported_to, no)
+
+    # What follows
+
+    def step(self, now_ms: int, lease_until_ms: float = NEVER) -> list[Action]:
+        """Return what is to be done now, in this order; then call again while there is `more`.
+
+        Args:
+            now_ms: UTC; never less than before.
+            lease_until_ms: from then on another process may have written to the store: an effect without a
+                batch waits for the next one.
+        """
+        actions: list[Action] = []
+        self.more = False
+        if self._failed:
+            return actions
+        if self._leaving:
+            self._hand_out(actions, now_ms)
+        elif self._arrived:
+            self.more = True
+            actions += map(BodiesRead, self._arrived)
+            self._arrived = []
+        elif not self._engine.in_flight and not self._namespace.unfinished:
+            self._close_batch(actions, now_ms, lease_until_ms)
+        if self._looks_for_space:
+            self._looks_for_space = False
+            wanted = self._engine.reclaim_wanted()
+            if wanted is not None:
+                actions.append(Reclaim(wanted))
+        if self._reads:
+            actions += self._reads
+            self._reads = []
+        return actions
+
+    def _close_batch(self, actions: list[Action], now_ms: int, lease_until_ms: float) -> None:
+        engine = self._engine
+        self._advance(now_ms)
+        engine.skip_events(self._first_event_no())
+        batch = engine.take_batch(now_ms)
+        if batch is not None:
+            actions.append(Commit(batch))
+        else:
+            self._rest(now_ms)
+            if now_ms < lease_until_ms:
+                self._leaving, self._left, self._leaving_no = engine.release(), 0, None
+                if self._leaving:
+                    self._hand_out(actions, now_ms)
+        actions.append(WakeAt(self._wake_at_ms()))
+
+    def _hand_out(self, actions: list[Action], now_ms: int) -> None:
+        """Add the effects that leave next, by connection."""
+        self.more = True
+        end = self._left + WINDOW
+        window, no = self._leaving[self._left : end], self._leaving_no
+        if end < len(self._leaving):
+            self._left = end
+        else:
+            self._leaving = []
+        handed_out: dict[int, list[Effect]] = {}
+        fetches: list[Fetch] = []
+        undelivered: list[Effect] = []
+        connections, by_link = self._connections, BY_LINK
+        for effect in window:
+            if type(effect) in by_link:
+                to: int = effect.link.connection_id  # type: ignore[union-attr]
+            elif type(effect) is Fetch:
+                fetches.append(effect)
+                continue
+            else:
+                to = effect.reply_to.connection_id  # type: ignore[union-attr]
+            effects = handed_out.get(to)
+            if effects is None:
+                if to not in connections:
+                    undelivered.append(effect)
+                    continue
+                effects = handed_out[to] = []
+                actions.append(HandOut(to, effects, no))
+            effects.append(effect)
+        if undelivered:
+            self.undelivered(undelivered, now_ms)
+        if fetches:
+            self._fetch_routing(fetches, now_ms)
+
+    # Time
+
+    def _advance(self, now_ms: int) -> None:
+        """Let happen what is due: a slice for each commit; a purge pauses while clients are at work."""
+        if self.resting or now_ms < self._rest_until_ms:
+            return
+        self._engine.advance(now_ms)
+        if self._namespace.is_purging and now_ms - self._asked_at_ms < CLIENTS_WAIT_MS:
+            self._slice_started_ms = now_ms
+
+    def _rest(self, now_ms: int) -> None:
+        if self._slice_started_ms is not None:
+            took_ms = now_ms - self._slice_started_ms
+            self._rest_until_ms = now_ms + min(REST_FACTOR * took_ms, REST_MS_MAX)
+            self._slice_started_ms = None
+
+    def _wake_at_ms(self) -> int | None:
+        due_ms = None if self.resting else self._engine.next_deadline_ms()
+        return None if due_ms is None else max(due_ms, self._rest_until_ms)
+
+    # Bodies
+
+    def _fetch_routing(self, fetches: list[Fetch], now_ms: int) -> None:
+        """Offer the routing fields of stored messages, once their bodies are in memory."""
+        rows = set()
+        for fetch in fetches:
+            payload = self.body(fetch.message)
+            if payload is None:
+                # Named now: a body that is copied forward meanwhile is still where it was.
+                row, slot = fetch.message.body_row, fetch.message.body_slot
+                self._fetches.setdefault(row, []).append((fetch, slot))
+                rows.add(row)
+            else:
+                self._engine.offer(_fetched(fetch, payload), now_ms)
+        if rows := rows - self._under_way:
+            self._read(rows)
+            # Apart, so that nothing waits for them now: who asks comes to them next, a row at a time.
+            self._read(self._absent(range(max(rows) + 1, max(rows) + 1 + AHEAD_ROWS)))
+
+    def _absent(self, rows: Iterable[int]) -> set[int]:
+        """Return those of these rows that live and are neither in memory nor on their way there."""
+        engine, under_way = self._engine, self._under_way
+        return {
+            row
+            for row in rows
+            if row not in under_way and engine.holds_row(row) and engine.bodies.get(row, 0) is None
+        }
+
+    def _read(self, rows: set[int]) -> None:
+        """Read rows that are not under way; they are not dropped meanwhile."""
+        self._under_way |= rows
+        for row in rows:
+            self._engine.bodies.want(row)
+        ordered = sorted(rows)
+        self._reads += [
+            ReadRows(ordered[first : first + READ_ROWS_MAX])
+            for first in range(0, len(ordered), READ_ROWS_MAX)
+        ]
+
+    def _lose(self, found: dict[int, list[bytes]], now_ms: int) -> None:
+        """Have the messages dead-lettered whose bodies are damaged in rows that were read.
+
+        The answer, `BodiesLost`, goes to `NOWHERE`: the adapter tells of it.
+        """
+        needing = self._engine.needing(found)
+        if not needing:
+            return
+        self.lost_bodies += len({(message.body_row, message.body_slot) for message in needing})
+        if self.lost_bodies > LOST_BODIES_MAX:
+            raise StoreDamaged(
+                f"more than {LOST_BODIES_MAX:,} bodies are damaged: the disk fails. Look at it "
+                "before the next start, which dead-letters as many again"
+            )
+        places = [(message.queue_id, message.position) for message in needing]
+        self._engine.offer(LoseBodies(places, NOWHERE), now_ms)
+
+
+def _fetched(fetch: Fetch, payload: bytes) -> Fetched:
+    """Answer with a payload; one that is lost is on its way to where nothing forwards it."""
+    payload = EMPTY_PAYLOAD if payload is LOST_BODY else payload
+    return Fetched(fetch.queue_id, fetch.message.position, payload)
