@@ -81,6 +81,7 @@ class Rig:
         await self.store.open()
         await self.engine.recover(self.store, NOW_MS)
         loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[Any] = loop.create_future()
         self.shard = Shard(
             self.engine,
             self.namespace,
@@ -88,7 +89,7 @@ class Rig:
             lambda: NOW_MS,
             min_free_bytes=lambda: 0,
             on_definitions=lambda facts, now_ms: None,
-            on_failure=self.failures.append,
+            on_failure=self.fail,
             turns=Turns(loop.call_soon, loop.call_later, on_defect=self.failures.append),
         )
         self.connection = Connection()
@@ -122,10 +123,14 @@ class Rig:
         for _ in range(20):
             if self.failures:
                 return
-            answer = self.shard.submit(lambda to: LookUp(Address("orders"), to))
-            while not (answer.done() or self.failures):
-                await asyncio.sleep(0)
+            self.answer = self.shard.submit(lambda to: LookUp(Address("orders"), to))
+            await asyncio.wait([self.answer], timeout=10)
             await asyncio.sleep(0.005)
+
+    def fail(self, failure: BaseException) -> None:
+        """Stop waiting for what a broker that has failed does not answer."""
+        self.failures.append(failure)
+        self.answer.cancel()
 
     async def read(self, *rows: int) -> None:
         """Read body rows as for a delivery."""

@@ -169,11 +169,6 @@ class Driver:
         return self._engine.under_way
 
     @property
-    def hands_out(self) -> bool:
-        """Whether effects that may leave have not all left."""
-        return bool(self._leaving or self._arrived)
-
-    @property
     def in_flight(self) -> bool:
         """Whether a batch is being committed."""
         return self._engine.in_flight
@@ -245,7 +240,9 @@ class Driver:
     def committed(self, no: int, size_bytes: int, now_ms: int) -> None:
         """Take note that a batch is on stable storage, its frame of this size."""
         self._rest(now_ms)
-        self._leaving = self._engine.committed(no, size_bytes, now_ms)
+        effects = self._engine.committed(no, size_bytes, now_ms)
+        # Before them leaves what has waited since the lease ended.
+        self._leaving = self._leaving[self._left :] + effects if self._leaving else effects
         self._left = 0
         self._leaving_no = no
         self._looks_for_space = True
@@ -312,7 +309,7 @@ class Driver:
         self.more = False
         if self._failed:
             return actions
-        if self._leaving:
+        if self._leaving and (self._leaving_no is not None or now_ms < lease_until_ms):
             self._hand_out(actions, now_ms)
         elif self._arrived:
             self.more = True

@@ -209,6 +209,11 @@ class Shard:
         self._scheduled = False
         self._run()
 
+    def _run_unless_planned(self) -> None:
+        """Run once in a turn: what is handed out in parts has its part in each."""
+        if not self._scheduled:
+            self._run()
+
     def _run(self) -> None:
         """Do what the driver says, for as long as a turn of the loop may take; the rest in the next turns."""
         if self._failed:
@@ -335,7 +340,7 @@ class Shard:
         except StoreError as failure:
             self._fail(failure)
             return
-        self._run()
+        self._run_unless_planned()
 
     async def _reclaim(self, wanted: ReclaimRead) -> None:
         try:
@@ -344,7 +349,7 @@ class Shard:
         except StoreError as failure:
             self._fail(failure)
             return
-        self._run()
+        self._run_unless_planned()
 
     # Time
 

@@ -1,8 +1,8 @@
 """A whole broker in the calling thread: no socket, no event loop, no clock but the one given.
 
-Owns: the loop that joins gateways, engine and store, run to the end at each call. Must not know: what goes
-over the wire. Bytes are written to a connection and read from it; all effects of a write are there when it
-returns.
+Owns: the adapter between gateways, the driver and a store in memory, run to the end at each call. Must not
+know: what goes over the wire, what leaves when (see `engine.driver`). Bytes are written to a connection and
+read from it; all effects of a write are there when it returns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from peeklock.broker.commands import (
     AddRule,
     Command,
     CreateEntity,
-    Fetched,
     LookUp,
     ReplyTo,
 )
@@ -32,12 +31,12 @@ from peeklock.broker.descriptions import (
     TopicDescription,
     subscription_path,
 )
-from peeklock.broker.effects import Effect, EntityFound, EntityView, Failed, Fetch, RulesFound
+from peeklock.broker.effects import Effect, EntityFound, EntityView, Failed, RulesFound
 from peeklock.broker.history import History
-from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
+from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, Reclaim, WakeAt
 from peeklock.engine.engine import Engine
 from peeklock.gateway.bounds import Buffers
 from peeklock.gateway.connection import Gateway, OnDefect, raise_defect
@@ -52,8 +51,9 @@ T = TypeVar("T")
 class InProcessConnection:
     """The broker's end of one AMQP connection."""
 
-    def __init__(self, broker: InProcessBroker, gateway: Gateway) -> None:
+    def __init__(self, broker: InProcessBroker, connection_id: int, gateway: Gateway) -> None:
         self._broker = broker
+        self.connection_id = connection_id
         self._output = bytearray()
         self._ended = False
         self.gateway = gateway
@@ -142,6 +142,8 @@ class InProcessBroker:
         self._last_request = 0
         _finish(self.store.open())
         _finish(self.engine.recover(self.store, self.clock.now_ms))
+        store = self.store
+        self._driver = Driver(self.engine, self.namespace, lambda: store.event_backlog.first_no)
         self.run()
 
     def connect(self) -> InProcessConnection:
@@ -159,15 +161,15 @@ class InProcessBroker:
             first_uses=self._first_uses,
             ahead_ms=lambda: self.namespace.wall.ahead_ms,
         )
-        connection = InProcessConnection(self, gateway)
+        connection = InProcessConnection(self, self._last_connection_id, gateway)
         self._connections[self._last_connection_id] = connection
+        self._driver.connect(self._last_connection_id)
         return connection
 
     def remove(self, connection: InProcessConnection) -> None:
         """Forget a connection that is over; effects still to come for it are dropped."""
-        self._connections = {
-            key: other for key, other in self._connections.items() if other is not connection
-        }
+        self._connections.pop(connection.connection_id, None)
+        self._driver.disconnect(connection.connection_id)
 
     def create_queue(self, name: str, **settings: Any) -> EntityView:
         """Create a queue. Raises: the broker's refusal."""
@@ -215,7 +217,7 @@ class InProcessBroker:
         """Move the clock and let happen what is due meanwhile, each thing at its own instant."""
         end = self.clock.now_ms + ms
         while True:
-            due = [self.engine.next_deadline_ms()]
+            due = [self._driver.next_deadline_ms()]
             due += [connection.gateway.next_deadline_ms() for connection in self._connections.values()]
             at = min((instant for instant in due if instant is not None), default=end)
             if at > end:
@@ -229,33 +231,22 @@ class InProcessBroker:
 
     def offer(self, commands: Iterable[Command]) -> None:
         """Apply commands; `run` makes them durable and handles what follows."""
-        for command in commands:
-            self.engine.offer(command, self.clock.now_ms)
+        self._driver.offer(commands, self.clock.now_ms)
 
     def run(self) -> None:
-        """Commit and dispatch until nothing is left to do now."""
-        while True:
-            now = self.clock.now_ms
-            for connection in self._connections.values():
+        """Commit and hand out until nothing is left to do now."""
+        driver, now = self._driver, self.clock.now_ms
+        more = True
+        while more:
+            for connection in list(self._connections.values()):
                 while connection.gateway.unread:
                     self.offer(connection.gateway.receive(b"", now))
-            while self.engine.under_way:
-                self.engine.go_on(now)
-            self.engine.advance(now)
-            batch = self.engine.take_batch(now)
-            if batch is None:
-                effects = self.engine.release()
-                if not effects:
-                    due = self.engine.next_deadline_ms()
-                    if due is None or due > now:
-                        return
-            else:
-                frame_bytes: int = _finish(self.store.commit(batch))
-                effects = self.engine.committed(batch.no, frame_bytes, now)
-                wanted = self.engine.reclaim_wanted()
-                if wanted is not None:
-                    self.engine.reclaim_offer(_finish(wanted.read_from(self.store)))
-            self._dispatch(effects, now)
+            while driver.unfinished:
+                driver.go_on(now)
+            actions = driver.step(now)
+            more = driver.more
+            for action in actions:
+                more = self._do(action, now) or more
 
     def close(self) -> None:
         """Stop: clients are told, the store is closed and keeps its facts."""
@@ -270,41 +261,37 @@ class InProcessBroker:
             self.offer(connection.gateway.tick(self.clock.now_ms))
         self.run()
 
-    def _dispatch(self, effects: list[Effect], now: int) -> None:
-        for effect in effects:
-            if isinstance(effect, Fetch):
-                payload = self._body(effect.message)
-                if payload is None:
-                    payload = self._read_body(effect.message)
-                self.offer([Fetched(effect.queue_id, effect.message.position, payload)])
-                continue
-            reply_to: ReplyTo | None = getattr(effect, "reply_to", None)
-            connection_id = effect.link.connection_id if reply_to is None else reply_to.connection_id  # type: ignore[union-attr]
-            if reply_to is not None and connection_id == OWN_CONNECTION_ID:
-                self._answers[reply_to.number] = effect
-            elif connection_id in self._connections:
-                self._connections[connection_id].gateway.handle(effect, self._body, now)
-        for connection in self._connections.values():
-            connection.flush()
-            self._fetch_bodies(connection.gateway)
+    def _do(self, action: Action, now: int) -> bool:
+        """Do what the driver says; return whether something follows from it now."""
+        driver, store = self._driver, self.store
+        match action:
+            case HandOut(connection_id, effects):
+                if connection_id == OWN_CONNECTION_ID:
+                    for effect in effects:
+                        self._answers[effect.reply_to.number] = effect  # type: ignore[union-attr]
+                else:
+                    gateway = self._connections[connection_id].gateway
+                    for effect in effects:
+                        gateway.handle(effect, driver.body, now)
+                    self._flush(connection_id)
+            case BodiesRead(connection_id):
+                self._connections[connection_id].gateway.bodies_arrived(driver.body, now)
+                self._flush(connection_id)
+            case Commit(batch):
+                driver.committed(batch.no, _finish(store.commit(batch)), now)
+            case ReadRows(rows):
+                for row in rows:  # one at a time: the cache may be too small for two
+                    driver.rows_read(_finish(store.read_body_rows([row])), now)
+            case Reclaim(wanted):
+                driver.reclaimed(_finish(wanted.read_from(store)), now)
+            case WakeAt(at_ms):
+                return at_ms is not None and at_ms <= now
+        return True
 
-    def _fetch_bodies(self, gateway: Gateway) -> None:
-        while rows := sorted(gateway.bodies_wanted()):
-            # One row at a time: the cache may be too small for two.
-            self._read_row(rows[0])
-            gateway.bodies_arrived(self._body, self.clock.now_ms)
-
-    def _read_body(self, message: Message) -> bytes:
-        return self._read_row(message.body_row)[message.body_slot]
-
-    def _read_row(self, row: int) -> list[bytes]:
-        payloads: list[bytes] = _finish(self.store.read_body_rows([row]))[row]
-        assert payloads, f"body row {row} is gone"
-        self.engine.bodies.put(row, payloads)
-        return payloads
-
-    def _body(self, message: Message) -> bytes | None:
-        return self.engine.bodies.get(message.body_row, message.body_slot)
+    def _flush(self, connection_id: int) -> None:
+        connection = self._connections[connection_id]
+        connection.flush()
+        self._driver.want(connection_id, connection.gateway.bodies_wanted())
 
     def _find(self, path: str) -> EntityView:
         return self._ask_entity(lambda reply_to: LookUp(EntityAddress(path), reply_to))
