@@ -1,6 +1,8 @@
-"""One life of the broker under simulation: it drives the real pieces as `server.shard` does, and recovers.
+"""One life of the broker under simulation: the adapter between connections, the driver and a store in virtual
+time.
 
-Owns: the loop of one namespace in virtual time, and the steps of a commit. Must not know: what clients want.
+Owns: when a commit, a read or a timer of the driver is over, and the recovery. Must not know: what leaves
+when (see `engine.driver`), what clients want.
 
 A commit is taken, copied, and lands some virtual ms later; the process may die before it lands, or between
 the landing and the answer. The store itself is only touched at the landing, so that a batch is wholly there
@@ -20,22 +22,11 @@ from peeklock.broker.commands import (
     OWN_CONNECTION_ID,
     ClockStepped,
     Command,
-    Fetched,
-    Release,
     ReplyTo,
     UpdateEntity,
 )
 from peeklock.broker.descriptions import Description
-from peeklock.broker.effects import (
-    BY_LINK,
-    Deliver,
-    Done,
-    Effect,
-    EntityFound,
-    Failed,
-    Fetch,
-    RulesFound,
-)
+from peeklock.broker.effects import Done, Effect, EntityFound, Failed, RulesFound
 from peeklock.broker.errors import (
     ArgumentInvalid,
     EntityAlreadyExists,
@@ -44,11 +35,12 @@ from peeklock.broker.errors import (
     RuleNotFound,
     ServerBusy,
 )
-from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache, has_lost
+from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, Reclaim, WakeAt
 from peeklock.engine.engine import Engine
+from peeklock.engine.reclaim import ReclaimRead
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import OneNamespace
@@ -60,6 +52,7 @@ from peeklock.testing.faults import Fault
 from tests.simulation.alarms import Alarm
 from tests.simulation.bounds import Guest
 from tests.simulation.http_service import HTTP_CONNECTION_ID, HttpService
+from tests.simulation.lease import Lease
 from tests.simulation.line import Line
 from tests.simulation.machine import TICK_MS
 from tests.simulation.records import Violation, frozen, snapshot
@@ -91,6 +84,7 @@ class Pieces:
 
     namespace: Callable[..., Namespace] = Namespace
     engine: Callable[..., Engine] = Engine
+    driver: Callable[..., Driver] = Driver
     store: Callable[[Store], Store] = field(default=lambda store: store)
     gateway: Callable[..., Gateway] = Gateway
     turns: Callable[..., Turns] = Turns
@@ -130,8 +124,8 @@ class Process:
         self._opened_ms = self.passed_ms
         self._requests = 0
         self._tracking = 0
-        self._rows_under_way: set[int] = set()
-        self._fetches: dict[int, list[tuple[Fetch, int]]] = {}
+        self._durable_no = 0
+        self._busy = False
         self.wishes: dict[ReplyTo, Wish] = {}
         """What the administration wants of rules, until it is answered."""
         self._asked: dict[ReplyTo, Callable[[Any], None]] = {}
@@ -144,6 +138,9 @@ class Process:
             lock_grace_ms=lock_grace_ms(world.seed),
         )
         self.engine = pieces.engine(self.namespace, BodyCache(BODIES_BYTES_MAX))
+        self.driver = pieces.driver(self.engine, self.namespace, lambda: node.store.event_backlog.first_no)
+        self.driver.connect(HTTP_CONNECTION_ID)
+        self.body = self.driver.body
         self.namespaces = OneNamespace(Authority.development())
         self.http = HttpService(self)
 
@@ -165,6 +162,7 @@ class Process:
             elif known[entity.name] != entity:
                 commands.append(UpdateEntity(entity, self.own_reply()))
         commands += [UpdateEntity(entity, self.own_reply()) for entity in in_circles]
+        self._lease = Lease(self)
         self.offer(commands)
 
     def own_reply(self) -> ReplyTo:
@@ -225,12 +223,14 @@ class Process:
             ahead_ms=lambda: self.clock.ahead_ms,
         )
         self.connections[connection_id] = Served(self, connection_id, line, gateway, guest)
+        self.driver.connect(connection_id)
         if guest is not None:
             self.bounds.came(guest)
 
     def forget(self, connection_id: int) -> None:
         """Drop a connection that is over."""
         self.connections.pop(connection_id, None)
+        self.driver.disconnect(connection_id)
 
     # Turns
 
@@ -262,44 +262,116 @@ class Process:
             raise defect
         raise Violation(f"a defect has left the gateway:\n{_traceback(defect)}")
 
-    # The way down and up, as in server.shard
+    # What the driver says
 
     def offer(self, commands: list[Command]) -> None:
-        if not commands:
-            return
-        now = self.now_ms
-        for command in commands:
-            self.engine.offer(command, now)
-        self._plan_pump()
+        if commands:
+            self.driver.offer(commands, self.now_ms)
+            self.go_on()
 
-    def _plan_pump(self) -> None:
+    def go_on(self) -> None:
+        """Have the driver go on in this turn."""
         if not self._pumping:
             self._pumping = True
             self.world.at(self.world.now_ms, self._pump)
 
     def _pump(self) -> None:
         self._pumping = False
-        if self.dead:
-            return
-        now = self.now_ms
-        if self.engine.under_way:
-            self.engine.go_on(now)
-        if self.engine.under_way:
-            self._plan_pump()
-        self.engine.advance(now)
-        if not self.engine.in_flight:
-            batch = self.engine.take_batch(now)
-            if batch is None:
-                self._dispatch(self.engine.release())
-            else:
+        driver, now = self.driver, self.now_ms
+        if driver.unfinished and not self.dead:
+            driver.go_on(now)
+            if driver.unfinished:
+                self.go_on()
+        while not self.dead:
+            for action in driver.step(now, self._lease.until_ms):
+                self._do(action, now)
+            if not driver.more:
+                break
+            if self._lease.turn_is_over():
+                self.call_soon(self._pump)
+                break
+        if not driver.in_flight:
+            self._set_busy(driver.more)
+
+    def _do(self, action: Action, now: int) -> None:
+        world = self.world
+        match action:
+            case HandOut():
+                self._hand_out(action, now)
+            case BodiesRead(connection_id):
+                if connection_id == HTTP_CONNECTION_ID:
+                    self.http.bodies_arrived()
+                elif connection_id in self.connections:
+                    self.connections[connection_id].gateway.bodies_arrived(self.body, now)
+                self._flush(connection_id)
+            case Commit(batch):
                 self._commit(batch)
-        self._set_timer()
+            case ReadRows(rows):
+                world.after(self._random.randint(0, 8), self._read, rows)
+            case Reclaim(wanted):
+                world.after(self._random.randint(0, 5), self._reclaim, wanted)
+            case WakeAt(at_ms):
+                self._wake_at(at_ms, now)
+
+    def _hand_out(self, action: HandOut, now: int) -> None:
+        connection_id, no = action.connection_id, action.batch_no
+        if no is not None and no > self._durable_no:
+            raise Violation(f"effects of batch {no} leave, and it is not on stable storage")
+        if no is None and now >= self._lease.until_ms:
+            raise Violation(f"effects leave without a batch {now - self._lease.until_ms} ms after the lease")
+        connection = self.connections.get(connection_id)
+        if connection is not None:
+            for effect in action.effects:
+                connection.gateway.handle(effect, self.body, now)
+        elif connection_id == HTTP_CONNECTION_ID:
+            for effect in action.effects:
+                self.http.handle(effect)
+        elif connection_id == OWN_CONNECTION_ID:
+            for effect in action.effects:
+                self._answered(effect)
+        else:
+            self.driver.undelivered(action.effects, now)
+        self._flush(connection_id)
+
+    def _flush(self, connection_id: int) -> None:
+        connection = self.connections.get(connection_id)
+        if connection is not None:
+            connection.flush()
+            self.driver.want(connection_id, connection.gateway.bodies_wanted())
+        elif connection_id == HTTP_CONNECTION_ID:
+            self.http.flush()
+            self.driver.want(connection_id, self.http.bodies_wanted())
+
+    def _answered(self, effect: Effect) -> None:
+        """Take the answer to what this process asked.
+
+        What the administration asks for may be there already, or gone by itself, or what it is to forward to,
+        or just being deleted in slices.
+        """
+        reply_to: ReplyTo = effect.reply_to  # type: ignore[union-attr]  # no effect of a link comes here
+        then = self._asked.pop(reply_to, None)
+        if then is not None:
+            then(effect)
+            return
+        assert isinstance(effect, EntityFound | RulesFound | Done) or (
+            isinstance(effect, Failed) and isinstance(effect.error, _EXPECTED)
+        ), effect
+        wish = self.wishes.pop(reply_to, None)
+        if wish is not None:
+            condition = _condition(effect.error) if isinstance(effect, Failed) else None
+            self._node.checker.rulings.answered(wish, condition)
+
+    def _set_busy(self, busy: bool) -> None:
+        if busy != self._busy:
+            self._busy = busy
+            (self.turns.batch_taken if busy else self.turns.batch_done)()
 
     def _commit(self, batch: Batch) -> None:
         world, weather = self.world, self._node.weather
         if batch.no % CHECK_EVERY == 0:
             self.namespace.check(self.now_ms)
-        self.turns.batch_taken()
+        self._set_busy(False)  # the last batch is through
+        self._set_busy(True)
         taken = snapshot(batch, self._opened_ms, self.passed_ms)
         self._opened_ms = self.passed_ms
         world.note(f"batch {batch.no}: {len(batch.changes)} changes, {len(batch.body_rows)} rows")
@@ -332,128 +404,37 @@ class Process:
 
     def _landed(self, taken: Any) -> None:
         self.world.note(f"batch {taken.no} is durable")
+        self._durable_no = taken.no
         self._node.checker.committed(taken, self.passed_ms)
 
     def _committed(self, no: int, size_bytes: int) -> None:
-        if self.dead:
-            return
-        self._dispatch(self.engine.committed(no, size_bytes, self.now_ms))
-        self.turns.batch_done()
-        wanted = self.engine.reclaim_wanted()
-        if wanted is not None:
-            self.world.after(self._random.randint(0, 5), self._reclaim, wanted)
-        self._pump()
+        if not self.dead:
+            self.driver.committed(no, size_bytes, self.now_ms)
+            self._pump()
 
-    def _reclaim(self, wanted: Any) -> None:
-        if self.dead:
-            return
-        self.world.note("reclaim")
-        self.engine.reclaim_offer(drive(wanted.read_from(self._node.store)))
-        self._pump()
+    def _reclaim(self, wanted: ReclaimRead) -> None:
+        if not self.dead:
+            self.world.note("reclaim")
+            self.driver.reclaimed(drive(wanted.read_from(self._node.store)), self.now_ms)
+            self._pump()
 
-    def _dispatch(self, effects: list[Effect]) -> None:
-        touched: dict[int, Served] = {}
-        undelivered: list[Command] = []
-        fetches: list[Fetch] = []
-        now = self.now_ms
-        for effect in effects:
-            if isinstance(effect, Fetch):
-                fetches.append(effect)
-                continue
-            to: int = effect.link.connection_id if type(effect) in BY_LINK else effect.reply_to.connection_id  # type: ignore[union-attr]
-            if to == HTTP_CONNECTION_ID:
-                self.http.handle(effect)
-                continue
-            if to == OWN_CONNECTION_ID:
-                if (then := self._asked.pop(effect.reply_to, None)) is not None:  # type: ignore[union-attr]
-                    then(effect)
-                    continue
-                # What the administration asks for may be there already, or gone by itself, or what it is to
-                # forward to, or just being deleted in slices.
-                assert isinstance(effect, EntityFound | RulesFound | Done) or (
-                    isinstance(effect, Failed) and isinstance(effect.error, _EXPECTED)
-                ), effect
-                wish = self.wishes.pop(effect.reply_to, None)
-                if wish is not None:
-                    condition = _condition(effect.error) if isinstance(effect, Failed) else None
-                    self._node.checker.rulings.answered(wish, condition)
-                continue
-            connection = self.connections.get(to)
-            if connection is not None:
-                connection.gateway.handle(effect, self.body, now)
-                touched[to] = connection
-            elif isinstance(effect, Deliver) and effect.lock_token is not None:
-                undelivered.append(Release(effect.message.queue_id, effect.lock_token, None))
-        for connection in touched.values():
-            connection.flush()
-            self._fetch(connection.gateway)
-        self.http.flush()
-        self._fetch(self.http)
-        self.offer(undelivered)
-        self._fetch_routing(fetches)
-
-    # Bodies that are not in memory
-
-    def body(self, message: Message) -> bytes | None:
-        body: bytes | None = self.engine.bodies.get(message.body_row, message.body_slot)
-        return body
-
-    def _fetch(self, reader: Gateway | HttpService) -> None:
-        rows = sorted(row for row in reader.bodies_wanted() if row not in self._rows_under_way)
-        self._want(rows)
-
-    def _fetch_routing(self, fetches: list[Fetch]) -> None:
-        answers: list[Command] = []
-        for fetch in fetches:
-            payload = self.body(fetch.message)
-            if payload is not None:
-                answers.append(_routing(fetch, payload))
-                continue
-            row, slot = fetch.message.body_row, fetch.message.body_slot
-            self._fetches.setdefault(row, []).append((fetch, slot))
-            if row not in self._rows_under_way:
-                self._want([row])
-        self.offer(answers)
-
-    def _want(self, rows: list[int]) -> None:
-        if rows:
-            self._rows_under_way.update(rows)
-            for row in rows:
-                self.engine.bodies.want(row)
-            self.world.after(self._random.randint(0, 8), self._fetched, rows)
-
-    def _fetched(self, rows: list[int]) -> None:
+    def _read(self, rows: list[int]) -> None:
         if self.dead:
             return
         self.world.note(f"read body rows {rows}")
         found = drive(self._node.store.read_body_rows(rows))
-        assert not any(map(has_lost, found.values())), f"of the body rows {rows} some are damaged or gone"
-        self._rows_under_way.difference_update(rows)
-        answers: list[Command] = []
-        for row, payloads in found.items():
-            self.engine.bodies.put(row, payloads)
-            answers += [_routing(fetch, payloads[slot]) for fetch, slot in self._fetches.pop(row, ())]
-        self.offer(answers)
-        for connection in list(self.connections.values()):
-            gateway = connection.gateway
-            if gateway.bodies_wanted():
-                gateway.bodies_arrived(self.body, self.now_ms)
-                connection.flush()
-                self._fetch(gateway)
-        if self.http.bodies_wanted():
-            self.http.bodies_arrived()
-            self.http.flush()
-            self._fetch(self.http)
+        if any(map(has_lost, found.values())):
+            raise Violation(f"of the body rows {rows} that are waited for some are gone")
+        self.driver.rows_read(found, self.now_ms)
+        self._pump()
 
     # Time
 
-    def _set_timer(self) -> None:
-        due_ms = self.engine.next_deadline_ms()
-        if due_ms is None:
-            self._timer_ms = None
-        elif self._timer_ms is None or due_ms < self._timer_ms:
-            self._timer_ms = due_ms
-            self.world.after(due_ms - self.now_ms, self._due, due_ms)
+    def _wake_at(self, at_ms: int | None, now: int) -> None:
+        if at_ms != self._timer_ms:
+            self._timer_ms = at_ms
+            if at_ms is not None:
+                self.world.after(at_ms - now, self._due, at_ms)
 
     def _due(self, due_ms: int) -> None:
         if self.dead or self._timer_ms != due_ms:
@@ -489,7 +470,3 @@ def _traceback(defect: Exception) -> str:
 def _condition(error: Exception) -> str:
     """Name a refusal as clients are told it."""
     return EXISTS if isinstance(error, RuleAlreadyExists) else MISSING
-
-
-def _routing(fetch: Fetch, payload: bytes) -> Fetched:
-    return Fetched(fetch.queue_id, fetch.message.position, payload)

@@ -11,8 +11,8 @@ from typing import Any
 
 from peeklock.amqp.link import ReassemblyBudget
 from peeklock.broker import cursors, fan_out, message
+from peeklock.engine import driver, reclaim
 from peeklock.engine import engine as engine_module
-from peeklock.engine import reclaim
 from peeklock.gateway.bounds import Buffers
 from peeklock.store import frames
 
@@ -27,6 +27,8 @@ COPIES_FOLLOWING_MAX = 30
 two ways makes."""
 
 SMALL_SIZES: tuple[Patch, ...] = (
+    (driver, "WINDOW", 5),
+    (driver, "READ_ROWS_MAX", 3),
     (engine_module, "ROW_BYTES_MAX", 2_000),
     (reclaim, "JOURNAL_BYTES_MIN", 6_000),
     (reclaim, "HEAD_READ_BYTES", 1_500),
@@ -37,8 +39,8 @@ SMALL_SIZES: tuple[Patch, ...] = (
     (cursors, "SLICE", 3),
     *((owner, "COPIES_FOLLOWING_MAX", COPIES_FOLLOWING_MAX) for owner in (message, fan_out, frames)),
 )
-"""Sizes at which the engine begins to reclaim space, cursors to work in slices, and circles to end, brought
-down to what a simulation writes."""
+"""Sizes at which effects leave in several parts, the engine begins to reclaim space, cursors to work in slices,
+and circles to end, brought down to what a simulation writes."""
 
 
 def small_buffers() -> Buffers:
