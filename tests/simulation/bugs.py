@@ -67,6 +67,12 @@ from tests.simulation.planted_circles import (
     UnsharedLimits,
 )
 from tests.simulation.planted_clocks import DueBackwards, ForgottenWindows, ShortenedLocks, StaleEnds
+from tests.simulation.planted_driver import (
+    DroppedRows,
+    EndlessLeases,
+    KeptUndelivered,
+    OvertakingEffects,
+)
 from tests.simulation.planted_graces import EndlessGraces, HastyGraces, LateLapses, UnmovedLocks
 from tests.simulation.planted_http import HastyDeletions, LostLeavers, ReleasedLocks
 from tests.simulation.planted_peers import (
@@ -337,7 +343,7 @@ SESSIONS_READ_FROM = 120
 """A seed in which a reader's cursor and receivers meet at one session, and a client sees it first; 190 is
 another."""
 
-DISORDER_FROM = 10
+DISORDER_FROM = 58
 """In the seeds before it, a peek shows the disorder of a session before a delivery does."""
 CANCELLED_FROM = 50
 """In 59 a cancelled accept meets a session that is free."""
@@ -349,15 +355,23 @@ COPIES_TORN_FROM = 14
 """A seed in which the last copy of a message is missing until another batch."""
 FREED_FROM = 170
 """A seed in which the id of a cancelled message is sent again behind a restart."""
-WORN_FROM = 212
+WORN_FROM = 285
 """A seed in which a MaxDeliveryCount is lowered below the count of what is delivered then."""
 FLOODED_FROM = 20
 """A seed in which a flood keeps a client waiting that is served whole."""
 RULES_FAIL_FROM = 26
 """A seed in which a rule fails for a message whose subscription wants it as a dead letter."""
 
-LATE_FROM = 144
+LATE_FROM = 194
 """A seed in which somebody settles between the end of a lock and that of its connection's grace."""
+BELIEVED_FROM = 50
+"""A seed in which something falls due by a step of the clock: in 51 and 60."""
+WINDOWS_FROM = 70
+"""A seed in which an id comes again behind a restart, in a window that has moved with the clock."""
+LIMIT_FROM = 62
+"""A seed in which a restart meets a circle of topics that is near its end; 78 is another."""
+STRANGERS_FROM = 10
+"""A seed in which all strangers together pass their bound; 15 is another."""
 
 BUGS: dict[str, Bug] = {
     "early-effects": Bug(
@@ -365,6 +379,30 @@ BUGS: dict[str, Bug] = {
         5,
         "not on stable storage|yet not stored|is not durable",
         lambda: Pieces(engine=EarlyEngine),
+    ),
+    "overtaking-effects": Bug(
+        "effects that leave before others that were made durable before them",
+        20,
+        r"was given position \d+ after \d+",
+        lambda: Pieces(driver=OvertakingEffects),
+    ),
+    "dropped-row": Bug(
+        "a body row dropped while a connection waits for it",
+        20,
+        "that are waited for some are gone",
+        lambda: Pieces(driver=DroppedRows),
+    ),
+    "kept-undelivered": Bug(
+        "a locked message that reaches nobody and is not given back",
+        20,
+        "locked, and nobody was given it",
+        lambda: Pieces(driver=KeptUndelivered),
+    ),
+    "endless-lease": Bug(
+        "effects without a batch that leave after the lease",
+        8,
+        "effects leave without a batch",
+        lambda: Pieces(driver=EndlessLeases),
     ),
     "torn-batch": Bug(
         "a batch of messages in two commits, and a crash between them",
@@ -611,7 +649,7 @@ BUGS: dict[str, Bug] = {
         17,
         "copies follow from uid",
         lambda: Pieces(store=lambda store: WrappedStore(store, live=_forget_copies)),
-        TOPIC_CIRCLES_FIRST,
+        LIMIT_FROM,
     ),
     "uncounted-copy": Bug(
         "a topic's copies that do not count the hop which their message has made",
@@ -743,12 +781,14 @@ BUGS: dict[str, Bug] = {
         40,
         "nobody asked for it|dead-lettered for expiration before it|activated before its time",
         lambda: Pieces(namespace=partial(Namespace, clock_step_limit_ms=FAR_MS)),
+        BELIEVED_FROM,
     ),
     "forgotten-window": Bug(
         "the ids that were seen are forgotten when the clock is set",
         40,
         "is a duplicate of uid",
         lambda: Pieces(namespace=ForgottenWindows),
+        WINDOWS_FROM,
     ),
     "shortened-lock": Bug(
         "a lock is shortened by a step of the clock forwards",
@@ -834,6 +874,6 @@ BUGS: dict[str, Bug] = {
         8,
         "bytes are held for strangers",
         lambda: Pieces(patches=UNSHARED_BOUND),
-        HOSTILE_FIRST,
+        STRANGERS_FROM,
     ),
 }

@@ -26,7 +26,7 @@ from peeklock.broker.commands import (
     UpdateEntity,
 )
 from peeklock.broker.descriptions import Description
-from peeklock.broker.effects import Done, Effect, EntityFound, Failed, RulesFound
+from peeklock.broker.effects import Deliver, Done, Effect, EntityFound, Failed, RulesFound
 from peeklock.broker.errors import (
     ArgumentInvalid,
     EntityAlreadyExists,
@@ -35,6 +35,7 @@ from peeklock.broker.errors import (
     RuleNotFound,
     ServerBusy,
 )
+from peeklock.broker.message import MessageState
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import TIERS
 from peeklock.engine.bodies import BodyCache, has_lost
@@ -125,6 +126,7 @@ class Process:
         self._requests = 0
         self._tracking = 0
         self._durable_no = 0
+        self._given: set[bytes] = set()  # lock tokens that a connection has been given
         self._busy = False
         self.wishes: dict[ReplyTo, Wish] = {}
         """What the administration wants of rules, until it is answered."""
@@ -292,6 +294,15 @@ class Process:
                 break
         if not driver.in_flight:
             self._set_busy(driver.more)
+        if driver.idle and not self.dead:
+            self._check_locks()
+
+    def _check_locks(self) -> None:
+        """Check that what is locked was given to a connection, now that all effects have left."""
+        for queue in self.namespace._queues.values():
+            for token, lock in queue.locks.items():
+                if token not in self._given and lock.message.state is MessageState.ACTIVE:
+                    raise Violation(f"locked, and nobody was given it: {lock.message}")
 
     def _do(self, action: Action, now: int) -> None:
         world = self.world
@@ -320,6 +331,9 @@ class Process:
         if no is None and now >= self._lease.until_ms:
             raise Violation(f"effects leave without a batch {now - self._lease.until_ms} ms after the lease")
         connection = self.connections.get(connection_id)
+        if connection is not None or connection_id == HTTP_CONNECTION_ID:
+            tokens = [effect.lock_token for effect in action.effects if type(effect) is Deliver]
+            self._given.update(token for token in tokens if token is not None)
         if connection is not None:
             for effect in action.effects:
                 connection.gateway.handle(effect, self.body, now)

@@ -325,7 +325,7 @@ class Reasons:
         if at_ms is not None:
             if commit.latest_ms < at_ms and not waited:
                 raise Violation(f"activated before its time {at_ms}: {record}")
-            if record.enqueued_at_ms < at_ms:
+            if record.enqueued_at_ms < at_ms and not waited:  # meanwhile the clock may have been set back
                 raise Violation(f"enqueued at {record.enqueued_at_ms}, before its time {at_ms}: {record}")
         if sent.ttl_ms is not None:
             facts = self._history.facts

@@ -344,6 +344,7 @@ def set_state(
             if unit is None:
                 states.lost(write)
             return
+        actor.checker.holds.using(hold)  # the request may have waited long for its links
         if unit is not None and condition is None:
             write.enlisted = True  # it is set with the commit
         else:
@@ -374,6 +375,7 @@ def get_state(
     def answered(status: int, condition: str | None, body: Any) -> None:
         if status == 0:
             return
+        actor.checker.holds.using(hold)  # the request may have waited long for its links
         actor.world.note(f"{actor.name}: state of {hold.session_id!r}: {status} {condition} {body}")
         if (status, condition) == SESSION_LOST:
             actor.checker.holds.check_lost(hold, "reading the state")

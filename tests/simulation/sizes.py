@@ -39,7 +39,7 @@ SMALL_SIZES: tuple[Patch, ...] = (
     (cursors, "SLICE", 3),
     *((owner, "COPIES_FOLLOWING_MAX", COPIES_FOLLOWING_MAX) for owner in (message, fan_out, frames)),
 )
-"""Sizes at which effects leave in several parts, the engine begins to reclaim space, cursors to work in slices,
+"""Sizes at which effects leave in parts, the engine begins to reclaim space, cursors to work in slices,
 and circles to end, brought down to what a simulation writes."""
 
 

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.simulation
 
 FOUND = {
     91: "a queue was updated after its last use: it was deleted up to five minutes too late",
+    106: "the checker: a message came to its time in a topic, and to its queue after the clock was set back",
     157: "the checker: a renewal waited for its links behind a slow commit, and for its session too long",
+    159: "the checker: a request for a state waited for its links behind a slow commit",
     247: "a receiver of a session took credit back: a message went to the queue, behind those under way",
     292: "the checker: a duplicate was answered for, and the broker's clock was set before the answer came",
     389: "the checker: a message came to its queue again, in another partition, and was settled there",

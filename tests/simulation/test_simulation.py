@@ -42,7 +42,7 @@ def test_a_seed_sees_some_of_everything() -> None:
     """A simulation in which nothing happens would pass for ever."""
     totals: dict[str, int] = {}
     deaths = 0
-    for seed in range(6):
+    for seed in range(9):
         result = run_seed(seed)
         assert result.failure is None, result.failure
         deaths += result.deaths

@@ -315,7 +315,7 @@ class Driver:
             self.more = True
             actions += map(BodiesRead, self._arrived)
             self._arrived = []
-        elif not self._engine.in_flight and not self._namespace.unfinished:
+        elif not self._engine.in_flight:
             self._close_batch(actions, now_ms, lease_until_ms)
         if self._looks_for_space:
             self._looks_for_space = False
