@@ -36,6 +36,7 @@ from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 from peeklock.engine.bodies import BodyCache
+from peeklock.engine.driver import Commit, Driver, HandOut, Reclaim, WakeAt
 from peeklock.engine.engine import Engine
 from peeklock.store import body_rows, frames
 from peeklock.store.sqlite import SqliteStore
@@ -183,12 +184,16 @@ def _fan_out(count: int) -> list[float]:
 # Against the disk
 
 
-class Driver:
+class Broker:
     """Does what the server does, without sockets."""
 
     def __init__(self, folder: Path) -> None:
         self.store = SqliteStore(folder)
-        self.engine = Engine(namespace(), BodyCache())
+        core = namespace()
+        self.engine = Engine(core, BodyCache())
+        self.driver = Driver(self.engine, core)
+        self.driver.connect(RECEIVER.connection_id)
+        self.driver.resting = True  # what is due is no part of these figures
         self.commits = 0
         self.slowest_ms = 0.0
 
@@ -197,23 +202,27 @@ class Driver:
         await self.engine.recover(self.store, NOW_MS)
 
     async def commit(self) -> list[Effect]:
-        """Commit what is open, if anything; reclaim what should be."""
-        now = NOW_MS + int(time.monotonic() * 1000)
-        batch = self.engine.take_batch(now)
-        if batch is None:
-            return self.engine.release()
-        start = time.perf_counter()
-        effects = self.engine.committed(batch.no, await self.store.commit(batch), now)
-        self.slowest_ms = max(self.slowest_ms, (time.perf_counter() - start) * 1000)
-        self.commits += 1
-        wanted = self.engine.reclaim_wanted()
-        if wanted is not None:
-            self.engine.reclaim_offer(await wanted.read_from(self.store))
+        """Commit what is open, reclaim what should be, until nothing is left to do; return the effects."""
+        driver, now = self.driver, NOW_MS + int(time.monotonic() * 1000)
+        effects: list[Effect] = []
+        actions = driver.step(now)
+        while driver.more or driver.in_flight or any(type(action) is not WakeAt for action in actions):
+            for action in actions:
+                match action:
+                    case HandOut():
+                        effects += action.effects
+                    case Commit(batch):
+                        start = time.perf_counter()
+                        driver.committed(batch.no, await self.store.commit(batch), now)
+                        self.slowest_ms = max(self.slowest_ms, (time.perf_counter() - start) * 1000)
+                        self.commits += 1
+                    case Reclaim(wanted):
+                        driver.reclaimed(await wanted.read_from(self.store), now)
+            actions = driver.step(now)
         return effects
 
     def offer(self, commands: list[Command]) -> None:
-        for command in commands:
-            self.engine.offer(command, NOW_MS)
+        self.driver.offer(commands, NOW_MS)
 
     def complete(self, effects: list[Effect]) -> int:
         """Complete all that was delivered."""
@@ -221,96 +230,96 @@ class Driver:
         for effect in effects:
             if type(effect) is Deliver:
                 assert effect.lock_token is not None
-                self.engine.offer(Complete(QUEUE_ID, effect.lock_token, ReplyTo(1, 1, 0)), NOW_MS)
+                self.offer([Complete(QUEUE_ID, effect.lock_token, ReplyTo(1, 1, 0))])
                 count += 1
         return count
 
 
 async def throughput(folder: Path, count: int, window: int) -> None:
     """Keep `window` messages on their way from send to complete."""
-    driver = Driver(folder)
-    await driver.open()
-    driver.offer([*opening(), SetCredit(RECEIVER, UNLIMITED, UNLIMITED)])
-    await driver.commit()
+    broker = Broker(folder)
+    await broker.open()
+    broker.offer([*opening(), SetCredit(RECEIVER, UNLIMITED, UNLIMITED)])
+    await broker.commit()
     start = time.perf_counter()
     sent = done = 0
     while done < count:
         while sent < count and sent - done < window:
-            driver.engine.offer(send(sent), NOW_MS)
+            broker.offer([send(sent)])
             sent += 1
-        done += driver.complete(await driver.commit())
+        done += broker.complete(await broker.commit())
     elapsed = time.perf_counter() - start
     show(
         f"cycles/s, window {window}, fsync on",
-        f"{count / elapsed:,.0f}  ({driver.commits} commits, slowest {driver.slowest_ms:.0f} ms)",
+        f"{count / elapsed:,.0f}  ({broker.commits} commits, slowest {broker.slowest_ms:.0f} ms)",
     )
-    await driver.store.close()
+    await broker.store.close()
 
 
 async def fill(folder: Path, count: int, touches: int) -> None:
     """Store `count` messages, and then as many further records for each as `touches` says."""
-    driver = Driver(folder)
-    await driver.open()
-    driver.offer(opening())
-    await driver.commit()
+    broker = Broker(folder)
+    await broker.open()
+    broker.offer(opening())
+    await broker.commit()
     for first in range(0, count, 1000):
-        driver.offer([send(n) for n in range(first, min(first + 1000, count))])
-        await driver.commit()
-    show(f"  journal after {count:,} sends", f"{driver.engine.ledger.journal_bytes / 1e6:.0f} MB")
+        broker.offer([send(n) for n in range(first, min(first + 1000, count))])
+        await broker.commit()
+    show(f"  journal after {count:,} sends", f"{broker.engine.ledger.journal_bytes / 1e6:.0f} MB")
     if touches:
-        driver.engine.ledger.journal_bytes = -(
+        broker.engine.ledger.journal_bytes = -(
             1 << 60
         )  # keep it from being truncated: the worst case is built here
-        queue = [m for m in (driver.engine.namespace.find(QUEUE_ID, n) for n in range(1, count + 1)) if m]
+        queue = [m for m in (broker.engine.namespace.find(QUEUE_ID, n) for n in range(1, count + 1)) if m]
         for _ in range(touches):
             for first in range(0, count, 1000):
-                driver.engine._record([MessageStored(QUEUE_ID, m) for m in queue[first : first + 1000]])
-                await driver.commit()
-    await driver.store.close()
+                broker.engine._record([MessageStored(QUEUE_ID, m) for m in queue[first : first + 1000]])
+                await broker.commit()
+    await broker.store.close()
 
 
 async def recovery(folder: Path, label: str) -> None:
     """Start from a folder."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    driver = Driver(folder)
+    broker = Broker(folder)
     gc.collect()
     start = time.perf_counter()
-    await driver.open()
+    await broker.open()
     elapsed = time.perf_counter() - start
     show(
-        f"recovery of {driver.engine.ledger.live_messages:,} messages, {label}",
-        f"{elapsed:.2f} s  (journal {driver.engine.ledger.journal_bytes / 1e6:.0f} MB, peak memory "
+        f"recovery of {broker.engine.ledger.live_messages:,} messages, {label}",
+        f"{elapsed:.2f} s  (journal {broker.engine.ledger.journal_bytes / 1e6:.0f} MB, peak memory "
         f"+{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.0f} MB)",
     )
-    await driver.store.close()
+    await broker.store.close()
 
 
 async def drain(folder: Path) -> None:
     """Receive and complete the whole backlog, then watch the folder."""
-    driver = Driver(folder)
-    await driver.open()
-    count = driver.engine.ledger.live_messages
+    broker = Broker(folder)
+    await broker.open()
+    count = broker.engine.ledger.live_messages
     show("folder before the drain", f"{folder_bytes(folder) / 1e6:.0f} MB")
-    driver.offer([OpenReceiver(RECEIVER, Address("orders"), ReceiveMode.PEEK_LOCK)])
-    await driver.commit()
+    broker.offer([OpenReceiver(RECEIVER, Address("orders"), ReceiveMode.PEEK_LOCK)])
+    await broker.commit()
     start = time.perf_counter()
     done = 0
     while done < count:
-        driver.engine.offer(SetCredit(RECEIVER, done + 1000, UNLIMITED), NOW_MS)
-        effects = await driver.commit()
-        done += driver.complete(effects)
+        broker.offer([SetCredit(RECEIVER, done + 1000, UNLIMITED)])
+        effects = await broker.commit()
+        done += broker.complete(effects)
     show("drained, messages/s", f"{count / (time.perf_counter() - start):,.0f}")
     start = time.perf_counter()
     while (elapsed := time.perf_counter() - start) < 60 and folder_bytes(folder) > 50e6:
-        await driver.commit()
+        await broker.commit()
         await asyncio.sleep(0.01)
     show("folder under 50 MB after", f"{elapsed:.1f} s  ({folder_bytes(folder) / 1e6:.0f} MB)")
     await asyncio.sleep(2)
     show(
         "folder two seconds later",
-        f"{folder_bytes(folder) / 1e6:.1f} MB, slowest commit {driver.slowest_ms:.0f} ms",
+        f"{folder_bytes(folder) / 1e6:.1f} MB, slowest commit {broker.slowest_ms:.0f} ms",
     )
-    await driver.store.close()
+    await broker.store.close()
 
 
 def folder_bytes(folder: Path) -> int:

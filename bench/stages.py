@@ -25,6 +25,7 @@ from peeklock.amqp.frames import Limits
 from peeklock.amqp.messaging import Header, Properties, encode_message
 from peeklock.amqp.performatives import ACCEPTED, Source, Target
 from peeklock.amqp.types import Role
+from peeklock.engine.driver import Commit, HandOut
 from peeklock.store import frames
 from peeklock.testing.inprocess import InProcessBroker
 
@@ -111,8 +112,7 @@ class Exchange:
     def follow(self, data: bytes) -> bytes:
         """Pass one read to the broker and do all that follows from it; return the bytes for the client."""
         broker, gateway, spent = self._broker, self._connection.gateway, self._spent_ns
-        engine, now_ms = broker.engine, broker.clock.now_ms
-        bodies = engine.bodies
+        driver, now_ms = broker.driver, broker.clock.now_ms
         decoder = gateway._connection
         decode = decoder.receive
 
@@ -133,19 +133,24 @@ class Exchange:
         spent["gateway"] += after_ns - at_ns - self._decoding_ns
         while commands:
             at_ns = thread_time_ns()
-            for command in commands:
-                engine.offer(command, now_ms)
+            driver.offer(commands, now_ms)
             after_ns = thread_time_ns()
             spent["apply"] += after_ns - at_ns
-            batch = engine.take_batch(now_ms)
-            frame = b"" if batch is None else frames.encode(batch)
-            at_ns = thread_time_ns()
-            spent["batch"] += at_ns - after_ns
-            effects = engine.release() if batch is None else engine.committed(batch.no, len(frame), now_ms)
-            for effect in effects:
-                gateway.handle(effect, lambda m: bodies.get(m.body_row, m.body_slot), now_ms)
+            more = True
+            while more:
+                at_ns = thread_time_ns()
+                actions = driver.step(now_ms)
+                stage, more = "batch", driver.more
+                for action in actions:
+                    if type(action) is Commit:
+                        frame, more = frames.encode(action.batch), True
+                        driver.committed(action.batch.no, len(frame), now_ms)
+                    elif type(action) is HandOut:
+                        stage = "dispatch"
+                        for effect in action.effects:
+                            gateway.handle(effect, driver.body, now_ms)
+                spent[stage] += thread_time_ns() - at_ns
             after_ns = thread_time_ns()
-            spent["dispatch"] += after_ns - at_ns
             out += gateway.data_to_send()
             commands = gateway.written(0, now_ms)
             spent["encode"] += thread_time_ns() - after_ns

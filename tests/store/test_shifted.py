@@ -15,6 +15,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 from peeklock.broker.search_commands import ShiftScheduled
 from peeklock.engine.bodies import BodyCache
+from peeklock.engine.driver import Commit, Driver, HandOut
 from peeklock.engine.engine import Engine
 from peeklock.store.sqlite import SqliteStore
 
@@ -34,6 +35,9 @@ class Opened:
             limits=STANDARD, tokens=lambda: next(tokens).to_bytes(16, "big"), digest_key=b"key"
         )
         self.engine = Engine(namespace, BodyCache())
+        self.driver = Driver(self.engine, namespace)
+        self.driver.connect(ME.connection_id)
+        self.driver.resting = True  # the test says when something falls due
         self.batches = 0
 
     async def start(self, now_ms: int) -> None:
@@ -42,17 +46,19 @@ class Opened:
 
     async def ask(self, command: Command, now_ms: int) -> Effect:
         """Give the answer once it may leave."""
-        self.engine.offer(command, now_ms)
-        while self.engine.under_way:
-            self.engine.go_on(now_ms)
-        batch = self.engine.take_batch(now_ms)
-        if batch is None:
-            (effect,) = self.engine.release()
-            return effect
-        self.batches += 1
-        size_bytes = await self.store.commit(batch)
-        (effect,) = self.engine.committed(batch.no, size_bytes, now_ms)
-        return effect
+        driver, answers = self.driver, []
+        driver.offer([command], now_ms)
+        while driver.unfinished:
+            driver.go_on(now_ms)
+        while not driver.idle:
+            for action in driver.step(now_ms):
+                if isinstance(action, Commit):
+                    self.batches += 1
+                    driver.committed(action.batch.no, await self.store.commit(action.batch), now_ms)
+                elif isinstance(action, HandOut):
+                    answers += action.effects
+        (answer,) = answers
+        return answer
 
     async def peek(self, now_ms: int) -> list[MessageView]:
         found = await self.ask(Peek(ORDERS, 0, 1000, 1 << 30, ME), now_ms)

@@ -17,6 +17,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.properties import is_bodiless
 from peeklock.broker.quotas import PREMIUM
 from peeklock.engine.bodies import BodyCache
+from peeklock.engine.driver import Commit, Driver, HandOut
 from peeklock.engine.engine import Engine
 from peeklock.store import check as store_check
 from peeklock.store.base import Store
@@ -51,6 +52,8 @@ async def _repair(folder: Path) -> list[LostBody]:
         namespace = Namespace(limits=PREMIUM, tokens=lambda: os.urandom(16), digest_key=b"")
         engine = Engine(namespace, BodyCache())
         await engine.recover(store, now_ms)
+        driver = Driver(engine, namespace)
+        driver.resting = True  # nothing else is to happen to the messages
         lost: list[LostBody] = []
         rows = sorted(engine.ledger.rows())
         for first in range(0, len(rows), ROWS_A_TIME):
@@ -58,18 +61,22 @@ async def _repair(folder: Path) -> list[LostBody]:
             needing = engine.needing(found)
             if needing:
                 places = [(message.queue_id, message.position) for message in needing]
-                engine.offer(LoseBodies(places, NOWHERE), now_ms)
-                lost += await _commit(engine, store, now_ms)
+                driver.offer([LoseBodies(places, NOWHERE)], now_ms)
+                lost += await _commit(driver, store, now_ms)
         return lost
     finally:
         await store.close()
 
 
-async def _commit(engine: Engine, store: Store, now_ms: int) -> list[LostBody]:
+async def _commit(driver: Driver, store: Store, now_ms: int) -> list[LostBody]:
     lost: list[LostBody] = []
-    while (batch := engine.take_batch(now_ms)) is not None:
-        frame_bytes = await store.commit(batch)
-        for effect in engine.committed(batch.no, frame_bytes, now_ms):
-            if isinstance(effect, BodiesLost):
-                lost += effect.lost
+    while not driver.idle:
+        for action in driver.step(now_ms):
+            match action:
+                case Commit(batch):
+                    driver.committed(batch.no, await store.commit(batch), now_ms)
+                case HandOut(_, effects):
+                    for effect in effects:
+                        if isinstance(effect, BodiesLost):
+                            lost += effect.lost
     return lost

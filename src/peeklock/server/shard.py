@@ -220,9 +220,7 @@ class Shard:
             return
         self._turns.begin()
         driver, clock_s = self._driver, self._turns.clock_s
-        if driver.unfinished and not self._goes_on:
-            self._goes_on = True
-            self._loop.call_soon(self._go_on)
+        planned, self._scheduled = self._scheduled, True  # what is offered meanwhile needs no other run
         now = self.now_ms()
         until_s = clock_s() + HAND_OUT_S
         while True:
@@ -233,11 +231,14 @@ class Shard:
                 raise
             for action in actions:
                 self._do(action, now)
-            if not driver.more:
+            if not driver.more or clock_s() >= until_s:
                 break
-            if clock_s() >= until_s:
-                self._plan()
-                break
+        self._scheduled = planned
+        if driver.more:
+            self._plan()
+        if driver.unfinished and not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on)
         if not driver.in_flight:
             self._set_busy(driver.more)
 

@@ -143,7 +143,7 @@ class InProcessBroker:
         _finish(self.store.open())
         _finish(self.engine.recover(self.store, self.clock.now_ms))
         store = self.store
-        self._driver = Driver(self.engine, self.namespace, lambda: store.event_backlog.first_no)
+        self.driver = Driver(self.engine, self.namespace, lambda: store.event_backlog.first_no)
         self.run()
 
     def connect(self) -> InProcessConnection:
@@ -163,13 +163,13 @@ class InProcessBroker:
         )
         connection = InProcessConnection(self, self._last_connection_id, gateway)
         self._connections[self._last_connection_id] = connection
-        self._driver.connect(self._last_connection_id)
+        self.driver.connect(self._last_connection_id)
         return connection
 
     def remove(self, connection: InProcessConnection) -> None:
         """Forget a connection that is over; effects still to come for it are dropped."""
         self._connections.pop(connection.connection_id, None)
-        self._driver.disconnect(connection.connection_id)
+        self.driver.disconnect(connection.connection_id)
 
     def create_queue(self, name: str, **settings: Any) -> EntityView:
         """Create a queue. Raises: the broker's refusal."""
@@ -217,7 +217,7 @@ class InProcessBroker:
         """Move the clock and let happen what is due meanwhile, each thing at its own instant."""
         end = self.clock.now_ms + ms
         while True:
-            due = [self._driver.next_deadline_ms()]
+            due = [self.driver.next_deadline_ms()]
             due += [connection.gateway.next_deadline_ms() for connection in self._connections.values()]
             at = min((instant for instant in due if instant is not None), default=end)
             if at > end:
@@ -231,11 +231,11 @@ class InProcessBroker:
 
     def offer(self, commands: Iterable[Command]) -> None:
         """Apply commands; `run` makes them durable and handles what follows."""
-        self._driver.offer(commands, self.clock.now_ms)
+        self.driver.offer(commands, self.clock.now_ms)
 
     def run(self) -> None:
         """Commit and hand out until nothing is left to do now."""
-        driver, now = self._driver, self.clock.now_ms
+        driver, now = self.driver, self.clock.now_ms
         more = True
         while more:
             for connection in list(self._connections.values()):
@@ -263,7 +263,7 @@ class InProcessBroker:
 
     def _do(self, action: Action, now: int) -> bool:
         """Do what the driver says; return whether something follows from it now."""
-        driver, store = self._driver, self.store
+        driver, store = self.driver, self.store
         match action:
             case HandOut(connection_id, effects):
                 if connection_id == OWN_CONNECTION_ID:
@@ -291,7 +291,7 @@ class InProcessBroker:
     def _flush(self, connection_id: int) -> None:
         connection = self._connections[connection_id]
         connection.flush()
-        self._driver.want(connection_id, connection.gateway.bodies_wanted())
+        self.driver.want(connection_id, connection.gateway.bodies_wanted())
 
     def _find(self, path: str) -> EntityView:
         return self._ask_entity(lambda reply_to: LookUp(EntityAddress(path), reply_to))
