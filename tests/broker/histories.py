@@ -32,6 +32,7 @@ from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 from peeklock.engine.bodies import BodyCache
+from peeklock.engine.driver import Commit, Driver, HandOut, ReadRows, Reclaim
 from peeklock.engine.engine import Engine
 from peeklock.rules.filters import FalseFilter, SqlAction, SqlFilter, TrueFilter
 from peeklock.store.base import Batch
@@ -53,6 +54,19 @@ DIVIDING = SqlAction("SET part = 10 / (sys.Size % 5)")
 """Cannot be done to a multiple of 5."""
 
 
+class RoutedEngine(Engine):
+    """Makes sections for what is read: the bodies here have none, but each its own size."""
+
+    def __init__(self, namespace: Namespace, bodies: BodyCache, routings: dict[int, Routing]) -> None:
+        super().__init__(namespace, bodies)
+        self._routings = routings
+
+    def offer(self, command: Any, now_ms: int) -> None:
+        if type(command) is ask.Fetched:
+            command = replace(command, payload=encoded(self._routings[len(command.payload)]))
+        super().offer(command, now_ms)
+
+
 class Scene:
     """Entities, their clients, and a step at a time."""
 
@@ -72,14 +86,18 @@ class Scene:
     def start(self) -> None:
         """Begin with what the store has; nobody is attached."""
         self.namespace = self.make_namespace()
-        self.engine = Engine(self.namespace, BodyCache(2_000))
+        self.engine = RoutedEngine(self.namespace, BodyCache(2_000), self.routings)
         at_once(self.engine.recover(self.store, self.now_ms))
+        self.driver = Driver(self.engine, self.namespace)
+        self.driver.resting = True  # `pass_time` says when something falls due
+        for number in range(1, CONNECTIONS + 1):
+            self.driver.connect(number)
         self.flying: tuple[Batch, int, Any] | None = None
         self.senders: dict[LinkId, Any] = {}  # with the answer and the destination
         self.receivers: list[LinkId] = []
         self.deleting: set[LinkId] = set()
         self.enlisted: dict[bytes, tuple[LinkId, list[Any]]] = {}  # by transaction, with its coordinator
-        self.fetches: list[do.Fetch] = []
+        self.reads: list[list[int]] = []
         self.purging = False
 
     def make_namespace(self) -> Namespace:
@@ -100,16 +118,11 @@ class Scene:
     # Commits
 
     def offer(self, command: Any) -> None:
-        self.engine.offer(command, self.now_ms)
+        self.driver.offer([command], self.now_ms)
 
     def begin(self) -> None:
-        if self.flying is not None:
-            return
-        batch = self.engine.take_batch(self.now_ms)
-        if batch is None:
-            self.take(self.engine.release())
-            return
-        self.flying = (batch, self.store.stage(batch), self.snapshot())
+        if self.flying is None:
+            self.go_on()
 
     def finish(self) -> None:
         if self.flying is None:
@@ -117,17 +130,30 @@ class Scene:
         batch, size_bytes, self.durable = self.flying
         self.flying = None
         self.store.flush()
-        self.take(self.engine.committed(batch.no, size_bytes, self.now_ms))
-        wanted = self.engine.reclaim_wanted()
-        if wanted is not None:
-            self.engine.reclaim_offer(at_once(wanted.read_from(self.store)))
+        self.driver.committed(batch.no, size_bytes, self.now_ms)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Do what the driver says, but for reads."""
+        more = True
+        while more:
+            actions = self.driver.step(self.now_ms)
+            more = self.driver.more
+            for action in actions:
+                match action:
+                    case HandOut():
+                        self.take(action.effects)
+                    case Commit(batch):
+                        self.flying = (batch, self.store.stage(batch), self.snapshot())
+                    case Reclaim(wanted):
+                        self.driver.reclaimed(at_once(wanted.read_from(self.store)), self.now_ms)
+                    case ReadRows(rows):
+                        self.reads.append(rows)
 
     def take(self, effects: list[Any]) -> None:
         for effect in effects:
             if isinstance(effect, do.SenderOpened) and effect.link in self.senders:
                 self.senders[effect.link][0] = effect
-            elif isinstance(effect, do.Fetch):
-                self.fetches.append(effect)
             elif isinstance(effect, do.Declared):
                 self.enlisted[effect.transaction_id] = (LinkId(*effect.reply_to[:2]), [])
 
@@ -402,12 +428,11 @@ class Scene:
             )
         )
 
-    def answer_fetches(self) -> None:
-        self.random.shuffle(self.fetches)
-        while self.fetches and self.random.random() < 0.9:
-            fetch = self.fetches.pop()
-            routing = self.routings[fetch.message.size_bytes]
-            self.offer(ask.Fetched(fetch.queue_id, fetch.message.position, encoded(routing)))
+    def read(self) -> None:
+        self.random.shuffle(self.reads)
+        while self.reads and self.random.random() < 0.9:
+            found = at_once(self.store.read_body_rows(self.reads.pop()))
+            self.driver.rows_read(found, self.now_ms)
 
     def peek(self) -> None:
         queue = self.random.choice(self.queues())
@@ -446,7 +471,7 @@ class Scene:
             (20 if self.topics else 9, self.open_receiver),
             (8, self.enlist),
             (6, self.by_number),
-            (5, self.answer_fetches),
+            (5, self.read),
             (5, lambda: self.offer(ask.Schedule(self.address(), [self.message()], self.reply_to()))),
             (4, self.open_sender),
             (4, self.peek),
