@@ -189,9 +189,8 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.store = SqliteStore(folder)
-        core = namespace()
-        self.engine = Engine(core, BodyCache())
-        self.driver = Driver(self.engine, core)
+        self.engine = Engine(namespace(), BodyCache())
+        self.driver = Driver(self.engine)
         self.driver.connect(RECEIVER.connection_id)
         self.driver.resting = True  # what is due is no part of these figures
         self.commits = 0

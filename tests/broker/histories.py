@@ -88,7 +88,7 @@ class Scene:
         self.namespace = self.make_namespace()
         self.engine = RoutedEngine(self.namespace, BodyCache(2_000), self.routings)
         at_once(self.engine.recover(self.store, self.now_ms))
-        self.driver = Driver(self.engine, self.namespace)
+        self.driver = Driver(self.engine)
         self.driver.resting = True  # `pass_time` says when something falls due
         for number in range(1, CONNECTIONS + 1):
             self.driver.connect(number)

@@ -107,6 +107,7 @@ class TinyNamespace:
     """
 
     events_due = False
+    is_purging = False
 
     def __init__(self, *, id_window_ms: int = 1000) -> None:
         self.entities: dict[int, EntityStored] = {}

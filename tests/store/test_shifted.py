@@ -35,7 +35,7 @@ class Opened:
             limits=STANDARD, tokens=lambda: next(tokens).to_bytes(16, "big"), digest_key=b"key"
         )
         self.engine = Engine(namespace, BodyCache())
-        self.driver = Driver(self.engine, namespace)
+        self.driver = Driver(self.engine)
         self.driver.connect(ME.connection_id)
         self.driver.resting = True  # the test says when something falls due
         self.batches = 0

@@ -34,7 +34,6 @@ from typing import TypeAlias
 from peeklock.broker.commands import NOWHERE, OWN_CONNECTION_ID, Command, Fetched, LoseBodies, Release
 from peeklock.broker.effects import BY_LINK, Deliver, Effect, Fetch
 from peeklock.broker.message import EMPTY_PAYLOAD, LOST_BODY, Message
-from peeklock.broker.namespace import Namespace
 from peeklock.broker.properties import is_bodiless
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead
@@ -123,18 +122,14 @@ Action: TypeAlias = Commit | ReadRows | Reclaim | HandOut | BodiesRead | WakeAt
 class Driver:
     """See the module."""
 
-    def __init__(
-        self, engine: Engine, namespace: Namespace, first_event_no: Callable[[], int | None] = lambda: None
-    ) -> None:
+    def __init__(self, engine: Engine, first_event_no: Callable[[], int | None] = lambda: None) -> None:
         """Drive a recovered engine.
 
         Args:
             engine: is driven by nothing else from now on.
-            namespace: the engine's.
             first_event_no: returns the first batch whose event row the store keeps; None = there is none.
         """
         self._engine = engine
-        self._namespace = namespace
         self._first_event_no = first_event_no
         self._connections = {OWN_CONNECTION_ID}
         self._leaving: list[Effect] = []
@@ -383,7 +378,7 @@ class Driver:
         if self.resting or now_ms < self._rest_until_ms:
             return
         self._engine.advance(now_ms)
-        if self._namespace.is_purging and now_ms - self._asked_at_ms < CLIENTS_WAIT_MS:
+        if self._engine.namespace.is_purging and now_ms - self._asked_at_ms < CLIENTS_WAIT_MS:
             self._slice_started_ms = now_ms
 
     def _rest(self, now_ms: int) -> None:

@@ -1,19 +1,15 @@
-"""The order of durability: commands in, batches to commit, effects out when their batch is durable.
+"""Batches: what is in the open one, what is in flight, where bodies are placed.
 
-Owns: the open batch, the batch in flight, where bodies are placed. Must not know: clocks, threads, how a
-store works.
+Owns: the open batch, the batch in flight, the rows of bodies. Must not know: clocks, threads, how a store works,
+when a batch is taken and what leaves then (see `engine.driver`).
 
 Theory of operation. `offer` applies a command at once and collects its changes and effects in the open batch.
-`take_batch` closes it and hands it to the owner, who commits it; the next batch fills meanwhile. `committed`
-answers with the effects of that batch.
+`take_batch` closes it; the next batch fills meanwhile. `committed` answers with the effects of the batch.
 
     open batch --take_batch--> in flight --committed--> effects, in order
 
-1. Effects leave in order, never before their batch is durable. An effect without changes waits with the batch
-it was
-   collected in; `release` gives it out when that batch has no changes and nothing is in flight.
-2. While a batch commits, the next one fills: batching adapts to load without a timer.
-3. A failed commit ends the process: memory is ahead of the disk then.
+An effect without changes waits with the batch it was collected in; `release` returns it when that batch has
+no changes and nothing is in flight.
 
 A command of many messages is done in steps, so that the owner's loop has turns in between: `offer` does the
 first one, and the owner calls `go_on` once a turn while `under_way`. All steps are in one batch, so whole or
@@ -81,6 +77,9 @@ class Decisions(Protocol):
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
 
     def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
+
+    @property
+    def is_purging(self) -> bool: ...
 
     def next_deadline_ms(self) -> int | None: ...
 

@@ -52,7 +52,7 @@ async def _repair(folder: Path) -> list[LostBody]:
         namespace = Namespace(limits=PREMIUM, tokens=lambda: os.urandom(16), digest_key=b"")
         engine = Engine(namespace, BodyCache())
         await engine.recover(store, now_ms)
-        driver = Driver(engine, namespace)
+        driver = Driver(engine)
         driver.resting = True  # nothing else is to happen to the messages
         lost: list[LostBody] = []
         rows = sorted(engine.ledger.rows())

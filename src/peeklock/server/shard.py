@@ -80,7 +80,7 @@ class Shard:
         """
         self._namespace = namespace
         self._store = store
-        self._driver = driver = Driver(engine, namespace, lambda: store.event_backlog.first_no)
+        self._driver = driver = Driver(engine, lambda: store.event_backlog.first_no)
         self.body: Callable[[Message], bytes | None] = driver.body
         """Returns a message's body if it is in memory."""
         self.next_deadline_ms: Callable[[], int | None] = driver.next_deadline_ms

@@ -143,7 +143,7 @@ class InProcessBroker:
         _finish(self.store.open())
         _finish(self.engine.recover(self.store, self.clock.now_ms))
         store = self.store
-        self.driver = Driver(self.engine, self.namespace, lambda: store.event_backlog.first_no)
+        self.driver = Driver(self.engine, lambda: store.event_backlog.first_no)
         self.run()
 
     def connect(self) -> InProcessConnection:

@@ -1,0 +1,337 @@
+"""The rules of the driver: what leaves when, what is read, what goes back."""
+
+from __future__ import annotations
+
+import itertools
+from typing import cast
+
+import pytest
+
+from peeklock.broker.commands import (
+    NO_LINK,
+    OWN_CONNECTION_ID,
+    Address,
+    Command,
+    CreateEntity,
+    LinkId,
+    OpenReceiver,
+    OpenSender,
+    ReceiveMode,
+    ReplyTo,
+    Send,
+    SetCredit,
+)
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.effects import Deliver, Done, Effect, SenderOpened
+from peeklock.broker.message import Message
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.quotas import STANDARD
+from peeklock.engine.bodies import BodyCache
+from peeklock.engine.driver import (
+    NEVER,
+    READ_ROWS_MAX,
+    WINDOW,
+    Action,
+    BodiesRead,
+    Commit,
+    Driver,
+    HandOut,
+    ReadRows,
+    Reclaim,
+    WakeAt,
+)
+from peeklock.engine.engine import Engine
+from peeklock.store.memory import MemoryStore
+from tests.engine.rig import at_once
+from tests.engine.tiny import Create, Look, Put, Take, TinyNamespace
+
+
+class Driven:
+    """A driver over the smallest namespace; a commit lands when the test says so."""
+
+    def __init__(self, cache_bytes: int = 1 << 20) -> None:
+        self.store = MemoryStore()
+        self.engine = Engine(TinyNamespace(), BodyCache(cache_bytes))
+        at_once(self.engine.recover(self.store, 0))
+        self.driver = Driver(self.engine)
+        self.driver.connect(1)
+        self.flying: Commit | None = None
+        self.offer(Create())
+        assert answers(self.step_and_land()) == [1]
+
+    def offer(self, *commands: object) -> None:
+        self.driver.offer(cast("list[Command]", list(commands)), 0)
+
+    def step(self, lease_until_ms: float = NEVER, now_ms: int = 0) -> list[Action]:
+        actions = self.driver.step(now_ms, lease_until_ms)
+        for action in actions:
+            if isinstance(action, Commit):
+                assert self.flying is None, "one at a time"
+                self.flying = action
+            elif isinstance(action, Reclaim):
+                self.driver.reclaimed(at_once(action.wanted.read_from(self.store)), now_ms)
+        return actions
+
+    def land(self) -> None:
+        assert self.flying is not None
+        batch, self.flying = self.flying.batch, None
+        self.driver.committed(batch.no, at_once(self.store.commit(batch)), 0)
+
+    def step_and_land(self) -> list[Action]:
+        """Commit what is open and return all actions until nothing is left."""
+        actions = self.step()
+        while self.flying is not None or self.driver.more:
+            if self.flying is not None:
+                self.land()
+            actions += self.step()
+        return actions
+
+    def read(self, actions: list[Action]) -> None:
+        """Read what these actions name."""
+        for action in actions:
+            if isinstance(action, ReadRows):
+                self.driver.rows_read(at_once(self.store.read_body_rows(action.rows)), 0)
+
+    def forget_bodies(self) -> None:
+        """Have no body in memory, as after a start."""
+        for row in self.engine.ledger.rows():
+            self.engine.bodies.drop(row)
+
+
+@pytest.fixture
+def driven() -> Driven:
+    return Driven()
+
+
+def handed_out(actions: list[Action]) -> list[HandOut]:
+    return [action for action in actions if isinstance(action, HandOut)]
+
+
+def answers(actions: list[Action]) -> list[int]:
+    """Return the numbers of what is answered, in order."""
+    effects = [effect for action in handed_out(actions) for effect in action.effects]
+    return [effect.reply_to.number for effect in effects if isinstance(effect, Done)]
+
+
+def rows_of(actions: list[Action]) -> list[list[int]]:
+    return [action.rows for action in actions if isinstance(action, ReadRows)]
+
+
+# Effects
+
+
+def test_effects_leave_with_their_batch(driven: Driven) -> None:
+    """Req: R-01"""
+    driven.offer(Put(b"a"), Look())
+    assert not handed_out(driven.step())
+    driven.offer(Look(), Put(b"b"))
+    assert not driven.step()
+    no = driven.flying.batch.no  # type: ignore[union-attr]  # the first step set it
+    driven.land()
+    [first] = handed_out(driven.step())
+    assert (answers([first]), first.batch_no, first.connection_id) == ([2, 3], no, 1)
+    assert driven.driver.more
+    assert answers(driven.step_and_land()) == [4, 5]
+
+
+def test_effects_without_a_batch_leave_at_once(driven: Driven) -> None:
+    driven.offer(Look(), Look())
+    [found] = handed_out(driven.step())
+    assert (answers([found]), found.batch_no) == ([2, 3], None)
+
+
+def test_effects_leave_a_window_at_a_time_and_the_next_batch_waits(driven: Driven) -> None:
+    """Its rows may be needed by what has not left. Req: R-01"""
+    driven.offer(Put(b"a"), *[Look()] * WINDOW)
+    driven.step()
+    driven.offer(Put(b"b"))
+    driven.land()
+    first = driven.step()
+    assert answers(first) == list(range(2, WINDOW + 2))
+    assert driven.flying is None
+    assert answers(driven.step()) == [WINDOW + 2]
+    assert driven.flying is None
+    driven.step()
+    assert driven.flying is not None
+
+
+def test_an_effect_without_a_batch_waits_for_one_when_the_lease_is_over(driven: Driven) -> None:
+    """Req: R-01"""
+    driven.offer(Look())
+    assert not handed_out(driven.step(lease_until_ms=5, now_ms=5))
+    assert not driven.driver.idle
+    driven.offer(Put(b"a"))
+    driven.step(lease_until_ms=5, now_ms=6)
+    driven.land()
+    [found] = handed_out(driven.step(lease_until_ms=5, now_ms=7))
+    assert answers([found]) == [2, 3]
+    assert found.batch_no is not None
+
+
+def test_what_has_not_left_by_the_end_of_the_lease_leaves_with_the_next_batch(driven: Driven) -> None:
+    """Req: R-01"""
+    driven.offer(*[Look()] * (WINDOW + 2))
+    assert len(answers(driven.step(lease_until_ms=5))) == WINDOW
+    assert not handed_out(driven.step(lease_until_ms=5, now_ms=5))
+    driven.offer(Put(b"a"), Look())
+    assert not handed_out(driven.step(lease_until_ms=5, now_ms=6))
+    driven.land()
+    [found] = handed_out(driven.step(lease_until_ms=5, now_ms=7))
+    assert answers([found]) == list(range(WINDOW + 2, WINDOW + 6))
+    assert found.batch_no is not None
+
+
+def test_a_lease_that_is_renewed_lets_the_rest_leave(driven: Driven) -> None:
+    driven.offer(Look())
+    assert not handed_out(driven.step(lease_until_ms=5, now_ms=5))
+    assert answers(driven.step(lease_until_ms=10, now_ms=6)) == [2]
+
+
+def test_nothing_leaves_after_a_failure(driven: Driven) -> None:
+    """Req: R-06"""
+    driven.offer(Put(b"a"))
+    driven.step()
+    driven.driver.failed()
+    assert driven.step() == []
+    assert not driven.driver.more
+
+
+def test_a_connection_that_is_gone_is_handed_nothing(driven: Driven) -> None:
+    driven.driver.disconnect(1)
+    driven.offer(Look())
+    assert not handed_out(driven.step())
+    assert driven.driver.idle
+
+
+# Body rows
+
+
+def test_a_row_that_is_waited_for_is_read_with_the_one_behind_it(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peeklock.engine.engine.ROW_BYTES_MAX", 1)
+    driven.offer(*[Put(b"body") for _ in range(4)])
+    driven.step_and_land()
+    driven.forget_bodies()
+    driven.driver.want(1, {1})
+    actions = driven.step()
+    assert rows_of(actions) == [[1, 2]]
+    driven.driver.want(1, {1})
+    assert not rows_of(driven.step()), "it is under way"
+    driven.read(actions)
+    assert [type(action) for action in driven.step()] == [BodiesRead]
+    driven.driver.want(1, set())
+    driven.step()
+    driven.read([ReadRows([3])])
+    assert not [action for action in driven.step() if isinstance(action, BodiesRead)]
+
+
+def test_many_rows_are_read_in_parts(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peeklock.engine.engine.ROW_BYTES_MAX", 1)
+    driven.offer(*[Put(b"body") for _ in range(READ_ROWS_MAX + 3)])
+    driven.step_and_land()
+    driven.forget_bodies()
+    driven.driver.want(1, set(range(1, READ_ROWS_MAX + 3)))
+    found = rows_of(driven.step())
+    assert [len(rows) for rows in found] == [READ_ROWS_MAX, 3]
+    assert [row for rows in found for row in rows] == list(range(1, READ_ROWS_MAX + 4))
+
+
+def test_a_row_stays_until_who_waits_for_it_has_read_it(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: R-01"""
+    monkeypatch.setattr("peeklock.engine.reclaim.DROP_ALONE_BYTES", 0)
+    driven.offer(Put(b"body"))
+    driven.step_and_land()
+    driven.forget_bodies()
+    driven.offer(Take(1))
+    driven.step()
+    driven.land()
+    [found] = handed_out(driven.step())
+    [delivery] = found.effects
+    assert isinstance(delivery, Deliver)
+    row = delivery.message.body_row
+    assert driven.driver.body(delivery.message) is None
+    driven.driver.want(1, {row})
+    actions = driven.step()
+    driven.read(actions)
+    assert driven.driver.body(delivery.message) == b"body"
+    driven.driver.want(1, set())
+    driven.step_and_land()
+    assert not at_once(driven.store.list_body_rows(0, 10))
+
+
+# A real namespace
+
+
+ORDERS = Address("orders")
+LINK, PRODUCER = LinkId(1, 1), LinkId(2, 1)
+
+
+class Served:
+    """A driver over a real namespace with a queue, a producer and a consumer."""
+
+    def __init__(self) -> None:
+        tokens = itertools.count(1)
+        self.store = MemoryStore()
+        self.namespace = Namespace(
+            limits=STANDARD, tokens=lambda: next(tokens).to_bytes(16, "big"), digest_key=b"key"
+        )
+        engine = Engine(self.namespace, BodyCache())
+        at_once(engine.recover(self.store, 0))
+        self.driver = Driver(engine)
+        self.driver.connect(1)
+        self.driver.connect(2)
+        self.ask(CreateEntity(QueueDescription("orders"), ReplyTo(OWN_CONNECTION_ID, NO_LINK, 1)))
+        [opened] = [one for one in self.ask(OpenSender(PRODUCER, ORDERS)) if isinstance(one, SenderOpened)]
+        self.queue_id = opened.queue_id
+
+    def ask(self, *commands: Command, now_ms: int = 0) -> list[Effect]:
+        """Do all that follows; return the effects that connections are handed."""
+        self.driver.offer(commands, now_ms)
+        effects: list[Effect] = []
+        while not self.driver.idle:
+            for action in self.driver.step(now_ms):
+                if isinstance(action, Commit):
+                    size_bytes = at_once(self.store.commit(action.batch))
+                    self.driver.committed(action.batch.no, size_bytes, now_ms)
+                elif isinstance(action, HandOut):
+                    effects += action.effects
+        return effects
+
+    def send(self) -> Command:
+        return Send(self.queue_id, Message(4, bare_offset=0), b"body", None)
+
+
+@pytest.mark.parametrize("who", ["driver", "adapter"])
+def test_a_locked_message_that_reaches_nobody_is_released(who: str) -> None:
+    """The driver finds that its connection is gone; or the adapter, while effects are handed out.
+
+    Req: L-16
+    """
+    served = Served()
+    served.ask(OpenReceiver(LINK, ORDERS, ReceiveMode.PEEK_LOCK), SetCredit(LINK, 1, 1 << 20))
+    if who == "driver":
+        served.driver.disconnect(1)
+        assert not served.ask(served.send())
+    else:
+        delivered = served.ask(served.send())
+        assert len(delivered) == 1
+        assert served.namespace.totals().locks == 1
+        served.driver.disconnect(1)
+        served.driver.undelivered(delivered, 0)
+        served.ask()
+    assert served.namespace.totals().locks == 0
+
+
+def test_the_time_is_set_for_what_falls_due_next() -> None:
+    served = Served()
+    at_ms = 5000
+    scheduled = Message(4, bare_offset=0, scheduled_at_ms=at_ms)
+    served.ask(Send(served.queue_id, scheduled, b"body", None))
+    [wake] = [action for action in served.driver.step(1) if isinstance(action, WakeAt)]
+    assert wake.at_ms is not None
+    assert wake.at_ms <= at_ms
+    served.driver.resting = True
+    assert served.driver.step(1) == [WakeAt(None)]
