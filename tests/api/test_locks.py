@@ -239,7 +239,7 @@ def test_a_message_whose_body_is_damaged_is_not_delivered(
     send(broker, "a")
     stream = broker.later("GET", "/entities/q/deliveries")
     assert len(events_of(broker, stream)) == 1
-    monkeypatch.setattr(broker, "_body", lambda message: LOST_BODY)
+    monkeypatch.setattr(broker.driver, "body", lambda message: LOST_BODY)
     assert broker.ok("GET", "/entities/q/messages")["messages"] == []
     assert broker.http("GET", "/entities/q/messages/1").status == 404
     assert broker.ok("GET", "/messages")["messages"] == []

@@ -1,7 +1,7 @@
 """Batches: what is in the open one, what is in flight, where bodies are placed.
 
-Owns: the open batch, the batch in flight, the rows of bodies. Must not know: clocks, threads, how a store works,
-when a batch is taken and what leaves then (see `engine.driver`).
+Owns: the open batch, the batch in flight, the rows of bodies. Must not know: clocks, threads, how a store
+works, when a batch is taken and what leaves then (see `engine.driver`).
 
 Theory of operation. `offer` applies a command at once and collects its changes and effects in the open batch.
 `take_batch` closes it; the next batch fills meanwhile. `committed` answers with the effects of the batch.

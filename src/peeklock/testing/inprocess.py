@@ -268,7 +268,9 @@ class InProcessBroker:
             case HandOut(connection_id, effects):
                 if connection_id == OWN_CONNECTION_ID:
                     for effect in effects:
-                        self._answers[effect.reply_to.number] = effect  # type: ignore[union-attr]
+                        reply_to: ReplyTo | None = getattr(effect, "reply_to", None)
+                        if reply_to is not None:
+                            self._answers[reply_to.number] = effect
                 else:
                     gateway = self._connections[connection_id].gateway
                     for effect in effects:
