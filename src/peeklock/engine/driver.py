@@ -352,12 +352,12 @@ class Driver:
         connections, by_link = self._connections, BY_LINK
         for effect in window:
             if type(effect) in by_link:
-                to: int = effect.link.connection_id  # type: ignore[union-attr]
+                to: int = effect.link.connection_id  # type: ignore[union-attr]  # so says BY_LINK
             elif type(effect) is Fetch:
                 fetches.append(effect)
                 continue
             else:
-                to = effect.reply_to.connection_id  # type: ignore[union-attr]
+                to = effect.reply_to.connection_id  # type: ignore[union-attr]  # all others have one
             effects = handed_out.get(to)
             if effects is None:
                 if to not in connections:
