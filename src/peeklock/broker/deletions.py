@@ -24,7 +24,7 @@ from peeklock.broker.errors import EntityDeleted, InvalidOperation
 from peeklock.broker.events import EventType
 from peeklock.broker.idle import IdleDeletion
 from peeklock.broker.shared import Shared
-from peeklock.broker.timers import FAR_MS
+from peeklock.broker.timers import FAR_MS, TimerKey
 
 WORK = 6
 """What a subscription counts for among the items of a slice of due work: 13 us to remove it, 10 us to commit
@@ -34,7 +34,7 @@ that."""
 class Deletions:
     """The deletions of a namespace."""
 
-    timer_key = 0  # queues' keys begin at 4, those of other parts are negative
+    timer_key = TimerKey.DELETIONS
 
     def __init__(
         self,

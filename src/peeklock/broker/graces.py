@@ -21,7 +21,7 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.events import EventType
 from peeklock.broker.peek_lock import Holder, Lock
 from peeklock.broker.shared import Shared
-from peeklock.broker.timers import FAR_MS
+from peeklock.broker.timers import FAR_MS, TimerKey
 
 LOCK_GRACE_MS = 5_000
 """How long the locks of a broken connection are kept unless something else is asked for. Our choice: a client
@@ -57,7 +57,7 @@ class _Grace:
 class Graces:
     """The graces of a namespace."""
 
-    timer_key = 1  # queues' keys begin at 4, those of other parts are 0 and less
+    timer_key = TimerKey.GRACES
 
     def __init__(self, shared: Shared, grace_ms: int | None) -> None:
         """Begin with none.

@@ -96,7 +96,7 @@ class _Watch:
 
     @property
     def timer_key(self) -> int:
-        return -self.entity.entity_id * QUEUES_PER_ENTITY  # -1 to -3 are other parts of the namespace
+        return -self.entity.entity_id * QUEUES_PER_ENTITY  # see `TimerKey`
 
     def start(self, now_ms: int, idle_ms: int) -> None:
         """Begin anew."""

@@ -27,7 +27,7 @@ from peeklock.broker.events import EventType
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_table import MessageTable
 from peeklock.broker.shared import Shared
-from peeklock.broker.timers import FAR_MS
+from peeklock.broker.timers import FAR_MS, TimerKey
 
 SLICE = 1_000
 """Messages looked at before others have a turn: about 2 ms of work."""
@@ -84,7 +84,7 @@ class _Purge:
 class Purging:
     """The purges of a namespace."""
 
-    timer_key = -3
+    timer_key = TimerKey.PURGING
 
     def __init__(self, entities: Entities, shared: Shared) -> None:
         self.timer_ms = FAR_MS

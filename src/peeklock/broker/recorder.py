@@ -18,7 +18,7 @@ from peeklock.broker import events
 from peeklock.broker.descriptions import KINDS, Description
 from peeklock.broker.events import Event, EventTuple, EventType
 from peeklock.broker.properties import dead_letter_reason
-from peeklock.broker.timers import FAR_MS
+from peeklock.broker.timers import FAR_MS, TimerKey
 
 if TYPE_CHECKING:
     from peeklock.broker.changes import Change
@@ -53,7 +53,7 @@ class Recorder:
     make a tuple and nothing else: 0.5 us.
     """
 
-    timer_key = -2  # from -4 on they are those of idle entities
+    timer_key = TimerKey.RECORDER
 
     def __init__(self, timers: Timers, wall: WallClock, captures_body: Callable[[str], bool]) -> None:
         """Begin with nothing.

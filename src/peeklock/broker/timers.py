@@ -12,6 +12,7 @@ them, and a later change of the entity's default reaches them (E-04).
 
 from __future__ import annotations
 
+from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +28,19 @@ FAR_MS = 1 << 62
 """Later than any instant: larger than every time span plus every time of day."""
 
 
+class TimerKey(IntEnum):
+    """The parts of a namespace that have a timer. Of those due at one instant the lowest key is called first.
+
+    A queue's key is its id, 4 or more; an idle entity's is the negative of its main queue's id.
+    """
+
+    PURGING = -3
+    RECORDER = -2
+    TRANSACTIONS = -1
+    DELETIONS = 0
+    GRACES = 1
+
+
 class Timed(Protocol):
     """Whoever wants to be called at an instant."""
 
@@ -35,7 +49,7 @@ class Timed(Protocol):
 
     @property
     def timer_key(self) -> int:
-        """Tells apart who is due at one instant: a queue's id, or a negative number of another part."""
+        """Tells apart who is due at one instant; see `TimerKey`."""
 
     def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
         """Do what is due, about `count_max` items; answer the work done."""

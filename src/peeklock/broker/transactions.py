@@ -84,7 +84,7 @@ from peeklock.broker.quotas import (
 from peeklock.broker.receivers import Coordinator
 from peeklock.broker.session_ids import folded
 from peeklock.broker.shared import Shared
-from peeklock.broker.timers import FAR_MS
+from peeklock.broker.timers import FAR_MS, TimerKey
 
 TIMED_OUT_MAX = OPEN_TRANSACTIONS_MAX
 """Ids of timed out transactions that one coordinator link remembers; an older one becomes unknown. Our
@@ -97,7 +97,7 @@ _SPANS = "Local transactions cannot span multiple top-level entities such as que
 class Transactions:
     """All transactions of a namespace, by the coordinator link that declared them."""
 
-    timer_key = -1
+    timer_key = TimerKey.TRANSACTIONS
 
     def __init__(self, limits: TierLimits, enlisting: Enlisting, shared: Shared) -> None:
         self.timer_ms = FAR_MS
