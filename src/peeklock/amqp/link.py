@@ -2,8 +2,8 @@
 
 Owns: the state of a link, both roles. Must not know the session's windows or delivery-ids, nor who consumes.
 
-States: PENDING (the peer's attach is not answered yet) -> ATTACHED -> DETACH_SENT; a client's begins at
-ATTACH_SENT. In DETACH_SENT the peer may still send on the handle, or attach anew on it: a peer that was
+`TRANSITIONS` is the life of a link. One that the peer asks for begins at PENDING, one that we ask for at
+ATTACH_SENT. In DETACH_SENT the peer may still send on the handle, or attach again on it: a peer that was
 refused with a null terminus never answers our detach (wire contract 2.2). A link that both ends have detached
 is dropped by its session.
 
@@ -37,9 +37,39 @@ class LinkState(enum.Enum):
     """Where a link is in its life."""
 
     PENDING = 1
+    """The peer's attach waits for our answer."""
     ATTACH_SENT = 2
+    """Our attach waits for the peer's answer."""
     ATTACHED = 3
     DETACH_SENT = 4
+
+
+class LinkMove(enum.Enum):
+    """What moves a link from one state to another."""
+
+    ACCEPT = 1
+    """We answer the peer's attach."""
+    ANSWERED = 2
+    """The peer answers our attach."""
+    DETACH = 3
+    """We detach, in answer to the peer or not, or the session ends."""
+
+
+TRANSITIONS: Final[dict[LinkState, dict[LinkMove, LinkState]]] = {
+    LinkState.PENDING: {
+        LinkMove.ACCEPT: LinkState.ATTACHED,
+        LinkMove.DETACH: LinkState.DETACH_SENT,  # refused: the attach with a null terminus goes before
+    },
+    LinkState.ATTACH_SENT: {
+        LinkMove.ANSWERED: LinkState.ATTACHED,
+        LinkMove.DETACH: LinkState.DETACH_SENT,
+    },
+    LinkState.ATTACHED: {LinkMove.DETACH: LinkState.DETACH_SENT},
+    LinkState.DETACH_SENT: {
+        LinkMove.ANSWERED: LinkState.DETACH_SENT,  # the peer's attach crossed our detach
+    },
+}
+"""The next state of a link. A move that is absent is a bug of ours: the peer's errors are found before."""
 
 
 class ReassemblyBudget:
@@ -211,9 +241,13 @@ class Link:
             unseen = max(0, distance(delivery_count, self.delivery_count))
         self.granted = self.counted + min(max(0, credit - unseen), CREDIT_MAX)
 
+    def move(self, move: LinkMove) -> None:
+        """Go to the next state. Raises: KeyError for a move that the state does not have, a bug of ours."""
+        self.state = TRANSITIONS[self.state][move]
+
     def begin_detach(self) -> None:
         """Stop the link; what it was reassembling is dropped."""
-        self.state = LinkState.DETACH_SENT
+        self.move(LinkMove.DETACH)
         self.fast = False
         self.drop_partial()
         self.drop_termini()

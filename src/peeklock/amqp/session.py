@@ -3,9 +3,9 @@
 Owns: the session's state, both roles. Must not know the connection's framing beyond "write a frame on my
 channel", nor what a delivery means. `incoming` and `outgoing` are the two directions.
 
-States: MAPPED once begin was answered; a client's begins at BEGIN_SENT; END_SENT after our `end`, when
-everything but the peer's `end` is dropped ("discarding", AMQP 2.5.5). A session both ends have ended is
-dropped by the connection.
+`TRANSITIONS` is the life of a session. It is MAPPED once the peer's begin is here. In END_SENT everything but
+the peer's `end` is dropped ("discarding", AMQP 2.5.5). A session that both ends have ended is dropped by the
+connection.
 
 Calls of the owner on a link or session that the peer has just ended do nothing: its event is on the way.
 Source: OASIS AMQP 1.0 sections 2.5, 2.6 and 2.7; wire contract 2.2, 2.3, 2.7 and 2.9 for what clients do.
@@ -31,7 +31,7 @@ from .errors import (
 from .events import Event, LinkAttached, LinkDetached, LinkDrained, LinkFlow, SessionEnded
 from .frames import Limits
 from .incoming import Incoming, Tails
-from .link import Link, LinkState, ReassemblyBudget
+from .link import Link, LinkMove, LinkState, ReassemblyBudget
 from .outgoing import Outgoing
 from .output import Output
 from .performatives import (
@@ -62,6 +62,26 @@ class SessionState(enum.Enum):
     BEGIN_SENT = 1
     MAPPED = 2
     END_SENT = 3
+
+
+class SessionMove(enum.Enum):
+    """What moves a session from one state to another."""
+
+    BEGUN = 1
+    """The peer's begin is here."""
+    END = 2
+    """We end it, and the peer has not."""
+
+
+TRANSITIONS: Final[dict[SessionState, dict[SessionMove, SessionState]]] = {
+    SessionState.BEGIN_SENT: {
+        SessionMove.BEGUN: SessionState.MAPPED,
+        SessionMove.END: SessionState.END_SENT,
+    },
+    SessionState.MAPPED: {SessionMove.END: SessionState.END_SENT},
+    SessionState.END_SENT: {},
+}
+"""The next state of a session. A move that is absent is a bug of ours: the peer's errors are found before."""
 
 
 class Shared:
@@ -126,7 +146,11 @@ class Session:
         self.outgoing.peer_flow(None, incoming_window)
         if handle_max is not None:
             self.handle_max = min(self.handle_max, handle_max)
-        self.state = SessionState.MAPPED
+        self.move(SessionMove.BEGUN)
+
+    def move(self, move: SessionMove) -> None:
+        """Go to the next state. Raises: KeyError for a move that the state does not have, a bug of ours."""
+        self.state = TRANSITIONS[self.state][move]
 
     def on_attach(self, performative: Performative, body: bytes, events: list[Event]) -> None:
         """Take an attach: a request in the server role, an answer to ours in the client role.
@@ -162,8 +186,8 @@ class Session:
         link.target_raw = performative.raw(body, 6)
         if link.role is Role.RECEIVER:
             link.initial_delivery_count = fields[9] or 0
-        if link.state is LinkState.ATTACH_SENT:
-            link.state = LinkState.ATTACHED
+        if self.shared.client:
+            link.move(LinkMove.ANSWERED)
         self.remote_links[handle] = link
         refusal = None if self.shared.client else self._over_limit(performative, name, source, target)
         if refusal is not None:
@@ -329,7 +353,7 @@ class Session:
         """End the session because the peer broke the protocol on it."""
         self._drop_links(error, events, clean=False)
         self.shared.output.frame(self.channel, encode_end(error))
-        self.state = SessionState.END_SENT
+        self.move(SessionMove.END)
         events.append(SessionEnded(self.channel, error, clean=False))
 
     def _drop_links(self, error: AmqpError | None, events: list[Event], *, clean: bool) -> None:
@@ -347,7 +371,7 @@ class Session:
             return
         self._drop_links(None, [], clean=True)
         self.shared.output.frame(self.channel, encode_end(error))
-        self.state = SessionState.END_SENT
+        self.move(SessionMove.END)
 
     def attach(
         self,
@@ -410,7 +434,7 @@ class Session:
             properties=properties,
             offered_capabilities=offered_capabilities,
         )
-        link.state = LinkState.ATTACHED
+        link.move(LinkMove.ACCEPT)
         link.drop_termini()
         if link.echo_wanted:
             link.echo_wanted = False
