@@ -358,7 +358,10 @@ class Scene:
 
     def by_number(self) -> None:
         """Cancel scheduled messages, or receive deferred ones."""
-        queue = self.random.choice(self.queues())
+        found = [queue for queue in self.queues() if len(queue.scheduled) or len(queue.deferred)]
+        if not found:
+            return
+        queue = self.random.choice(found)
         scheduled, deferred = [*queue.scheduled], [*queue.deferred]
         if scheduled and self.random.random() < 0.3:
             numbers = [message.sequence_number for message in scheduled[:2]]

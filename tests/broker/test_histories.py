@@ -16,10 +16,16 @@ import pytest
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker import history as departures
-from peeklock.broker.changes import EntityRemoved, MessageRemoved, MessageStored
+from peeklock.broker.changes import (
+    QUEUES_PER_ENTITY,
+    SESSION_STATES,
+    EntityRemoved,
+    MessageRemoved,
+    MessageStored,
+)
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.entity import Entity
-from peeklock.broker.message import Message, MessageState
+from peeklock.broker.message import TRANSITIONS, Message, MessageState
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
@@ -87,6 +93,7 @@ class History(Scene):
         self.durable: Any = []
         self.payloads: dict[Place, bytes] = {}  # of states
         self.forwards: dict[str, set[str]] = {}
+        self.moves: set[tuple[MessageState | None, MessageState | None]] = set()
         super().__init__(seed, topics=topics)
 
     def make_namespace(self) -> Namespace:
@@ -157,6 +164,7 @@ class History(Scene):
                 assert lock is not None or isinstance(command, ShiftScheduled)
                 assert 0 <= message.delivery_count - shown[0] <= 1
                 assert told[place] is message
+        self.states_follow_the_table(told, before, after)
         reply_to = getattr(command, "reply_to", None)
         refused = any(isinstance(effect, REFUSALS) and effect.reply_to == reply_to for effect in effects)
         if refused and not isinstance(command, ask.PurgeMessages):
@@ -184,6 +192,17 @@ class History(Scene):
         for queue in self.queues():
             if queue.timer_ms > self.now_ms:
                 self.nobody_waits_in_vain(queue)
+
+    def states_follow_the_table(
+        self, told: dict[Place, Message | None], before: dict[Place, Stored], after: dict[Place, Stored]
+    ) -> None:
+        """What was written of a record is a row of the life of a message."""
+        for place in told:
+            if place[0] % QUEUES_PER_ENTITY != SESSION_STATES:
+                states = [found[place][4][0] if place in found else None for found in (before, after)]
+                if any(state is not None for state in states):
+                    self.moves.add((states[0], states[1]))
+        assert all(new in TRANSITIONS[old] for old, new in self.moves)
 
     def all_copies(self, command: Any, changes: list[Any], *, refused: bool) -> None:
         """Each subscription has got just what its rules choose, of a message that was sent to its topic."""
@@ -355,3 +374,17 @@ def test_a_random_history_with_topics_keeps_every_promise(
     history = History(seed, topics=True)
     for _ in range(600):
         history.step()
+
+
+def test_random_histories_take_each_row_of_the_life_of_a_message() -> None:
+    """A row that no history takes does not belong there; what is not in the table fails every history."""
+    rows = {(old, new) for old, states in TRANSITIONS.items() for new in states}
+    moves: set[tuple[MessageState | None, MessageState | None]] = set()
+    for seed in range(12):
+        history = History(seed)
+        for _ in range(400):
+            history.step()
+        moves |= history.moves
+        if moves == rows:
+            return
+    assert moves == rows

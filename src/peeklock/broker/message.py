@@ -34,6 +34,19 @@ class MessageState(IntEnum):
     SCHEDULED = 2
 
 
+TRANSITIONS: Final[dict[MessageState | None, frozenset[MessageState | None]]] = {
+    None: frozenset((MessageState.ACTIVE, MessageState.SCHEDULED)),
+    MessageState.ACTIVE: frozenset((MessageState.ACTIVE, MessageState.DEFERRED, None)),
+    MessageState.DEFERRED: frozenset((MessageState.DEFERRED, None)),
+    MessageState.SCHEDULED: frozenset((MessageState.SCHEDULED, None)),
+}
+"""The life of one record: what its state may become when it is written again; None: it is not stored.
+
+A record that keeps its state has another delivery count, other properties or another time. Activation,
+dead-lettering and forwarding end one record and begin another, ACTIVE; so nothing makes a deferred message
+active again."""
+
+
 LOST_BODY: Final = b"a damaged body"
 """Stands for a payload that cannot be read any more; compared by identity."""
 
