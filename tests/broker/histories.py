@@ -473,7 +473,7 @@ class Scene:
             (9, self.pass_time),
             (20 if self.topics else 9, self.open_receiver),
             (8, self.enlist),
-            (6, self.by_number),
+            (12, self.by_number),
             (5, self.read),
             (5, lambda: self.offer(ask.Schedule(self.address(), [self.message()], self.reply_to()))),
             (4, self.open_sender),

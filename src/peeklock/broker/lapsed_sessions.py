@@ -92,6 +92,10 @@ class LapsedSessions:
         """Name all links, in the order in which they are detached."""
         return [receiver for receiver, _ in self._by_key.values()]
 
+    def keys(self) -> list[str]:
+        """Return the folded ids of the sessions whose links these are."""
+        return list(self._by_key)
+
     def due(self, now_ms: int, count_max: int) -> list[ReceiverLink]:
         """Name the links that have been kept for long enough, at most so many."""
         due: list[ReceiverLink] = []

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from enum import Enum
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
@@ -43,6 +44,23 @@ _NOWHERE = -1
 
 NOBODY = Receivers()
 """Of all sessions that are not held: an empty one takes 700 bytes, and most sessions are not held."""
+
+
+class SessionLockState(Enum):
+    """Where the lock of a session is in its life. A session that a cursor holds is FREE of it."""
+
+    FREE = 1
+    HELD = 2
+    LAPSED = 3
+    """It has ended; the link that held it is there for a moment yet (wire contract C7)."""
+
+
+TRANSITIONS: Final[dict[SessionLockState, frozenset[SessionLockState]]] = {
+    SessionLockState.FREE: frozenset((SessionLockState.HELD,)),
+    SessionLockState.HELD: frozenset((SessionLockState.FREE, SessionLockState.LAPSED)),
+    SessionLockState.LAPSED: frozenset((SessionLockState.FREE, SessionLockState.HELD)),
+}
+"""The life of a session's lock: only a lapse keeps the link, and a new holder detaches it."""
 
 
 class SessionLock:

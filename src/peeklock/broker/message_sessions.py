@@ -38,7 +38,13 @@ from peeklock.broker.errors import SessionCannotBeLocked, SessionLockLost, Sessi
 from peeklock.broker.events import EventType
 from peeklock.broker.lapsed_sessions import LapsedSession, LapsedSessions
 from peeklock.broker.message import Message, MessageState
-from peeklock.broker.message_session import NOBODY, MessageSession, SessionLock, SessionStates
+from peeklock.broker.message_session import (
+    NOBODY,
+    MessageSession,
+    SessionLock,
+    SessionLockState,
+    SessionStates,
+)
 from peeklock.broker.peek_lock import Claim, Lock
 from peeklock.broker.receivers import ReceiverLink, Receivers
 from peeklock.broker.session_ids import folded
@@ -425,6 +431,11 @@ class MessageSessions:
 
     def _lost_text(self, session_id: str) -> str:
         return f"The session lock on '{session_id}' of '{self._queue.name}' has expired or been lost"
+
+    def lock_states(self) -> dict[str, SessionLockState]:
+        """Return where the locks are in their life, by the session's folded id; others are FREE."""
+        found = dict.fromkeys(self.lapsed.keys(), SessionLockState.LAPSED)
+        return found | dict.fromkeys(self._held, SessionLockState.HELD)
 
     # Time
 

@@ -6,10 +6,36 @@ Source: wire contract 6, C34.
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import Final
+
 from peeklock.broker.commands import LinkId, ReplyTo
 from peeklock.broker.enlisted import Enlisted, UsedPartitions, count_of, size_of
 from peeklock.broker.errors import ServiceBusError
 from peeklock.broker.peek_lock import Lock
+
+
+class TransactionState(Enum):
+    """Where a transaction is in its life."""
+
+    EMPTY = 1
+    """It is declared and has no operation yet."""
+    RUNNING = 2
+    """Its first operation has started its time, also if that was refused."""
+    TIMED_OUT = 3
+    """It was rolled back; its coordinator link remembers that."""
+
+
+TRANSITIONS: Final[dict[TransactionState | None, frozenset[TransactionState | None]]] = {
+    None: frozenset((TransactionState.EMPTY,)),
+    TransactionState.EMPTY: frozenset((TransactionState.RUNNING, TransactionState.TIMED_OUT, None)),
+    TransactionState.RUNNING: frozenset((TransactionState.TIMED_OUT, None)),
+    TransactionState.TIMED_OUT: frozenset((None,)),
+}
+"""The life of a transaction; None: its id is unknown, before the declare and behind the end.
+
+A discharge ends an open one, whatever its outcome, and so does the end of its coordinator link. The discharge
+of a timed out one is refused with that reason, once."""
 
 
 class Transaction:

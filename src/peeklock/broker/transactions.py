@@ -67,6 +67,7 @@ from peeklock.broker.open_transactions import (
     Control,
     Transaction,
     TransactionsOfConnection,
+    TransactionState,
     check_connection,
 )
 from peeklock.broker.peek_lock import Lock
@@ -112,6 +113,14 @@ class Transactions:
 
     def __len__(self) -> int:
         return len(self._running) + len(self._empty)
+
+    def states(self) -> dict[bytes, TransactionState]:
+        """Return where each transaction is in its life, by id."""
+        found = dict.fromkeys(self._empty, TransactionState.EMPTY)
+        found |= dict.fromkeys(self._running, TransactionState.RUNNING)
+        for connection in self._connections.values():
+            found |= dict.fromkeys(connection.timed_out, TransactionState.TIMED_OUT)
+        return found
 
     # Links
 
