@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from peeklock.broker.commands import (
     SetSessionState,
     SubQueue,
 )
-from peeklock.broker.cursors import SLICE
+from peeklock.broker.cursors import SLICE, TRANSITIONS, Cursor, CursorState
 from peeklock.broker.descriptions import EntityStatus
 from peeklock.broker.effects import (
     Claimed,
@@ -938,3 +939,70 @@ def test_a_receiver_that_was_attached_before_gets_no_claimed_message(broker: Rea
     link = broker.one(OpenReceiver(broker.link(), Address("orders"), mode), ReceiverOpened).link
     found = [effect for effect in broker.do(SetCredit(link, 5, LOTS)) if isinstance(effect, Deliver)]
     assert numbers(found) == [2]
+
+
+# The life of a cursor
+
+
+class Watched(Reader):
+    """A reader that notes what each call makes of the state of each cursor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moves: set[tuple[CursorState | None, CursorState | None]] = set()
+        self.create()
+
+    def states(self) -> dict[Cursor, CursorState]:
+        return {
+            cursor: state
+            for queue in self.namespace._queues.values()
+            if queue.cursors is not None
+            for cursor, state in queue.cursors.states().items()
+        }
+
+    def watch(self, command: Command | None) -> None:
+        """Do a command, or one slice of what is due."""
+        before = self.states()
+        if command is not None:
+            self.do(command)
+        else:
+            self._keep(self.namespace.advance(self.now_ms)[0])
+        after = self.states()
+        for cursor in before.keys() | after.keys():
+            old, new = before.get(cursor), after.get(cursor)
+            if old is not new:
+                assert new in TRANSITIONS[old]
+                self.moves.add((old, new))
+
+    def step(self, random: Random) -> None:
+        cursor = random.choice(["lake", "sea"])
+        match random.randrange(8):
+            case 0 | 1:
+                self.fill(random.randint(1, 6))
+            case 2 | 3:
+                self.watch(self.asks_claim(random.randint(1, 4), cursor=cursor))
+            case 4:
+                up_to_no = random.randint(1, 4) + max((view.last_no for view in self.cursors()), default=0)
+                command = CommitClaims(
+                    Address("orders"), cursor, random.randint(0, up_to_no), self.reply_to()
+                )
+                self.watch(command)
+            case 5 | 6:
+                self.watch(None)
+            case _ if random.random() < 0.5:
+                self.watch(self.asks_release(cursor))
+
+
+def test_random_commands_take_each_row_of_the_life_of_a_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that nothing takes does not belong there; what is not in the table fails at once."""
+    monkeypatch.setattr("peeklock.broker.cursors.SLICE", 2)
+    monkeypatch.setattr("peeklock.broker.namespace.SLICE", 2)
+    rows = {(old, new) for old, states in TRANSITIONS.items() for new in states}
+    moves: set[tuple[CursorState | None, CursorState | None]] = set()
+    for seed in range(10):
+        broker = Watched()
+        random = Random(seed)
+        for _ in range(150):
+            broker.step(random)
+        moves |= broker.moves
+    assert moves == rows

@@ -23,7 +23,8 @@ holds a message of them. What comes later in such a session is only for this cur
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.browsing import view_of
 from peeklock.broker.changes import Change, ClaimRemoved, ClaimStored, CursorRemoved, CursorStored
@@ -51,6 +52,28 @@ if TYPE_CHECKING:
 
 SLICE = 2_000
 """Messages that one call removes or gives back: a whole claim, some 4 ms of work."""
+
+
+class CursorState(Enum):
+    """Where a cursor is in its life."""
+
+    OPEN = 1
+    COMMITTING = 2
+    """Messages of claims that it committed are still to be removed; it claims on meanwhile."""
+    LEAVING = 3
+    """It removes what it committed, then gives back the rest; nothing finds it any more."""
+
+
+TRANSITIONS: Final[dict[CursorState | None, frozenset[CursorState | None]]] = {
+    None: frozenset((CursorState.OPEN,)),
+    CursorState.OPEN: frozenset((CursorState.COMMITTING, CursorState.LEAVING, None)),
+    CursorState.COMMITTING: frozenset((CursorState.OPEN, CursorState.LEAVING, None)),
+    CursorState.LEAVING: frozenset((None,)),
+}
+"""The life of a cursor; None: there is none.
+
+What fits into a slice is done in the call that asks for it: a small commit leaves a cursor OPEN, and a small
+release leaves none."""
 
 
 class Cursor:
@@ -85,6 +108,12 @@ class Cursor:
         self.used_at_ms = instant_ms
         self.idle_since_ms = now_ms
 
+    @property
+    def state(self) -> CursorState:
+        if self.leaving is not None:
+            return CursorState.LEAVING
+        return CursorState.COMMITTING if self.committed() else CursorState.OPEN
+
     def committed(self) -> list[Claim]:
         """Give the claims whose messages are to be removed."""
         found = []
@@ -117,6 +146,10 @@ class Cursors:
         if cursor is None or cursor.leaving is not None:
             raise _not_found(self._queue, name)
         return cursor
+
+    def states(self) -> dict[Cursor, CursorState]:
+        """Return where each cursor is in its life, those that nothing finds any more too."""
+        return {cursor: cursor.state for cursor in (*self._by_name.values(), *self._busy.values())}
 
     def views(self) -> list[CursorView]:
         """Show all cursors, sorted by name, with what they hold."""
