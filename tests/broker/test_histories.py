@@ -224,8 +224,6 @@ class History(Scene):
         }
         for queue in self.queues():
             if queue.sessions is not None:
-                for session in queue.sessions:
-                    found["session lock", (queue.queue_id, session.key)] = SessionLockState.FREE
                 for key, state in queue.sessions.lock_states().items():
                     found["session lock", (queue.queue_id, key)] = state
         return found
