@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 
-from peeklock.amqp import link, session
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.errors import AmqpError
-from peeklock.amqp.link import LinkMove, LinkState
+from peeklock.amqp.link import Link
 from peeklock.amqp.performatives import Source, Target
-from peeklock.amqp.session import Session, SessionMove, SessionState
+from peeklock.amqp.session import Session
+from peeklock.amqp.states import (
+    LINK_TRANSITIONS,
+    SESSION_TRANSITIONS,
+    LinkMove,
+    LinkState,
+    SessionMove,
+    SessionState,
+)
 from peeklock.amqp.types import Role
 from tests.amqp.pair import Pair, opened_pair
 
@@ -34,7 +41,7 @@ class Ends:
         self.pair.exchange()
         self.server = self._links(self.pair.server)[self.handle]
 
-    def _links(self, connection: Connection) -> dict[int, link.Link]:
+    def _links(self, connection: Connection) -> dict[int, Link]:
         return session_of(connection, self.channel).links
 
     def accept(self) -> None:
@@ -82,10 +89,10 @@ LINKS: dict[tuple[LinkState, LinkMove], tuple[Callable[[], Ends], Callable[[Ends
 
 def test_each_row_of_the_tables_has_a_case() -> None:
     """A row that frames cannot reach does not belong to the life of a link or a session."""
-    assert set(LINKS) == {(state, move) for state, moves in link.TRANSITIONS.items() for move in moves}
-    assert set(SESSIONS) == {(state, move) for state, moves in session.TRANSITIONS.items() for move in moves}
-    assert set(link.TRANSITIONS) == set(LinkState)
-    assert set(session.TRANSITIONS) == set(SessionState)
+    assert set(LINKS) == {(state, move) for state, moves in LINK_TRANSITIONS.items() for move in moves}
+    assert set(SESSIONS) == {(state, move) for state, moves in SESSION_TRANSITIONS.items() for move in moves}
+    assert set(LINK_TRANSITIONS) == set(LinkState)
+    assert set(SESSION_TRANSITIONS) == set(SessionState)
 
 
 @pytest.mark.parametrize(("state", "move"), LINKS, ids=lambda value: value.name)
@@ -93,11 +100,11 @@ def test_frames_move_a_link_as_the_table_says(state: LinkState, move: LinkMove) 
     """Source: AMQP 2.6.3, 2.6.4; wire contract 2.2."""
     make, act, end = LINKS[state, move]
     ends = make()
-    watched: link.Link = getattr(ends, end)
-    if state is not LinkState.DETACH_SENT:  # that case gets there on its own way
+    watched: Link = getattr(ends, end)
+    if state is not LinkState.DETACH_SENT:  # _crossing gets there by itself
         assert watched.state is state
     act(ends)
-    assert watched.state is link.TRANSITIONS[state][move]
+    assert watched.state is LINK_TRANSITIONS[state][move]
 
 
 @pytest.mark.parametrize("act", ["accept", "refuse", "detach"])
@@ -152,4 +159,4 @@ def test_frames_move_a_session_as_the_table_says(state: SessionState, move: Sess
     client, found, pair = make()
     assert found.state is state
     act(client, found, pair)
-    assert found.state is session.TRANSITIONS[state][move]
+    assert found.state is SESSION_TRANSITIONS[state][move]

@@ -10,6 +10,7 @@ Machines
     handshake, sasl, idle    from the first header to the last close; negotiation; time-outs
     serial                   arithmetic of ids that wrap
     output, events           what is queued for the peer; what is reported to the owner
+    states                   the lives of a link and of a session, as tables
     link, session, sessions  credit and reassembly; links and windows; channels
     incoming, outgoing       the hot paths in and out
     connection               bytes to events and back: the only class an owner talks to

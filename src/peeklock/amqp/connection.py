@@ -55,8 +55,9 @@ from .link import ReassemblyBudget
 from .output import Output
 from .performatives import DeliveryState, Terminus, encode_open
 from .sasl import Sasl
-from .session import GONE, SessionState, Shared
+from .session import GONE, Shared
 from .sessions import Sessions
+from .states import SessionState
 from .types import Encoded, Role
 
 _HEAD = struct.Struct(">IHHI").unpack_from

@@ -2,7 +2,7 @@
 
 Owns: the state of a link, both roles. Must not know the session's windows or delivery-ids, nor who consumes.
 
-`TRANSITIONS` is the life of a link. One that the peer asks for begins at PENDING, one that we ask for at
+Its life is a table in `states`. A link that the peer asks for begins at PENDING, one that we ask for at
 ATTACH_SENT. In DETACH_SENT the peer may still send on the handle, or attach again on it: a peer that was
 refused with a null terminus never answers our detach (wire contract 2.2). A link that both ends have detached
 is dropped by its session.
@@ -14,12 +14,12 @@ of four serial numbers (AMQP 2.6.7).
 
 from __future__ import annotations
 
-import enum
 from typing import Final
 
 from .errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, RemoteProtocolError, Scope
 from .performatives import DeliveryState, TransactionalState
 from .serial import HALF, MASK, distance
+from .states import LINK_TRANSITIONS, LinkMove, LinkState
 from .types import PEER_TAG_BYTES_MAX, Encoded, Role
 
 CREDIT_MAX: Final = HALF - 1
@@ -31,45 +31,6 @@ HEAD_BYTES_MAX: Final = 4096
 requests lie within them, so that who asked can be told."""
 
 NULL: Final = Encoded(b"\x40")
-
-
-class LinkState(enum.Enum):
-    """Where a link is in its life."""
-
-    PENDING = 1
-    """The peer's attach waits for our answer."""
-    ATTACH_SENT = 2
-    """Our attach waits for the peer's answer."""
-    ATTACHED = 3
-    DETACH_SENT = 4
-
-
-class LinkMove(enum.Enum):
-    """What moves a link from one state to another."""
-
-    ACCEPT = 1
-    """We answer the peer's attach."""
-    ANSWERED = 2
-    """The peer answers our attach."""
-    DETACH = 3
-    """We detach, in answer to the peer or not, or the session ends."""
-
-
-TRANSITIONS: Final[dict[LinkState, dict[LinkMove, LinkState]]] = {
-    LinkState.PENDING: {
-        LinkMove.ACCEPT: LinkState.ATTACHED,
-        LinkMove.DETACH: LinkState.DETACH_SENT,  # refused: the attach with a null terminus goes before
-    },
-    LinkState.ATTACH_SENT: {
-        LinkMove.ANSWERED: LinkState.ATTACHED,
-        LinkMove.DETACH: LinkState.DETACH_SENT,
-    },
-    LinkState.ATTACHED: {LinkMove.DETACH: LinkState.DETACH_SENT},
-    LinkState.DETACH_SENT: {
-        LinkMove.ANSWERED: LinkState.DETACH_SENT,  # the peer's attach crossed our detach
-    },
-}
-"""The next state of a link. A move that is absent is a bug of ours: the peer's errors are found before."""
 
 
 class ReassemblyBudget:
@@ -243,7 +204,7 @@ class Link:
 
     def move(self, move: LinkMove) -> None:
         """Go to the next state. Raises: KeyError for a move that the state does not have, a bug of ours."""
-        self.state = TRANSITIONS[self.state][move]
+        self.state = LINK_TRANSITIONS[self.state][move]
 
     def begin_detach(self) -> None:
         """Stop the link; what it was reassembling is dropped."""

@@ -3,7 +3,7 @@
 Owns: the session's state, both roles. Must not know the connection's framing beyond "write a frame on my
 channel", nor what a delivery means. `incoming` and `outgoing` are the two directions.
 
-`TRANSITIONS` is the life of a session. It is MAPPED once the peer's begin is here. In END_SENT everything but
+Its life is a table in `states`. A session is MAPPED once the peer's begin is here. In END_SENT everything but
 the peer's `end` is dropped ("discarding", AMQP 2.5.5). A session that both ends have ended is dropped by the
 connection.
 
@@ -13,7 +13,6 @@ Source: OASIS AMQP 1.0 sections 2.5, 2.6 and 2.7; wire contract 2.2, 2.3, 2.7 an
 
 from __future__ import annotations
 
-import enum
 from typing import Any, Final
 
 from .composites import Performative
@@ -31,7 +30,7 @@ from .errors import (
 from .events import Event, LinkAttached, LinkDetached, LinkDrained, LinkFlow, SessionEnded
 from .frames import Limits
 from .incoming import Incoming, Tails
-from .link import Link, LinkMove, LinkState, ReassemblyBudget
+from .link import Link, ReassemblyBudget
 from .outgoing import Outgoing
 from .output import Output
 from .performatives import (
@@ -47,6 +46,7 @@ from .performatives import (
     encode_terminus,
 )
 from .serial import distance
+from .states import SESSION_TRANSITIONS, LinkMove, LinkState, SessionMove, SessionState
 from .types import Encoded, Role
 
 GONE: Final = -1
@@ -54,34 +54,6 @@ GONE: Final = -1
 
 OUTGOING_WINDOW: Final = 65535
 """Frames we say we may send. Our choice: no client bounds itself by it."""
-
-
-class SessionState(enum.Enum):
-    """Where a session is in its life."""
-
-    BEGIN_SENT = 1
-    MAPPED = 2
-    END_SENT = 3
-
-
-class SessionMove(enum.Enum):
-    """What moves a session from one state to another."""
-
-    BEGUN = 1
-    """The peer's begin is here."""
-    END = 2
-    """We end it, and the peer has not."""
-
-
-TRANSITIONS: Final[dict[SessionState, dict[SessionMove, SessionState]]] = {
-    SessionState.BEGIN_SENT: {
-        SessionMove.BEGUN: SessionState.MAPPED,
-        SessionMove.END: SessionState.END_SENT,
-    },
-    SessionState.MAPPED: {SessionMove.END: SessionState.END_SENT},
-    SessionState.END_SENT: {},
-}
-"""The next state of a session. A move that is absent is a bug of ours: the peer's errors are found before."""
 
 
 class Shared:
@@ -150,7 +122,7 @@ class Session:
 
     def move(self, move: SessionMove) -> None:
         """Go to the next state. Raises: KeyError for a move that the state does not have, a bug of ours."""
-        self.state = TRANSITIONS[self.state][move]
+        self.state = SESSION_TRANSITIONS[self.state][move]
 
     def on_attach(self, performative: Performative, body: bytes, events: list[Event]) -> None:
         """Take an attach: a request in the server role, an answer to ours in the client role.

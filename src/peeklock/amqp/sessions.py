@@ -21,7 +21,8 @@ from .errors import (
 from .events import Event, SessionBegun
 from .incoming import Incoming
 from .performatives import encode_begin
-from .session import Session, SessionState, Shared
+from .session import Session, Shared
+from .states import SessionState
 
 
 class Sessions:
