@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from peeklock.amqp import codec
 from peeklock.amqp.messaging import Properties, encode_message, scan
 from peeklock.broker.changes import (
+    QUEUES_PER_ENTITY,
     Change,
     ClaimRemoved,
     ClaimStored,
@@ -62,6 +64,7 @@ from peeklock.broker.commands import (
     SubQueue,
     UpdateEntity,
 )
+from peeklock.broker.counters import Counters
 from peeklock.broker.descriptions import (
     QueueDescription,
     RuleDescription,
@@ -114,6 +117,37 @@ def stored_messages(namespace: Namespace) -> set[tuple[int, int]]:
     }
 
 
+COUNTED = {
+    EventType.SCHEDULED: "scheduled",
+    EventType.DELIVERED: "delivered",
+    EventType.CLAIMED: "delivered",
+    EventType.COMPLETED: "completed",
+    EventType.ABANDONED: "abandoned",
+    EventType.DEFERRED: "deferred",
+    EventType.EXPIRED: "expired",
+    EventType.DEAD_LETTERED: "dead_lettered",
+    EventType.LOCK_LAPSED: "lock_lapses",
+}
+"""Counters that events tell of, one each; of the others see `counters_of`."""
+
+
+def counters_of(event: Event) -> Iterator[str]:
+    """Yield the names of the counters that an event is counted in."""
+    if event.type in COUNTED:
+        yield COUNTED[event.type]
+    if event.type is EventType.EXPIRED and event.related_entity is not None:
+        yield "dead_lettered"
+    elif event.type is EventType.FORWARDED and event.related_entity is not None:  # else to its subscriptions
+        yield "forwarded"
+
+
+def counted(counters: Counters) -> dict[str, int]:
+    """Return those counters that events tell of in full, but for zeros."""
+    figures = {name: getattr(counters, name) for name in {*COUNTED.values(), "forwarded"} - {"dead_lettered"}}
+    figures["dead_lettered"] = sum(counters.dead_lettered.values())
+    return {name: count for name, count in figures.items() if count}
+
+
 class Broker:
     """Drives a namespace; what is due happens by itself when the clock moves."""
 
@@ -132,6 +166,7 @@ class Broker:
         self.payloads: dict[int, bytes] = {}  # of what was published, by size
         self.events: list[Event] = []
         self.lives: set[tuple[int, int]] = set()  # (queue id, number) of what is stored, told by events alone
+        self.told: Counter[tuple[int, str]] = Counter()  # what the counters of each entity must say
         self.checks = True  # a test with thousands of messages checks the indexes when it has them
         self.namespace = self._new()
 
@@ -203,12 +238,14 @@ class Broker:
         if self.checks:
             self.namespace.check(self.now_ms)
             assert self.lives == stored_messages(self.namespace)
+            self._check_counters()
 
     def _follow(self, tuples: list[EventTuple]) -> None:
         """Let lives begin and end as the events have it: each once, and none without the other."""
         events = [Event._make(event) for event in tuples]
         self.events += events
         for event in events:
+            self.told.update((event.queue_id // QUEUES_PER_ENTITY, name) for name in counters_of(event))
             life = (event.queue_id, event.sequence_number)
             if event.type in (EventType.ENQUEUED, EventType.SCHEDULED):
                 assert life not in self.lives, event
@@ -219,8 +256,21 @@ class Broker:
             elif event.type is EventType.ENTITY_DELETED:
                 self.lives = {life for life in self.lives if life[0] // 4 != event.queue_id // 4}
 
+    def _check_counters(self) -> None:
+        """Compare the counters with the events; both tell of the same happenings."""
+        if self.settings["captures_body"] is None:
+            return
+        total: Counter[str] = Counter()
+        for (_, name), count in self.told.items():
+            total[name] += count
+        assert counted(self.namespace.counters) == +total
+        for entity in self.namespace._entities:
+            told = {name: n for (entity_id, name), n in self.told.items() if entity_id == entity.entity_id}
+            assert counted(entity.counters) == told, entity.name
+
     def restart(self, down_ms: int = 0) -> None:
         """Start anew from the facts, as after a crash."""
+        self.told.clear()
         self.now_ms += down_ms
         removed = {fact.entity_id for fact in self.facts if isinstance(fact, EntityRemoved)}
         entities = {fact.entity_id: fact for fact in self.facts if isinstance(fact, EntityStored)}

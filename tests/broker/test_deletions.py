@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.broker.changes import Change, EntityRemoved, EntityStored
+from peeklock.broker.changes import EntityRemoved, EntityStored
 from peeklock.broker.commands import (
     Address,
     Complete,
@@ -66,9 +66,10 @@ def step(broker: Broker, count_max: int = 10 * WORK) -> list[Effect]:
     """Do one slice of the deletion, as `advance` of the namespace has it done, with less to do at once."""
     due = broker.namespace._shared.timers.take_due(broker.now_ms)
     assert due is broker.namespace._deletions
-    changes: list[Change] = []
-    effects: list[Effect] = []
-    due.advance(broker.now_ms, count_max, changes, effects)
+    out = broker.namespace._out
+    out.begin_due(broker.now_ms)
+    due.advance(count_max, out)
+    changes, effects = out.take()
     broker._keep(changes)
     return effects
 

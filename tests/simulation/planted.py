@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from peeklock.broker.outcome import Outcome
+
 from peeklock.broker import delivery, message_sessions
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
@@ -466,13 +468,11 @@ class OpenSessions(Watched):
         return changes, effects
 
 
-def deliver_worn(
-    queue: MessageQueue, line: Line, now_ms: int, changes: list[Change], effects: list[Effect]
-) -> None:
+def deliver_worn(queue: MessageQueue, line: Line, out: Outcome) -> None:
     """Deliver also what was delivered as often as a MaxDeliveryCount allows that was lowered since."""
     most, queue.max_delivery_count = queue.max_delivery_count, FAR_MS
     try:
-        deliver(queue, line, now_ms, changes, effects)
+        deliver(queue, line, out)
     finally:
         queue.max_delivery_count = most
 

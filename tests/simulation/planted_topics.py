@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from peeklock.broker.outcome import Outcome
+
 from peeklock.broker import arrival
 from peeklock.broker.changes import Change, EntityStored, MessageStored, RuleStored
 from peeklock.broker.commands import Command
@@ -64,17 +66,15 @@ class DoublingFanOut(FanOut):
         payload: bytes | None,
         head: bytes,
         turn: int | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> int:
-        count = super().send_on(message, payload, head, turn, now_ms, changes, effects)
+        count = super().send_on(message, payload, head, turn, out)
         served: set[int] = set()
         subject = MessageSubject(message, head, self._shared.tokens)
         for rule in self._index.match(subject)[0]:
             queue = rule.subscription.main
             if rule.action is None and queue.queue_id in served and queue.sessions is None:
-                arrival.store_copy(queue, message.copied(), payload, turn, now_ms, changes, effects)
+                arrival.store_copy(queue, message.copied(), payload, turn, out)
             elif rule.action is None:
                 served.add(queue.queue_id)
         return count

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from peeklock.broker import properties as overlays
-from peeklock.broker.changes import Change, MessageStored
+from peeklock.broker.changes import MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.effects import Effect
 from peeklock.broker.events import NUMBERED_AHEAD, EventType
 from peeklock.broker.message import Message, MessageState, Routing
 from peeklock.broker.message_ids import with_id
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.sequence_numbers import number_of
 from peeklock.broker.session_ids import folded
 
@@ -40,9 +40,7 @@ def store(
     queue: MessageQueue,
     message: Message,
     payload: bytes | None,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
     *,
     turn: int | None = None,
     partition: int | None = None,
@@ -59,8 +57,8 @@ def store(
         forward_to: pass it on to there, whatever the queue itself forwards to: it is sent via the queue; ids
             seen here are no concern of it, and it is scheduled there.
     """
+    now_ms = out.now_ms
     routing = message.routing
-    events = queue.shared.events
     instant_ms = now_ms + queue.shared.wall.due_ahead_ms
     if payload is not None and (given := with_id(payload, message.bare_offset, queue.shared.tokens)):
         payload = _take_id(message, payload, given)
@@ -70,8 +68,7 @@ def store(
         digest = _digest(queue, duplicates, routing)
         first_number = None if digest is None else duplicates.first_number(digest, now_ms)
         if first_number is not None:
-            if events is not None and payload is not None:
-                events.duplicate_dropped(queue, message, first_number, payload)
+            out.duplicate_dropped(queue, message, first_number, payload)
             return first_number
     position = queue.take_position()
     message.position = position
@@ -83,9 +80,10 @@ def store(
     message.sequence_number = number
     if not message.hops:
         message.enqueued_sequence_number = number
+    out.received(queue, message, from_client=not message.hops)
     if digest is not None:
         assert duplicates is not None
-        changes.append(duplicates.note(digest, number, now_ms, instant_ms))
+        out.changes.append(duplicates.note(digest, number, now_ms, instant_ms))
         if duplicates.count == 1:
             queue.set_timer()
     scheduled_at_ms = message.scheduled_at_ms
@@ -99,34 +97,32 @@ def store(
         and forward_to is None
         and payload is not None
         and not len(queue.active)
-        and queue.shared.copies < (FORWARDED_COPIES_MAX if message.hops else COPIES_MAX)
+        and out.copies < (FORWARDED_COPIES_MAX if message.hops else COPIES_MAX)
     ):
         message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
         partition = None if queue.partitions is None else queue.partitions.of_number(number)
-        if events is not None:
-            events.arrived(queue, message, payload)
-            forwarded = events.forwarded(queue, message)
-        count = queue.fan_out.send_on(message, payload, payload, partition, now_ms, changes, effects)
-        if events is not None:
-            events.fanned_out(forwarded, count)
+        out.arrived(queue, message, payload)
+        forwarded = out.forwarded(queue, message)
+        count = queue.fan_out.send_on(message, payload, payload, partition, out)
+        out.fanned_out(forwarded, count)
         return number
     elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
         to = forward_to or queue.forward_to
         assert to is not None
         message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
-        if events is not None:
-            events.arrived(queue, message, payload, reason="sent via" if forward_to else None)
-        queue.shared.forwarding.pass_on(queue, to, message, payload, now_ms, changes, effects)
+        out.arrived(queue, message, payload, reason="sent via" if forward_to else None)
+        queue.shared.forwarding.pass_on(queue, to, message, payload, out)
         return number
     else:
         _enqueue(queue, message, instant_ms, now_ms)
         if queue.passes_on:
             queue.forward_stored_from(message.position)  # behind those that wait there
     message.routing = None  # not kept for every stored message
-    if events is not None:
-        scheduled = message.state is MessageState.SCHEDULED
-        events.arrived(queue, message, payload, EventType.SCHEDULED if scheduled else EventType.ENQUEUED)
-    _keep(queue, message, payload, changes)
+    if message.state is MessageState.SCHEDULED:
+        out.scheduled(queue, message, payload)
+    else:
+        out.arrived(queue, message, payload)
+    _keep(queue, message, payload, out)
     return number
 
 
@@ -136,7 +132,7 @@ def number_ahead(
     payload: bytes,
     partition: int | None,
     transaction_id: bytes,
-    now_ms: int,
+    out: Outcome,
 ) -> tuple[int, bytes | None]:
     """Number a message that a transaction schedules: `store_numbered` stores it with the commit, if that
     comes. The counters must be durable before the number is answered.
@@ -149,14 +145,12 @@ def number_ahead(
     """
     if given := with_id(payload, message.bare_offset, queue.shared.tokens):
         payload = _take_id(message, payload, given)
-    events = queue.shared.events
     duplicates = queue.duplicates
     if duplicates is not None and message.routing is not None:
         digest = _digest(queue, duplicates, message.routing)
-        first_number = None if digest is None else duplicates.first_number(digest, now_ms)
+        first_number = None if digest is None else duplicates.first_number(digest, out.now_ms)
         if first_number is not None:
-            if events is not None:
-                events.duplicate_dropped(queue, message, first_number, payload)
+            out.duplicate_dropped(queue, message, first_number, payload)
             return first_number, None
     message.position = queue.take_position()
     if queue.partitions is None:
@@ -165,58 +159,50 @@ def number_ahead(
         key = None if message.routing is None else _key(queue, message.routing)
         number = queue.partitions.take(_partition_of(queue, message.routing, key, None, partition))
     message.sequence_number = message.enqueued_sequence_number = number
-    if events is not None:
-        events.number_issued(queue, message, transaction_id)
+    out.number_issued(queue, message, transaction_id)
     return number, payload
 
 
-def store_numbered(
-    queue: MessageQueue, message: Message, payload: bytes, now_ms: int, changes: list[Change]
-) -> None:
+def store_numbered(queue: MessageQueue, message: Message, payload: bytes, out: Outcome) -> None:
     """Store a message that was numbered ahead. It is scheduled, even when its time has come meanwhile: its
     activation gives it the number of its arrival. A duplicate of what was stored meanwhile is dropped, and
     its number used up."""
+    now_ms = out.now_ms
     number = message.sequence_number
-    events = queue.shared.events
     instant_ms = queue.shared.wall.instant_ms(now_ms)
     duplicates = queue.duplicates
     assert message.routing is not None
     if duplicates is not None and (digest := _digest(queue, duplicates, message.routing)) is not None:
         first_number = duplicates.first_number(digest, now_ms)
         if first_number is not None:
-            if events is not None:
-                events.duplicate_dropped(queue, message, first_number, payload, number)
+            out.duplicate_dropped(queue, message, first_number, payload, number)
             return
-        changes.append(duplicates.note(digest, number, now_ms, instant_ms))
+        out.changes.append(duplicates.note(digest, number, now_ms, instant_ms))
         duplicates.waiting[number] = digest
         if duplicates.count == 1:
             queue.set_timer()
+    out.received(queue, message, from_client=True)
     _schedule(queue, message, instant_ms)
     message.routing = None
-    if events is not None:
-        events.arrived(queue, message, payload, EventType.SCHEDULED, reason=NUMBERED_AHEAD)
-    _keep(queue, message, payload, changes)
+    out.scheduled(queue, message, payload, reason=NUMBERED_AHEAD)
+    _keep(queue, message, payload, out)
 
 
-def park(
-    queue: MessageQueue, message: Message, payload: bytes | None, now_ms: int, changes: list[Change]
-) -> None:
+def park(queue: MessageQueue, message: Message, payload: bytes | None, out: Outcome) -> None:
     """Store a message that was numbered here and cannot be passed on yet."""
-    _enqueue(queue, message, queue.shared.wall.instant_ms(now_ms), now_ms)
+    _enqueue(queue, message, queue.shared.wall.instant_ms(out.now_ms), out.now_ms)
     message.routing = None  # it is read again
-    _keep(queue, message, payload, changes)
+    _keep(queue, message, payload, out)
     queue.forward_stored_from(message.position)
 
 
-def activate(
-    queue: MessageQueue, waiting: Message, now_ms: int, changes: list[Change], effects: list[Effect]
-) -> None:
+def activate(queue: MessageQueue, waiting: Message, out: Outcome) -> None:
     """Enqueue a scheduled message as if just sent (S-07)."""
+    now_ms = out.now_ms
     assert waiting.scheduled_at_ms is not None
     instant_ms = queue.shared.wall.instant_ms(now_ms)
     lags = instant_ms - waiting.scheduled_at_ms >= ACTIVATION_LAG_MS
-    events = queue.shared.events
-    queue.remove(waiting, changes)
+    queue.remove(waiting, out)
     message = waiting.moved()
     message.was_scheduled = True
     message.position = queue.take_position()
@@ -224,25 +210,22 @@ def activate(
         message.sequence_number = number_of(message.position)
     else:
         message.sequence_number = queue.partitions.take(queue.partitions.of_number(waiting.sequence_number))
-    if events is not None:
-        events.message(
-            EventType.ACTIVATED,
-            queue,
-            waiting,
-            related=queue.name,
-            related_number=message.sequence_number,
-        )
+    out.happened(
+        EventType.ACTIVATED,
+        queue,
+        waiting,
+        related=queue.name,
+        related_number=message.sequence_number,
+    )
     at_ms = instant_ms if lags else waiting.scheduled_at_ms
     if queue.forward_to is not None and not len(queue.active):
         message.enqueued_at_ms = _stamp(queue, at_ms, now_ms)
-        if events is not None:
-            events.arrived(queue, message, None)
-        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, None, now_ms, changes, effects)
+        out.arrived(queue, message, None)
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, None, out)
         return
     _enqueue(queue, message, at_ms, now_ms)
-    if events is not None:
-        events.arrived(queue, message, None)
-    _keep(queue, message, None, changes)
+    out.arrived(queue, message, None)
+    _keep(queue, message, None, out)
     if queue.passes_on:
         queue.forward_stored_from(message.position)
 
@@ -269,9 +252,7 @@ def store_copy(
     copy: Message,
     payload: bytes | None,
     turn: int | None,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
 ) -> None:
     """Store a topic's copy in a subscription, or pass it on. It was enqueued when the topic took it.
 
@@ -280,51 +261,45 @@ def store_copy(
         turn: as for `number_copy`.
     """
     number_copy(queue, copy, turn)
-    events = queue.shared.events
-    at_once = not len(queue.active) and queue.shared.copies < FORWARDED_COPIES_MAX
+    at_once = not len(queue.active) and out.copies < FORWARDED_COPIES_MAX
     if queue.forward_to is not None and at_once:
-        copy.enqueued_at_ms = _stamp(queue, copy.enqueued_at_ms, now_ms)
-        if events is not None:
-            events.arrived(queue, copy, payload)
-        queue.shared.forwarding.pass_on(queue, queue.forward_to, copy, payload, now_ms, changes, effects)
+        copy.enqueued_at_ms = _stamp(queue, copy.enqueued_at_ms, out.now_ms)
+        out.arrived(queue, copy, payload)
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, copy, payload, out)
         return
-    _enqueue(queue, copy, copy.enqueued_at_ms, now_ms)
+    _enqueue(queue, copy, copy.enqueued_at_ms, out.now_ms)
     copy.routing = None
-    if events is not None:
-        events.arrived(queue, copy, payload)
-    _keep(queue, copy, payload, changes)
+    out.arrived(queue, copy, payload)
+    _keep(queue, copy, payload, out)
     if queue.forward_to is not None:
         queue.forward_stored_from(copy.position)
     if queue.sessions is not None or queue.line.receivers.turns:
-        queue.shared.touch(queue)
+        out.touch(queue)
 
 
 def dead_letter_arriving(
     queue: MessageQueue,
     message: Message,
     payload: bytes | None,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
 ) -> None:
     """Store a message that is a dead letter from the start, or pass it on to where its queue forwards."""
-    if queue.shared.events is not None:
-        queue.shared.events.arrived(queue, message, payload)
+    out.arrived(queue, message, payload)
     if queue.forward_to is None or overlays.is_bodiless(message):
-        take_in(queue, message, payload, changes)
-        queue.shared.touch(queue)
+        take_in(queue, message, payload, out)
+        out.touch(queue)
     else:
-        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, payload, now_ms, changes, effects)
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, payload, out)
 
 
-def take_in(queue: MessageQueue, message: Message, payload: bytes | None, changes: list[Change]) -> None:
+def take_in(queue: MessageQueue, message: Message, payload: bytes | None, out: Outcome) -> None:
     """Store a dead letter, which keeps its number; it stays here."""
     assert queue.holds_dead_letters
     message.routing = None
     message.session_id = None  # sessions do not apply here
     message.position = queue.take_position()
     queue.active.put(message.position, message)
-    _keep(queue, message, payload, changes)
+    _keep(queue, message, payload, out)
 
 
 def _take_id(message: Message, payload: bytes, given: tuple[bytes, bytes]) -> bytes:
@@ -411,11 +386,11 @@ def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
     return queue.last_enqueued_at_ms
 
 
-def _keep(queue: MessageQueue, message: Message, payload: bytes | None, changes: list[Change]) -> None:
+def _keep(queue: MessageQueue, message: Message, payload: bytes | None, out: Outcome) -> None:
     """Count and record a message that stands in its table."""
     queue.size_bytes += message.size_bytes
     if queue.copied_by is not None:
         queue.copied_by.size_bytes += message.size_bytes
     if queue.numbers is not None:
         queue.numbers.put(queue.key_of(message.sequence_number), message)
-    changes.append(MessageStored(queue.queue_id, message, payload))
+    out.changes.append(MessageStored(queue.queue_id, message, payload))

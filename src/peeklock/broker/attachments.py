@@ -11,9 +11,7 @@ from collections.abc import Iterable
 from peeklock.broker import commands as ask
 from peeklock.broker import delivery
 from peeklock.broker import effects as do
-from peeklock.broker.changes import Change
 from peeklock.broker.commands import ReceiveMode
-from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entities
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import InvalidOperation, ServiceBusError
@@ -22,6 +20,7 @@ from peeklock.broker.graces import Graces
 from peeklock.broker.lapsed_sessions import LapsedSession
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_session import MessageSession
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Holder
 from peeklock.broker.receivers import AnyLink, ReceiverLink, SenderLink
 from peeklock.broker.shared import Shared
@@ -36,9 +35,7 @@ class Attachments:
         self._graces = graces
         self._links = shared.links
 
-    def open_sender(
-        self, command: ask.OpenSender, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def open_sender(self, command: ask.OpenSender, out: Outcome) -> None:
         entity, queue = self._entities.queue(command.address)
         entity.require_sending_to(queue)
         destination = None
@@ -47,7 +44,7 @@ class Attachments:
             target.require_target()
             destination = target.name
         self._links.add(SenderLink(command.link, queue.queue_id, entity.links))
-        effects.append(
+        out.effects.append(
             do.SenderOpened(
                 command.link,
                 queue.queue_id,
@@ -56,9 +53,7 @@ class Attachments:
             )
         )
 
-    def open_receiver(
-        self, command: ask.OpenReceiver, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def open_receiver(self, command: ask.OpenReceiver, out: Outcome) -> None:
         entity, queue = self._entities.queue(command.address)
         entity.require_receiving()
         _require_receivable(entity, queue, command.session)
@@ -67,60 +62,54 @@ class Attachments:
         receiver = ReceiverLink(command.link, queue.queue_id, entity.links, command.name, deletes=deletes)
         if command.session is not None:
             assert queue.sessions is not None
-            queue.accessed_at_ms = now_ms
-            queue.sessions.accept(receiver, command.session, now_ms, changes, effects)
+            queue.accessed_at_ms = out.now_ms
+            queue.sessions.accept(receiver, command.session, out)
             self._links.add(receiver)
-            queue.serve(now_ms, changes, effects)
+            queue.serve(out)
             return
         receiver.line = queue.line
         self._links.add(receiver)
-        effects.append(do.ReceiverOpened(command.link, queue.queue_id, queue.main.partitions is not None))
+        out.effects.append(do.ReceiverOpened(command.link, queue.queue_id, queue.main.partitions is not None))
 
-    def close_link(
-        self, command: ask.CloseLink, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def close_link(self, command: ask.CloseLink, out: Outcome) -> None:
         opened = self._links.by_link.get(command.link)
         if opened is None:
             return
         queue = None
         if isinstance(opened, ReceiverLink):
             queue = self._entities.queues[opened.queue_id]
-            queue.accessed_at_ms = now_ms
-            self._let_session_go(opened, queue, now_ms, changes, effects, counted=False)
+            queue.accessed_at_ms = out.now_ms
+            self._let_session_go(opened, queue, out, counted=False)
         self._links.forget(opened)
         if queue is not None and queue.sessions is not None:
-            queue.serve(now_ms, changes, effects)
+            queue.serve(out)
 
-    def set_credit(
-        self, command: ask.SetCredit, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def set_credit(self, command: ask.SetCredit, out: Outcome) -> None:
         receiver = self._links.by_link.get(command.link)
         if not isinstance(receiver, ReceiverLink) or receiver.line is None:
             return  # detached by us meanwhile
         receiver.deliveries_max = command.deliveries_max
         receiver.bytes_max = command.bytes_max
         queue = self._entities.queues[receiver.queue_id]
-        queue.accessed_at_ms = now_ms
+        queue.accessed_at_ms = out.now_ms
         receivers = receiver.line.receivers
         receivers.credit_changed(receiver)
         if command.drain:
             receivers.drain(receiver)
-        delivery.deliver(queue, receiver.line, now_ms, changes, effects)
+        delivery.deliver(queue, receiver.line, out)
 
-    def drop_connection(
-        self, command: ask.DropConnection, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def drop_connection(self, command: ask.DropConnection, out: Outcome) -> None:
+        now_ms = out.now_ms
         connection = self._links.connections.get(command.connection_id)
         if connection is None:
             return
-        if self._shared.events is not None:
-            self._shared.events.begin_end(command.connection_id, now_ms, broken=command.broken)
+        out.attribute_to_end(command.connection_id, broken=command.broken)
         touched: dict[int, MessageQueue] = {}
         for queue_id, token in command.undelivered:
             queue = self._entities.queues.get(queue_id)
             lock = None if queue is None else queue.locks.get(token)
             if queue is not None and lock is not None:
-                queue.give_back(lock, now_ms, changes, effects, counted=False, why=EventType.RELEASED)
+                queue.give_back(lock, out, counted=False, why=EventType.RELEASED)
                 touched[queue_id] = queue
         holders = [connection.locks]
         for opened in list(connection.links.values()):
@@ -128,46 +117,41 @@ class Attachments:
                 queue = self._entities.queues[opened.queue_id]
                 queue.accessed_at_ms = now_ms
                 touched[queue.queue_id] = queue
-                self._let_session_go(opened, queue, now_ms, changes, effects, counted=command.broken)
+                self._let_session_go(opened, queue, out, counted=command.broken)
                 holders.append(opened.locks)
             self._links.forget(opened)
         del self._links.connections[command.connection_id]
         if command.broken:
-            self._begin_grace(command.connection_id, holders, now_ms)
+            self._begin_grace(command.connection_id, holders, out)
         for queue in touched.values():
-            queue.serve(now_ms, changes, effects)
+            queue.serve(out)
 
-    def _begin_grace(self, connection_id: int, holders: list[Holder], now_ms: int) -> None:
+    def _begin_grace(self, connection_id: int, holders: list[Holder], out: Outcome) -> None:
         left = [holder for holder in holders if holder]  # sessions have given back theirs
         if left:
-            if self._shared.events is not None:
-                self._shared.events.connection_lost()
-            self._graces.begin(connection_id, left, now_ms)
+            out.connection_lost()
+            self._graces.begin(connection_id, left, out.now_ms)
 
     def detach_all(
         self,
         opened: Iterable[AnyLink],
         error: ServiceBusError,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
         """Detach links for a reason; one that still waits for a session is refused for it."""
         for link in list(opened):
             waits = isinstance(link, ReceiverLink) and link.line is None
             if isinstance(link, ReceiverLink):
                 queue = self._entities.queues[link.queue_id]
-                self._let_session_go(link, queue, now_ms, changes, effects, counted=False)
+                self._let_session_go(link, queue, out, counted=False)
             self._links.forget(link)
-            effects.append(do.LinkRefused(link.link, error) if waits else do.DetachLink(link.link, error))
+            out.effects.append(do.LinkRefused(link.link, error) if waits else do.DetachLink(link.link, error))
 
     def _let_session_go(
         self,
         receiver: ReceiverLink,
         queue: MessageQueue,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
         *,
         counted: bool,
     ) -> None:
@@ -175,7 +159,7 @@ class Attachments:
         if queue.sessions is None:
             return
         if isinstance(receiver.line, MessageSession):
-            queue.sessions.release(receiver.line, now_ms, changes, effects, counted=counted)
+            queue.sessions.release(receiver.line, out, counted=counted)
         elif isinstance(receiver.line, LapsedSession):
             queue.sessions.lapsed.forget(receiver)
         else:

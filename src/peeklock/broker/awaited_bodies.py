@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from peeklock.broker.commands import ReceiveDeferred
-from peeklock.broker.effects import Effect, Fetch
+from peeklock.broker.effects import Fetch
 from peeklock.broker.message import Message
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.receivers import ReceiverLink
 
 
@@ -43,16 +44,14 @@ class AwaitedBodies:
         """Whether a body can be handed out at once."""
         self._waiting: dict[tuple[int, int], list[ReceiverLink | _Request]] = {}
 
-    def let_wait(
-        self, receiver: ReceiverLink, queue_id: int, message: Message, effects: list[Effect]
-    ) -> None:
+    def let_wait(self, receiver: ReceiverLink, queue_id: int, message: Message, out: Outcome) -> None:
         """Have a receiver that deletes wait for the body of the message that is next."""
         assert receiver.line is not None
         receiver.line.receivers.wait_for_body(receiver, message.position)
-        self._wait(receiver, queue_id, message, effects)
+        self._wait(receiver, queue_id, message, out)
 
     def hold_back(
-        self, command: ReceiveDeferred, queue_id: int, messages: Iterable[Message], effects: list[Effect]
+        self, command: ReceiveDeferred, queue_id: int, messages: Iterable[Message], out: Outcome
     ) -> bool:
         """Return whether a request waits now, since one of these bodies is not at hand.
 
@@ -63,7 +62,7 @@ class AwaitedBodies:
             return False
         request = _Request(replace(command, bodies_read=True), len(missing))
         for message in missing:
-            self._wait(request, queue_id, message, effects)
+            self._wait(request, queue_id, message, out)
         return True
 
     def came(self, queue_id: int, position: int) -> tuple[list[ReceiverLink], list[ReceiveDeferred]]:
@@ -81,16 +80,14 @@ class AwaitedBodies:
                 receivers.append(waiting)
         return receivers, requests
 
-    def _wait(
-        self, waiting: ReceiverLink | _Request, queue_id: int, message: Message, effects: list[Effect]
-    ) -> None:
+    def _wait(self, waiting: ReceiverLink | _Request, queue_id: int, message: Message, out: Outcome) -> None:
         key = (queue_id, message.position)
         others = self._waiting.get(key)
         if others is not None:
             others.append(waiting)
             return
         self._waiting[key] = [waiting]
-        effects.append(Fetch(queue_id, message))
+        out.effects.append(Fetch(queue_id, message))
 
     def check(self, receivers: Iterable[ReceiverLink]) -> None:
         """Each receiver that waits for a body is told of it; an assertion fails when one is not."""

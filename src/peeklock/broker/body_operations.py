@@ -8,11 +8,10 @@ from __future__ import annotations
 from peeklock.broker import commands as ask
 from peeklock.broker import delivery, lost_bodies
 from peeklock.broker import effects as do
-from peeklock.broker.changes import Change
-from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entities
 from peeklock.broker.errors import ServiceBusError, SessionLockLost
 from peeklock.broker.operations import Operations
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.searching import Searching
 from peeklock.broker.session_operations import SessionOperations
 from peeklock.broker.shared import Shared
@@ -35,9 +34,7 @@ class BodyOperations:
         self._sessions = sessions
         self._searching = searching
 
-    def fetched(
-        self, command: ask.Fetched, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def fetched(self, command: ask.Fetched, out: Outcome) -> None:
         queue = self._entities.queues.get(command.queue_id)
         if queue is not None:
             self._shared.forwarding.fetched(queue, command.position, command.payload)
@@ -45,33 +42,28 @@ class BodyOperations:
         for receiver in receivers:
             assert queue is not None, "a link goes with its entity"
             assert receiver.line is not None
-            delivery.deliver(queue, receiver.line, now_ms, changes, effects)
+            delivery.deliver(queue, receiver.line, out)
         for request in requests:
             # Without its connection nobody would get what is deleted.
             if request.reply_to.connection_id in self._shared.links.connections:
-                self._go_on(request, now_ms, changes, effects)
-        self._searching.fetched(command, now_ms, changes, effects)
+                self._go_on(request, out)
+        self._searching.fetched(command, out)
 
-    def _go_on(
-        self, request: ask.ReceiveDeferred, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def _go_on(self, request: ask.ReceiveDeferred, out: Outcome) -> None:
         """Do a request that waited for bodies, or refuse it: what it asks for may be gone meanwhile."""
-        if self._shared.events is not None:
-            self._shared.events.begin(request, now_ms)
+        out.attribute(request)
         try:
-            self._operations.receive_deferred(request, now_ms, changes, effects)
+            self._operations.receive_deferred(request, out)
         except ServiceBusError as error:
             error.__traceback__ = None  # as in `Namespace.apply`
-            effects.append(do.Failed(request.reply_to, error))
+            out.effects.append(do.Failed(request.reply_to, error))
             if type(error) is SessionLockLost:
-                self._sessions.refused_session_lock(request, now_ms, effects)
+                self._sessions.refused_session_lock(request, out)
 
-    def lose_bodies(
-        self, command: ask.LoseBodies, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def lose_bodies(self, command: ask.LoseBodies, out: Outcome) -> None:
         lost = []
         for queue_id, position in command.messages:
-            each = lost_bodies.lose(self._entities, queue_id, position, now_ms, changes, effects)
+            each = lost_bodies.lose(self._entities, queue_id, position, out)
             if each is not None:
                 lost.append(each)
-        effects.append(do.BodiesLost(command.reply_to, lost))
+        out.effects.append(do.BodiesLost(command.reply_to, lost))

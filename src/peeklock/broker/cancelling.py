@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from peeklock.broker.browsing import scheduled_by_number
-from peeklock.broker.changes import Change
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import MessageNotFound
 from peeklock.broker.events import EventType
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.outcome import Outcome
 
 
 def check(entity: Entity, queue: MessageQueue, numbers: Iterable[int]) -> None:
@@ -25,15 +25,13 @@ def check(entity: Entity, queue: MessageQueue, numbers: Iterable[int]) -> None:
             raise MessageNotFound(f"no scheduled message with sequence number {number} in '{queue.name}'")
 
 
-def cancel(queue: MessageQueue, numbers: Iterable[int], now_ms: int, changes: list[Change]) -> None:
+def cancel(queue: MessageQueue, numbers: Iterable[int], out: Outcome) -> None:
     """Remove scheduled messages that were checked just now; a number that is named twice counts once."""
-    queue.accessed_at_ms = now_ms
-    events = queue.shared.events
+    queue.accessed_at_ms = out.now_ms
     for number in dict.fromkeys(numbers):
         message = scheduled_by_number(queue, number)
         assert message is not None
-        if events is not None:
-            events.message(EventType.CANCELLED, queue, message)
+        out.happened(EventType.CANCELLED, queue, message)
         if queue.duplicates is not None and (freed := queue.duplicates.free(message.sequence_number)):
-            changes.append(freed)
-        queue.remove(message, changes)
+            out.changes.append(freed)
+        queue.remove(message, out)

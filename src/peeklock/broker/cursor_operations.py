@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
-from peeklock.broker.changes import Change
 from peeklock.broker.cursors import Cursors
-from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entities
 from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, CursorNotFound, InvalidOperation
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.quotas import (
     CLAIM_MESSAGES_MAX,
     CURSOR_EXPIRES_AFTER_MS_MAX,
@@ -32,9 +31,7 @@ class CursorOperations:
     def __init__(self, entities: Entities) -> None:
         self._entities = entities
 
-    def claim(
-        self, command: ask.ClaimMessages, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def claim(self, command: ask.ClaimMessages, out: Outcome) -> None:
         entity, queue = self._entities.queue(command.address)
         entity.require_receivable(queue)
         entity.require_receiving()
@@ -71,55 +68,48 @@ class CursorOperations:
             min(command.count_max, CLAIM_MESSAGES_MAX),
             command.bytes_max,
             after_ms,
-            now_ms,
-            changes,
+            out,
             command.enqueued_up_to_ms,
         )
-        queue.accessed_at_ms = now_ms
+        queue.accessed_at_ms = out.now_ms
         if claim is None:
-            effects.append(do.Claimed(command.reply_to, 0, 0, 0))
+            out.effects.append(do.Claimed(command.reply_to, 0, 0, 0))
         else:
-            effects.append(do.Claimed(command.reply_to, claim.no, len(claim.messages), claim.size_bytes))
+            out.effects.append(do.Claimed(command.reply_to, claim.no, len(claim.messages), claim.size_bytes))
 
-    def read(self, command: ask.ReadClaim, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def read(self, command: ask.ReadClaim, out: Outcome) -> None:
         entity, queue = self._entities.queue(command.address)
         entity.require_receivable(queue)
         entity.require_receiving()
         if command.skip < 0:
             raise ArgumentOutOfRange(f"skip {command.skip} must not be negative")
         views = self._cursors(queue, command.cursor).read(
-            command.cursor, command.no, command.skip, command.count_max, command.bytes_max, now_ms
+            command.cursor, command.no, command.skip, command.count_max, command.bytes_max, out.now_ms
         )
-        queue.accessed_at_ms = now_ms
-        effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
+        queue.accessed_at_ms = out.now_ms
+        out.effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
 
-    def commit(
-        self, command: ask.CommitClaims, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def commit(self, command: ask.CommitClaims, out: Outcome) -> None:
         queue = self._queue(command.address)
         cursors = self._cursors(queue, command.cursor)
-        left = cursors.commit(command.cursor, command.up_to_no, now_ms, changes)
-        queue.accessed_at_ms = now_ms
-        effects.append(do.ClaimsLeft(command.reply_to, left))
-        queue.serve(now_ms, changes, effects)  # a session may be free
+        left = cursors.commit(command.cursor, command.up_to_no, out)
+        queue.accessed_at_ms = out.now_ms
+        out.effects.append(do.ClaimsLeft(command.reply_to, left))
+        queue.serve(out)  # a session may be free
 
-    def release(
-        self, command: ask.ReleaseCursor, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def release(self, command: ask.ReleaseCursor, out: Outcome) -> None:
         queue = self._queue(command.address)
         cursors = self._cursors(queue, command.cursor)
-        cursors.release(command.cursor, command.reply_to, changes, effects)
-        queue.accessed_at_ms = now_ms
-        queue.serve(now_ms, changes, effects)
+        cursors.release(command.cursor, command.reply_to, out)
+        queue.accessed_at_ms = out.now_ms
+        queue.serve(out)
 
-    def list_cursors(
-        self, command: ask.ListCursors, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def list_cursors(self, command: ask.ListCursors, out: Outcome) -> None:
         queue = self._queue(command.address)
         cursors = queue.cursors
         views = [] if cursors is None else cursors.views()
-        instant_ms = queue.shared.wall.instant_ms(now_ms)
-        effects.append(do.CursorsFound(command.reply_to, views, instant_ms))
+        instant_ms = queue.shared.wall.instant_ms(out.now_ms)
+        out.effects.append(do.CursorsFound(command.reply_to, views, instant_ms))
 
     def _queue(self, address: ask.Address) -> MessageQueue:
         entity, queue = self._entities.queue(address)

@@ -27,10 +27,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.browsing import view_of
-from peeklock.broker.changes import Change, ClaimRemoved, ClaimStored, CursorRemoved, CursorStored
+from peeklock.broker.changes import ClaimRemoved, ClaimStored, CursorRemoved, CursorStored
 from peeklock.broker.commands import ReplyTo
 from peeklock.broker.delivery import PASS_OVER_MAX, QueueLine
-from peeklock.broker.effects import ClaimsLeft, CursorView, Effect, Failed
+from peeklock.broker.effects import ClaimsLeft, CursorView, Failed
 from peeklock.broker.errors import (
     ClaimCommitted,
     ClaimNotFound,
@@ -41,6 +41,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.events import EventType
 from peeklock.broker.message import Message, MessageView
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Claim
 from peeklock.broker.quotas import CLAIMS_MAX, CURSOR_EXPIRES_AFTER_MS, CURSORS_MAX
 from peeklock.broker.timers import FAR_MS
@@ -178,8 +179,7 @@ class Cursors:
         count_max: int,
         bytes_max: int,
         expires_after_ms: int | None,
-        now_ms: int,
-        changes: list[Change],
+        out: Outcome,
         enqueued_up_to_ms: int | None = None,
     ) -> Claim | None:
         """Hold the next available messages for a cursor, which is made if there is none; None when nothing is
@@ -187,6 +187,7 @@ class Cursors:
 
         Raises: QuotaExceeded, ServerBusy.
         """
+        now_ms = out.now_ms
         queue = self._queue
         cursor = self._by_name.get(name)
         changed = cursor is None
@@ -214,17 +215,15 @@ class Cursors:
         if messages:
             cursor.last_no = claim.no
         if messages or changed:
-            changes.append(self._stored(cursor))
+            out.changes.append(self._stored(cursor))
         if not messages:
             return None
         messages.sort(key=_position)
-        events = queue.shared.events
-        if events is not None:
-            for message in messages:
-                events.message(EventType.CLAIMED, queue, message, reason=name, related_number=claim.no)
+        for message in messages:
+            out.handed_over(queue, message, EventType.CLAIMED, reason=name, related_number=claim.no)
         cursor.claims[claim.no] = claim
         self.claimed_count += len(messages)
-        changes.append(ClaimStored(queue.queue_id, name, claim.no, _runs(messages)))
+        out.changes.append(ClaimStored(queue.queue_id, name, claim.no, _runs(messages)))
         return claim
 
     def _new(self, name: str, now_ms: int, expires_after_ms: int) -> Cursor:
@@ -282,7 +281,7 @@ class Cursors:
 
     # Committing
 
-    def commit(self, name: str, up_to_no: int, now_ms: int, changes: list[Change]) -> int:
+    def commit(self, name: str, up_to_no: int, out: Outcome) -> int:
         """Remove what the claims up to a number hold; answer how many messages are left to be removed.
 
         Raises: CursorNotFound, ClaimNotFound.
@@ -290,19 +289,19 @@ class Cursors:
         cursor = self.find(name)
         if not 0 <= up_to_no <= cursor.last_no:
             raise self._no_claim(cursor, up_to_no)
-        cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
+        cursor.use(out.now_ms, self._queue.shared.wall.instant_ms(out.now_ms))
         if up_to_no > cursor.committed_no:
             cursor.committed_no = up_to_no
-            changes.append(self._stored(cursor))
+            out.changes.append(self._stored(cursor))
             self._busy[id(cursor)] = cursor
         if id(cursor) in self._busy:
-            self._work(cursor, SLICE, changes, [])
+            self._work(cursor, SLICE, out)
             self._queue.set_timer()
         return sum(claim.left for claim in cursor.committed() if claim.no <= up_to_no)
 
     # Giving back
 
-    def release(self, name: str, reply_to: ReplyTo, changes: list[Change], effects: list[Effect]) -> None:
+    def release(self, name: str, reply_to: ReplyTo, out: Outcome) -> None:
         """Give back what a cursor holds and forget it; `reply_to` is answered when that is done.
 
         Raises: CursorNotFound.
@@ -311,7 +310,7 @@ class Cursors:
         if cursor is None:
             raise _not_found(self._queue, name)
         self._leave(cursor).append(reply_to)
-        self._work(cursor, SLICE, changes, effects)
+        self._work(cursor, SLICE, out)
         self._queue.set_timer()
 
     def _leave(self, cursor: Cursor) -> list[ReplyTo]:
@@ -321,10 +320,10 @@ class Cursors:
         self._busy[id(cursor)] = cursor
         return cursor.leaving
 
-    def abandon(self, error: ServiceBusError, effects: list[Effect]) -> None:
+    def abandon(self, error: ServiceBusError, out: Outcome) -> None:
         """Tell whoever waits that the entity is gone."""
         for cursor in self._busy.values():
-            effects.extend(Failed(reply_to, error) for reply_to in cursor.leaving or ())
+            out.effects.extend(Failed(reply_to, error) for reply_to in cursor.leaving or ())
 
     # In slices
 
@@ -332,21 +331,21 @@ class Cursors:
         """When `advance` has something to do."""
         return 0 if self._busy else self._expires_ms
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """Do about `count_max` items of what is left, and let cursors go that were not used for too long;
         answer the work done."""
         work = 0
-        if self._expires_ms <= now_ms:
+        if self._expires_ms <= out.now_ms:
             self._expires_ms = FAR_MS
             for cursor in self._by_name.values():
                 work += 1
-                if cursor.leaving is None and cursor.idle_since_ms + cursor.expires_after_ms <= now_ms:
+                if cursor.leaving is None and cursor.idle_since_ms + cursor.expires_after_ms <= out.now_ms:
                     self._leave(cursor)
                 self._watch(cursor)
         for cursor in list(self._busy.values()):
             if work >= count_max:
                 break
-            work += 1 + self._work(cursor, count_max - work, changes, effects)
+            work += 1 + self._work(cursor, count_max - work, out)
         return work
 
     def _watch(self, cursor: Cursor) -> None:
@@ -354,55 +353,51 @@ class Cursors:
             self._expires_ms = min(self._expires_ms, cursor.idle_since_ms + cursor.expires_after_ms)
             self._queue.wake(self._expires_ms)
 
-    def _work(self, cursor: Cursor, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def _work(self, cursor: Cursor, count_max: int, out: Outcome) -> int:
         """Do a slice of what a cursor has left to do; answer how many messages."""
         work = 0
         queue_id = self._queue.queue_id
         for claim in cursor.committed():
-            work += self._remove(claim, count_max - work, changes)
+            work += self._remove(claim, count_max - work, out)
             if claim.left:
                 return work
             del cursor.claims[claim.no]
-            changes.append(ClaimRemoved(queue_id, cursor.name, claim.no))
+            out.changes.append(ClaimRemoved(queue_id, cursor.name, claim.no))
         if cursor.leaving is not None:
             if self._by_name.get(cursor.name) is cursor:  # all that it holds is free for a restart from here
                 del self._by_name[cursor.name]
-                changes += [ClaimRemoved(queue_id, cursor.name, no) for no in cursor.claims]
-                changes.append(CursorRemoved(queue_id, cursor.name))
+                out.changes += [ClaimRemoved(queue_id, cursor.name, no) for no in cursor.claims]
+                out.changes.append(CursorRemoved(queue_id, cursor.name))
             for claim in list(cursor.claims.values()):
-                work += self._give_back(claim, count_max - work)
+                work += self._give_back(claim, count_max - work, out)
                 if claim.left:
                     return work
                 del cursor.claims[claim.no]
-            effects.extend(ClaimsLeft(reply_to, 0) for reply_to in cursor.leaving)
+            out.effects.extend(ClaimsLeft(reply_to, 0) for reply_to in cursor.leaving)
         del self._busy[id(cursor)]
         return work
 
-    def _remove(self, claim: Claim, count_max: int, changes: list[Change]) -> int:
+    def _remove(self, claim: Claim, count_max: int, out: Outcome) -> int:
         queue = self._queue
         sessions = queue.sessions
         messages = self._take_part(claim, count_max)
-        events = queue.shared.events
         for message in messages:
             session = None if sessions is None else sessions.line_of(message)
-            if events is not None:
-                events.message(EventType.COMPLETED, queue, message, reason="cursor")
-            queue.remove(message, changes)
+            out.completed(queue, message, "cursor")
+            queue.remove(message, out)
             message.lock = None
             if session is not None and sessions is not None:
                 sessions.unclaimed(session)
         return len(messages)
 
-    def _give_back(self, claim: Claim, count_max: int) -> int:
+    def _give_back(self, claim: Claim, count_max: int, out: Outcome) -> int:
         queue = self._queue
         sessions = queue.sessions
         messages = self._take_part(claim, count_max)
-        events = queue.shared.events
         for message in messages:
             message.lock = None
-            if events is not None:
-                name, no = claim.cursor.name, claim.no
-                events.message(EventType.CLAIM_RELEASED, queue, message, reason=name, related_number=no)
+            name, no = claim.cursor.name, claim.no
+            out.happened(EventType.CLAIM_RELEASED, queue, message, reason=name, related_number=no)
             queue.return_to_line(message)
             if sessions is not None:
                 sessions.unclaimed(sessions.line_of(message))

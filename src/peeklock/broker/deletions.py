@@ -15,14 +15,14 @@ from itertools import islice
 
 from peeklock.broker import commands as ask
 from peeklock.broker.attachments import Attachments
-from peeklock.broker.changes import Change
 from peeklock.broker.commands import ReplyTo
-from peeklock.broker.effects import Done, Effect
+from peeklock.broker.effects import Done
 from peeklock.broker.entities import Entities
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import EntityDeleted, InvalidOperation
 from peeklock.broker.events import EventType
 from peeklock.broker.idle import IdleDeletion
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.shared import Shared
 from peeklock.broker.timers import FAR_MS, TimerKey
 
@@ -49,15 +49,12 @@ class Deletions:
         self.idle = IdleDeletion(shared.timers, self.delete)
         self._entities = entities
         self._timers = shared.timers
-        self._events = shared.events
         self._attachments = attachments
         self._delete_lock = delete_lock
         self._slice = slice_items
         self._topics: dict[int, tuple[Entity, ReplyTo | None]] = {}  # in the order of their turns
 
-    def ask(
-        self, command: ask.DeleteEntity, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def ask(self, command: ask.DeleteEntity, out: Outcome) -> None:
         """Do a command."""
         entity = self._entities.found_as(command.path, command.if_match)
         if self._delete_lock:
@@ -65,31 +62,29 @@ class Deletions:
                 f"'{entity.name}' cannot be deleted: the namespace has the lock CanNotDelete"
             )
         if entity.topic is not None:  # the topic is in use (A-03)
-            entity.topic.main.accessed_at_ms = now_ms
-        self.delete(entity, now_ms, changes, effects, command.reply_to)
+            entity.topic.main.accessed_at_ms = out.now_ms
+        self.delete(entity, out, command.reply_to)
 
     def delete(
         self,
         entity: Entity,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
         reply_to: ReplyTo | None = None,
     ) -> None:
         """Delete an entity, now or in slices; then answer."""
         if len(entity.subscriptions()) > self._slice:
             entity.mark_deleted()
             self._entities.hide(entity)
-            self._detach(entity, now_ms, changes, effects)
+            self._detach(entity, out)
             self.idle.forget(entity)
-            changes.append(entity.stored())
-            self._begin(entity, reply_to, now_ms)
+            out.changes.append(entity.stored())
+            self._begin(entity, reply_to, out.now_ms)
             return
         for subscription in entity.subscriptions():
-            self._remove(subscription, now_ms, changes, effects)
-        self._remove(entity, now_ms, changes, effects)
+            self._remove(subscription, out)
+        self._remove(entity, out)
         if reply_to is not None:
-            effects.append(Done(reply_to))
+            out.effects.append(Done(reply_to))
 
     def resume(self, now_ms: int) -> None:
         """Go on with what was not done when the broker stopped."""
@@ -106,7 +101,7 @@ class Deletions:
         self._topics[topic.entity_id] = topic, reply_to
         self._timers.set(self, now_ms)
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """Remove some subscriptions of the topic whose turn it is, and the topic when it has no others."""
         entity_id = next(iter(self._topics))
         topic, reply_to = self._topics.pop(entity_id)
@@ -114,39 +109,36 @@ class Deletions:
         count = max(1, min(self._slice, count_max // WORK))
         subscriptions = list(islice(topic.fan_out.subscriptions.values(), count))
         for subscription in subscriptions:
-            self._remove(subscription, now_ms, changes, effects)
+            self._remove(subscription, out)
         if topic.fan_out.subscriptions:
             self._topics[entity_id] = topic, reply_to
         else:
-            self._remove(topic, now_ms, changes, effects)
+            self._remove(topic, out)
             if reply_to is not None:
-                effects.append(Done(reply_to))
+                out.effects.append(Done(reply_to))
         if self._topics:
-            self._timers.set(self, now_ms)
+            self._timers.set(self, out.now_ms)
         return WORK * len(subscriptions) + 1
 
-    def _remove(self, entity: Entity, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def _remove(self, entity: Entity, out: Outcome) -> None:
         """Take an entity away, with all that is attached to it; a topic has no subscriptions any more."""
-        error = self._detach(entity, now_ms, changes, effects)
+        error = self._detach(entity, out)
         self.idle.forget(entity)
         for queue in entity.queues():
             if queue.cursors is not None:
-                queue.cursors.abandon(error, effects)
+                queue.cursors.abandon(error, out)
         if entity.topic is not None:
             topic = entity.topic.main  # the last use of its subscription stays one of its own (A-03)
             topic.accessed_at_ms = max(
                 topic.accessed_at_ms, *(queue.accessed_at_ms for queue in entity.queues())
             )
-        if self._events is not None:
-            self._events.entity(EventType.ENTITY_DELETED, entity)
-        changes.append(self._entities.remove(entity))
+        out.entity(EventType.ENTITY_DELETED, entity)
+        out.changes.append(self._entities.remove(entity))
 
-    def _detach(
-        self, entity: Entity, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> EntityDeleted:
+    def _detach(self, entity: Entity, out: Outcome) -> EntityDeleted:
         """Detach all links of an entity that goes; answer why."""
         error = EntityDeleted(f"The messaging entity '{entity.name}' was deleted.")
-        self._attachments.detach_all(list(entity.links.values()), error, now_ms, changes, effects)
+        self._attachments.detach_all(list(entity.links.values()), error, out)
         return error
 
     def check(self) -> None:

@@ -13,10 +13,9 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
-from peeklock.broker.changes import Change
 from peeklock.broker.commands import DELIVERY_BYTES
-from peeklock.broker.effects import Deliver, Drained, Effect
-from peeklock.broker.events import EventType
+from peeklock.broker.effects import Deliver, Drained
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.receivers import Receivers
 
@@ -102,19 +101,17 @@ class QueueLine:
         self.cursor = 0
 
 
-def deliver(
-    queue: MessageQueue, line: Line, now_ms: int, changes: list[Change], effects: list[Effect]
-) -> None:
+def deliver(queue: MessageQueue, line: Line, out: Outcome) -> None:
     """Hand out what is available in a line to its receivers with credit, in turn.
 
     A message whose MaxDeliveryCount was lowered to its count or below is dead-lettered instead (L-08).
     """
+    now_ms = out.now_ms
     session = line.session
     if session is not None and not session.is_held(now_ms):
         return  # its lock is about to lapse, which answers a drain
     receivers = line.receivers
     turns = receivers.turns
-    events = queue.shared.events
     wall, bodies = queue.shared.wall, queue.shared.bodies
     instant_ms = now_ms + wall.due_ahead_ms
     passed_over = worn = 0
@@ -134,7 +131,7 @@ def deliver(
                 queue.sessions.serve_later(session)
             return
         if message.delivery_count >= queue.max_delivery_count:
-            queue.dead_letter_worn(message, now_ms, changes, effects)
+            queue.dead_letter_worn(message, out)
             worn += 1
             if worn < WORN_MAX:
                 continue
@@ -145,15 +142,14 @@ def deliver(
         receiver = receivers.first()
         if receiver.deletes and not bodies.at_hand(message) and message.position != receiver.body_position:
             line.give_back(message.position)
-            bodies.let_wait(receiver, queue.queue_id, message, effects)
+            bodies.let_wait(receiver, queue.queue_id, message, out)
             continue
         token = queue.new_token()
         until_shown_ms = 0
         if receiver.deletes:
-            if events is not None:
-                events.delivered(queue, message, None, 0, receiver)
-                events.message(EventType.COMPLETED, queue, message, reason="receive-and-delete")
-            queue.remove(message, changes)
+            out.delivered(queue, message, None, receiver)
+            out.completed(queue, message, "receive-and-delete")
+            queue.remove(message, out)
         else:
             if session is not None:
                 lock = Lock(token, message, queue, 0, receiver.locks, session)
@@ -164,12 +160,11 @@ def deliver(
                     queue.wake(locked_until_ms)
                 until_shown_ms = locked_until_ms + wall.ahead_ms
             message.lock = queue.locks[token] = receiver.locks[token] = lock
-            if events is not None:
-                events.delivered(queue, message, token, lock.until_ms(), receiver)
+            out.delivered(queue, message, lock, receiver)
         queue.accessed_at_ms = now_ms
         receiver.deliveries += 1
         receiver.size_bytes += message.size_bytes + DELIVERY_BYTES
-        effects.append(
+        out.effects.append(
             Deliver(
                 message,
                 token,
@@ -182,4 +177,4 @@ def deliver(
         )
         receivers.served(receiver)
     if receivers.draining:
-        effects.extend(Drained(receiver.link) for receiver in receivers.drained())
+        out.effects.extend(Drained(receiver.link) for receiver in receivers.drained())

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from peeklock.broker import arrival, cancelling
 from peeklock.broker import commands as ask
-from peeklock.broker.changes import Change
-from peeklock.broker.effects import Effect
 from peeklock.broker.enlisted import Cancelled, Enlisted, Numbered, StateSet, WithMessages, messages_of
 from peeklock.broker.entities import Entities
 from peeklock.broker.entity import Entity
@@ -20,6 +18,7 @@ from peeklock.broker.errors import EntityDeleted, SessionLockLost
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_session import MessageSession
 from peeklock.broker.operations import Operations, Plain
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.session_operations import held_session, require_state, state_growth, with_sessions
 from peeklock.broker.shared import Shared
@@ -131,9 +130,7 @@ class Enlisting:
         self,
         command: Enlisted,
         partition: int | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
         """Do a command that was checked just now; nobody is answered.
 
@@ -143,16 +140,16 @@ class Enlisting:
         if isinstance(command, Numbered):
             queue = self._queues[command.queue_id]
             for message, payload in command.messages:
-                arrival.store_numbered(queue, message, payload, now_ms, changes)
+                arrival.store_numbered(queue, message, payload, out)
         elif isinstance(command, Cancelled):
-            cancelling.cancel(self._queues[command.queue_id], command.numbers, now_ms, changes)
+            cancelling.cancel(self._queues[command.queue_id], command.numbers, out)
         elif isinstance(command, StateSet):
-            queue, session = self._session_of(command, now_ms)
+            queue, session = self._session_of(command, out.now_ms)
             assert queue.sessions is not None
-            queue.accessed_at_ms = now_ms
-            queue.sessions.set_state(session, command.state, now_ms, changes)
+            queue.accessed_at_ms = out.now_ms
+            queue.sessions.set_state(session, command.state, out)
         else:
-            self._operations.perform(command, partition, now_ms, changes, effects)
+            self._operations.perform(command, partition, out)
 
     def _existing(self, queue_id: int) -> tuple[Entity, MessageQueue]:
         """Raises: EntityDeleted."""

@@ -405,6 +405,7 @@ class Entities:
                 first_position=1,
                 message_size_bytes_max=entity.main.message_size_bytes_max,
                 copied_by=entity.main.copied_by,
+                counters=entity.counters,
             )
             entity.transfers.main = entity.main
             entity.transfers.lock_duration_ms = entity.description.lock_duration_ms

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY, EntityStored
 from peeklock.broker.commands import LinkId, SubQueue
+from peeklock.broker.counters import Counters
 from peeklock.broker.descriptions import (
     KINDS,
     Description,
@@ -49,6 +50,7 @@ class Entity:
 
     __slots__ = (
         "_enforces_quotas",
+        "counters",
         "created_at_ms",
         "dead_letters",
         "deleting",
@@ -88,6 +90,7 @@ class Entity:
         self.forwards = False
         """Whether its messages or dead letters go on to another entity."""
         self.links: dict[LinkId, AnyLink] = {}
+        self.counters = Counters()
         self.transfers: MessageQueue | None = None
         self.dead_letters: MessageQueue | None = None
         fan_out = None
@@ -103,6 +106,7 @@ class Entity:
                 first_position=1,
                 message_size_bytes_max=0,
                 copied_by=copied_by,
+                counters=self.counters,
             )
         self.main = MessageQueue(
             first_queue_id + SubQueue.MAIN.value,
@@ -113,6 +117,7 @@ class Entity:
             message_size_bytes_max=0,
             fan_out=fan_out,
             copied_by=copied_by,
+            counters=self.counters,
         )
         if description.requires_duplicate_detection:
             self.main.duplicates = Duplicates(self.main.queue_id, digest_key, description.duplicate_window_ms)

@@ -31,12 +31,10 @@ from typing import TYPE_CHECKING
 from peeklock.amqp import codec
 from peeklock.broker import arrival
 from peeklock.broker import properties as overlays
-from peeklock.broker.changes import Change
 from peeklock.broker.descriptions import UNLIMITED_MS, RuleDescription
-from peeklock.broker.effects import Effect
 from peeklock.broker.errors import ArgumentInvalid
-from peeklock.broker.events import EventType
 from peeklock.broker.message import COPIES_FOLLOWING_MAX, NEVER_MS, Message, Routing
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.properties import wire_value
 from peeklock.broker.routing import with_overlay
 from peeklock.broker.subject import MessageSubject
@@ -183,9 +181,7 @@ class FanOut:
         payload: bytes | None,
         head: bytes,
         turn: int | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> int:
         """Give each subscription its copies of a message that the topic has numbered; answer how many.
 
@@ -218,11 +214,13 @@ class FanOut:
         count = len(copies) + len(dead)
         left = max(0, message.copies_left - count)
         self._share(left, [*copies, *((subscription, copy) for subscription, copy, _ in dead)], head)
-        self._shared.copies += count  # before any of them is forwarded
+        out.copies += count  # before any of them is forwarded
         for subscription, copy in copies:
-            _store(subscription, copy, payload, turn, now_ms, changes, effects)
+            out.received(subscription.main, copy, from_client=False)
+            _store(subscription, copy, payload, turn, out)
         for subscription, copy, error in dead:
-            _bury(subscription, copy, payload, (EVALUATION_FAILED, error), turn, now_ms, changes, effects)
+            out.received(subscription.main, copy, from_client=False)
+            _bury(subscription, copy, payload, (EVALUATION_FAILED, error), turn, out)
         return count
 
     def copies_of(self, message: Message, head: bytes) -> int:
@@ -338,15 +336,13 @@ def _store(
     copy: Message,
     payload: bytes | None,
     turn: int | None,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
 ) -> None:
     queue = subscription.main
     if queue.sessions is not None and (copy.routing is None or copy.routing.session_id is None):
-        _bury(subscription, copy, payload, _SESSION_ID_IS_NULL, turn, now_ms, changes, effects)
+        _bury(subscription, copy, payload, _SESSION_ID_IS_NULL, turn, out)
         return
-    arrival.store_copy(queue, copy, payload, turn, now_ms, changes, effects)
+    arrival.store_copy(queue, copy, payload, turn, out)
 
 
 def _bury(
@@ -355,9 +351,7 @@ def _bury(
     payload: bytes | None,
     reason: tuple[str, str],
     turn: int | None,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
 ) -> None:
     """Put a copy into the dead-letter queue, with a number of its subscription."""
     dead_letters = subscription.dead_letters
@@ -367,13 +361,9 @@ def _bury(
         copy.expires_at_ms = copy.enqueued_at_ms + min(copy.ttl_ms, subscription.main.default_ttl_ms)
         copy.ttl_ms = None
     copy.overlay = overlays.with_reason(copy.overlay, *reason)
-    events = subscription.main.shared.events
-    if events is not None:
-        events.arrived(subscription.main, copy, payload)
-        events.dead_lettered(
-            EventType.DEAD_LETTERED, subscription.main, copy, copy.overlay, dead_letters.name
-        )
-    arrival.dead_letter_arriving(dead_letters, copy, payload, now_ms, changes, effects)
+    out.arrived(subscription.main, copy, payload)
+    out.dead_lettered(subscription.main, copy, copy.overlay, dead_letters.name)
+    arrival.dead_letter_arriving(dead_letters, copy, payload, out)
 
 
 def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:

@@ -33,10 +33,9 @@ from typing import TYPE_CHECKING
 
 from peeklock.broker import arrival
 from peeklock.broker import properties as overlays
-from peeklock.broker.changes import Change
-from peeklock.broker.effects import Effect, Fetch
-from peeklock.broker.events import EventType
+from peeklock.broker.effects import Fetch
 from peeklock.broker.message import COPIES_FOLLOWING_MAX, NEVER_MS, Message
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.routing import read_routing
 from peeklock.broker.subject import without_body
 from peeklock.broker.timers import FAR_MS
@@ -138,9 +137,7 @@ class Forwarding:
         path: str,
         message: Message,
         payload: bytes | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
         *,
         head: bytes | None = None,
     ) -> None:
@@ -154,13 +151,13 @@ class Forwarding:
         entity = self._entities.of_queue(source.queue_id)
         assert entity is not None
         is_dead_letter = source.holds_dead_letters
-        source.shared.copies += 1
+        out.copies += 1
         if message.hops >= HOPS_MAX:
             _bury(message, _TOO_MANY_HOPS)
             assert entity.dead_letters is not None
-            _record_burial(source, message, payload, entity.dead_letters)
-            arrival.take_in(entity.dead_letters, message, payload, changes)
-            source.shared.touch(entity.dead_letters)
+            _record_burial(source, message, payload, entity.dead_letters, out)
+            arrival.take_in(entity.dead_letters, message, payload, out)
+            out.touch(entity.dead_letters)
             return
         target = self._entities.target(path)
         head = head if payload is None else payload
@@ -169,25 +166,24 @@ class Forwarding:
         unread = wants_routing or wants_head
         if unread and self._obstacle(target, path, message, routing_known=False) is None:
             if is_dead_letter:
-                arrival.take_in(source, message, payload, changes)
+                arrival.take_in(source, message, payload, out)
                 source.forward_stored_from(message.position)
             else:
-                arrival.park(source, message, payload, now_ms, changes)
+                arrival.park(source, message, payload, out)
             return
         reason = self._obstacle(target, path, message, routing_known=True)
         if reason is not None or target is None:
             assert reason is not None
             _bury(message, reason)
             transfers = self._entities.transfers_of(entity)
-            _record_burial(source, message, payload, transfers)
-            arrival.take_in(transfers, message, payload, changes)
-            source.shared.touch(transfers)
+            _record_burial(source, message, payload, transfers, out)
+            arrival.take_in(transfers, message, payload, out)
+            out.touch(transfers)
             return
         if _makes_too_many_copies(target, message, head):
-            self._dead_letter_copies(source, entity, message, payload, now_ms, changes, effects)
+            self._dead_letter_copies(source, entity, message, payload, out)
             return
-        events = source.shared.events
-        forwarded = None if events is None else events.forwarded(source, message, target.main.name)
+        forwarded = out.forwarded(source, message, target.main.name)
         message.hops += 1
         if is_dead_letter:
             message.dead_letter_source = entity.name
@@ -198,11 +194,10 @@ class Forwarding:
             message.ttl_ms = min(message.ttl_ms, source.default_ttl_ms)
         message.delivery_count = 0
         message.session_id = None
-        target.main.accessed_at_ms = now_ms
-        number = arrival.store(target.main, message, payload, now_ms, changes, effects)
-        if events is not None and forwarded is not None:
-            events.went(forwarded, number)
-        source.shared.touch(target.main)
+        target.main.accessed_at_ms = out.now_ms
+        number = arrival.store(target.main, message, payload, out)
+        out.went(source, forwarded, number)
+        out.touch(target.main)
 
     def _dead_letter_copies(
         self,
@@ -210,23 +205,19 @@ class Forwarding:
         entity: Entity,
         message: Message,
         payload: bytes | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
         """Dead-letter a message that would become too many copies; it goes on to where dead letters go."""
         dead_letters = entity.dead_letters
         assert dead_letters is not None
         _bury(message, _TOO_MANY_COPIES)
         if source is dead_letters:
-            _record_burial(source, message, payload, dead_letters)
-            arrival.take_in(dead_letters, message, payload, changes)
-            source.shared.touch(dead_letters)
+            _record_burial(source, message, payload, dead_letters, out)
+            arrival.take_in(dead_letters, message, payload, out)
+            out.touch(dead_letters)
             return
-        events = source.shared.events
-        if events is not None:
-            events.dead_lettered(EventType.DEAD_LETTERED, source, message, message.overlay, dead_letters.name)
-        arrival.dead_letter_arriving(dead_letters, message, payload, now_ms, changes, effects)
+        out.dead_lettered(source, message, message.overlay, dead_letters.name)
+        arrival.dead_letter_arriving(dead_letters, message, payload, out)
 
     def _obstacle(
         self, target: Entity | None, path: str, message: Message, *, routing_known: bool
@@ -261,10 +252,8 @@ class Forwarding:
     def pass_on_stored(
         self,
         source: MessageQueue,
-        now_ms: int,
         count_max: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> int:
         """Pass on what stands parked in a queue, in order, until messages, copies and forwards are about
         `count_max`; answer how many messages it were."""
@@ -275,13 +264,13 @@ class Forwarding:
         is_dead_letter = source.holds_dead_letters
         asked = self._asked.get(source.queue_id, {})
         work = 0
-        copies_max = source.shared.copies + count_max
+        copies_max = out.copies + count_max
         for message in list(islice(source.active.iterate(source.forward_cursor), count_max)):
-            if work + source.shared.copies >= copies_max:
+            if work + out.copies >= copies_max:
                 break  # a topic's messages may become thousands each
             work += 1
             position = message.position
-            expired = source.has_expired(message, now_ms)
+            expired = source.has_expired(message, out.now_ms)
             at_end = is_dead_letter and (message.hops >= HOPS_MAX or overlays.is_bodiless(message))
             if message.lock is not None or expired or at_end:
                 source.forward_cursor = position + 1
@@ -291,24 +280,24 @@ class Forwarding:
             read = asked.get(position)
             if read is None and (path is None or (target is not None and target.main.reads_routing)):
                 source.forward_cursor = position
-                self._ask(source, effects)
+                self._ask(source, out)
                 return work
             source.forward_cursor = position + 1
             asked.pop(position, None)
             head = None if read is None else read.head
             if is_dead_letter and target is not None and _rests(target, message, head):
                 continue
-            source.remove(message, changes)
+            source.remove(message, out)
             moved = message.moved()
             moved.routing = None if read is None else read.routing
             moved.scheduled_at_ms = message.scheduled_at_ms  # by an action, for where it goes on to
             if path is not None:
-                self.pass_on(source, path, moved, None, now_ms, changes, effects, head=head)
+                self.pass_on(source, path, moved, None, out, head=head)
             else:
                 assert head is not None
-                _to_subscriptions(source, moved, head, now_ms, changes, effects)
-        if work + source.shared.copies >= copies_max:
-            source.forward_due_ms = now_ms
+                _to_subscriptions(source, moved, head, out)
+        if work + out.copies >= copies_max:
+            source.forward_due_ms = out.now_ms
         else:
             self.forget(source.queue_id)
         return work
@@ -330,7 +319,7 @@ class Forwarding:
         """Keep nothing of what was asked about a queue: nothing waits there, or not for that any more."""
         self._asked.pop(queue_id, None)
 
-    def _ask(self, source: MessageQueue, effects: list[Effect]) -> None:
+    def _ask(self, source: MessageQueue, out: Outcome) -> None:
         """Ask for the fields of the first messages from the cursor on, each once."""
         before = self._asked.get(source.queue_id, {})
         asked = self._asked[source.queue_id] = {
@@ -341,7 +330,7 @@ class Forwarding:
         for message in islice(source.active.iterate(source.forward_cursor), FETCH_MAX):
             if message.position not in asked:
                 asked[message.position] = None
-                effects.append(Fetch(source.queue_id, message))
+                out.effects.append(Fetch(source.queue_id, message))
 
 
 class _Read:
@@ -358,19 +347,15 @@ def _to_subscriptions(
     topic: MessageQueue,
     message: Message,
     head: bytes,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
 ) -> None:
     """Give the subscriptions a message that was parked in its topic."""
     assert topic.fan_out is not None
     message.delivery_count = 0
     turn = None if topic.partitions is None else topic.partitions.of_number(message.sequence_number)
-    events = topic.shared.events
-    forwarded = None if events is None else events.forwarded(topic, message)
-    count = topic.fan_out.send_on(message, None, head, turn, now_ms, changes, effects)
-    if events is not None and forwarded is not None:
-        events.fanned_out(forwarded, count)
+    forwarded = out.forwarded(topic, message)
+    count = topic.fan_out.send_on(message, None, head, turn, out)
+    out.fanned_out(forwarded, count)
 
 
 def _is_short_of_copies(target: Entity, message: Message) -> bool:
@@ -398,11 +383,12 @@ def _rests(target: Entity, message: Message, head: bytes | None) -> bool:
     return _makes_too_many_copies(target, message, head)
 
 
-def _record_burial(source: MessageQueue, message: Message, payload: bytes | None, to: MessageQueue) -> None:
-    events = source.shared.events
-    if events is not None and source is not to:  # a dead letter that rests where it is goes on living there
-        events.dead_lettered(EventType.DEAD_LETTERED, source, message, message.overlay, to.name)
-        events.arrived(to, message, payload)
+def _record_burial(
+    source: MessageQueue, message: Message, payload: bytes | None, to: MessageQueue, out: Outcome
+) -> None:
+    if source is not to:  # a dead letter that rests where it is goes on living there
+        out.dead_lettered(source, message, message.overlay, to.name)
+        out.arrived(to, message, payload)
 
 
 def _bury(message: Message, reason: _Reason) -> None:

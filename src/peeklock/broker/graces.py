@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from peeklock.broker.changes import Change
-from peeklock.broker.effects import Effect
 from peeklock.broker.events import EventType
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Holder, Lock
 from peeklock.broker.shared import Shared
 from peeklock.broker.timers import FAR_MS, TimerKey
@@ -78,37 +77,34 @@ class Graces:
         if len(self._queue) == 1:
             self._shared.timers.set(self, self._queue[0].until_ms)
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """Release what graces that are over have left, about `count_max` locks; return the work done."""
+        now_ms = out.now_ms
         shared = self._shared
-        copies = shared.copies
+        copies = out.copies
         work = 0
         while self._queue and self._queue[0].until_ms <= now_ms:
             grace = self._queue[0]
             work += 1
-            if shared.events is not None:
-                shared.events.begin_end(grace.connection_id, now_ms, broken=True)
+            out.attribute_to_end(grace.connection_id, broken=True)
             # Dead letters that are forwarded are work too.
-            while work + shared.copies - copies <= count_max and (lock := grace.take()) is not None:
+            while work + out.copies - copies <= count_max and (lock := grace.take()) is not None:
                 work += 1
                 lock.queue.give_back(
                     lock,
-                    now_ms,
-                    changes,
-                    effects,
+                    out,
                     counted=True,
                     why=EventType.LOCK_LAPSED,
                     reason="the connection broke",
                 )
-                shared.touch(lock.queue)
-            if work + shared.copies - copies > count_max:
+                out.touch(lock.queue)
+            if work + out.copies - copies > count_max:
                 break
             self._queue.popleft()
-        if shared.events is not None:
-            shared.events.begin_due(now_ms)  # what else is due follows from time alone
+        out.attribute_to_time()  # what else is due follows from time alone
         if self._queue:
             shared.timers.set(self, self._queue[0].until_ms)
-        return work + shared.copies - copies
+        return work + out.copies - copies
 
     def check(self) -> None:
         """Compare the queue with the timer; an assertion fails when they do not agree."""

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY, Change
+from peeklock.broker.changes import QUEUES_PER_ENTITY
 from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.effects import Effect
 from peeklock.broker.entity import Entity
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.receivers import ReceiverLink
 from peeklock.broker.timers import FAR_MS, Timers
 
@@ -35,8 +35,8 @@ LOOK_AGAIN_MS = 30_000
 """How often an entity is looked at that was in use when it might have been idle. Our choice: a tenth of the
 shortest idle time."""
 
-Delete = Callable[[Entity, int, list[Change], list[Effect]], None]
-"""Deletes an entity with all that is attached to it, at `now_ms`, and calls `IdleDeletion.forget` for it."""
+Delete = Callable[[Entity, Outcome], None]
+"""Deletes an entity with all that is attached to it and calls `IdleDeletion.forget` for it."""
 
 
 class IdleDeletion:
@@ -105,15 +105,16 @@ class _Watch:
         self._was_in_use = _is_in_use(self.entity)
         self._timers.set(self, now_ms + (LOOK_AGAIN_MS if self._was_in_use else idle_ms))
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """Delete the entity if it was idle for long enough, else look again when it may have been."""
+        now_ms = out.now_ms
         entity = self.entity
         is_in_use = _is_in_use(entity)
         self.used_at_ms = now_ms if is_in_use or self._was_in_use else self._last_used_ms(now_ms)
         self._was_in_use = is_in_use
         due_ms = now_ms + LOOK_AGAIN_MS if is_in_use else self.used_at_ms + self.idle_ms
         if due_ms <= now_ms:
-            self._delete(entity, now_ms, changes, effects)
+            self._delete(entity, out)
         else:
             self._timers.set(self, due_ms)
         return 1 + len(entity.links) + len(entity.subscriptions())

@@ -15,12 +15,12 @@ from typing import Final
 
 from peeklock.broker import arrival
 from peeklock.broker import properties as overlays
-from peeklock.broker.changes import QUEUES_PER_ENTITY, SESSION_STATES, Change, MessageStored
-from peeklock.broker.effects import Effect, LostBody
+from peeklock.broker.changes import QUEUES_PER_ENTITY, SESSION_STATES, MessageStored
+from peeklock.broker.effects import LostBody
 from peeklock.broker.entities import Entities
-from peeklock.broker.events import EventType
 from peeklock.broker.message import Message
 from peeklock.broker.message_queue import ACTIVE, MessageQueue
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Claim, Lock
 
 REASON: Final = overlays.STORE_DAMAGED
@@ -31,14 +31,12 @@ def lose(
     entities: Entities,
     queue_id: int,
     position: int,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
 ) -> LostBody | None:
     """Dead-letter a message without its body; None when it is gone, or is such a dead letter already."""
     entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
     if sub_queue == SESSION_STATES:
-        return _lose_state(entities, entity_id, position, changes)
+        return _lose_state(entities, entity_id, position, out)
     queue = entities.queues.get(queue_id)
     message = None if queue is None else queue.find(position)
     if queue is None or message is None or (queue.holds_dead_letters and overlays.is_bodiless(message)):
@@ -54,37 +52,34 @@ def lose(
     overlay = overlays.with_reason(message.overlay, REASON, DESCRIPTION)
     if queue.holds_dead_letters:
         message.overlay = overlay
-        changes.append(MessageStored(queue_id, message))
+        out.changes.append(MessageStored(queue_id, message))
         if was_held and message.state is ACTIVE:
             queue.return_to_line(message)
     elif queue.dead_letters is not None:
-        queue.dead_letter(message, overlay, now_ms, changes, effects)
+        queue.dead_letter(message, overlay, out)
     else:
-        _dead_letter_of_topic(entities, queue, message, overlay, changes)
-    queue.shared.touch(queue)
+        _dead_letter_of_topic(entities, queue, message, overlay, out)
+    out.touch(queue)
     return lost
 
 
 def _dead_letter_of_topic(
-    entities: Entities, topic: MessageQueue, message: Message, overlay: bytes | None, changes: list[Change]
+    entities: Entities, topic: MessageQueue, message: Message, overlay: bytes | None, out: Outcome
 ) -> None:
     """Take what waits in a topic to its transfer dead-letter queue: it has no other."""
     entity = entities.of_queue(topic.queue_id)
     assert entity is not None
     transfers = entities.transfers_of(entity)
-    events = topic.shared.events
-    if events is not None:
-        events.dead_lettered(EventType.DEAD_LETTERED, topic, message, overlay, transfers.name)
-    topic.remove(message, changes)
+    out.dead_lettered(topic, message, overlay, transfers.name)
+    topic.remove(message, out)
     moved = message.moved()
     moved.overlay = overlay
-    if events is not None:
-        events.arrived(transfers, moved, None)
-    arrival.take_in(transfers, moved, None, changes)
-    topic.shared.touch(transfers)
+    out.arrived(transfers, moved, None)
+    arrival.take_in(transfers, moved, None, out)
+    out.touch(transfers)
 
 
-def _lose_state(entities: Entities, entity_id: int, position: int, changes: list[Change]) -> LostBody | None:
+def _lose_state(entities: Entities, entity_id: int, position: int, out: Outcome) -> LostBody | None:
     """Clear the state of a session: a state has no dead-letter queue to go to."""
     entity = entities.by_id(entity_id)
     sessions = None if entity is None else entity.main.sessions
@@ -94,5 +89,5 @@ def _lose_state(entities: Entities, entity_id: int, position: int, changes: list
     session = sessions.get(record.session_id)
     if session is None or session.state is not record:
         return None
-    sessions.lose_state(session, changes)
+    sessions.lose_state(session, out)
     return LostBody(f"{entity.name} (session states)", 0, record.session_id)

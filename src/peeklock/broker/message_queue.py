@@ -1,10 +1,10 @@
 """One queue of messages: the machine that stores, locks, gives back and removes.
 
 Owns: all messages of one queue, where each stands, and its locks. Must not know: links' owners, names of
-other entities, the wire, the store. Everything happens at the `now_ms` given; what became true is appended to
-`changes`, what follows to `effects`. Beside it stand: `arrival` (how a message comes in), `delivery` (who
-gets which message next), `message_sessions` (the sessions of a queue that requires them), `settlement` (what
-a receiver asks for a message it holds), `forwarding` (what passes on to another entity).
+other entities, the wire, the store. What became true and what follows is said to the `Outcome` of the call.
+Beside it stand: `arrival` (how a message comes in), `delivery` (who gets which message next),
+`message_sessions` (the sessions of a queue that requires them), `settlement` (what a receiver asks for a
+message it holds), `forwarding` (what passes on to another entity).
 
 Theory of operation. A message stands in exactly one table, by its durable state: `active`, `deferred` or
 `scheduled`. An active one is also in one of these situations:
@@ -32,14 +32,15 @@ from typing import TYPE_CHECKING
 
 from peeklock.broker import arrival, delivery
 from peeklock.broker import properties as overlays
-from peeklock.broker.changes import Change, MessageRemoved, MessageStored, NumbersIssued
+from peeklock.broker.changes import MessageRemoved, MessageStored, NumbersIssued
+from peeklock.broker.counters import Counters
 from peeklock.broker.descriptions import UNLIMITED_MS, Description
 from peeklock.broker.duplicates import Duplicates
-from peeklock.broker.effects import Effect
 from peeklock.broker.events import EventType
 from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
 from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.message_table import MessageTable
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Holder, Lock
 from peeklock.broker.sequence_numbers import Partitions, number_of, order_of, order_to_browse_from
 from peeklock.broker.shared import Shared
@@ -69,6 +70,7 @@ class MessageQueue:
         "arrived_at_ms",
         "checks_sends",
         "copied_by",
+        "counters",
         "cursors",
         "dead_letter_on_expiry",
         "dead_letters",
@@ -112,6 +114,7 @@ class MessageQueue:
         message_size_bytes_max: int,
         fan_out: FanOut | None = None,
         copied_by: FanOut | None = None,
+        counters: Counters,
     ) -> None:
         """Make an empty queue.
 
@@ -120,6 +123,7 @@ class MessageQueue:
             first_position: of the first message to arrive.
             fan_out: of a topic: where its messages go. What stands here waits for its time or for that.
             copied_by: of a subscription: its topic's, which counts what all of them hold.
+            counters: of its entity.
         """
         self.queue_id = queue_id
         self.name = name
@@ -128,6 +132,7 @@ class MessageQueue:
         self.dead_letters = dead_letters
         self.fan_out = fan_out
         self.copied_by = copied_by
+        self.counters = counters
         self.main = self  # of a dead-letter queue: the queue whose numbers its messages bear
         self.message_size_bytes_max = message_size_bytes_max
         self.next_position = first_position
@@ -245,9 +250,7 @@ class MessageQueue:
         self,
         message: Message,
         overlay: bytes | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
         why: EventType = EventType.DEAD_LETTERED,
         token: bytes | None = None,
     ) -> None:
@@ -259,34 +262,31 @@ class MessageQueue:
         """
         dead_letters = self.dead_letters
         assert dead_letters is not None
-        if self.shared.events is not None:
-            self.shared.events.dead_lettered(why, self, message, overlay, dead_letters.name, token)
-        self.remove(message, changes)
+        out.dead_lettered(self, message, overlay, dead_letters.name, token, why)
+        self.remove(message, out)
         moved = message.moved()
         moved.overlay = overlay
-        arrival.dead_letter_arriving(dead_letters, moved, None, now_ms, changes, effects)
+        arrival.dead_letter_arriving(dead_letters, moved, None, out)
 
-    def dead_letter_worn(
-        self, message: Message, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def dead_letter_worn(self, message: Message, out: Outcome) -> None:
         """Dead-letter a message that is not locked: no delivery of it is left (L-08)."""
         overlay = overlays.with_reason(
             message.overlay,
             "MaxDeliveryCountExceeded",
             f"Message could not be consumed after {self.max_delivery_count} delivery attempts.",
         )
-        self.dead_letter(message, overlay, now_ms, changes, effects)
+        self.dead_letter(message, overlay, out)
 
     # Delivery
 
-    def serve(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def serve(self, out: Outcome) -> None:
         """Deliver what became available here."""
         if self.sessions is not None:
-            self.sessions.serve(now_ms, changes, effects)
+            self.sessions.serve(out)
         else:
             receivers = self.line.receivers
             if receivers.turns or receivers.draining:
-                delivery.deliver(self, self.line, now_ms, changes, effects)
+                delivery.deliver(self, self.line, out)
 
     def ttl_shown_ms(self, message: Message) -> int | None:
         """What header.ttl says to a receiver: the message's own, else the entity's when finite (E-05)."""
@@ -308,19 +308,16 @@ class MessageQueue:
             return None
         return lock
 
-    def complete(self, lock: Lock, changes: list[Change]) -> None:
+    def complete(self, lock: Lock, out: Outcome) -> None:
         """Remove a locked message (L-05)."""
-        if self.shared.events is not None:
-            self.shared.events.message(EventType.COMPLETED, self, lock.message)
+        out.completed(self, lock.message)
         self.end(lock)
-        self.remove(lock.message, changes)
+        self.remove(lock.message, out)
 
     def give_back(
         self,
         lock: Lock,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
         *,
         counted: bool,
         why: EventType,
@@ -343,44 +340,40 @@ class MessageQueue:
             message.overlay = overlay
         if counted:
             message.delivery_count += 1
-        if self.shared.events is not None:
-            self.shared.events.message(why, self, message, reason=reason, token=lock.token)
+        out.happened(why, self, message, reason=reason, token=lock.token)
         if why is EventType.DEFERRED:
             self._set_aside(message)
-        if message.state is ACTIVE and self.has_expired(message, now_ms):
+        if message.state is ACTIVE and self.has_expired(message, out.now_ms):
             # "If it is also expired then, expiry decides" L-08; a deferred message does not expire (E-02).
-            self.expire(message, now_ms, changes, effects)
+            self.expire(message, out)
         elif counted and message.delivery_count >= self.max_delivery_count:
-            self.dead_letter_worn(message, now_ms, changes, effects)
+            self.dead_letter_worn(message, out)
         else:
             if counted or overlay is not None or why is EventType.DEFERRED:
-                changes.append(MessageStored(self.queue_id, message))
+                out.changes.append(MessageStored(self.queue_id, message))
             if message.state is ACTIVE:
                 self.return_to_line(message)
 
-    def drop_locks(self, effects: list[Effect]) -> None:
+    def drop_locks(self, out: Outcome) -> None:
         """End all locks, not counted: the entity changed (L-12). What has expired meanwhile is left to the
         sweep."""
-        events = self.shared.events
         for lock in list(self.locks.values()):
-            if events is not None:
-                events.message(EventType.RELEASED, self, lock.message, reason="the entity was changed")
+            out.happened(EventType.RELEASED, self, lock.message, reason="the entity was changed")
             self.end(lock)
             if lock.message.state is ACTIVE:
                 self.return_to_line(lock.message)
         if self.sessions is not None:
-            self.sessions.drop_locks(effects)
+            self.sessions.drop_locks(out)
 
-    def renew(self, lock: Lock, holder: Holder, now_ms: int) -> int:
+    def renew(self, lock: Lock, holder: Holder, out: Outcome) -> int:
         """Let a lock last for a whole duration from now on, as one of `holder`; answer until when."""
         del lock.holder[lock.token]
         lock.holder = holder
         holder[lock.token] = lock
-        lock.locked_until_ms = now_ms + self.lock_duration_ms
+        lock.locked_until_ms = out.now_ms + self.lock_duration_ms
         self.locks[lock.token] = self.locks.pop(lock.token)  # to the end of the order in which they lapse
-        if self.shared.events is not None:
-            until_ms = lock.locked_until_ms
-            self.shared.events.message(EventType.RENEWED, self, lock.message, until_ms=until_ms)
+        until_ms = lock.locked_until_ms
+        out.happened(EventType.RENEWED, self, lock.message, until_ms=until_ms)
         return lock.locked_until_ms
 
     def end(self, lock: Lock) -> None:
@@ -409,7 +402,7 @@ class MessageQueue:
             if self.sessions is not None:
                 self.sessions.deferred(message)
 
-    def remove(self, message: Message, changes: list[Change]) -> None:
+    def remove(self, message: Message, out: Outcome) -> None:
         """Take a message out, whatever its state; it is not locked, or deleted as it is received."""
         if message.state is ACTIVE:
             self.active.remove(message.position)
@@ -426,7 +419,7 @@ class MessageQueue:
         self.size_bytes -= message.size_bytes
         if self.copied_by is not None:
             self.copied_by.size_bytes -= message.size_bytes
-        changes.append(MessageRemoved(self.queue_id, message))
+        out.changes.append(MessageRemoved(self.queue_id, message))
 
     # Time
 
@@ -441,17 +434,16 @@ class MessageQueue:
         instant_ms = now_ms + self.shared.wall.due_ahead_ms
         return expires_at_ms - message.lead_ms <= instant_ms and self.expiry is not None
 
-    def expire(self, message: Message, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def expire(self, message: Message, out: Outcome) -> None:
         """Dead-letter or remove a message whose time is up (E-08)."""
         if self.dead_letter_on_expiry:
             overlay = overlays.with_reason(
                 message.overlay, "TTLExpiredException", "The message expired and was dead lettered."
             )
-            self.dead_letter(message, overlay, now_ms, changes, effects, why=EventType.EXPIRED)
+            self.dead_letter(message, overlay, out, why=EventType.EXPIRED)
         else:
-            if self.shared.events is not None:
-                self.shared.events.message(EventType.EXPIRED, self, message)
-            self.remove(message, changes)
+            out.happened(EventType.EXPIRED, self, message)
+            self.remove(message, out)
 
     def note_expiry(self, message: Message) -> None:
         """Have an unlocked message looked at when its time is up."""
@@ -465,40 +457,41 @@ class MessageQueue:
             self.forward_due_ms = 0
             self.wake(0)
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """Do what is due, about `count_max` items of each kind; answer the work done and set the next
         timer."""
-        copies = self.shared.copies
+        now_ms = out.now_ms
+        copies = out.copies
         dead_letters = self.dead_letters
         if self.forward_to is not None or (dead_letters is not None and dead_letters.forward_to is not None):
             count_max = max(1, count_max // FORWARDS_MAX)
         if self.sessions is None:
-            work = 1 + self._lapse(now_ms, count_max, changes, effects)
+            work = 1 + self._lapse(count_max, out)
         else:
-            work = 1 + self.sessions.advance(now_ms, count_max, changes, effects)
+            work = 1 + self.sessions.advance(count_max, out)
         instant_ms = self.shared.wall.instant_ms(now_ms)
         if self.expiry is not None and self.expiry.next_ms() <= instant_ms:
             expired, steps = self.expiry.take_due(instant_ms, count_max)
             for message in expired:
-                self.expire(message, now_ms, changes, effects)
+                self.expire(message, out)
             work += steps
             self.forget_returned()
         if self.activation.next_ms() <= instant_ms:
             due, steps = self.activation.take_due(instant_ms, count_max)
             for message in due:
-                arrival.activate(self, message, now_ms, changes, effects)
+                arrival.activate(self, message, out)
             work += steps
         if self.forward_due_ms <= now_ms:
-            work += self.shared.forwarding.pass_on_stored(self, now_ms, count_max, changes, effects)
+            work += self.shared.forwarding.pass_on_stored(self, count_max, out)
         if self.cursors is not None and self.cursors.next_ms() <= now_ms:
-            work += self.cursors.advance(now_ms, count_max, changes, effects)
+            work += self.cursors.advance(count_max, out)
         if self.duplicates is not None:
             next_ms = self.duplicates.next_ms()
             if next_ms is not None and next_ms <= now_ms:
                 work += self.duplicates.purge(now_ms, count_max)
-        self.serve(now_ms, changes, effects)
+        self.serve(out)
         self.set_timer()
-        return work + self.shared.copies - copies
+        return work + out.copies - copies
 
     def forget_returned(self) -> None:
         """Drop what the heap of returned messages names, once nothing of it is left."""
@@ -509,14 +502,14 @@ class MessageQueue:
         """Have `advance` called when the next thing is due."""
         self.wake(self._next_ms())
 
-    def _lapse(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def _lapse(self, count_max: int, out: Outcome) -> int:
         lapsed: list[Lock] = []
         for lock in self.locks.values():
-            if lock.locked_until_ms > now_ms or len(lapsed) >= count_max:
+            if lock.locked_until_ms > out.now_ms or len(lapsed) >= count_max:
                 break
             lapsed.append(lock)
         for lock in lapsed:
-            self.give_back(lock, now_ms, changes, effects, counted=True, why=EventType.LOCK_LAPSED)
+            self.give_back(lock, out, counted=True, why=EventType.LOCK_LAPSED)
         return len(lapsed)
 
     def _next_ms(self) -> int:
@@ -540,26 +533,21 @@ class MessageQueue:
 
     # By number
 
-    def hand_over(
-        self, message: Message, holder: Holder | None, now_ms: int, changes: list[Change]
-    ) -> MessageView:
+    def hand_over(self, message: Message, holder: Holder | None, out: Outcome) -> MessageView:
         """Give a deferred message to who asked for it: locked for `holder`, or removed when that is None."""
         ttl_ms = self.ttl_shown_ms(message)
-        events = self.shared.events
         if holder is None:
-            if events is not None:
-                events.message(EventType.DELIVERED, self, message)
-                events.message(EventType.COMPLETED, self, message, reason="receive-and-delete")
-            self.remove(message, changes)
+            out.handed_over(self, message)
+            out.completed(self, message, "receive-and-delete")
+            self.remove(message, out)
             return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state)
         token = self.new_token()
         session = None if self.sessions is None else self.sessions.line_of(message)
-        own_until_ms = 0 if session is not None else now_ms + self.lock_duration_ms
+        own_until_ms = 0 if session is not None else out.now_ms + self.lock_duration_ms
         lock = Lock(token, message, self, own_until_ms, holder, session)
         message.lock = self.locks[token] = holder[token] = lock
         until_ms = lock.until_ms()
-        if events is not None:
-            events.message(EventType.DELIVERED, self, message, until_ms=until_ms)
+        out.handed_over(self, message, until_ms=until_ms)
         if session is None:
             self.wake(until_ms)
         until_ms = self.shared.wall.shown_ms(until_ms)

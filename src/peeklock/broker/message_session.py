@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
     SESSION_STATES,
-    Change,
     MessageRemoved,
     MessageStored,
     NumbersIssued,
 )
 from peeklock.broker.message import Message
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.receivers import ReceiverLink, Receivers
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class SessionStates:
     def all_messages(self) -> Iterator[Message]:
         yield from self._records.values()
 
-    def put(self, session_id: str, state: bytes, instant_ms: int, changes: list[Change]) -> Message:
+    def put(self, session_id: str, state: bytes, instant_ms: int, out: Outcome) -> Message:
         """Store a state."""
         record = Message(len(state))
         record.session_id = session_id
@@ -282,17 +282,17 @@ class SessionStates:
             self.numbers_dirty = True
             self._shared.issued.append(self)
         self.restore(record)
-        changes.append(MessageStored(self.queue_id, record, state))
+        out.changes.append(MessageStored(self.queue_id, record, state))
         return record
 
     def restore(self, record: Message) -> None:
         self._records[record.position] = record
         self._add_size(record.size_bytes)
 
-    def remove(self, record: Message, changes: list[Change]) -> None:
+    def remove(self, record: Message, out: Outcome) -> None:
         del self._records[record.position]
         self._add_size(-record.size_bytes)
-        changes.append(MessageRemoved(self.queue_id, record))
+        out.changes.append(MessageRemoved(self.queue_id, record))
 
     def numbers_issued(self) -> NumbersIssued:
         """State the counter as a fact."""

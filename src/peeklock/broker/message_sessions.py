@@ -31,9 +31,8 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from peeklock.broker import delivery
-from peeklock.broker.changes import Change
 from peeklock.broker.commands import LinkId, SessionWish
-from peeklock.broker.effects import DetachLink, Effect, LinkRefused, ReceiverOpened, SessionLockLapsed
+from peeklock.broker.effects import DetachLink, LinkRefused, ReceiverOpened, SessionLockLapsed
 from peeklock.broker.errors import SessionCannotBeLocked, SessionLockLost, SessionWaitTimedOut
 from peeklock.broker.events import EventType
 from peeklock.broker.lapsed_sessions import LapsedSession, LapsedSessions
@@ -45,6 +44,7 @@ from peeklock.broker.message_session import (
     SessionLockState,
     SessionStates,
 )
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Claim, Lock
 from peeklock.broker.receivers import ReceiverLink, Receivers
 from peeklock.broker.session_ids import folded
@@ -178,9 +178,7 @@ class MessageSessions:
         self,
         receiver: ReceiverLink,
         wish: SessionWish,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
         """Give a receiver the session it wants, or let it wait for one.
 
@@ -194,16 +192,16 @@ class MessageSessions:
                 self._wait_ends = [(waiter.wait_until_ms, link) for link, waiter in self.waiting.items()]
                 heapify(self._wait_ends)
             self._queue.wake(wish.wait_until_ms)
-            self._hand_out(now_ms, effects)
+            self._hand_out(out)
             return
         known = self.get(wish.session_id)
         if known is not None and known.lock is not None:
-            if known.is_held(now_ms):
+            if known.is_held(out.now_ms):
                 raise SessionCannotBeLocked(
                     f"The requested session '{wish.session_id}' of '{self._queue.name}' cannot be accepted. "
                     f"It may be locked by another receiver."
                 )
-            self._lapse(known, now_ms, changes, effects)
+            self._lapse(known, out)
         if known is not None and known.cursor is not None:
             raise SessionCannotBeLocked(
                 f"The requested session '{wish.session_id}' of '{self._queue.name}' cannot be accepted. "
@@ -211,7 +209,7 @@ class MessageSessions:
             )
         session = self._session(wish.session_id)
         self.available.pop(session.key, None)
-        self._grant(session, receiver, wish.session_id, now_ms, effects)
+        self._grant(session, receiver, wish.session_id, out)
 
     def claimed(self, session: MessageSession, cursor: Cursor, count: int) -> None:
         """Take notice that a cursor holds so many more messages of a session that no receiver holds."""
@@ -263,21 +261,18 @@ class MessageSessions:
                 f"{self._lost_text(session.lock.session_id)}: it is not held by this connection"
             )
 
-    def renew(self, session: MessageSession, now_ms: int) -> int:
+    def renew(self, session: MessageSession, out: Outcome) -> int:
         """Let a session's lock last for a whole duration from now on; answer until when."""
         assert session.lock is not None
-        session.lock.locked_until_ms = now_ms + self._queue.lock_duration_ms
+        session.lock.locked_until_ms = out.now_ms + self._queue.lock_duration_ms
         self._held.move_to_end(session.key)
-        if self._queue.shared.events is not None:
-            self._queue.shared.events.session(EventType.SESSION_RENEWED, self._queue, session)
+        out.session(EventType.SESSION_RENEWED, self._queue, session)
         return self._queue.shared.wall.shown_ms(session.lock.locked_until_ms)
 
     def release(
         self,
         session: MessageSession,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
         *,
         counted: bool,
     ) -> None:
@@ -287,19 +282,19 @@ class MessageSessions:
         receiver = lock.receiver
         why = EventType.LOCK_LAPSED if counted else EventType.RELEASED
         for held in list(receiver.locks.values()):
-            self._queue.give_back(held, now_ms, changes, effects, counted=counted, why=why)
-        self._free(session)
+            self._queue.give_back(held, out, counted=counted, why=why)
+        self._free(session, out)
 
-    def drop_locks(self, effects: list[Effect]) -> None:
+    def drop_locks(self, out: Outcome) -> None:
         """End the locks of all sessions, which hold no message any more: the entity changed (L-12). Links of
         lapsed sessions go with them."""
         for session in list(self._held.values()):
             assert session.lock is not None
             receiver, session_id = session.lock.receiver, session.lock.session_id
-            self._free(session)
-            self._detach(receiver, self._lost_text(session_id) + ": the entity was changed", effects)
+            self._free(session, out)
+            self._detach(receiver, self._lost_text(session_id) + ": the entity was changed", out)
         for receiver in self.lapsed.receivers():
-            self._detach_lapsed(receiver, effects)
+            self._detach_lapsed(receiver, out)
 
     def look_again(self) -> None:
         """Look at all messages from the start: what was passed over may be receivable now."""
@@ -308,42 +303,40 @@ class MessageSessions:
             if session.cursor is not None:
                 self._touch(session)
 
-    def serve(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def serve(self, out: Outcome) -> None:
         """Deliver to the holders what became available, and hand out sessions that did."""
         if self._touched:
             touched, self._touched = self._touched, []
             for session in touched:
                 session.touched = False
-                delivery.deliver(self._queue, session, now_ms, changes, effects)
+                delivery.deliver(self._queue, session, out)
         if self.waiting:
-            self._hand_out(now_ms, effects)
+            self._hand_out(out)
 
-    def _hand_out(self, now_ms: int, effects: list[Effect]) -> None:
+    def _hand_out(self, out: Outcome) -> None:
         while self.waiting and self.available:
             receiver = self.waiting.popitem(last=False)[1]
             session = self.available.popitem(last=False)[1]
-            self._grant(session, receiver, self._text_of(session), now_ms, effects)
+            self._grant(session, receiver, self._text_of(session), out)
 
     def _grant(
         self,
         session: MessageSession,
         receiver: ReceiverLink,
         session_id: str,
-        now_ms: int,
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
         queue = self._queue
         before = self.lapsed.of(session.key)
         if before is not None:
-            self._detach_lapsed(before, effects)
-        locked_until_ms = now_ms + queue.lock_duration_ms
+            self._detach_lapsed(before, out)
+        locked_until_ms = out.now_ms + queue.lock_duration_ms
         session.lock = SessionLock(receiver, session_id, locked_until_ms)
         session.receivers = Receivers()
         self._held[session.key] = session
         receiver.line = session
-        if queue.shared.events is not None:
-            queue.shared.events.session(EventType.SESSION_LOCKED, queue, session)
-        effects.append(
+        out.session(EventType.SESSION_LOCKED, queue, session)
+        out.effects.append(
             ReceiverOpened(
                 receiver.link,
                 queue.queue_id,
@@ -354,11 +347,10 @@ class MessageSessions:
         )
         queue.wake(locked_until_ms)
 
-    def _free(self, session: MessageSession) -> None:
+    def _free(self, session: MessageSession, out: Outcome) -> None:
         lock = session.lock
         assert lock is not None
-        if self._queue.shared.events is not None:
-            self._queue.shared.events.session(EventType.SESSION_RELEASED, self._queue, session)
+        out.session(EventType.SESSION_RELEASED, self._queue, session)
         session.lock = None
         session.receivers.remove(lock.receiver)
         session.receivers = NOBODY
@@ -368,25 +360,23 @@ class MessageSessions:
             self._touch(session)
         self._forget_if_empty(session)
 
-    def _lapse(
-        self, session: MessageSession, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> int:
+    def _lapse(self, session: MessageSession, out: Outcome) -> int:
         """End a lock that has run out, and keep its link for a while; answer how many messages it held."""
         lock = session.lock
         assert lock is not None
         receiver = lock.receiver
         tokens = list(receiver.locks)
         drains = receiver.draining
-        self.release(session, now_ms, changes, effects, counted=True)
+        self.release(session, out, counted=True)
         if lock.used_late:
-            self._detach(receiver, self._lost_text(lock.session_id), effects)
+            self._detach(receiver, self._lost_text(lock.session_id), out)
             return len(tokens)
-        lapsed = self.lapsed.add(receiver, session.key, lock.session_id, tokens, now_ms)
+        lapsed = self.lapsed.add(receiver, session.key, lock.session_id, tokens, out.now_ms)
         self._queue.wake(lapsed.detach_at_ms)
-        effects.append(SessionLockLapsed(receiver.link))
+        out.effects.append(SessionLockLapsed(receiver.link))
         if drains:
             lapsed.receivers.drain(receiver)
-            delivery.deliver(self._queue, lapsed, now_ms, changes, effects)
+            delivery.deliver(self._queue, lapsed, out)
         return len(tokens)
 
     def used(
@@ -394,8 +384,7 @@ class MessageSessions:
         session_id: str | None,
         tokens: Iterable[bytes],
         connection_id: int | None,
-        now_ms: int,
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
         """Detach the link of a session that was used after its lock has lapsed, by who held it (C7). Where
         the lapse itself is due at this instant, the detach comes with it.
@@ -411,23 +400,23 @@ class MessageSessions:
         for session in sessions:
             lock = None if session is None else session.lock
             if lock is not None and connection_id in (None, lock.receiver.link.connection_id):
-                lock.used_late |= lock.locked_until_ms <= now_ms
+                lock.used_late |= lock.locked_until_ms <= out.now_ms
         used = [self.lapsed.with_token(token) for token in tokens]
         if session_id is not None:
             used.append(self.lapsed.of(folded(session_id)))
         for receiver in dict.fromkeys(used):
             if receiver is not None and connection_id in (None, receiver.link.connection_id):
-                self._detach_lapsed(receiver, effects)
+                self._detach_lapsed(receiver, out)
 
-    def _detach_lapsed(self, receiver: ReceiverLink, effects: list[Effect]) -> None:
+    def _detach_lapsed(self, receiver: ReceiverLink, out: Outcome) -> None:
         lapsed = receiver.line
         assert isinstance(lapsed, LapsedSession)
         self.lapsed.forget(receiver)
-        self._detach(receiver, self._lost_text(lapsed.session_id), effects)
+        self._detach(receiver, self._lost_text(lapsed.session_id), out)
 
-    def _detach(self, receiver: ReceiverLink, text: str, effects: list[Effect]) -> None:
+    def _detach(self, receiver: ReceiverLink, text: str, out: Outcome) -> None:
         self._queue.shared.links.forget(receiver)
-        effects.append(DetachLink(receiver.link, SessionLockLost(text)))
+        out.effects.append(DetachLink(receiver.link, SessionLockLost(text)))
 
     def _lost_text(self, session_id: str) -> str:
         return f"The session lock on '{session_id}' of '{self._queue.name}' has expired or been lost"
@@ -439,9 +428,10 @@ class MessageSessions:
 
     # Time
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """End what is due: locks of sessions, links of lapsed ones, and waiting for one; answer the work
         done."""
+        now_ms = out.now_ms
         lapsed: list[MessageSession] = []
         for session in self._held.values():
             assert session.lock is not None
@@ -450,15 +440,15 @@ class MessageSessions:
             lapsed.append(session)
         work = 0
         for session in lapsed:
-            work += 1 + self._lapse(session, now_ms, changes, effects)
+            work += 1 + self._lapse(session, out)
         if lapsed:
             # Whoever has waited until just now is served first.
-            self._hand_out(now_ms, effects)
+            self._hand_out(out)
         for receiver in self.lapsed.due(now_ms, count_max):
-            self._detach_lapsed(receiver, effects)
+            self._detach_lapsed(receiver, out)
             work += 1
         while self.states.replaced and work < count_max:
-            self.states.remove(self.states.replaced.pop(), changes)
+            self.states.remove(self.states.replaced.pop(), out)
             work += 1
         ends = self._wait_ends
         while ends and ends[0][0] <= now_ms and work < count_max:
@@ -470,7 +460,7 @@ class MessageSessions:
                 error = SessionWaitTimedOut(
                     f"No session of '{self._queue.name}' became available while the receiver waited for one."
                 )
-                effects.append(LinkRefused(link, error))
+                out.effects.append(LinkRefused(link, error))
         return work
 
     def next_ms(self) -> int:
@@ -489,27 +479,22 @@ class MessageSessions:
 
     # States
 
-    def set_state(
-        self, session: MessageSession, state: bytes | None, now_ms: int, changes: list[Change]
-    ) -> None:
+    def set_state(self, session: MessageSession, state: bytes | None, out: Outcome) -> None:
         """Replace the state of a session that is held; None clears it (G-03)."""
-        if self._queue.shared.events is not None:
-            self._queue.shared.events.session(
-                EventType.SESSION_STATE_SET, self._queue, session, len(state or b"")
-            )
+        out.session(EventType.SESSION_STATE_SET, self._queue, session, len(state or b""))
         if session.state is not None:
-            self.states.remove(session.state, changes)
+            self.states.remove(session.state, out)
             session.state = None
         if state is not None:
             assert session.lock is not None
             session.state = self.states.put(
-                session.lock.session_id, state, self._queue.shared.wall.instant_ms(now_ms), changes
+                session.lock.session_id, state, self._queue.shared.wall.instant_ms(out.now_ms), out
             )
 
-    def lose_state(self, session: MessageSession, changes: list[Change]) -> None:
+    def lose_state(self, session: MessageSession, out: Outcome) -> None:
         """Clear the state of a session, held or not: it cannot be read any more."""
         assert session.state is not None
-        self.states.remove(session.state, changes)
+        self.states.remove(session.state, out)
         session.state = None
         self._forget_if_empty(session)
 

@@ -9,6 +9,7 @@ Deterministic: the same commands at the same instants with the same tokens give 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -25,6 +26,7 @@ from peeklock.broker.changes import (
     RuleStored,
 )
 from peeklock.broker.commands import Command
+from peeklock.broker.counters import Counters, RequestCounters
 from peeklock.broker.cursor_operations import CursorOperations
 from peeklock.broker.definition_operations import DefinitionOperations
 from peeklock.broker.deletions import Deletions
@@ -40,12 +42,15 @@ from peeklock.broker.events import EventTuple, EventType
 from peeklock.broker.forwarding import Forwarding
 from peeklock.broker.graces import LOCK_GRACE_MS, Graces
 from peeklock.broker.history import History
+from peeklock.broker.history_recorder import HistoryRecorder
 from peeklock.broker.integrity import check_queue
 from peeklock.broker.message import Message
 from peeklock.broker.operations import Operations
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.purging import Purging
 from peeklock.broker.quotas import TierLimits
 from peeklock.broker.receivers import ReceiverLink
+from peeklock.broker.recorder import Recorder
 from peeklock.broker.recovery import Recovery
 from peeklock.broker.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 from peeklock.broker.searching import Searching
@@ -58,7 +63,7 @@ from peeklock.broker.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
 SLICE = 1_000
 """Items one `advance` handles, about: at 5 to 10 us each it takes 10 ms at most."""
 
-_Handler = Callable[[Any, int, list[Change], list[Effect]], None]
+_Handler = Callable[[Any, Outcome], None]
 _Refusal = Callable[[Any, ServiceBusError], "Effect | None"]
 
 
@@ -68,6 +73,9 @@ class Totals:
 
     entities: int = 0
     connections: int = 0
+    connections_opened: int = 0
+    """Since start: those that have opened a link or asked for something."""
+    connections_closed: int = 0
     links: int = 0
     active_messages: int = 0
     deferred_messages: int = 0
@@ -122,8 +130,13 @@ class Namespace:
             clock_step_limit_ms: a larger step of the wall clock forwards makes nothing due.
             history: is told what becomes of messages.
         """
-        self._shared = Shared(tokens, captures_body, clock_step_limit_ms, history)
-        self._events = self._shared.events
+        self._shared = shared = Shared(tokens, clock_step_limit_ms)
+        self._recorder: Recorder | None = None
+        if history is not None:
+            self._recorder = HistoryRecorder(shared.timers, shared.wall, captures_body, history)
+        elif captures_body is not None:
+            self._recorder = Recorder(shared.timers, shared.wall, captures_body)
+        self._out = Outcome(self._recorder)
         self._entities = Entities(
             limits,
             self._shared,
@@ -156,7 +169,7 @@ class Namespace:
         self._searching = Searching(self._entities, self._shared)
         bodies = BodyOperations(self._entities, self._shared, operations, sessions, self._searching)
         self._recovery: Recovery | None = None
-        self._handlers: dict[type, tuple[_Handler, _Refusal]] = {
+        handlers: dict[type, tuple[_Handler, _Refusal]] = {
             ask.OpenSender: (self._attachments.open_sender, _refuse_link),
             ask.OpenReceiver: (self._attachments.open_receiver, _refuse_link),
             ask.OpenCoordinator: (self._transactions.open_coordinator, _refuse_link),
@@ -212,30 +225,33 @@ class Namespace:
             ask.AcceptClock: (self._accept_clock, _cannot_fail),
             ask.CountDroppedSend: (operations.count_dropped_send, _cannot_fail),
         }
+        self._handlers = {
+            command: (handler, refusal, RequestCounters()) for command, (handler, refusal) in handlers.items()
+        }
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
         """Do what a command asks, or refuse it as a whole; while it is `unfinished`, `go_on` comes next."""
-        changes: list[Change] = []
-        effects: list[Effect] = []
-        self._shared.copies = 0
-        if self._events is not None:
-            self._events.begin(command, now_ms)
-        handler, refusal = self._handlers[type(command)]
+        out = self._out
+        out.begin(command, now_ms)
+        handler, refusal, requests = self._handlers[type(command)]
         try:
-            handler(command, now_ms, changes, effects)
+            handler(command, out)
         except ServiceBusError as error:
-            assert not changes, "a refused command must change nothing"
+            assert not out.changes, "a refused command must change nothing"
+            requests.count_refusal(error)
             # A plain value from here on. Its frames hold the effects that it is one of: a circle for the
             # collector.
             error.__traceback__ = error.__context__ = error.__cause__ = None
             effect = refusal(command, error)
             if effect is not None:
-                effects.append(effect)
+                out.effects.append(effect)
             if type(error) is SessionLockLost:
-                self._session_operations.refused_session_lock(command, now_ms, effects)
-        if self._shared.touched:
-            self._serve_touched(now_ms, changes, effects)
-        return changes, effects
+                self._session_operations.refused_session_lock(command, out)
+        else:
+            requests.succeeded += 1
+        if out.touched:
+            self._serve_touched()
+        return out.take()
 
     def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
         """Ask this whether a body is in memory, before a message is deleted as it is delivered.
@@ -251,40 +267,36 @@ class Namespace:
 
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
         """Do the next step of the unfinished command; nothing else was done meanwhile."""
-        changes: list[Change] = []
-        effects: list[Effect] = []
+        out = self._out
         storing = self._operations.storing
         assert storing is not None, "no command is unfinished"
-        if self._events is not None:
-            self._events.begin(storing.command, now_ms)
-        self._operations.store_on(now_ms, changes, effects)
-        if self._shared.touched:
-            self._serve_touched(now_ms, changes, effects)
-        return changes, effects
+        out.begin(storing.command, now_ms)
+        self._operations.store_on(out)
+        if out.touched:
+            self._serve_touched()
+        return out.take()
 
     def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
         """Do what is due, a bounded slice a call: while `next_deadline_ms` is past there is more."""
-        changes: list[Change] = []
-        effects: list[Effect] = []
-        self._shared.copies = 0
-        if self._events is not None:
-            self._events.begin_due(now_ms)
+        out = self._out
+        out.begin_due(now_ms)
         left = SLICE
         while left > 0:
             due = self._shared.timers.take_due(now_ms)
             if due is None:
                 break
-            left -= due.advance(now_ms, left, changes, effects)
-        if self._shared.touched:
-            self._serve_touched(now_ms, changes, effects)
-        return changes, effects
+            left -= due.advance(left, out)
+        if out.touched:
+            self._serve_touched()
+        return out.take()
 
-    def _serve_touched(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def _serve_touched(self) -> None:
         """Deliver in queues that got messages without being named: dead letters, forwarded ones."""
-        while self._shared.touched:
-            touched, self._shared.touched = self._shared.touched, {}
+        out = self._out
+        while out.touched:
+            touched, out.touched = out.touched, {}
             for queue in touched.values():
-                queue.serve(now_ms, changes, effects)
+                queue.serve(out)
 
     def next_deadline_ms(self) -> int | None:
         """When `advance` has something to do; None when it never has."""
@@ -306,32 +318,28 @@ class Namespace:
     @property
     def events_due(self) -> bool:
         """Whether events have waited long enough for a batch of their own."""
-        return self._events is not None and self._events.captures and self._events.due
+        return self._recorder is not None and self._recorder.captures and self._recorder.due
 
     def take_events(self) -> list[EventTuple] | None:
         """Give what happened since the last call; None while nothing is recorded."""
-        if self._events is None or not self._events.captures:
+        if self._recorder is None or not self._recorder.captures:
             return None
-        return self._events.take()
+        return self._recorder.take()
 
     def flush_events(self) -> None:
         """Let no event wait any longer."""
-        if self._events is not None:
-            self._events.flush()
+        if self._recorder is not None:
+            self._recorder.flush()
 
     # Links and connections
 
-    def _close_link(
-        self, command: ask.CloseLink, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        self._transactions.close_coordinator(command.link, now_ms, effects)
-        self._attachments.close_link(command, now_ms, changes, effects)
+    def _close_link(self, command: ask.CloseLink, out: Outcome) -> None:
+        self._transactions.close_coordinator(command.link, out)
+        self._attachments.close_link(command, out)
 
-    def _drop_connection(
-        self, command: ask.DropConnection, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        self._transactions.drop_connection(command.connection_id, now_ms)
-        self._attachments.drop_connection(command, now_ms, changes, effects)
+    def _drop_connection(self, command: ask.DropConnection, out: Outcome) -> None:
+        self._transactions.drop_connection(command.connection_id, out)
+        self._attachments.drop_connection(command, out)
 
     def _refuse_enlisted(self, command: ask.Enlist, error: ServiceBusError) -> Effect | None:
         """Refuse a command of a transaction as it would be without one."""
@@ -339,23 +347,18 @@ class Namespace:
 
     # The wall clock
 
-    def _clock_stepped(
-        self, command: ask.ClockStepped, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def _clock_stepped(self, command: ask.ClockStepped, out: Outcome) -> None:
         self._shared.wall.step(command.delta_ms)
-        self._follow_clock(command.delta_ms, now_ms)
+        self._follow_clock(command.delta_ms, out)
 
-    def _accept_clock(
-        self, command: ask.AcceptClock, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def _accept_clock(self, command: ask.AcceptClock, out: Outcome) -> None:
         if self._shared.wall.is_doubted:
             self._shared.wall.accept()
-            self._follow_clock(0, now_ms)
+            self._follow_clock(0, out)
 
-    def _follow_clock(self, step_ms: int, now_ms: int) -> None:
+    def _follow_clock(self, step_ms: int, out: Outcome) -> None:
         """Have instants looked at when they are reached now: at 2 us a queue."""
-        if self._events is not None:
-            self._events.clock_stepped(step_ms, now_ms)
+        out.clock_stepped(step_ms)
         for queue in self._queues.values():
             queue.set_timer()
 
@@ -380,6 +383,8 @@ class Namespace:
 
     def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
         """Build the indexes and timers; nothing is locked. What fell due meanwhile follows by `advance`."""
+        out = self._out
+        out.begin_due(now_ms)
         self._recovering().finish(now_ms)
         for entity in self._entities:
             if not entity.deleting:
@@ -387,11 +392,9 @@ class Namespace:
         self._deletions.resume(now_ms)
         self._entities.next_entity_id = max(self._entities.next_entity_id, next_entity_id)
         self._recovery = None
-        if self._events is not None:
-            self._events.begin_due(now_ms)
-            self._events.epoch_started(self._lock_grace_ms)
-            for entity in self._entities:
-                self._events.entity(EventType.ENTITY_PRESENT, entity)
+        out.epoch_started(self._lock_grace_ms)
+        for entity in self._entities:
+            out.entity(EventType.ENTITY_PRESENT, entity)
 
     def _recovering(self) -> Recovery:
         if self._recovery is None:
@@ -464,12 +467,32 @@ class Namespace:
         """Whether a purge is under way, which has time."""
         return self._purging.is_busy
 
+    @property
+    def counters(self) -> Counters:
+        """What happened since the start, in entities that are gone too."""
+        return self._out.counters
+
+    def entity_counters(self) -> dict[str, Counters]:
+        """Return what happened in each entity since the start or since it was created, by its path."""
+        return {entity.name: entity.counters for entity in self._entities}
+
+    def requests(self) -> dict[str, RequestCounters]:
+        """Return what became of the requests since the start, by operation: `send`, `send_batch`."""
+        return {
+            re.sub("(?<!^)(?=[A-Z])", "_", command.__name__).lower(): counters
+            for command, (_, refusal, counters) in self._handlers.items()
+            if refusal is not _cannot_fail
+        }
+
     def totals(self) -> Totals:
         """Add up the figures of all queues; costs about 2 us an entity."""
+        links = self._shared.links
         totals = Totals(
             entities=len(self._entities),
-            connections=len(self._shared.links.connections),
-            links=len(self._shared.links.by_link),
+            connections=len(links.connections),
+            connections_opened=links.connections_opened,
+            connections_closed=links.connections_opened - len(links.connections),
+            links=len(links.by_link),
             dropped_sends=self.dropped_sends,
             failed_evaluations=self.failed_evaluations,
         )

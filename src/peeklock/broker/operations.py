@@ -16,7 +16,6 @@ from peeklock.broker import arrival, cancelling, settlement
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker.browsing import browse, deferred_by_number, oldest_unlocked
-from peeklock.broker.changes import Change
 from peeklock.broker.commands import Disposition, ReceiveMode
 from peeklock.broker.effects import Accepted, Effect, Settled
 from peeklock.broker.enlisted import Settling, messages_of
@@ -38,6 +37,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.events import EventType
 from peeklock.broker.message import Message
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.quotas import DEFERRED_BYTES_MAX
 from peeklock.broker.search_commands import ShiftScheduled
@@ -75,7 +75,7 @@ class Operations:
 
     # Sending
 
-    def send(self, command: ask.Send, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def send(self, command: ask.Send, out: Outcome) -> None:
         queue = self._queues.get(command.queue_id)
         message = command.message
         if (
@@ -88,35 +88,31 @@ class Operations:
             or command.destination is not None
         ):
             queue = self._check_send(command.queue_id, (message,), message.size_bytes, command.destination)
-        queue.accessed_at_ms = now_ms
+        queue.accessed_at_ms = out.now_ms
         if command.destination is None:
-            arrival.store(queue, message, command.payload, now_ms, changes, effects)
+            arrival.store(queue, message, command.payload, out)
         else:
-            arrival.store(
-                queue, message, command.payload, now_ms, changes, effects, forward_to=command.destination.path
-            )
+            arrival.store(queue, message, command.payload, out, forward_to=command.destination.path)
         reply_to = command.reply_to
         if reply_to is not None:
-            effects.append(Accepted(reply_to))
+            out.effects.append(Accepted(reply_to))
         if queue.sessions is not None or queue.line.receivers.turns:
-            queue.serve(now_ms, changes, effects)
+            queue.serve(out)
 
-    def send_batch(
-        self, command: ask.SendBatch, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        self.check(command, now_ms)
+    def send_batch(self, command: ask.SendBatch, out: Outcome) -> None:
+        self.check(command, out.now_ms)
         self.storing = Storing(self._queues[command.queue_id], command)
-        self.store_on(now_ms, changes, effects)
+        self.store_on(out)
 
-    def send_to(self, command: ask.SendTo, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def send_to(self, command: ask.SendTo, out: Outcome) -> None:
         _, queue = self._entities.queue(command.address)
         batch = ask.SendBatch(queue.queue_id, command.messages, command.reply_to)
-        self.send_batch(batch, now_ms, changes, effects)
+        self.send_batch(batch, out)
 
-    def store_on(self, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def store_on(self, out: Outcome) -> None:
         """Store or shift the next messages of the command under way."""
         assert self.storing is not None
-        if not self.storing.advance(self._slice_messages, now_ms, changes, effects):
+        if not self.storing.advance(self._slice_messages, out):
             self.storing = None
 
     def _check_send(
@@ -186,16 +182,12 @@ class Operations:
                 f"duplicate detection window: shorten the window or send more slowly"
             )
 
-    def limit_sending(
-        self, command: ask.LimitSending, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def limit_sending(self, command: ask.LimitSending, out: Outcome) -> None:
         self._shared.low_space = command.low_space
         self._capture_full = command.capture_full
         self._limited = command.low_space or command.lagging or command.capture_full
 
-    def count_dropped_send(
-        self, command: ask.CountDroppedSend, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def count_dropped_send(self, command: ask.CountDroppedSend, out: Outcome) -> None:
         self.dropped_sends += 1
 
     def reject(self, command: Sending, error: ServiceBusError) -> Effect | None:
@@ -244,9 +236,7 @@ class Operations:
         self,
         command: Plain,
         partition: int | None,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
         """Do a command that was checked just now; nobody is answered.
 
@@ -255,15 +245,13 @@ class Operations:
         """
         if isinstance(command, ask.Send | ask.SendBatch):
             queue = self._queues[command.queue_id]
-            queue.accessed_at_ms = now_ms
+            queue.accessed_at_ms = out.now_ms
             to = None if command.destination is None else command.destination.path
             for message, payload in messages_of(command):
-                arrival.store(
-                    queue, message, payload, now_ms, changes, effects, partition=partition, forward_to=to
-                )
-            queue.serve(now_ms, changes, effects)
+                arrival.store(queue, message, payload, out, partition=partition, forward_to=to)
+            queue.serve(out)
             return
-        locks = self.locks_of(command, now_ms)
+        locks = self.locks_of(command, out.now_ms)
         disposition = (
             command.disposition
             if isinstance(command, ask.UpdateDisposition)
@@ -272,54 +260,46 @@ class Operations:
         properties = getattr(command, "properties", None)
         for lock in locks:
             if disposition is Disposition.COMPLETED:
-                lock.queue.complete(lock, changes)
+                lock.queue.complete(lock, out)
             elif disposition is Disposition.ABANDONED:
-                settlement.abandon(lock, now_ms, changes, effects, properties)
+                settlement.abandon(lock, out, properties)
             elif disposition is Disposition.DEFERRED:
-                settlement.defer(lock, now_ms, changes, effects, properties)
+                settlement.defer(lock, out, properties)
             else:
                 assert isinstance(command, ask.DeadLetter | ask.UpdateDisposition)
-                settlement.dead_letter(
-                    lock, now_ms, changes, effects, command.reason, command.description, properties
-                )
+                settlement.dead_letter(lock, out, command.reason, command.description, properties)
         for queue in dict.fromkeys(lock.queue for lock in locks):
-            queue.serve(now_ms, changes, effects)
+            queue.serve(out)
 
     # Settlement
 
-    def complete(
-        self, command: ask.Complete, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def complete(self, command: ask.Complete, out: Outcome) -> None:
         queue = self._queues.get(command.queue_id)
-        lock = None if queue is None else queue.held(command.lock_token, now_ms)
+        lock = None if queue is None else queue.held(command.lock_token, out.now_ms)
         if queue is None or lock is None:
-            self._lost(command.queue_id, command.lock_token, now_ms)
-        queue.complete(lock, changes)
+            self._lost(command.queue_id, command.lock_token, out.now_ms)
+        queue.complete(lock, out)
         if command.reply_to is not None:
-            effects.append(Settled(command.reply_to))
+            out.effects.append(Settled(command.reply_to))
 
     def settle(
         self,
         command: ask.Abandon | ask.Defer | ask.DeadLetter,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
-        self.check(command, now_ms)
+        self.check(command, out.now_ms)
         if command.reply_to is not None:
-            effects.append(Settled(command.reply_to))
-        self.perform(command, None, now_ms, changes, effects)
+            out.effects.append(Settled(command.reply_to))
+        self.perform(command, None, out)
 
-    def release(
-        self, command: ask.Release, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        lock = self._held(command.queue_id, command.lock_token, now_ms)
+    def release(self, command: ask.Release, out: Outcome) -> None:
+        lock = self._held(command.queue_id, command.lock_token, out.now_ms)
         if lock.session is None:
             lock.queue.line.receivers.go_last(lock.holder)  # who does not want it is not asked first again
-        lock.queue.give_back(lock, now_ms, changes, effects, counted=False, why=EventType.RELEASED)
+        lock.queue.give_back(lock, out, counted=False, why=EventType.RELEASED)
         if command.reply_to is not None:
-            effects.append(Settled(command.reply_to))
-        lock.queue.serve(now_ms, changes, effects)
+            out.effects.append(Settled(command.reply_to))
+        lock.queue.serve(out)
 
     def _check_disposition(self, lock: Lock, disposition: Disposition, properties: Any) -> None:
         if disposition is Disposition.DEFERRED and not self._entities.limits.deferral:
@@ -365,20 +345,18 @@ class Operations:
 
     # Management of messages
 
-    def renew_locks(
-        self, command: ask.RenewLocks, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def renew_locks(self, command: ask.RenewLocks, out: Outcome) -> None:
         queue = self._entities.readable(command.address)
         if queue.sessions is not None:
             raise InvalidOperation(
                 f"the messages of '{queue.name}' are locked with their session: renew the session's lock"
             )
-        locks = [self._renewable(queue, token, now_ms) for token in command.lock_tokens]
+        locks = [self._renewable(queue, token, out.now_ms) for token in command.lock_tokens]
         # "Renewal moves a lock to the connection of the renewal, always": C26.
         holder = self._links.connection(command.reply_to.connection_id).locks
         wall = queue.shared.wall
-        until_ms = [wall.shown_ms(queue.renew(lock, holder, now_ms)) for lock in locks]
-        effects.append(do.LocksRenewed(command.reply_to, until_ms))
+        until_ms = [wall.shown_ms(queue.renew(lock, holder, out)) for lock in locks]
+        out.effects.append(do.LocksRenewed(command.reply_to, until_ms))
 
     def _renewable(self, queue: MessageQueue, token: bytes, now_ms: int) -> Lock:
         """Give a lock that is held, also one whose settlement waits in a transaction."""
@@ -387,49 +365,41 @@ class Operations:
             self._lost(queue.queue_id, token, now_ms)
         return lock
 
-    def peek(self, command: ask.Peek, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def peek(self, command: ask.Peek, out: Outcome) -> None:
         queue = self._entities.readable(command.address)
-        queue.accessed_at_ms = now_ms
+        queue.accessed_at_ms = out.now_ms
         views = browse(
             queue, command.from_sequence_number, command.count_max, command.bytes_max, command.session_id
         )
-        effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
+        out.effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
 
-    def schedule(
-        self, command: ask.Schedule, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def schedule(self, command: ask.Schedule, out: Outcome) -> None:
         _, queue = self._entities.queue(command.address)
         self.check_scheduled(queue.queue_id, command.messages)
         self.storing = Storing(queue, command)
-        self.store_on(now_ms, changes, effects)
+        self.store_on(out)
 
     def check_scheduled(self, queue_id: int, messages: list[tuple[Message, bytes]]) -> None:
         sizes = [message.size_bytes for message, _ in messages]
         scheduled = [message for message, _ in messages]
         self._check_send(queue_id, scheduled, max(sizes, default=0), total_bytes=sum(sizes))
 
-    def cancel_scheduled(
-        self, command: ask.CancelScheduled, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def cancel_scheduled(self, command: ask.CancelScheduled, out: Outcome) -> None:
         entity, queue = self._entities.queue(command.address)
         cancelling.check(entity, queue, command.sequence_numbers)
-        cancelling.cancel(queue, command.sequence_numbers, now_ms, changes)
-        effects.append(do.Done(command.reply_to))
+        cancelling.cancel(queue, command.sequence_numbers, out)
+        out.effects.append(do.Done(command.reply_to))
 
-    def shift_scheduled(
-        self, command: ShiftScheduled, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        self.storing = Shifting(self._entities, command, self._shared.wall.instant_ms(now_ms))
-        self.store_on(now_ms, changes, effects)
+    def shift_scheduled(self, command: ShiftScheduled, out: Outcome) -> None:
+        self.storing = Shifting(self._entities, command, self._shared.wall.instant_ms(out.now_ms))
+        self.store_on(out)
 
-    def receive_deferred(
-        self, command: ask.ReceiveDeferred, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def receive_deferred(self, command: ask.ReceiveDeferred, out: Outcome) -> None:
         queue = self._entities.readable(command.address)
         locks = self._links.connection(command.reply_to.connection_id).locks
         session = None
         if queue.sessions is not None:
-            session = held_session(queue, command.session_id, command.reply_to, now_ms)
+            session = held_session(queue, command.session_id, command.reply_to, out.now_ms)
             assert session.lock is not None
             locks = session.lock.receiver.locks
         found: dict[int, Message] = {}
@@ -447,46 +417,40 @@ class Operations:
                 f"the {len(found)} deferred messages of '{queue.name}' are {size_bytes} bytes, at most "
                 f"{DEFERRED_BYTES_MAX} are given at once: ask for fewer"
             )
-        queue.accessed_at_ms = now_ms
+        queue.accessed_at_ms = out.now_ms
         worn = [message for message in found.values() if message.delivery_count >= queue.max_delivery_count]
         if worn:  # MaxDeliveryCount was lowered since they were set aside (L-08)
             for message in worn:
-                queue.dead_letter_worn(message, now_ms, changes, effects)
+                queue.dead_letter_worn(message, out)
             error = MessageNotFound(
                 f"sequence number {worn[0].sequence_number} of '{queue.name}' is dead-lettered: it was "
                 f"delivered {worn[0].delivery_count} times, and MaxDeliveryCount is "
                 f"{queue.max_delivery_count} now"
             )
-            effects.append(do.Failed(command.reply_to, error))
+            out.effects.append(do.Failed(command.reply_to, error))
             return
         holder = locks if command.mode is ReceiveMode.PEEK_LOCK else None
-        if holder is None and self._shared.bodies.hold_back(command, queue.queue_id, found.values(), effects):
+        if holder is None and self._shared.bodies.hold_back(command, queue.queue_id, found.values(), out):
             return
-        views = [queue.hand_over(message, holder, now_ms, changes) for message in found.values()]
-        effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
+        views = [queue.hand_over(message, holder, out) for message in found.values()]
+        out.effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
 
-    def update_disposition(
-        self, command: ask.UpdateDisposition, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
-        self.check(command, now_ms)
-        effects.append(do.Done(command.reply_to))
-        self.perform(command, None, now_ms, changes, effects)
+    def update_disposition(self, command: ask.UpdateDisposition, out: Outcome) -> None:
+        self.check(command, out.now_ms)
+        out.effects.append(do.Done(command.reply_to))
+        self.perform(command, None, out)
 
-    def delete_messages(
-        self, command: ask.DeleteMessages, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def delete_messages(self, command: ask.DeleteMessages, out: Outcome) -> None:
         queue = self._entities.readable(command.address)
         found = oldest_unlocked(
-            queue, command.count_max, command.enqueued_before_ms, now_ms, command.session_id
+            queue, command.count_max, command.enqueued_before_ms, out.now_ms, command.session_id
         )
-        queue.accessed_at_ms = now_ms
-        events = queue.shared.events
+        queue.accessed_at_ms = out.now_ms
         for message in found:
-            if events is not None:
-                events.message(EventType.PURGED, queue, message)
-            queue.remove(message, changes)
+            out.happened(EventType.PURGED, queue, message)
+            queue.remove(message, out)
         queue.forget_returned()
-        effects.append(do.MessagesDeleted(command.reply_to, len(found)))
+        out.effects.append(do.MessagesDeleted(command.reply_to, len(found)))
 
 
 _DISPOSITIONS: dict[type, Disposition] = {

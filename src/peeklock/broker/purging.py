@@ -18,14 +18,14 @@ from collections import deque
 from itertools import islice
 
 from peeklock.broker import commands as ask
-from peeklock.broker.changes import Change
 from peeklock.broker.commands import ReplyTo
-from peeklock.broker.effects import Effect, Failed, MessagesDeleted
+from peeklock.broker.effects import Failed, MessagesDeleted
 from peeklock.broker.entities import Entities
 from peeklock.broker.errors import EntityDeleted, ServerBusy
 from peeklock.broker.events import EventType
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_table import MessageTable
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.shared import Shared
 from peeklock.broker.timers import FAR_MS, TimerKey
 
@@ -51,10 +51,9 @@ class _Purge:
         self.end = queue.next_position
         self.count = 0
 
-    def advance(self, count_max: int, now_ms: int, changes: list[Change]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """Delete on, looking at so many messages at most; answer at how many. `left` is empty at the end."""
         queue = self.queue
-        events = queue.shared.events
         work = 0
         while self.left and work < count_max:
             table = self.left[-1]
@@ -68,11 +67,10 @@ class _Purge:
                 if (
                     message.lock is None
                     and message.enqueued_at_ms <= self.enqueued_before_ms
-                    and not (table is queue.active and queue.has_expired(message, now_ms))
+                    and not (table is queue.active and queue.has_expired(message, out.now_ms))
                 ):
-                    if events is not None:
-                        events.message(EventType.PURGED, queue, message)
-                    queue.remove(message, changes)
+                    out.happened(EventType.PURGED, queue, message)
+                    queue.remove(message, out)
                     self.count += 1
             if work < count_max or not found:
                 self.left.pop()
@@ -97,22 +95,20 @@ class Purging:
         """Whether a purge is waiting or under way."""
         return bool(self._by_queue)
 
-    def purge(
-        self, command: ask.PurgeMessages, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def purge(self, command: ask.PurgeMessages, out: Outcome) -> None:
         entity, queue = self._entities.queue(command.address)
         entity.require_receivable(queue)
         entity.require_receiving()
-        queue.accessed_at_ms = now_ms
+        queue.accessed_at_ms = out.now_ms
         purges = self._by_queue.setdefault(queue.queue_id, deque())
         if len(purges) >= WAITING_MAX:
             raise ServerBusy(
                 f"'{queue.name}' is being purged, and {len(purges) - 1} more purges wait for that"
             )
         purges.append(_Purge(queue, command.reply_to, command.enqueued_before_ms))
-        self._shared.timers.set(self, now_ms)
+        self._shared.timers.set(self, out.now_ms)
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """Do a slice for the queue whose turn it is."""
         queue_id = next(iter(self._by_queue))
         purges = self._by_queue.pop(queue_id)
@@ -120,14 +116,14 @@ class Purging:
         work = 1
         if self._entities.queues.get(queue_id) is not purge.queue:
             error = EntityDeleted(f"'{purge.queue.name}' was deleted while it was purged")
-            effects.extend(Failed(purge.reply_to, error) for purge in purges)
+            out.effects.extend(Failed(purge.reply_to, error) for purge in purges)
         else:
-            work += purge.advance(min(count_max, SLICE), now_ms, changes)
+            work += purge.advance(min(count_max, SLICE), out)
             if not purge.left:
-                effects.append(MessagesDeleted(purge.reply_to, purge.count))
+                out.effects.append(MessagesDeleted(purge.reply_to, purge.count))
                 purges.popleft()
             if purges:
                 self._by_queue[queue_id] = purges
         if self._by_queue:
-            self._shared.timers.set(self, now_ms)
+            self._shared.timers.set(self, out.now_ms)
         return work

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 from peeklock.broker import events
 from peeklock.broker.descriptions import KINDS, Description
 from peeklock.broker.events import Event, EventTuple, EventType
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.properties import dead_letter_reason
 from peeklock.broker.timers import FAR_MS, TimerKey
 
 if TYPE_CHECKING:
-    from peeklock.broker.changes import Change
-    from peeklock.broker.effects import Effect
     from peeklock.broker.entity import Entity
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
@@ -122,7 +121,7 @@ class Recorder:
         """Have a batch made for what waits."""
         self.due = bool(self._events)
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """See `Timed`."""
         self.flush()
         return 1

@@ -34,6 +34,7 @@ from peeklock.broker.entity import Entity
 from peeklock.broker.fan_out import Rule
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
+from peeklock.broker.outcome import Outcome
 
 
 class Recovery:
@@ -212,7 +213,7 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
     if queue.sessions is not None:
         for _, message in entries:
             queue.sessions.stored(message)
-        queue.sessions.serve(0, [], [])  # nobody is there yet
+        queue.sessions.serve(Outcome())  # nobody is there yet
     if queue.expiry is not None:
         limited = queue.default_ttl_ms < UNLIMITED_MS
         for _, message in active:

@@ -18,16 +18,17 @@ from collections.abc import Iterator
 from peeklock.broker import cancelling
 from peeklock.broker import effects as do
 from peeklock.broker.browsing import in_order_of_number, seen_in
-from peeklock.broker.changes import QUEUES_PER_ENTITY, Change
+from peeklock.broker.changes import QUEUES_PER_ENTITY
 from peeklock.broker.commands import Address, Fetched, SubQueue
 from peeklock.broker.descriptions import RuleDescription
-from peeklock.broker.effects import Effect, Fetch, Match
+from peeklock.broker.effects import Fetch, Match
 from peeklock.broker.entities import Entities
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import ArgumentInvalid, EntityNotFound
 from peeklock.broker.events import EventType
 from peeklock.broker.message import Message, MessageState
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.search_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.broker.shared import Shared
 from peeklock.broker.subject import MessageSubject, without_body
@@ -97,9 +98,7 @@ class Searching:
     def begin(
         self,
         command: SearchMessages | DeleteMatching,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
         """Do a command. Raises: ArgumentInvalid, EntityNotFound, InvalidOperation, EntityDisabled."""
         if command.messages_max < 1:
@@ -114,38 +113,38 @@ class Searching:
                 )
             if isinstance(command, DeleteMatching):
                 entity.require_receiving()
-            queue.accessed_at_ms = now_ms
+            queue.accessed_at_ms = out.now_ms
         search = _Search(command, None if filter is None or filter.always else filter)
         search.is_over = filter is not None and filter.never
-        self._go_on(search, now_ms, changes, effects)
+        self._go_on(search, out)
 
-    def fetched(self, command: Fetched, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def fetched(self, command: Fetched, out: Outcome) -> None:
         """Take what was sent of a message that a search may have asked for."""
         place = command.queue_id, command.position
         for search in self._waiting.pop(place, ()):
             search.heads[place] = without_body(command.payload)
             search.waiting -= 1
             if not search.waiting:
-                self._judge(search, now_ms, changes, effects)
-                self._go_on(search, now_ms, changes, effects)
+                self._judge(search, out)
+                self._go_on(search, out)
 
-    def _go_on(self, search: _Search, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def _go_on(self, search: _Search, out: Outcome) -> None:
         """Look on, until something has to be waited for or there is an answer."""
         while not search.is_over and search.count_left and search.has_time:
             search.asked = self._next_round(search)
             if search.filter is not None and search.asked:
                 for _, queue, message in search.asked:
                     self._waiting.setdefault((queue.queue_id, message.position), []).append(search)
-                    effects.append(Fetch(queue.queue_id, message))
+                    out.effects.append(Fetch(queue.queue_id, message))
                 search.waiting = len(search.asked)
                 return
-            self._judge(search, now_ms, changes, effects)
+            self._judge(search, out)
         command = search.command
         after = None if search.is_over else search.at
         if isinstance(command, DeleteMatching):
-            effects.append(do.MatchingDeleted(command.reply_to, search.deleted, search.locked, after))
+            out.effects.append(do.MatchingDeleted(command.reply_to, search.deleted, search.locked, after))
         else:
-            effects.append(do.MessagesMatched(command.reply_to, tuple(search.matches), after))
+            out.effects.append(do.MessagesMatched(command.reply_to, tuple(search.matches), after))
 
     # Going through
 
@@ -196,7 +195,7 @@ class Searching:
 
     # Judging
 
-    def _judge(self, search: _Search, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def _judge(self, search: _Search, out: Outcome) -> None:
         """Take what matches of a round, as far as it is wanted."""
         asked, heads = search.asked, search.heads
         search.asked, search.heads = [], {}
@@ -211,7 +210,7 @@ class Searching:
             if search.filter is not None and not self._is_true(search.filter, message, head):
                 continue
             if isinstance(search.command, DeleteMatching):
-                self._delete(search, queue, message, now_ms, changes)
+                self._delete(search, queue, message, out)
             else:
                 search.matches.append(Match(at.address, seen_in(queue, message)))
         for queue in {id(queue): queue for _, queue, _ in asked}.values():
@@ -223,20 +222,17 @@ class Searching:
         except EvaluationError:
             return False
 
-    def _delete(
-        self, search: _Search, queue: MessageQueue, message: Message, now_ms: int, changes: list[Change]
-    ) -> None:
+    def _delete(self, search: _Search, queue: MessageQueue, message: Message, out: Outcome) -> None:
         if message.lock is not None:
             search.locked += 1
             return
         if message.state is MessageState.SCHEDULED:
-            cancelling.cancel(queue, (message.sequence_number,), now_ms, changes)
-        elif message.state is MessageState.ACTIVE and queue.has_expired(message, now_ms):
+            cancelling.cancel(queue, (message.sequence_number,), out)
+        elif message.state is MessageState.ACTIVE and queue.has_expired(message, out.now_ms):
             return  # left to the sweep, which may have to dead-letter it
         else:
-            if self._shared.events is not None:
-                self._shared.events.message(EventType.PURGED, queue, message)
-            queue.remove(message, changes)
+            out.happened(EventType.PURGED, queue, message)
+            queue.remove(message, out)
         search.deleted += 1
 
     def check(self) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
-from peeklock.broker.changes import Change
-from peeklock.broker.effects import Effect
 from peeklock.broker.entities import Entities
 from peeklock.broker.errors import (
     ArgumentOutOfRange,
@@ -22,6 +20,7 @@ from peeklock.broker.message import MessageView
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_session import MessageSession
 from peeklock.broker.message_sessions import MessageSessions
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.shared import Shared
 
 _ByLockToken = ask.Complete | ask.Abandon | ask.Defer | ask.DeadLetter | ask.Release
@@ -84,56 +83,48 @@ class SessionOperations:
     def _sessions(self, address: ask.Address) -> tuple[MessageQueue, MessageSessions]:
         return with_sessions(self._entities, address)
 
-    def renew_session(
-        self, command: ask.RenewSessionLock, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def renew_session(self, command: ask.RenewSessionLock, out: Outcome) -> None:
         queue, sessions = self._sessions(command.address)
-        session = held_session(queue, command.session_id, command.reply_to, now_ms)
-        effects.append(do.SessionLockRenewed(command.reply_to, sessions.renew(session, now_ms)))
+        session = held_session(queue, command.session_id, command.reply_to, out.now_ms)
+        out.effects.append(do.SessionLockRenewed(command.reply_to, sessions.renew(session, out)))
 
-    def get_session_state(
-        self, command: ask.GetSessionState, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def get_session_state(self, command: ask.GetSessionState, out: Outcome) -> None:
         queue, _ = self._sessions(command.address)
-        state = held_session(queue, command.session_id, command.reply_to, now_ms).state
+        state = held_session(queue, command.session_id, command.reply_to, out.now_ms).state
         views = [] if state is None else [MessageView(state, None, 0, 0, None, state.state)]
-        effects.append(do.MessagesFound(command.reply_to, views))
+        out.effects.append(do.MessagesFound(command.reply_to, views))
 
-    def set_session_state(
-        self, command: ask.SetSessionState, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def set_session_state(self, command: ask.SetSessionState, out: Outcome) -> None:
         queue, sessions = self._sessions(command.address)
-        session = held_session(queue, command.session_id, command.reply_to, now_ms)
+        session = held_session(queue, command.session_id, command.reply_to, out.now_ms)
         require_state(self._entities, self._shared, queue, session, command.state)
-        queue.accessed_at_ms = now_ms
-        sessions.set_state(session, command.state, now_ms, changes)
-        effects.append(do.Done(command.reply_to))
+        queue.accessed_at_ms = out.now_ms
+        sessions.set_state(session, command.state, out)
+        out.effects.append(do.Done(command.reply_to))
 
-    def refused_session_lock(self, command: ask.Command, now_ms: int, effects: list[Effect]) -> None:
+    def refused_session_lock(self, command: ask.Command, out: Outcome) -> None:
         """Take note that a command was refused for a lost session lock: its holder has used the session."""
         asked = command.command if isinstance(command, ask.Enlist) else command
         if isinstance(asked, _ByLockToken):
             sessions = self._queues[asked.queue_id].sessions
             assert sessions is not None
-            sessions.used(None, (asked.lock_token,), None, now_ms, effects)
+            sessions.used(None, (asked.lock_token,), None, out)
             return
         assert isinstance(asked, ask.UpdateDisposition | _BySessionId)
         _, sessions = self._sessions(asked.address)
         tokens = asked.lock_tokens if isinstance(asked, ask.UpdateDisposition) else ()
-        sessions.used(asked.session_id, tokens, asked.reply_to.connection_id, now_ms, effects)
+        sessions.used(asked.session_id, tokens, asked.reply_to.connection_id, out)
 
-    def show_session(
-        self, command: ask.ShowSession, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def show_session(self, command: ask.ShowSession, out: Outcome) -> None:
         queue, sessions = self._sessions(command.address)
-        queue.accessed_at_ms = now_ms
+        queue.accessed_at_ms = out.now_ms
         found = sessions.get(command.session_id)
         if found is None:
-            effects.append(do.SessionShown(command.reply_to, command.session_id, 0, 0, 0, 0, None))
+            out.effects.append(do.SessionShown(command.reply_to, command.session_id, 0, 0, 0, 0, None))
             return
         lock, state = found.lock, found.state
-        held = lock is not None and lock.locked_until_ms > now_ms
-        effects.append(
+        held = lock is not None and lock.locked_until_ms > out.now_ms
+        out.effects.append(
             do.SessionShown(
                 command.reply_to,
                 found.text,
@@ -145,11 +136,9 @@ class SessionOperations:
             )
         )
 
-    def list_sessions(
-        self, command: ask.ListSessions, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def list_sessions(self, command: ask.ListSessions, out: Outcome) -> None:
         if command.skip < 0 or command.top < 0:
             raise ArgumentOutOfRange(f"skip {command.skip} and top {command.top} must not be negative")
         _, sessions = self._sessions(command.address)
         found = sessions.listed(command.updated_since_ms, command.skip, command.top)
-        effects.append(do.SessionsFound(command.reply_to, found, command.skip + len(found)))
+        out.effects.append(do.SessionsFound(command.reply_to, found, command.skip + len(found)))

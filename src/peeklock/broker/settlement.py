@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from peeklock.broker import properties as overlays
-from peeklock.broker.changes import Change
-from peeklock.broker.effects import Effect
 from peeklock.broker.errors import InvalidOperation
 from peeklock.broker.events import EventType
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Lock
 
 _TOO_LARGE = b"too large"
@@ -22,31 +21,25 @@ _TOO_LARGE = b"too large"
 
 def abandon(
     lock: Lock,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
     properties: Mapping[str, Any] | None = None,
 ) -> None:
     """Give a locked message back, counted, with properties changed (L-06)."""
-    _keep(lock, now_ms, changes, effects, properties, why=EventType.ABANDONED)
+    _keep(lock, out, properties, why=EventType.ABANDONED)
 
 
 def defer(
     lock: Lock,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
     properties: Mapping[str, Any] | None = None,
 ) -> None:
     """Set a locked message aside, counted, until it is asked for by number (L-08, L-10)."""
-    _keep(lock, now_ms, changes, effects, properties, why=EventType.DEFERRED)
+    _keep(lock, out, properties, why=EventType.DEFERRED)
 
 
 def dead_letter(
     lock: Lock,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
     reason: str | None = None,
     description: str | None = None,
     properties: Mapping[str, Any] | None = None,
@@ -59,10 +52,10 @@ def dead_letter(
     require_dead_lettering(lock)
     overlay = overlays.with_reason(lock.message.overlay, reason, description, properties)
     if overlay is not None and len(overlay) > overlays.OVERLAY_BYTES_MAX:
-        _dead_letter_too_large(lock, now_ms, changes, effects)
+        _dead_letter_too_large(lock, out)
         return
     lock.queue.end(lock)
-    lock.queue.dead_letter(lock.message, overlay, now_ms, changes, effects, token=lock.token)
+    lock.queue.dead_letter(lock.message, overlay, out, token=lock.token)
 
 
 def require_dead_lettering(lock: Lock) -> None:
@@ -82,17 +75,15 @@ def require_change(lock: Lock, properties: Mapping[str, Any] | None) -> None:
 
 def _keep(
     lock: Lock,
-    now_ms: int,
-    changes: list[Change],
-    effects: list[Effect],
+    out: Outcome,
     properties: Mapping[str, Any] | None,
     why: EventType,
 ) -> None:
     overlay = _overlay_for(lock, properties)
     if overlay is _TOO_LARGE:
-        _dead_letter_too_large(lock, now_ms, changes, effects)
+        _dead_letter_too_large(lock, out)
     else:
-        lock.queue.give_back(lock, now_ms, changes, effects, counted=True, why=why, overlay=overlay)
+        lock.queue.give_back(lock, out, counted=True, why=why, overlay=overlay)
 
 
 def _overlay_for(lock: Lock, properties: Mapping[str, Any] | None) -> bytes | None:
@@ -110,10 +101,10 @@ def _overlay_for(lock: Lock, properties: Mapping[str, Any] | None) -> bytes | No
     return _TOO_LARGE
 
 
-def _dead_letter_too_large(lock: Lock, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+def _dead_letter_too_large(lock: Lock, out: Outcome) -> None:
     """Dead-letter a message whose properties outgrew the limit, without the change that did it (3.8)."""
     lock.queue.end(lock)
     overlay = overlays.with_reason(
         lock.message.overlay, "HeaderSizeExceeded", "The size quota for this stream has been exceeded."
     )
-    lock.queue.dead_letter(lock.message, overlay, now_ms, changes, effects, token=lock.token)
+    lock.queue.dead_letter(lock.message, overlay, out, token=lock.token)

@@ -15,12 +15,13 @@ from itertools import islice
 
 from peeklock.broker import properties as overlays
 from peeklock.broker.browsing import scheduled_by_number
-from peeklock.broker.changes import Change, MessageStored
-from peeklock.broker.effects import Effect, ScheduledShifted
+from peeklock.broker.changes import MessageStored
+from peeklock.broker.effects import ScheduledShifted
 from peeklock.broker.entities import Entities
 from peeklock.broker.errors import ArgumentInvalid, MessageNotFound
 from peeklock.broker.message import Message
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.search_commands import ShiftScheduled
 
 LATEST_MS = 253_402_300_799_999
@@ -43,7 +44,7 @@ class Shifting:
         self._count = 0
         self._left = _found(entities, command)
 
-    def advance(self, count: int, now_ms: int, changes: list[Change], effects: list[Effect]) -> bool:
+    def advance(self, count: int, out: Outcome) -> bool:
         """Shift so many messages more; return whether there may be others. The last ones bring the answer."""
         shifted = 0
         for queue, message in islice(self._left, count):
@@ -52,11 +53,11 @@ class Shifting:
             assert before_ms is not None
             after_ms = self._shifted_ms(before_ms)
             if after_ms != before_ms:
-                _shift(queue, message, after_ms, changes)
+                _shift(queue, message, after_ms, out)
         self._count += shifted
         if shifted == count:
             return True
-        effects.append(ScheduledShifted(self.command.reply_to, self._count))
+        out.effects.append(ScheduledShifted(self.command.reply_to, self._count))
         return False
 
     def _shifted_ms(self, at_ms: int) -> int:
@@ -91,8 +92,8 @@ def _all_of(queues: list[MessageQueue]) -> Iterator[tuple[MessageQueue, Message]
             yield queue, message
 
 
-def _shift(queue: MessageQueue, message: Message, at_ms: int, changes: list[Change]) -> None:
+def _shift(queue: MessageQueue, message: Message, at_ms: int, out: Outcome) -> None:
     message.scheduled_at_ms = at_ms
     message.overlay = overlays.with_scheduled_time(message.overlay, at_ms)  # which readers are shown
     queue.wake(queue.shared.wall.core_ms(queue.activation.note(message)))
-    changes.append(MessageStored(queue.queue_id, message))
+    out.changes.append(MessageStored(queue.queue_id, message))

@@ -9,9 +9,8 @@ from __future__ import annotations
 from peeklock.broker import arrival
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
-from peeklock.broker.changes import Change
-from peeklock.broker.effects import Effect
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.outcome import Outcome
 
 SLICE_MESSAGES = 256
 """Messages of a batch or a schedule that are stored in one step, before others have a turn: at 3 us each in a
@@ -34,19 +33,17 @@ class Storing:
         if isinstance(command, ask.SendBatch) and command.destination is not None:
             self._forward_to = command.destination.path
 
-    def advance(self, count: int, now_ms: int, changes: list[Change], effects: list[Effect]) -> bool:
+    def advance(self, count: int, out: Outcome) -> bool:
         """Store so many messages more; answer whether there are others. The last ones bring the answer."""
         queue, command = self._queue, self.command
-        queue.accessed_at_ms = now_ms
+        queue.accessed_at_ms = out.now_ms
         messages = command.messages[self._done : self._done + count]
         self._numbers += [
             arrival.store(
                 queue,
                 message,
                 payload,
-                now_ms,
-                changes,
-                effects,
+                out,
                 turn=self._turn,
                 forward_to=self._forward_to,
             )
@@ -56,8 +53,8 @@ class Storing:
         more = self._done < len(command.messages)
         if not more and command.reply_to is not None:
             if isinstance(command, ask.Schedule):
-                effects.append(do.MessagesScheduled(command.reply_to, self._numbers))
+                out.effects.append(do.MessagesScheduled(command.reply_to, self._numbers))
             else:
-                effects.append(do.Accepted(command.reply_to))
-        queue.serve(now_ms, changes, effects)
+                out.effects.append(do.Accepted(command.reply_to))
+        queue.serve(out)
         return more

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Protocol
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.broker.message_table import CHUNK_BITS, MessageTable
+from peeklock.broker.outcome import Outcome
 
 if TYPE_CHECKING:
-    from peeklock.broker.changes import Change
-    from peeklock.broker.effects import Effect
+    pass
 
 FAR_MS = 1 << 62
 """Later than any instant: larger than every time span plus every time of day."""
@@ -51,7 +51,7 @@ class Timed(Protocol):
     def timer_key(self) -> int:
         """Tells apart who is due at one instant; see `TimerKey`."""
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """Do what is due, about `count_max` items; answer the work done."""
 
 

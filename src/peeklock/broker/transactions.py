@@ -35,9 +35,7 @@ from itertools import islice
 from peeklock.broker import arrival
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
-from peeklock.broker.changes import Change
 from peeklock.broker.commands import LinkId, ReplyTo
-from peeklock.broker.effects import Effect
 from peeklock.broker.enlisted import (
     Cancelled,
     Enlisted,
@@ -70,6 +68,7 @@ from peeklock.broker.open_transactions import (
     TransactionState,
     check_connection,
 )
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Lock
 from peeklock.broker.quotas import (
     DECLARE_WAIT_MS_MAX,
@@ -124,18 +123,16 @@ class Transactions:
 
     # Links
 
-    def open_coordinator(
-        self, command: ask.OpenCoordinator, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def open_coordinator(self, command: ask.OpenCoordinator, out: Outcome) -> None:
         if not self._limits.transactions:
             raise NotSupported(f"transactions are not in tier {self._limits.name}")
         link = command.link
         self._shared.links.add(Coordinator(link))
         connection = self._connections.setdefault(link.connection_id, TransactionsOfConnection())
         connection.controls[link] = Control(link, connection)
-        effects.append(do.CoordinatorOpened(link))
+        out.effects.append(do.CoordinatorOpened(link))
 
-    def close_coordinator(self, link: LinkId, now_ms: int, effects: list[Effect]) -> None:
+    def close_coordinator(self, link: LinkId, out: Outcome) -> None:
         """Roll back what was declared over a link that is gone; other links are none of its concern."""
         connection = self._connections.get(link.connection_id)
         control = None if connection is None else connection.controls.pop(link, None)
@@ -147,11 +144,11 @@ class Transactions:
             self._end(transaction)
         for transaction_id in control.timed_out:
             del connection.timed_out[transaction_id]
-        self._admit(connection, now_ms, effects)
+        self._admit(connection, out)
         if not connection.controls:
             del self._connections[link.connection_id]
 
-    def drop_connection(self, connection_id: int, now_ms: int) -> None:
+    def drop_connection(self, connection_id: int, out: Outcome) -> None:
         """Roll back all transactions of a connection that is over."""
         connection = self._connections.get(connection_id)
         if connection is None:
@@ -161,40 +158,38 @@ class Transactions:
         connection.waiting.clear()  # nobody is there to be answered
         for control in list(connection.controls.values()):
             control.waiting.clear()
-            self.close_coordinator(control.link, now_ms, [])
+            self.close_coordinator(control.link, out)
 
     # Life
 
-    def declare(
-        self, command: ask.Declare, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def declare(self, command: ask.Declare, out: Outcome) -> None:
         connection = self._connections[command.link.connection_id]
         control = connection.controls[command.link]
         if not connection.waiting and len(connection.open) < OPEN_TRANSACTIONS_MAX:
-            self._begin(control, command.reply_to, now_ms, effects)
+            self._begin(control, command.reply_to, out)
             return
         if len(control.waiting) >= WAITING_DECLARES_MAX or command.reply_to in control.waiting:
             raise ServerBusy(_too_many(len(connection.open)))
-        until_ms = now_ms + DECLARE_WAIT_MS_MAX
+        until_ms = out.now_ms + DECLARE_WAIT_MS_MAX
         control.waiting[command.reply_to] = None
         connection.waiting[command.reply_to] = control
         self._waiting[command.reply_to] = until_ms, control
         self._wake(until_ms)
 
-    def _begin(self, control: Control, reply_to: ReplyTo, now_ms: int, effects: list[Effect]) -> None:
+    def _begin(self, control: Control, reply_to: ReplyTo, out: Outcome) -> None:
         transaction_id = self._shared.tokens()
-        transaction = Transaction(transaction_id, control, now_ms + EMPTY_TRANSACTION_MS_MAX)
+        transaction = Transaction(transaction_id, control, out.now_ms + EMPTY_TRANSACTION_MS_MAX)
         control.open[transaction_id] = control.connection.open[transaction_id] = transaction
         self._empty[transaction_id] = transaction
         self._wake(transaction.deadline_ms)
-        effects.append(do.Declared(reply_to, transaction_id))
+        out.effects.append(do.Declared(reply_to, transaction_id))
 
-    def _admit(self, connection: TransactionsOfConnection, now_ms: int, effects: list[Effect]) -> None:
+    def _admit(self, connection: TransactionsOfConnection, out: Outcome) -> None:
         """Answer declares that wait, in order, as far as there is room."""
         while connection.waiting and len(connection.open) < OPEN_TRANSACTIONS_MAX:
             reply_to, control = next(iter(connection.waiting.items()))
             self._forget_declare(reply_to)
-            self._begin(control, reply_to, now_ms, effects)
+            self._begin(control, reply_to, out)
 
     def _forget_declare(self, reply_to: ReplyTo) -> None:
         _, control = self._waiting.pop(reply_to)
@@ -204,7 +199,8 @@ class Transactions:
         if at_ms < self.timer_ms:
             self._shared.timers.set(self, at_ms)
 
-    def enlist(self, command: ask.Enlist, now_ms: int, changes: list[Change], effects: list[Effect]) -> None:
+    def enlist(self, command: ask.Enlist, out: Outcome) -> None:
+        now_ms = out.now_ms
         transaction = self._open(command, now_ms)
         if transaction.is_empty:
             # "The transaction timer starts when the first operation in the transaction starts" (Learn).
@@ -232,7 +228,7 @@ class Transactions:
             raise
         transaction.entity_name = name
         if isinstance(asked, Numbered):
-            self._number(transaction, asked, now_ms, changes, effects)
+            self._number(transaction, asked, out)
         elif isinstance(asked, Cancelled):
             transaction.cancelled.update((asked.queue_id, number) for number in asked.numbers)
         for lock in locks:
@@ -244,7 +240,7 @@ class Transactions:
         transaction.size_bytes += size_bytes
         transaction.control.connection.size_bytes += size_bytes
         if asked.reply_to is not None and not isinstance(asked, Numbered):
-            effects.append(do.Enlisted(asked.reply_to))
+            out.effects.append(do.Enlisted(asked.reply_to))
 
     def _use_partition(
         self,
@@ -283,14 +279,11 @@ class Transactions:
         self,
         transaction: Transaction,
         schedule: Numbered,
-        now_ms: int,
-        changes: list[Change],
-        effects: list[Effect],
+        out: Outcome,
     ) -> None:
         """Answer the numbers of a schedule once they are durable; keep what is no duplicate."""
-        events = self._shared.events
-        if events is not None:
-            events.begin(schedule, now_ms)
+        now_ms = out.now_ms
+        out.attribute(schedule)
         entity, queue = self._enlisting.entity_of(schedule.queue_id)
         queue.accessed_at_ms = now_ms
         partition = transaction.partitions.of(entity, queue)
@@ -298,19 +291,17 @@ class Transactions:
         kept: list[tuple[Message, bytes]] = []
         for message, given in schedule.messages:
             number, payload = arrival.number_ahead(
-                queue, message, given, partition, transaction.transaction_id, now_ms
+                queue, message, given, partition, transaction.transaction_id, out
             )
             numbers.append(number)
             if payload is not None:
                 kept.append((message, payload))
         schedule.messages = kept
         if kept:
-            changes.append(queue.numbers_issued())
-        effects.append(do.MessagesScheduled(schedule.reply_to, numbers))
+            out.changes.append(queue.numbers_issued())
+        out.effects.append(do.MessagesScheduled(schedule.reply_to, numbers))
 
-    def discharge(
-        self, command: ask.Discharge, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def discharge(self, command: ask.Discharge, out: Outcome) -> None:
         connection = self._connections[command.link.connection_id]
         control = connection.controls[command.link]
         transaction_id = command.transaction_id
@@ -321,46 +312,41 @@ class Transactions:
         if transaction is None:
             raise _unknown(transaction_id)
         self._end(transaction)
-        self._admit(connection, now_ms, effects)
-        if transaction.deadline_ms <= now_ms:
+        self._admit(connection, out)
+        if transaction.deadline_ms <= out.now_ms:
             raise _timed_out(transaction_id)
         if not command.fail:
-            self._commit(transaction, now_ms, changes, effects)
-        effects.append(do.Accepted(command.reply_to))
+            self._commit(transaction, out)
+        out.effects.append(do.Accepted(command.reply_to))
 
-    def _commit(
-        self, transaction: Transaction, now_ms: int, changes: list[Change], effects: list[Effect]
-    ) -> None:
+    def _commit(self, transaction: Transaction, out: Outcome) -> None:
         try:
             if transaction.refused is not None:
                 raise transaction.refused
-            commands = self._enlisting.check_all(transaction.commands, now_ms)
+            commands = self._enlisting.check_all(transaction.commands, out.now_ms)
         except ServiceBusError as error:
             raise TransactionRolledBack(f"{transaction} was rolled back: {error}") from error
-        events = self._shared.events
         for enlisted in commands:
-            if events is not None:
-                events.begin(enlisted, now_ms)
-                events.begin_transaction(transaction.transaction_id)
+            out.attribute_to_transaction(enlisted, transaction.transaction_id)
             partition = None
             if isinstance(enlisted, ask.Send | ask.SendBatch):
                 partition = transaction.partitions.of(*self._enlisting.entity_of(enlisted.queue_id))
-            self._enlisting.perform(enlisted, partition, now_ms, changes, effects)
+            self._enlisting.perform(enlisted, partition, out)
 
-    def advance(self, now_ms: int, count_max: int, changes: list[Change], effects: list[Effect]) -> int:
+    def advance(self, count_max: int, out: Outcome) -> int:
         """Roll back what has been open for too long, refuse declares that have waited for too long."""
         work = 0
         for reply_to, (until_ms, control) in list(islice(self._waiting.items(), count_max)):
-            if until_ms > now_ms:
+            if until_ms > out.now_ms:
                 break
             self._forget_declare(reply_to)
-            effects.append(do.Rejected(reply_to, ServerBusy(_too_many(len(control.connection.open)))))
+            out.effects.append(do.Rejected(reply_to, ServerBusy(_too_many(len(control.connection.open)))))
             work += 1
         for ordered in (self._running, self._empty):
             for transaction in list(islice(ordered.values(), max(0, count_max - work))):
-                if transaction.deadline_ms > now_ms:
+                if transaction.deadline_ms > out.now_ms:
                     break
-                self._time_out(transaction, now_ms, effects)
+                self._time_out(transaction, out)
                 work += 1
         if (next_ms := self._next_ms()) < FAR_MS:
             self._shared.timers.set(self, next_ms)
@@ -391,17 +377,17 @@ class Transactions:
             raise _unknown(transaction_id)
         return transaction
 
-    def _time_out(self, transaction: Transaction, now_ms: int, effects: list[Effect]) -> None:
+    def _time_out(self, transaction: Transaction, out: Outcome) -> None:
         control = transaction.control
         connection = control.connection
         transaction_id = transaction.transaction_id
         self._end(transaction)
-        effects.append(do.TransactionEnded(control.link, transaction_id))
+        out.effects.append(do.TransactionEnded(control.link, transaction_id))
         control.timed_out[transaction_id] = connection.timed_out[transaction_id] = None
         if len(control.timed_out) > TIMED_OUT_MAX:
             oldest = next(iter(control.timed_out))
             del control.timed_out[oldest], connection.timed_out[oldest]
-        self._admit(connection, now_ms, effects)
+        self._admit(connection, out)
 
     def _end(self, transaction: Transaction) -> None:
         """Forget a transaction and let its locks go; only the caller still knows what it held back."""

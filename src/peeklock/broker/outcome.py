@@ -1,0 +1,291 @@
+"""What follows from one command, or from what is due: one accumulator for all of it.
+
+Owns: the facts and effects of the call under way, and who is told what happened: the counters always, the
+recorder while something listens. Must not know: why something happens.
+
+A handler is given the outcome as its last argument and says once what happened: `out.completed(...)` counts
+it and records it. Facts go to `changes`, what is to be done once they are durable to `effects`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from peeklock.broker.changes import Change
+from peeklock.broker.counters import APPLICATION, COUNTED, REASONS, Counters
+from peeklock.broker.effects import Effect
+from peeklock.broker.events import Event, EventType
+from peeklock.broker.properties import dead_letter_reason
+
+if TYPE_CHECKING:
+    from peeklock.broker.entity import Entity
+    from peeklock.broker.message import Message
+    from peeklock.broker.message_queue import MessageQueue
+    from peeklock.broker.message_session import MessageSession
+    from peeklock.broker.peek_lock import Lock
+    from peeklock.broker.receivers import ReceiverLink
+    from peeklock.broker.recorder import Recorder
+
+
+class Outcome:
+    """See the module. A namespace has one; each of its calls begins it and takes what it holds."""
+
+    __slots__ = ("_recorder", "changes", "copies", "counters", "effects", "now_ms", "touched")
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        """Begin with nothing at time 0.
+
+        Args:
+            recorder: is told of events; None = nobody listens.
+        """
+        self._recorder = recorder
+        self.counters = Counters()
+        """Of the namespace."""
+        self.now_ms = 0
+        """UTC ms of the call under way."""
+        self.changes: list[Change] = []
+        """What became true."""
+        self.effects: list[Effect] = []
+        """What follows once that is durable."""
+        self.copies = 0
+        """Copies and forwards that were made."""
+        self.touched: dict[int, MessageQueue] = {}
+        """Queues that got messages without being named, by id."""
+
+    def touch(self, queue: MessageQueue) -> None:
+        """Have a queue served before the call ends."""
+        self.touched[queue.queue_id] = queue
+
+    # Around a call
+
+    def begin(self, command: object, now_ms: int) -> None:
+        """Begin: what happens from now on follows from this command."""
+        self.now_ms = now_ms
+        self.copies = 0
+        if self._recorder is not None:
+            self._recorder.begin(command, now_ms)
+
+    def begin_due(self, now_ms: int) -> None:
+        """Begin: what happens from now on follows from time alone."""
+        self.now_ms = now_ms
+        self.copies = 0
+        if self._recorder is not None:
+            self._recorder.begin_due(now_ms)
+
+    def take(self) -> tuple[list[Change], list[Effect]]:
+        """End: return the facts and the effects, and keep none of them."""
+        taken = self.changes, self.effects
+        self.changes = []
+        self.effects = []
+        return taken
+
+    def attribute(self, command: object) -> None:
+        """Record what follows as caused by this command, which is done within another call."""
+        if self._recorder is not None:
+            self._recorder.begin(command, self.now_ms)
+
+    def attribute_to_time(self) -> None:
+        """Record what follows as caused by time alone."""
+        if self._recorder is not None:
+            self._recorder.begin_due(self.now_ms)
+
+    def attribute_to_end(self, connection_id: int, *, broken: bool) -> None:
+        """Record what follows as caused by the end of a connection."""
+        if self._recorder is not None:
+            self._recorder.begin_end(connection_id, self.now_ms, broken=broken)
+
+    def attribute_to_transaction(self, command: object, transaction_id: bytes) -> None:
+        """Record what follows as caused by a command of a transaction."""
+        if self._recorder is not None:
+            self._recorder.begin(command, self.now_ms)
+            self._recorder.begin_transaction(transaction_id)
+
+    # Messages that come in
+
+    def received(self, queue: MessageQueue, message: Message, *, from_client: bool) -> None:
+        """A message was accepted: from a client, or from another entity."""
+        size_bytes = message.size_bytes
+        counters: Counters = queue.counters
+        counters.received += 1
+        counters.received_bytes += size_bytes
+        if from_client:
+            counters = self.counters
+            counters.received += 1
+            counters.received_bytes += size_bytes
+
+    def arrived(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        payload: bytes | None,
+        kind: EventType = EventType.ENQUEUED,
+        *,
+        reason: str | None = None,
+    ) -> None:
+        """A message has been numbered and stands in a queue, or goes on from there.
+
+        Args:
+            payload: None for a message whose body is stored already.
+        """
+        if self._recorder is not None:
+            self._recorder.arrived(queue, message, payload, kind, reason=reason)
+
+    def scheduled(
+        self, queue: MessageQueue, message: Message, payload: bytes | None, *, reason: str | None = None
+    ) -> None:
+        """A message has been numbered and waits for its time."""
+        queue.counters.scheduled += 1
+        self.counters.scheduled += 1
+        if self._recorder is not None:
+            self._recorder.arrived(queue, message, payload, EventType.SCHEDULED, reason=reason)
+
+    def number_issued(self, queue: MessageQueue, message: Message, transaction_id: bytes) -> None:
+        """A message of a transaction has its number before it is stored."""
+        if self._recorder is not None:
+            self._recorder.number_issued(queue, message, transaction_id)
+
+    def duplicate_dropped(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        first_number: int,
+        payload: bytes | None,
+        used_number: int = 0,
+    ) -> None:
+        """A message was accepted and not stored; see `Recorder.duplicate_dropped`.
+
+        Args:
+            payload: None for a message whose body is stored already: it is not recorded.
+        """
+        queue.counters.duplicates += 1
+        self.counters.duplicates += 1
+        if self._recorder is not None and payload is not None:
+            self._recorder.duplicate_dropped(queue, message, first_number, payload, used_number)
+
+    # Messages that are received
+
+    def delivered(
+        self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: ReceiverLink
+    ) -> None:
+        """A message was handed out over a link, under a lock or, without one, to be deleted."""
+        self._count_delivery(queue, message)
+        if self._recorder is not None:
+            token, until_ms = (None, 0) if lock is None else (lock.token, lock.until_ms())
+            self._recorder.delivered(queue, message, token, until_ms, receiver)
+
+    def handed_over(
+        self, queue: MessageQueue, message: Message, kind: EventType = EventType.DELIVERED, **told: int | str
+    ) -> None:
+        """A message was handed out as the answer to a request: one that was deferred, or claimed."""
+        self._count_delivery(queue, message)
+        if self._recorder is not None:
+            self._recorder.message(kind, queue, message, **told)  # type: ignore[arg-type]
+
+    def _count_delivery(self, queue: MessageQueue, message: Message) -> None:
+        size_bytes = message.size_bytes
+        counters, totals = queue.counters, self.counters
+        counters.delivered += 1
+        counters.delivered_bytes += size_bytes
+        totals.delivered += 1
+        totals.delivered_bytes += size_bytes
+
+    def completed(self, queue: MessageQueue, message: Message, reason: str | None = None) -> None:
+        """A message that was received is about to be removed."""
+        queue.counters.completed += 1
+        self.counters.completed += 1
+        if self._recorder is not None:
+            self._recorder.message(EventType.COMPLETED, queue, message, reason)
+
+    def happened(
+        self,
+        kind: EventType,
+        queue: MessageQueue,
+        message: Message,
+        reason: str | None = None,
+        related: str | None = None,
+        related_number: int = 0,
+        token: bytes | None = None,
+        until_ms: int = 0,
+    ) -> None:
+        """Anything else happened to a message, which is as it was before, but for its delivery count."""
+        counter = COUNTED.get(kind)
+        if counter is not None:
+            self._count(queue, counter)
+        if self._recorder is not None:
+            self._recorder.message(kind, queue, message, reason, related, related_number, token, until_ms)
+
+    def _count(self, queue: MessageQueue, counter: str) -> None:
+        for counters in (queue.counters, self.counters):
+            setattr(counters, counter, getattr(counters, counter) + 1)
+
+    def dead_lettered(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        overlay: bytes | None,
+        to: str | None,
+        token: bytes | None = None,
+        kind: EventType = EventType.DEAD_LETTERED,
+    ) -> None:
+        """A message leaves its queue as a dead letter; its properties say why.
+
+        Args:
+            kind: `EXPIRED` for one whose time was up.
+        """
+        reason = None if overlay is None else dead_letter_reason(overlay)
+        label = reason if reason in REASONS else APPLICATION
+        assert label is not None
+        for counters in (queue.counters, self.counters):
+            counters.dead_lettered[label] = counters.dead_lettered.get(label, 0) + 1
+        number = message.sequence_number if to else 0
+        self.happened(kind, queue, message, reason, to, number, token)
+
+    # Messages that go on elsewhere
+
+    def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event | None:
+        """A message is about to be passed on, and is changed by that; `went` or `fanned_out` is next.
+
+        Return its event, None while nobody listens.
+        """
+        return None if self._recorder is None else self._recorder.forwarded(queue, message, to)
+
+    def went(self, queue: MessageQueue, forwarded: Event | None, number: int) -> None:
+        """A message was passed on to another entity, under this number there."""
+        queue.counters.forwarded += 1
+        self.counters.forwarded += 1
+        if self._recorder is not None and forwarded is not None:
+            self._recorder.went(forwarded, number)
+
+    def fanned_out(self, forwarded: Event | None, copies: int) -> None:
+        """A topic's message was judged by all rules."""
+        if self._recorder is not None and forwarded is not None:
+            self._recorder.fanned_out(forwarded, copies)
+
+    # Sessions, entities, the broker itself
+
+    def session(
+        self, kind: EventType, queue: MessageQueue, session: MessageSession, size_bytes: int = 0
+    ) -> None:
+        """Something happened to a session that is held; see `Recorder.session`."""
+        if self._recorder is not None:
+            self._recorder.session(kind, queue, session, size_bytes)
+
+    def entity(self, kind: EventType, entity: Entity) -> None:
+        """An entity is there, or is no more."""
+        if self._recorder is not None:
+            self._recorder.entity(kind, entity)
+
+    def connection_lost(self) -> None:
+        """The connection whose end is under way broke, and leaves locks of messages."""
+        if self._recorder is not None:
+            self._recorder.connection_lost()
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The wall clock was set, or (0) an operator believes it now."""
+        if self._recorder is not None:
+            self._recorder.clock_stepped(step_ms, self.now_ms)
+
+    def epoch_started(self, lock_grace_ms: int | None) -> None:
+        """The broker begins."""
+        if self._recorder is not None:
+            self._recorder.epoch_started(lock_grace_ms)
