@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from peeklock.broker.outcome import Outcome
-
 from peeklock.broker import delivery, message_sessions
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
@@ -44,6 +42,7 @@ from peeklock.broker.message import MessageState
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.session_ids import folded
 from peeklock.broker.timers import FAR_MS
 from tests.simulation.sizes import Patch

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from peeklock.broker.outcome import Outcome
-
 from peeklock.broker import arrival
 from peeklock.broker.changes import Change, EntityStored, MessageStored, RuleStored
 from peeklock.broker.commands import Command
@@ -16,6 +14,7 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.entity import Entity
 from peeklock.broker.fan_out import FanOut, Rule
 from peeklock.broker.message import Message
+from peeklock.broker.outcome import Outcome
 from peeklock.broker.subject import MessageSubject
 from peeklock.rules.errors import EvaluationError
 from peeklock.rules.filters import CorrelationFilter, Filter

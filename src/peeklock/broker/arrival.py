@@ -78,9 +78,11 @@ def store(
         key = None if routing is None else _key(queue, routing, via=forward_to is not None)
         number = queue.partitions.take(_partition_of(queue, routing, key, turn, partition))
     message.sequence_number = number
-    if not message.hops:
+    if message.hops:
+        out.came(queue, message)
+    else:
         message.enqueued_sequence_number = number
-    out.received(queue, message, from_client=not message.hops)
+        out.sent(queue, message)
     if digest is not None:
         assert duplicates is not None
         out.changes.append(duplicates.note(digest, number, now_ms, instant_ms))
@@ -181,7 +183,7 @@ def store_numbered(queue: MessageQueue, message: Message, payload: bytes, out: O
         duplicates.waiting[number] = digest
         if duplicates.count == 1:
             queue.set_timer()
-    out.received(queue, message, from_client=True)
+    out.sent(queue, message)
     _schedule(queue, message, instant_ms)
     message.routing = None
     out.scheduled(queue, message, payload, reason=NUMBERED_AHEAD)
@@ -359,7 +361,10 @@ def _enqueue(queue: MessageQueue, message: Message, at_ms: int, now_ms: int) -> 
     Args:
         at_ms: the instant that is its enqueued time, unless the wall clock went back.
     """
-    message.enqueued_at_ms = enqueued_at_ms = _stamp(queue, at_ms, now_ms)
+    queue.arrived_at_ms = now_ms  # as `_stamp` does, without its call
+    if at_ms > queue.last_enqueued_at_ms:
+        queue.last_enqueued_at_ms = at_ms
+    message.enqueued_at_ms = enqueued_at_ms = queue.last_enqueued_at_ms
     instant_ms = now_ms + queue.shared.wall.due_ahead_ms
     if enqueued_at_ms > instant_ms:
         message.lead_ms = enqueued_at_ms - instant_ms

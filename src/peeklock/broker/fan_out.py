@@ -216,10 +216,10 @@ class FanOut:
         self._share(left, [*copies, *((subscription, copy) for subscription, copy, _ in dead)], head)
         out.copies += count  # before any of them is forwarded
         for subscription, copy in copies:
-            out.received(subscription.main, copy, from_client=False)
+            out.came(subscription.main, copy)
             _store(subscription, copy, payload, turn, out)
         for subscription, copy, error in dead:
-            out.received(subscription.main, copy, from_client=False)
+            out.came(subscription.main, copy)
             _bury(subscription, copy, payload, (EVALUATION_FAILED, error), turn, out)
         return count
 

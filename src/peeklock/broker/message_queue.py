@@ -95,6 +95,7 @@ class MessageQueue:
         "numbers",
         "numbers_dirty",
         "partitions",
+        "passes_on",
         "queue_id",
         "scheduled",
         "sessions",
@@ -150,6 +151,7 @@ class MessageQueue:
         self.dead_letter_on_expiry = False
         self.default_ttl_ms = UNLIMITED_MS
         self.forward_to: str | None = None
+        self.passes_on = fan_out is not None  # to another entity, or to the subscriptions
         self.forward_due_ms = FAR_MS  # when parked messages are looked at
         self.forward_cursor = 0  # those before it stay
         self.duplicates: Duplicates | None = None
@@ -187,11 +189,6 @@ class MessageQueue:
     def holds_dead_letters(self) -> bool:
         return self.dead_letters is None and self.fan_out is None
 
-    @property
-    def passes_on(self) -> bool:
-        """Whether messages leave by themselves, to another entity or to the subscriptions."""
-        return self.forward_to is not None or self.fan_out is not None
-
     # Settings
 
     def configure(self, description: Description, default_ttl_ms: int) -> None:
@@ -206,6 +203,7 @@ class MessageQueue:
         )
         if self.forward_to != forward_to:
             self.forward_to = forward_to
+            self.passes_on = forward_to is not None or self.fan_out is not None
             self.shared.forwarding.forget(self.queue_id)
             self.shared.forwarding.ways_changed()
             self.forward_stored_from(0)

@@ -232,7 +232,11 @@ class Namespace:
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
         """Do what a command asks, or refuse it as a whole; while it is `unfinished`, `go_on` comes next."""
         out = self._out
-        out.begin(command, now_ms)
+        # `begin`, and `take` at the end, without their calls: each message comes by here twice or more.
+        out.now_ms = now_ms
+        out.copies = 0
+        if self._recorder is not None:
+            self._recorder.begin(command, now_ms)
         handler, refusal, requests = self._handlers[type(command)]
         try:
             handler(command, out)
@@ -251,7 +255,10 @@ class Namespace:
             requests.succeeded += 1
         if out.touched:
             self._serve_touched()
-        return out.take()
+        changes, effects = out.changes, out.effects
+        out.changes = []
+        out.effects = []
+        return changes, effects
 
     def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
         """Ask this whether a body is in memory, before a message is deleted as it is delivered.

@@ -33,12 +33,8 @@ class Outcome:
     __slots__ = ("_recorder", "changes", "copies", "counters", "effects", "now_ms", "touched")
 
     def __init__(self, recorder: Recorder | None = None) -> None:
-        """Begin with nothing at time 0.
-
-        Args:
-            recorder: is told of events; None = nobody listens.
-        """
-        self._recorder = recorder
+        """Begin with nothing at time 0."""
+        self._recorder = recorder  # None: nobody listens
         self.counters = Counters()
         """Of the namespace."""
         self.now_ms = 0
@@ -102,16 +98,19 @@ class Outcome:
 
     # Messages that come in
 
-    def received(self, queue: MessageQueue, message: Message, *, from_client: bool) -> None:
-        """A message was accepted: from a client, or from another entity."""
+    def sent(self, queue: MessageQueue, message: Message) -> None:
+        """A message of a client was accepted."""
         size_bytes = message.size_bytes
-        counters: Counters = queue.counters
+        counters, totals = queue.counters, self.counters
         counters.received += 1
         counters.received_bytes += size_bytes
-        if from_client:
-            counters = self.counters
-            counters.received += 1
-            counters.received_bytes += size_bytes
+        totals.received += 1
+        totals.received_bytes += size_bytes
+
+    def came(self, queue: MessageQueue, message: Message) -> None:
+        """A message was accepted that another entity has passed on or copied."""
+        queue.counters.received += 1
+        queue.counters.received_bytes += message.size_bytes
 
     def arrived(
         self,
@@ -168,7 +167,12 @@ class Outcome:
         self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: ReceiverLink
     ) -> None:
         """A message was handed out over a link, under a lock or, without one, to be deleted."""
-        self._count_delivery(queue, message)
+        size_bytes = message.size_bytes
+        counters, totals = queue.counters, self.counters
+        counters.delivered += 1
+        counters.delivered_bytes += size_bytes
+        totals.delivered += 1
+        totals.delivered_bytes += size_bytes
         if self._recorder is not None:
             token, until_ms = (None, 0) if lock is None else (lock.token, lock.until_ms())
             self._recorder.delivered(queue, message, token, until_ms, receiver)
@@ -177,17 +181,11 @@ class Outcome:
         self, queue: MessageQueue, message: Message, kind: EventType = EventType.DELIVERED, **told: int | str
     ) -> None:
         """A message was handed out as the answer to a request: one that was deferred, or claimed."""
-        self._count_delivery(queue, message)
+        for counters in (queue.counters, self.counters):
+            counters.delivered += 1
+            counters.delivered_bytes += message.size_bytes
         if self._recorder is not None:
             self._recorder.message(kind, queue, message, **told)  # type: ignore[arg-type]
-
-    def _count_delivery(self, queue: MessageQueue, message: Message) -> None:
-        size_bytes = message.size_bytes
-        counters, totals = queue.counters, self.counters
-        counters.delivered += 1
-        counters.delivered_bytes += size_bytes
-        totals.delivered += 1
-        totals.delivered_bytes += size_bytes
 
     def completed(self, queue: MessageQueue, message: Message, reason: str | None = None) -> None:
         """A message that was received is about to be removed."""
