@@ -315,3 +315,14 @@ def test_completions_in_any_order_leave_what_is_not_completed(broker: Broker) ->
         broker.complete(delivery)
     broker.checks = True
     assert numbers(broker.peek()) == [n for n in range(1, 601) if n % 4 == 0]
+
+
+def test_a_peek_shows_the_properties_of_its_instant(broker: Broker) -> None:
+    """A view may wait for its body; what a receiver changes meanwhile is not in it."""
+    broker.send()
+    (delivery,) = broker.receive(1)
+    (before,) = broker.peek()
+    broker.abandon(delivery, properties={"a": 1})
+    (after,) = broker.peek()
+    assert (before.overlay, before.delivery_count) == (None, 0)
+    assert (overlay(after), after.delivery_count) == ({"a": 1}, 1)

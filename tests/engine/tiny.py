@@ -165,7 +165,7 @@ class TinyNamespace:
             case Take(position, queue_id):
                 message = self.queues[queue_id].pop(position)
                 return [MessageRemoved(queue_id, message)], [
-                    Deliver(message, b"\0" * 16, 0, 0, None, message.state, link=LinkId(1, 0))
+                    Deliver(message, b"\0" * 16, 0, 0, None, message.state, None, link=LinkId(1, 0))
                 ]
             case Touch(position, overlay, queue_id):
                 message = self.queues[queue_id][position]

@@ -262,7 +262,7 @@ class Desk:
         if token is None:
             token = uuid.UUID(int=TOKEN.int + number - 1)
         until = self.clock.now_ms + 60_000 if locked else 0
-        return Deliver(message, token.bytes_le, until, 0, None, MessageState.ACTIVE, link)
+        return Deliver(message, token.bytes_le, until, 0, None, MessageState.ACTIVE, None, link)
 
     def settle(self, first: int, last: int, state: DeliveryState | None, *, settled: bool = False) -> None:
         """Send the client's disposition for deliveries it received."""
@@ -433,6 +433,7 @@ def view(payload: bytes, number: int, *, bare_offset: int | None = None, **field
         "delivery_count": 0,
         "ttl_ms": None,
         "state": MessageState.ACTIVE,
+        "overlay": None,
     }
     message = stored(payload, number=number, bare_offset=bare_offset)
     return MessageView(message, **{**defaults, **fields})

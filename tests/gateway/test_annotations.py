@@ -39,6 +39,7 @@ def shown(payload: bytes, **view: Any) -> bytes:
         "delivery_count": 0,
         "ttl_ms": None,
         "state": MessageState.ACTIVE,
+        "overlay": message.overlay,
         **view,
     }
     return encode_for_receiver(MessageView(message, **fields), payload, **options)

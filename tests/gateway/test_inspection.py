@@ -449,5 +449,5 @@ def test_garbage_gives_only_refusals_and_what_is_taken_can_be_shown(
     read_routing(payload)
     with contextlib.suppress(MessageMalformed, ArgumentInvalid, InvalidOperation):
         message = inspect(payload, False)
-        view = MessageView(message, TOKEN.bytes_le, 1, 0, message.ttl_ms, message.state)
+        view = MessageView(message, TOKEN.bytes_le, 1, 0, message.ttl_ms, message.state, None)
         scan(encode_for_receiver(view, payload))

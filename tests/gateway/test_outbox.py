@@ -45,7 +45,7 @@ def delivered(desk: Desk) -> list[bytes]:
 
 
 def view(payload: bytes, number: int) -> MessageView:
-    return MessageView(stored(payload, number=number), None, 0, 0, None, MessageState.ACTIVE)
+    return MessageView(stored(payload, number=number), None, 0, 0, None, MessageState.ACTIVE, None)
 
 
 def peek(desk: Desk, sender: int, count: int = 10) -> Peek:

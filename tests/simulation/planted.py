@@ -185,7 +185,11 @@ class StaleDeliveries(Watched):
                         receivers = receiver.line.receivers
                         receivers.credit_changed(receiver)
                         token, count = queue.new_token(), message.delivery_count
-                        effects.append(Deliver(message, token, 0, count, None, message.state, receiver.link))
+                        effects.append(
+                            Deliver(
+                                message, token, 0, count, None, message.state, message.overlay, receiver.link
+                            )
+                        )
                         break
         return changes, effects
 

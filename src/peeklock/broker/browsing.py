@@ -57,7 +57,14 @@ def view_of(message: Message, wall: WallClock) -> MessageView:
     elif held is not None:
         locked_until_ms = wall.shown_ms(held.until_ms())
     return MessageView(
-        message, None, locked_until_ms, message.delivery_count, ttl_ms, message.state, cursor=cursor
+        message,
+        None,
+        locked_until_ms,
+        message.delivery_count,
+        ttl_ms,
+        message.state,
+        message.overlay,
+        cursor=cursor,
     )
 
 

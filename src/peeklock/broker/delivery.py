@@ -172,6 +172,7 @@ def deliver(queue: MessageQueue, line: Line, out: Outcome) -> None:
                 message.delivery_count,
                 queue.ttl_shown_ms(message),
                 message.state,
+                message.overlay,
                 receiver.link,
             )
         )

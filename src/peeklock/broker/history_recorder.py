@@ -157,4 +157,4 @@ def _view_of(message: Message) -> MessageView:
     ttl_ms = message.ttl_ms
     if message.expires_at_ms != NEVER_MS:
         ttl_ms = message.expires_at_ms - message.enqueued_at_ms
-    return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state)
+    return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state, message.overlay)

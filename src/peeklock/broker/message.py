@@ -77,11 +77,31 @@ class Routing:
         return self.session_id or self.partition_key
 
 
+WRITERS: Final = {
+    "queue_id": "engine",
+    "body_row": "engine",
+    "body_slot": "engine",
+    "journal_no": "engine",
+    "bare_offset": "broker",
+    "delivery_count": "broker",
+    "lock": "broker",
+    "overlay": "broker",
+    "scheduled_at_ms": "broker",
+    "session_id": "broker",
+    "state": "broker",
+}
+"""The fields of a record that may be written once a change names it, and who writes each. The first four are
+the engine's from the start. A record says nothing else for good: a test holds all code to this table."""
+
+
 class Message:
     """One stored message: routing fields, numbers, state; the body is named by (body_row, body_slot).
 
-    `queue` and `position` never change once given: a move (dead-lettering, activation) makes a new record
-    that shares the body, so that a change recorded earlier in the same batch still names what it meant.
+    The record is shared: the core, the changes and effects that name it, the engine and its ledger of space
+    have the same object (see `WRITERS`). A batch reads it when it closes, an effect has by value what the
+    next command may change. `queue_id` and `position` never change once given: a move (dead-lettering,
+    activation) makes a new record that shares the body, so that a change recorded earlier in the same batch
+    still names what it meant.
     """
 
     __slots__ = (
@@ -157,6 +177,12 @@ class Message:
         self.body_slot = 0
         self.journal_no = 0  # number of the batch that holds this message's last record; 0 = not yet recorded
 
+    def __getstate__(self) -> tuple[None, dict[str, object]]:
+        """Return the fields for a pickle. The lock is not among them: it is never a fact."""
+        fields: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
+        fields["lock"] = None
+        return None, fields
+
     def moved(self) -> Message:
         """Make the record of this message for another place: same body and numbers, no position yet."""
         copy = Message.__new__(Message)  # each field once: a topic makes thousands of copies
@@ -206,6 +232,8 @@ class MessageView:
     ttl_ms: int | None
     """What header.ttl shall say (E-05), None = absent."""
     state: MessageState
+    overlay: bytes | None
+    """As `Message.overlay`."""
     cursor: str | None = field(default=None, kw_only=True)
     """Name of the cursor that holds it, for who looks at it."""
     of_session: bool = field(default=False, kw_only=True)

@@ -538,7 +538,9 @@ class MessageQueue:
             out.handed_over(self, message)
             out.completed(self, message, "receive-and-delete")
             self.remove(message, out)
-            return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state)
+            return MessageView(
+                message, None, 0, message.delivery_count, ttl_ms, message.state, message.overlay
+            )
         token = self.new_token()
         session = None if self.sessions is None else self.sessions.line_of(message)
         own_until_ms = 0 if session is not None else out.now_ms + self.lock_duration_ms
@@ -549,7 +551,9 @@ class MessageQueue:
         if session is None:
             self.wake(until_ms)
         until_ms = self.shared.wall.shown_ms(until_ms)
-        return MessageView(message, token, until_ms, message.delivery_count, ttl_ms, message.state)
+        return MessageView(
+            message, token, until_ms, message.delivery_count, ttl_ms, message.state, message.overlay
+        )
 
     def find(self, position: int) -> Message | None:
         """Give the message at a position, whatever its state."""

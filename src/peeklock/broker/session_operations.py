@@ -91,7 +91,7 @@ class SessionOperations:
     def get_session_state(self, command: ask.GetSessionState, out: Outcome) -> None:
         queue, _ = self._sessions(command.address)
         state = held_session(queue, command.session_id, command.reply_to, out.now_ms).state
-        views = [] if state is None else [MessageView(state, None, 0, 0, None, state.state)]
+        views = [] if state is None else [MessageView(state, None, 0, 0, None, state.state, None)]
         out.effects.append(do.MessagesFound(command.reply_to, views))
 
     def set_session_state(self, command: ask.SetSessionState, out: Outcome) -> None:
@@ -132,7 +132,7 @@ class SessionOperations:
                 found.active,
                 found.deferred,
                 found.scheduled,
-                None if state is None else MessageView(state, None, 0, 0, None, state.state),
+                None if state is None else MessageView(state, None, 0, 0, None, state.state, None),
             )
         )
 

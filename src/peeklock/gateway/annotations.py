@@ -118,7 +118,7 @@ def encode_for_receiver(
     if partitioned or message.dead_letter_source is not None or view.cursor is not None:
         partition = message.sequence_number >> 48 if partitioned else None
         own += _own_pairs(partition, message.dead_letter_source, view.cursor)
-    overlay = message.overlay
+    overlay = view.overlay
     if overlay is None:
         prefix = payload[:offset]
         bare = payload[offset:] if offset else payload

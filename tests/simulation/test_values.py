@@ -1,0 +1,86 @@
+"""Changes and effects are values: each can be pickled, and no live object of the broker goes along."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from peeklock.broker.changes import MessageRemoved, MessageStored, NumbersIssued
+from peeklock.broker.cursors import Cursors
+from peeklock.broker.effects import Accepted, Deliver, Rejected, Settled, SettlementFailed
+from peeklock.broker.entity import Entity
+from peeklock.broker.message import Message
+from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.outcome import Outcome
+from peeklock.broker.peek_lock import Claim, Holder, Lock
+from peeklock.broker.receivers import ReceiverLink
+from peeklock.broker.shared import Shared
+from peeklock.engine.driver import Commit, Driver, HandOut
+from peeklock.engine.engine import Engine
+from tests.simulation.plan import run_seed
+
+pytestmark = pytest.mark.simulation
+
+LIVE = (
+    Claim, Cursors, Driver, Engine, Entity, Holder, Lock, MessageQueue, Namespace, Outcome, ReceiverLink,
+    Shared,
+)  # fmt: skip
+
+
+SEEDS = range(4)
+
+
+class ValuePickler(pickle.Pickler):
+    """Fails on what is no value."""
+
+    def persistent_id(self, obj: object) -> None:
+        assert not isinstance(obj, LIVE), f"a {type(obj).__name__} is reached"
+
+
+def plain(value: Any) -> Any:
+    """Return a value in a form that compares by what it says."""
+    if isinstance(value, Message):
+        return {name: getattr(value, name) for name in value.__slots__ if name != "lock"}
+    if isinstance(value, BaseException):
+        return type(value), str(value)
+    if hasattr(value, "__slots__") and not isinstance(value, tuple | dict | str | bytes | int):
+        names = getattr(value, "__dataclass_fields__", value.__slots__)
+        return type(value), {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+def test_changes_and_effects_of_a_history_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is pickled as it leaves the driver, and says the same when it comes back."""
+    kinds: Counter[type] = Counter()
+    step = Driver.step
+
+    def carry(value: Any) -> None:
+        buffer = io.BytesIO()
+        ValuePickler(buffer).dump(value)
+        assert plain(pickle.loads(buffer.getvalue())) == plain(value)
+        kinds[type(value)] += 1
+
+    def stepped(self: Driver, *args: Any) -> list[Any]:
+        actions = step(self, *args)
+        for action in actions:
+            if isinstance(action, Commit):
+                for change in action.batch.changes:
+                    carry(change)
+            elif isinstance(action, HandOut):
+                for effect in action.effects:
+                    carry(effect)
+        return actions
+
+    monkeypatch.setattr(Driver, "step", stepped)
+    for seed in SEEDS:
+        result = run_seed(seed)
+        assert result.failure is None, result.failure
+    assert {MessageStored, MessageRemoved, NumbersIssued} <= set(kinds)
+    assert {Deliver, Accepted, Settled, Rejected, SettlementFailed} <= set(kinds)
