@@ -2,8 +2,8 @@
 
 Owns: which event means what to the history. Must not know: what becomes of entries.
 
-Whoever changes a message tells the `Recorder` in the same breath, so that there is no other place where
-messages would have to be looked at. While capture is off no event is kept.
+The `Outcome` of a call tells the recorder what happened, so that there is no other place where messages would
+have to be looked at. While capture is off no event is kept.
 """
 
 from __future__ import annotations

@@ -73,9 +73,6 @@ class Totals:
 
     entities: int = 0
     connections: int = 0
-    connections_opened: int = 0
-    """Since start: those that have opened a link or asked for something."""
-    connections_closed: int = 0
     links: int = 0
     active_messages: int = 0
     deferred_messages: int = 0
@@ -483,6 +480,17 @@ class Namespace:
         """Return what happened in each entity since the start or since it was created, by its path."""
         return {entity.name: entity.counters for entity in self._entities}
 
+    @property
+    def connections_opened(self) -> int:
+        """Connections that have opened a link or asked for something since the start."""
+        return self._shared.links.connections_opened
+
+    @property
+    def connections_closed(self) -> int:
+        """Those of them that are over."""
+        links = self._shared.links
+        return links.connections_opened - len(links.connections)
+
     def requests(self) -> dict[str, RequestCounters]:
         """Return what became of the requests since the start, by operation: `send`, `send_batch`."""
         return {
@@ -493,13 +501,10 @@ class Namespace:
 
     def totals(self) -> Totals:
         """Add up the figures of all queues; costs about 2 us an entity."""
-        links = self._shared.links
         totals = Totals(
             entities=len(self._entities),
-            connections=len(links.connections),
-            connections_opened=links.connections_opened,
-            connections_closed=links.connections_opened - len(links.connections),
-            links=len(links.by_link),
+            connections=len(self._shared.links.connections),
+            links=len(self._shared.links.by_link),
             dropped_sends=self.dropped_sends,
             failed_evaluations=self.failed_evaluations,
         )

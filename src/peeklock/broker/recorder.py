@@ -3,8 +3,8 @@
 Owns: the events since the last batch, who and what the command under way is. Must not know: what becomes of
 events, why something happens.
 
-Whoever changes a message says so here, in the same breath; `Shared.events` is None while capture is off, and
-one comparison is then all that it costs.
+What happens is said to the `Outcome` of the call, which tells it here while somebody listens; else one
+comparison is all that it costs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from peeklock.broker import events
 from peeklock.broker.descriptions import KINDS, Description
 from peeklock.broker.events import Event, EventTuple, EventType
 from peeklock.broker.outcome import Outcome
-from peeklock.broker.properties import dead_letter_reason
 from peeklock.broker.timers import FAR_MS, TimerKey
 
 if TYPE_CHECKING:
@@ -238,19 +237,6 @@ class Recorder:
                 1 if self._connection_lost and kind is EventType.LOCK_LAPSED else 0,
             )
         )
-
-    def dead_lettered(
-        self,
-        kind: EventType,
-        queue: MessageQueue,
-        message: Message,
-        overlay: bytes | None,
-        to: str | None,
-        token: bytes | None = None,
-    ) -> None:
-        """A message leaves its queue as a dead letter; its properties say why."""
-        reason = None if overlay is None else dead_letter_reason(overlay)
-        self.message(kind, queue, message, reason, to, message.sequence_number if to else 0, token)
 
     def delivered(
         self,
