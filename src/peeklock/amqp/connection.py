@@ -391,7 +391,7 @@ class Connection:
         """
         if not self._shared.client:
             raise LocalProtocolError("a server does not ask for links")
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is None or session.state is SessionState.END_SENT:
             return GONE
         return session.attach(
@@ -422,7 +422,7 @@ class Connection:
         Raises:
             LocalProtocolError: the link was answered before.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.accept_link(handle, source, target, max_message_size, properties, offered_capabilities)
 
@@ -432,13 +432,13 @@ class Connection:
         Raises:
             LocalProtocolError: the link was answered before.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.refuse_link(handle, error)
 
     def detach(self, channel: int, handle: int, error: AmqpError | None = None, closed: bool = True) -> None:
         """Detach a link; deliveries held back by the session's window are dropped."""
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.detach(handle, error, closed)
 
@@ -450,13 +450,13 @@ class Connection:
         Raises:
             LocalProtocolError: we send on this link, or it was not accepted yet.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.flow(handle, credit, drain, echo)
 
     def credit(self, channel: int, handle: int) -> int:
         """Give the deliveries that may still be sent on a link, by whichever end sends; 0 if it is gone."""
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         return 0 if session is None else session.credit(handle)
 
     def drained(self, channel: int, handle: int) -> None:
@@ -466,7 +466,7 @@ class Connection:
         Raises:
             LocalProtocolError: we receive on this link, or it was not accepted yet.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.drained(handle)
 
@@ -489,7 +489,7 @@ class Connection:
         Raises:
             LocalProtocolError: no credit, a tag over 32 bytes, or not a link that we send on.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is None:
             return GONE
         return session.send(handle, tag, payload, settled, message_format, state)
@@ -506,14 +506,12 @@ class Connection:
     ) -> None:
         """Tell the state of deliveries `first..last` in our `role`; neighbours with equal states become a
         range."""
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None and session.state is not SessionState.END_SENT:
             session.outgoing.disposition(role, first, last, state, settled)
 
     def data_to_send(self) -> bytes:
         """Take everything queued, as one string; it will not be given again."""
-        if self._shared.dirty:
-            self._shared.flush_dispositions()
         data = self._output.take()
         if data:
             self._idle.sent_ms = self._now_ms

@@ -221,7 +221,7 @@ class Handshake:
         output = self._output
         if output.closed:
             return
-        self._shared.flush_dispositions()
+        output.flush_dispositions()
         if not self.open_sent:
             output.drop_gated()
             self._send_open()

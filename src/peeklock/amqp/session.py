@@ -59,7 +59,7 @@ OUTGOING_WINDOW: Final = 65535
 class Shared:
     """What the sessions of one connection share."""
 
-    __slots__ = ("budget", "client", "dirty", "freed_handles", "limits", "link_count", "output", "tails")
+    __slots__ = ("budget", "client", "freed_handles", "limits", "link_count", "output", "tails")
 
     def __init__(
         self, output: Output, limits: Limits, client: bool, reassembly: ReassemblyBudget | None = None
@@ -69,16 +69,9 @@ class Shared:
         self.client = client
         self.tails = Tails()
         self.budget = ReassemblyBudget(limits.reassembly_bytes, reassembly)
-        self.dirty: list[Outgoing] = []
         self.link_count = 0
         self.freed_handles: set[tuple[int, int]] = set()
         """Channels and handles freed since the owner last saw events (see `Connection.stalled`)."""
-
-    def flush_dispositions(self) -> None:
-        """Write the ranges that are being merged."""
-        for outgoing in self.dirty:
-            outgoing.flush_disposition()
-        self.dirty.clear()
 
 
 class Session:
@@ -105,7 +98,7 @@ class Session:
         """The highest handle of our own: the lower of both ends' limits."""
         self.links: dict[int, Link] = {}
         self.remote_links: dict[int, Link] = {}
-        self.outgoing = Outgoing(channel, shared.output, shared.dirty, OUTGOING_WINDOW)
+        self.outgoing = Outgoing(channel, shared.output, OUTGOING_WINDOW)
         self.incoming = Incoming(
             channel, self.remote_links, self.outgoing, shared.tails, shared.limits.incoming_window, 0
         )
