@@ -63,6 +63,11 @@ from .types import Encoded, Role
 _HEAD = struct.Struct(">IHHI").unpack_from
 """Frame size, data offset and type, channel, and the first four bytes of the body."""
 
+_SASL: Final = ConnectionState.SASL
+_CLOSED: Final = ConnectionState.CLOSED
+_END_SENT: Final = SessionState.END_SENT
+"""For the hot path, as `types.SENDER` is."""
+
 _FRAME_HEADER = struct.Struct(">IBBH").unpack_from
 
 UNLIMITED_UNITS: Final = sys.maxsize
@@ -154,12 +159,12 @@ class Connection:
         self.units_left = units
         events: list[Event] = []
         handshake = self._handshake
-        if handshake.state is ConnectionState.CLOSED:
+        if handshake.state is _CLOSED:
             self.unread, self._unread_at = b"", 0
             return events
         if data:
             self._idle.received_ms = now_ms
-        if handshake.state is ConnectionState.SASL and handshake.awaits_outcome:
+        if handshake.state is _SASL and handshake.awaits_outcome:
             self._partial += data
             if len(self._partial) > self._max_frame_size:
                 reason = "too many bytes before the SASL outcome"
@@ -212,7 +217,7 @@ class Connection:
     @property
     def closed(self) -> bool:
         """Say whether the connection is over: write what is left of `data_to_send`, then end the stream."""
-        return self._handshake.state is ConnectionState.CLOSED
+        return self._handshake.state is _CLOSED
 
     def eof(self, now_ms: int) -> list[Event]:
         """Take the end of the peer's stream."""
@@ -507,7 +512,7 @@ class Connection:
         """Tell the state of deliveries `first..last` in our `role`; neighbours with equal states become a
         range."""
         session = self._sessions.by_channel.get(channel)
-        if session is not None and session.state is not SessionState.END_SENT:
+        if session is not None and session.state is not _END_SENT:
             session.outgoing.disposition(role, first, last, state, settled)
 
     def data_to_send(self) -> bytes:

@@ -22,7 +22,7 @@ from .link import Link
 from .output import Output
 from .performatives import ACCEPTED, ACCEPTED_BYTES, DeliveryState, encode_disposition, encode_state
 from .serial import HALF, MASK, distance
-from .types import TAG_BYTES_MAX, Role
+from .types import RECEIVER, TAG_BYTES_MAX, Role
 
 _HEAD = struct.Struct(">I16sI").pack
 """Frame size, the link's prefix, delivery-id."""
@@ -111,7 +111,7 @@ class Outgoing:
         self.held = _NOTHING_HELD
         self.send_drained_flow: Callable[[Link, bool], None] | None = None
         self.merging = False
-        self.merged_role = Role.RECEIVER
+        self.merged_role = RECEIVER
         self.merged_first = 0
         self.merged_last = 0
         self.merged_state: DeliveryState | None = None
@@ -349,7 +349,7 @@ class Outgoing:
             _DISPOSITION_LIST8,
             13 + size,
             5,
-            0x41 if self.merged_role is Role.RECEIVER else 0x42,
+            0x41 if self.merged_role is RECEIVER else 0x42,
             0x70,
             self.merged_first,
             0x70,

@@ -47,13 +47,18 @@ from .performatives import (
 )
 from .serial import distance
 from .states import SESSION_TRANSITIONS, LinkMove, LinkState, SessionMove, SessionState
-from .types import Encoded, Role
+from .types import SENDER, Encoded, Role
 
 GONE: Final = -1
 """The delivery-id of a delivery that was not sent, because the peer has ended its link meanwhile."""
 
 OUTGOING_WINDOW: Final = 65535
 """Frames we say we may send. Our choice: no client bounds itself by it."""
+
+
+_ATTACHED: Final = LinkState.ATTACHED
+_DETACH_SENT: Final = LinkState.DETACH_SENT
+"""For the hot path, as `types.SENDER` is."""
 
 
 class Shared:
@@ -546,9 +551,9 @@ class Session:
             LocalProtocolError: no credit, we receive on this link, or it was not accepted yet.
         """
         link = self.links.get(handle)
-        if link is None or link.state is LinkState.DETACH_SENT:
+        if link is None or link.state is _DETACH_SENT:
             return GONE
-        if link.role is not Role.SENDER or link.state is not LinkState.ATTACHED:
+        if link.role is not SENDER or link.state is not _ATTACHED:
             raise LocalProtocolError(
                 f"cannot send on link {link.name!r}: {link.role.name}, {link.state.name}"
             )

@@ -22,7 +22,7 @@ from peeklock.amqp.events import (
     LinkFlow,
     SessionEnded,
 )
-from peeklock.amqp.types import Role, Symbol, ULong
+from peeklock.amqp.types import RECEIVER, Symbol, ULong
 from peeklock.auth import AuthorizationError, Right
 from peeklock.broker.commands import NO_LINK, CloseLink, OpenCoordinator, OpenReceiver, OpenSender, Release
 from peeklock.broker.effects import (
@@ -321,7 +321,7 @@ class Links:
             self.nodes.early(event)
 
     def _on_disposition(self, event: DispositionReceived, now_ms: int) -> None:
-        if event.role is Role.RECEIVER:
+        if event.role is RECEIVER:
             unsettled = self._unsettled.get(event.channel)
             settle(self._context, Unsettled() if unsettled is None else unsettled, event, now_ms)
 
