@@ -88,16 +88,11 @@ class Output:
         self.size -= sum(map(len, self.pieces))
         self.pieces.clear()
 
-    def flush_dispositions(self) -> None:
-        """Queue the dispositions that others could still join."""
+    def take(self) -> bytes:
+        """Return everything that may go as one string and forget it."""
         for outgoing in self.merging:
             outgoing.flush_disposition()
         self.merging.clear()
-
-    def take(self) -> bytes:
-        """Return everything that may go as one string and forget it."""
-        if self.merging:
-            self.flush_dispositions()
         data = b""
         if self.front:
             data = b"".join(self.front)
