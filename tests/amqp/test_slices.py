@@ -6,7 +6,14 @@ import pytest
 
 from peeklock.amqp.connection import FRAME_UNITS, Connection
 from peeklock.amqp.errors import LocalProtocolError
-from peeklock.amqp.events import DeliveryReceived, Event, LinkAttached, LinkDetached, SaslInit
+from peeklock.amqp.events import (
+    ConnectionClosed,
+    DeliveryReceived,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    SaslInit,
+)
 from peeklock.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, frame
 from peeklock.amqp.performatives import encode_detach
 from peeklock.amqp.types import Role
@@ -95,3 +102,16 @@ def test_bytes_behind_a_sasl_response_wait_for_the_outcome_alone() -> None:
     assert not server.unread
     with pytest.raises(LocalProtocolError):
         server.open()  # the header was read, an open has not come
+
+
+def test_the_end_drops_what_is_unread() -> None:
+    server = receiving_server()
+    data = b"".join(transfer(0, number, b"") for number in range(5))
+    server.receive(data, 0, 1)
+    assert server.unread
+    assert every(server.tick(10**9), ConnectionClosed)
+    assert not server.stalled
+    server.data_to_send()
+    assert server.receive(b"", 10**9, 1) == []
+    assert not server.unread
+    assert server.buffered_bytes == 0

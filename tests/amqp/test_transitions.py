@@ -57,7 +57,7 @@ class Ends:
 
 
 def session_of(connection: Connection, channel: int) -> Session:
-    found = connection._sessions._by_channel[channel]
+    found = connection._sessions.by_channel[channel]
     assert isinstance(found, Session)
     return found
 

@@ -63,6 +63,11 @@ from .types import Encoded, Role
 _HEAD = struct.Struct(">IHHI").unpack_from
 """Frame size, data offset and type, channel, and the first four bytes of the body."""
 
+_SASL: Final = ConnectionState.SASL
+_CLOSED: Final = ConnectionState.CLOSED
+_END_SENT: Final = SessionState.END_SENT
+"""For the hot path, as `types.SENDER` is."""
+
 _FRAME_HEADER = struct.Struct(">IBBH").unpack_from
 
 UNLIMITED_UNITS: Final = sys.maxsize
@@ -124,11 +129,13 @@ class Connection:
         self._idle = Idle(idle_timeout_ms, now_ms)
         self._handshake = Handshake(open_body, sasl, self._shared, self._sessions, self._idle)
         self._partial = bytearray()
-        """The beginning of a frame."""
+        """The beginning of a frame, or what came before the SASL outcome."""
         self._needed = 8
-        self._unread = b""
+        self.unread = b""
+        """Bytes within which reading stopped and can go on; see the module. The end drops them, at the latest
+        with the next `receive`."""
         self._unread_at = 0
-        """Bytes where reading stopped, and the offset of the next frame in them."""
+        """The offset of the next frame in them."""
         self._stalled = False
         self.units_left = UNLIMITED_UNITS
         """Of the last `receive`."""
@@ -151,18 +158,23 @@ class Connection:
         self._now_ms = now_ms
         self.units_left = units
         events: list[Event] = []
-        if self.closed:
+        handshake = self._handshake
+        if handshake.state is _CLOSED:
+            self.unread, self._unread_at = b"", 0
             return events
         if data:
             self._idle.received_ms = now_ms
-        buf, position = self._join(data)
-        if position == len(buf):
-            return events
-        if self._handshake.awaits_outcome:
-            self._unread, self._unread_at = buf, position
-            if len(buf) - position > self._max_frame_size:
+        if handshake.state is _SASL and handshake.awaits_outcome:
+            self._partial += data
+            if len(self._partial) > self._max_frame_size:
                 reason = "too many bytes before the SASL outcome"
-                self._handshake.fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, reason), events)
+                handshake.fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, reason), events)
+            return events
+        if self.unread or self._partial:
+            buf, position = self._join(data)
+        else:
+            buf, position = bytes(data), 0
+        if position == len(buf):
             return events
         self._stalled = False
         self._shared.freed_handles.clear()
@@ -170,26 +182,26 @@ class Connection:
         try:
             end = self._read(buf, position, events)
         except RemoteProtocolError as error:
-            self._handshake.fail(error.error, events)
+            handshake.fail(error.error, events)
         except DecodeError as error:
-            self._handshake.fail(AmqpError(DECODE_ERROR, str(error)), events)
+            handshake.fail(AmqpError(DECODE_ERROR, str(error)), events)
         else:
             if end < len(buf) and not self.closed:
-                if self._stalled or self.units_left <= 0:
-                    self._unread, self._unread_at = buf, end
+                if (self._stalled or self.units_left <= 0) and not handshake.awaits_outcome:
+                    self.unread, self._unread_at = buf, end
                 else:
                     self._partial += memoryview(buf)[end:]
-            self._check_output(events)
+            if self._output.failure is not None:
+                handshake.fail(self._output.failure, events)
         return events
 
     def _join(self, data: bytes | bytearray | memoryview) -> tuple[bytes, int]:
-        """Return what there is to read, and where it begins; nothing while a frame is not whole."""
-        if self._unread:
-            buf, position = self._unread, self._unread_at
-            self._unread, self._unread_at = b"", 0
+        """Return what there is to read with what came before, and where it begins; nothing while a frame is
+        not whole."""
+        if self.unread:
+            buf, position = self.unread, self._unread_at
+            self.unread, self._unread_at = b"", 0
             return (b"".join((memoryview(buf)[position:], data)), 0) if data else (buf, position)
-        if not self._partial:
-            return (data if type(data) is bytes else bytes(data)), 0
         self._partial += data
         if len(self._partial) < self._needed:
             return b"", 0
@@ -198,25 +210,20 @@ class Connection:
         return buf, 0
 
     @property
-    def unread(self) -> bool:
-        """Whether reading stopped within the bytes that have come; see the module."""
-        return bool(self._unread) and not self._handshake.awaits_outcome and not self.closed
-
-    @property
     def stalled(self) -> bool:
         """Whether bytes wait until the owner has handled the last events; see the module."""
-        return self._stalled and self.units_left > 0 and self.unread
+        return self._stalled and self.units_left > 0 and bool(self.unread) and not self.closed
 
     @property
     def closed(self) -> bool:
         """Say whether the connection is over: write what is left of `data_to_send`, then end the stream."""
-        return self._handshake.state is ConnectionState.CLOSED
+        return self._handshake.state is _CLOSED
 
     def eof(self, now_ms: int) -> list[Event]:
         """Take the end of the peer's stream."""
         self._now_ms = now_ms
         self._partial = bytearray()
-        self._unread, self._unread_at = b"", 0
+        self.unread, self._unread_at = b"", 0
         if self.closed:
             return []
         return [ConnectionClosed(None, clean=False, unsent=self._handshake.finish())]
@@ -225,7 +232,8 @@ class Connection:
         """Let time pass: go on after a stall, end an idle connection, keep the peer from timing out."""
         self._now_ms = now_ms
         events = self.receive(b"", now_ms) if self.stalled else []
-        self._check_output(events)
+        if self._output.failure is not None:
+            self._handshake.fail(self._output.failure, events)
         if self.closed:
             return events
         idle = self._idle
@@ -340,6 +348,8 @@ class Connection:
             LocalProtocolError: no client is waiting for an outcome.
         """
         self._handshake.sasl_outcome(ok)
+        self.unread, self._unread_at = bytes(self._partial), 0  # it means something now
+        self._partial.clear()
 
     def open(self) -> None:
         """Send our open: a client starts with it, a server answers a ConnectionOpened.
@@ -352,11 +362,6 @@ class Connection:
     def close(self, error: AmqpError | None = None) -> None:
         """Send our close; the peer's answer comes as ConnectionClosed. Nothing is sent after it."""
         self._handshake.close(error)
-
-    def _check_output(self, events: list[Event]) -> None:
-        failure = self._output.failure
-        if failure is not None and not self.closed:
-            self._handshake.fail(failure, events)
 
     def begin(self) -> int:
         """Begin a session (client); give its channel, the lowest that is free.
@@ -391,7 +396,7 @@ class Connection:
         """
         if not self._shared.client:
             raise LocalProtocolError("a server does not ask for links")
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is None or session.state is SessionState.END_SENT:
             return GONE
         return session.attach(
@@ -422,7 +427,7 @@ class Connection:
         Raises:
             LocalProtocolError: the link was answered before.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.accept_link(handle, source, target, max_message_size, properties, offered_capabilities)
 
@@ -432,13 +437,13 @@ class Connection:
         Raises:
             LocalProtocolError: the link was answered before.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.refuse_link(handle, error)
 
     def detach(self, channel: int, handle: int, error: AmqpError | None = None, closed: bool = True) -> None:
         """Detach a link; deliveries held back by the session's window are dropped."""
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.detach(handle, error, closed)
 
@@ -450,13 +455,13 @@ class Connection:
         Raises:
             LocalProtocolError: we send on this link, or it was not accepted yet.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.flow(handle, credit, drain, echo)
 
     def credit(self, channel: int, handle: int) -> int:
         """Give the deliveries that may still be sent on a link, by whichever end sends; 0 if it is gone."""
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         return 0 if session is None else session.credit(handle)
 
     def drained(self, channel: int, handle: int) -> None:
@@ -466,7 +471,7 @@ class Connection:
         Raises:
             LocalProtocolError: we receive on this link, or it was not accepted yet.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is not None:
             session.drained(handle)
 
@@ -489,7 +494,7 @@ class Connection:
         Raises:
             LocalProtocolError: no credit, a tag over 32 bytes, or not a link that we send on.
         """
-        session = self._sessions.get(channel)
+        session = self._sessions.by_channel.get(channel)
         if session is None:
             return GONE
         return session.send(handle, tag, payload, settled, message_format, state)
@@ -506,14 +511,12 @@ class Connection:
     ) -> None:
         """Tell the state of deliveries `first..last` in our `role`; neighbours with equal states become a
         range."""
-        session = self._sessions.get(channel)
-        if session is not None and session.state is not SessionState.END_SENT:
+        session = self._sessions.by_channel.get(channel)
+        if session is not None and session.state is not _END_SENT:
             session.outgoing.disposition(role, first, last, state, settled)
 
     def data_to_send(self) -> bytes:
         """Take everything queued, as one string; it will not be given again."""
-        if self._shared.dirty:
-            self._shared.flush_dispositions()
         data = self._output.take()
         if data:
             self._idle.sent_ms = self._now_ms
@@ -527,7 +530,7 @@ class Connection:
     @property
     def buffered_bytes(self) -> int:
         """Bytes that wait here: unfinished deliveries, unread frames, what is queued for the peer."""
-        unread = len(self._partial) + len(self._unread) - self._unread_at
+        unread = len(self._partial) + len(self.unread) - self._unread_at
         return self._shared.budget.used + unread + self.pending_bytes
 
     @property

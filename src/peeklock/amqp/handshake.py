@@ -221,7 +221,8 @@ class Handshake:
         output = self._output
         if output.closed:
             return
-        self._shared.flush_dispositions()
+        for outgoing in output.merging:
+            outgoing.flush_disposition()
         if not self.open_sent:
             output.drop_gated()
             self._send_open()

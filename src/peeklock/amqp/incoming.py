@@ -27,7 +27,7 @@ from .link import Link
 from .outgoing import Outgoing
 from .performatives import Accepted, DeliveryState, Modified, Rejected, Released, decode_state, encode_flow
 from .serial import HALF, MASK
-from .types import Role
+from .types import RECEIVER, SENDER, Role
 
 _NULL: Final = 0x40
 _U32 = struct.Struct(">I").unpack_from
@@ -134,14 +134,9 @@ class Incoming:
         payload_start = position + 1 + buf[position]
         if payload_start > end:
             return False
-        handle, at = _uint(buf, position + 2)
+        handle, delivery_id, at = _two_uints(buf, position + 2)
         link = self.links.get(handle)
-        if link is None or not link.fast:
-            return False
-        delivery_id, at = _uint(buf, at)
-        if delivery_id < 0:
-            return False
-        if buf[at] != 0xA0:
+        if link is None or not link.fast or delivery_id < 0 or buf[at] != 0xA0:
             return False
         tail_start = at + 2 + buf[at + 1]
         if tail_start > payload_start:
@@ -207,7 +202,7 @@ class Incoming:
         """
         self.count_frame()
         _, delivery_id, tag, message_format, settled, more, _, state, _, aborted, _ = performative.fields
-        if link.role is Role.SENDER:
+        if link.role is SENDER:
             raise RemoteProtocolError(
                 NOT_ALLOWED, "transfer on a link whose peer is the receiver", Scope.LINK
             )
@@ -266,17 +261,15 @@ class Incoming:
             return False
         code = buf[position + 2]
         if code == 0x41:
-            role = Role.RECEIVER
+            role = RECEIVER
         elif code == 0x42:
-            role = Role.SENDER
+            role = SENDER
         else:
             return False
-        first, at = _uint(buf, position + 3)
-        if buf[at] == _NULL:
+        first, last, at = _two_uints(buf, position + 3)
+        if last < 0 and buf[at] == _NULL:
             last = first
             at += 1
-        else:
-            last, at = _uint(buf, at)
         if first < 0 or last < 0 or at > end or (last - first) & MASK >= HALF:
             return False
         tail = self.tails.dispositions.get(buf[at:end])
@@ -315,7 +308,7 @@ class Incoming:
             RemoteProtocolError: a wrong state, or a range that runs backwards.
         """
         receiver, first, last, settled, state, _ = performative.fields
-        role = Role.RECEIVER if receiver else Role.SENDER
+        role = RECEIVER if receiver else SENDER
         self._disposition(
             role, first, first if last is None else last, bool(settled), decode_state(state), events
         )
@@ -330,7 +323,7 @@ class Incoming:
         events: list[Event],
     ) -> None:
         """Report a disposition, its range cut to the delivery-ids this session has used."""
-        newest = self.outgoing.last_delivery_id if role is Role.RECEIVER else self.last_delivery_id
+        newest = self.outgoing.last_delivery_id if role is RECEIVER else self.last_delivery_id
         if newest < 0:
             return  # nothing was sent that way yet
         if first != last:
@@ -346,17 +339,27 @@ class Incoming:
         events.append(DispositionReceived(self.channel, role, first, last, settled, state))
 
 
-def _uint(buf: bytes, at: int) -> tuple[int, int]:
-    """Read a uint in one of its three encodings; give it and the offset behind it, -1 for anything else."""
+def _two_uints(buf: bytes, at: int) -> tuple[int, int, int]:
+    """Read two uints, each in one of three encodings; return them and the offset behind. What is none is -1,
+    and the offset is where it begins."""
+    first = second = -1
     code = buf[at]
     if code == 0x70:
-        value: int = _U32(buf, at + 1)[0]
-        return value, at + 5
-    if code == 0x52:
-        return buf[at + 1], at + 2
-    if code == 0x43:
-        return 0, at + 1
-    return -1, at
+        first, at = _U32(buf, at + 1)[0], at + 5
+    elif code == 0x52:
+        first, at = buf[at + 1], at + 2
+    elif code == 0x43:
+        first, at = 0, at + 1
+    else:
+        return first, second, at
+    code = buf[at]
+    if code == 0x70:
+        second, at = _U32(buf, at + 1)[0], at + 5
+    elif code == 0x52:
+        second, at = buf[at + 1], at + 2
+    elif code == 0x43:
+        second, at = 0, at + 1
+    return first, second, at
 
 
 def _decode_fields(buf: bytes, position: int, end: int, count: int) -> list[Any] | None:

@@ -20,9 +20,9 @@ from typing import Final
 from .errors import LocalProtocolError
 from .link import Link
 from .output import Output
-from .performatives import DeliveryState, encode_disposition, encode_state
+from .performatives import ACCEPTED, ACCEPTED_BYTES, DeliveryState, encode_disposition, encode_state
 from .serial import HALF, MASK, distance
-from .types import TAG_BYTES_MAX, Role
+from .types import RECEIVER, TAG_BYTES_MAX, Role
 
 _HEAD = struct.Struct(">I16sI").pack
 """Frame size, the link's prefix, delivery-id."""
@@ -86,7 +86,6 @@ class Outgoing:
 
     __slots__ = (
         "channel",
-        "dirty",
         "held",
         "last_delivery_id",
         "merged_first",
@@ -102,11 +101,9 @@ class Outgoing:
         "window",
     )
 
-    def __init__(self, channel: int, output: Output, dirty: list[Outgoing], window: int) -> None:
+    def __init__(self, channel: int, output: Output, window: int) -> None:
         self.channel = channel
         self.output = output
-        self.dirty = dirty
-        """Where a session with a disposition not yet written enters itself."""
         self.window = window
         self.last_delivery_id = -1
         self.next_outgoing_id = 0
@@ -114,7 +111,7 @@ class Outgoing:
         self.held = _NOTHING_HELD
         self.send_drained_flow: Callable[[Link, bool], None] | None = None
         self.merging = False
-        self.merged_role = Role.RECEIVER
+        self.merged_role = RECEIVER
         self.merged_first = 0
         self.merged_last = 0
         self.merged_state: DeliveryState | None = None
@@ -316,10 +313,9 @@ class Outgoing:
                 if last == (self.merged_first - 1) & MASK:
                     self.merged_first = first
                     return
-            self._write_disposition()
-        else:
-            self.merging = True
-            self.dirty.append(self)
+            self.flush_disposition()
+        self.merging = True
+        self.output.merging.append(self)
         self.merged_role = role
         self.merged_first = first
         self.merged_last = last
@@ -328,12 +324,10 @@ class Outgoing:
 
     def flush_disposition(self) -> None:
         """Write the range that is being merged, if any."""
-        if self.merging:
-            self.merging = False
-            self._write_disposition()
-
-    def _write_disposition(self) -> None:
-        state = encode_state(self.merged_state)
+        if not self.merging:
+            return
+        self.merging = False
+        state = ACCEPTED_BYTES if self.merged_state is ACCEPTED else encode_state(self.merged_state)
         size = len(state)
         output = self.output
         if size > 200 or size + 36 > output.frame_size_max:
@@ -355,7 +349,7 @@ class Outgoing:
             _DISPOSITION_LIST8,
             13 + size,
             5,
-            0x41 if self.merged_role is Role.RECEIVER else 0x42,
+            0x41 if self.merged_role is RECEIVER else 0x42,
             0x70,
             self.merged_first,
             0x70,

@@ -1,17 +1,20 @@
 """What a connection has queued for its peer.
 
-Owns: the pieces in order, and the gate that keeps frames back until our `open` has gone out: the official
-Python client pipelines open, begin and attach, so that answers are made before the owner has answered the
-open. Must not know what is in a frame.
+Owns: the pieces in order, the sessions that still have a disposition to write, and the gate that keeps frames
+back until our `open` has gone out: the official Python client pipelines open, begin and attach, so that
+answers are made before the owner has answered the open. Must not know what is in a frame.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .errors import FRAME_SIZE_TOO_SMALL, AmqpError
 from .frames import FRAME_SIZE_MIN, UINT_MAX, frame
 from .types import TAG_BYTES_MAX
+
+if TYPE_CHECKING:
+    from .outgoing import Outgoing
 
 Piece = bytes | memoryview
 
@@ -33,6 +36,7 @@ class Output:
         "front",
         "gate_open",
         "held_size",
+        "merging",
         "payload_max",
         "pieces",
         "size",
@@ -42,6 +46,8 @@ class Output:
         self.pieces: list[Piece] = []
         self.front: list[bytes] = []
         """What does not wait for the gate."""
+        self.merging: list[Outgoing] = []
+        """Of the sessions with a disposition that others may still join; they enter themselves."""
         self.gate_open = False
         self.size = 0
         self.held_size = 0
@@ -83,7 +89,10 @@ class Output:
         self.pieces.clear()
 
     def take(self) -> bytes:
-        """Give everything that may go as one string and forget it."""
+        """Return everything that may go as one string and forget it."""
+        for outgoing in self.merging:
+            outgoing.flush_disposition()
+        self.merging.clear()
         data = b""
         if self.front:
             data = b"".join(self.front)

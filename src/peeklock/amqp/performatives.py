@@ -96,14 +96,14 @@ DeliveryState = Accepted | Rejected | Released | Modified | Received | Declared 
 ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
 
-_ACCEPTED_BYTES: Final = b"\x00\x53\x24\x45"
+ACCEPTED_BYTES: Final = b"\x00\x53\x24\x45"
 _RELEASED_BYTES: Final = b"\x00\x53\x26\x45"
 
 
 def encode_state(state: DeliveryState | None) -> bytes:
     """Encode a delivery state, or null."""
     if state is ACCEPTED:
-        return _ACCEPTED_BYTES
+        return ACCEPTED_BYTES
     if state is RELEASED:
         return _RELEASED_BYTES
     if state is None:
@@ -112,7 +112,7 @@ def encode_state(state: DeliveryState | None) -> bytes:
 
 
 def _encode_accepted(state: Any) -> bytes:
-    return _ACCEPTED_BYTES
+    return ACCEPTED_BYTES
 
 
 def _encode_released(state: Any) -> bytes:

@@ -47,7 +47,7 @@ from .performatives import (
 )
 from .serial import distance
 from .states import SESSION_TRANSITIONS, LinkMove, LinkState, SessionMove, SessionState
-from .types import Encoded, Role
+from .types import SENDER, Encoded, Role
 
 GONE: Final = -1
 """The delivery-id of a delivery that was not sent, because the peer has ended its link meanwhile."""
@@ -56,10 +56,15 @@ OUTGOING_WINDOW: Final = 65535
 """Frames we say we may send. Our choice: no client bounds itself by it."""
 
 
+_ATTACHED: Final = LinkState.ATTACHED
+_DETACH_SENT: Final = LinkState.DETACH_SENT
+"""For the hot path, as `types.SENDER` is."""
+
+
 class Shared:
     """What the sessions of one connection share."""
 
-    __slots__ = ("budget", "client", "dirty", "freed_handles", "limits", "link_count", "output", "tails")
+    __slots__ = ("budget", "client", "freed_handles", "limits", "link_count", "output", "tails")
 
     def __init__(
         self, output: Output, limits: Limits, client: bool, reassembly: ReassemblyBudget | None = None
@@ -69,16 +74,9 @@ class Shared:
         self.client = client
         self.tails = Tails()
         self.budget = ReassemblyBudget(limits.reassembly_bytes, reassembly)
-        self.dirty: list[Outgoing] = []
         self.link_count = 0
         self.freed_handles: set[tuple[int, int]] = set()
         """Channels and handles freed since the owner last saw events (see `Connection.stalled`)."""
-
-    def flush_dispositions(self) -> None:
-        """Write the ranges that are being merged."""
-        for outgoing in self.dirty:
-            outgoing.flush_disposition()
-        self.dirty.clear()
 
 
 class Session:
@@ -105,7 +103,7 @@ class Session:
         """The highest handle of our own: the lower of both ends' limits."""
         self.links: dict[int, Link] = {}
         self.remote_links: dict[int, Link] = {}
-        self.outgoing = Outgoing(channel, shared.output, shared.dirty, OUTGOING_WINDOW)
+        self.outgoing = Outgoing(channel, shared.output, OUTGOING_WINDOW)
         self.incoming = Incoming(
             channel, self.remote_links, self.outgoing, shared.tails, shared.limits.incoming_window, 0
         )
@@ -553,9 +551,9 @@ class Session:
             LocalProtocolError: no credit, we receive on this link, or it was not accepted yet.
         """
         link = self.links.get(handle)
-        if link is None or link.state is LinkState.DETACH_SENT:
+        if link is None or link.state is _DETACH_SENT:
             return GONE
-        if link.role is not Role.SENDER or link.state is not LinkState.ATTACHED:
+        if link.role is not SENDER or link.state is not _ATTACHED:
             raise LocalProtocolError(
                 f"cannot send on link {link.name!r}: {link.role.name}, {link.state.name}"
             )

@@ -29,10 +29,10 @@ class Sessions:
     """All sessions of a connection."""
 
     __slots__ = (
-        "_by_channel",
         "_by_remote_channel",
         "_ended",
         "_shared",
+        "by_channel",
         "channel_max",
         "freed_channels",
         "peer_channel_max",
@@ -41,7 +41,8 @@ class Sessions:
 
     def __init__(self, shared: Shared, channel_max: int) -> None:
         self._shared = shared
-        self._by_channel: dict[int, Session] = {}
+        self.by_channel: dict[int, Session] = {}
+        """By our channel."""
         self._by_remote_channel: dict[int, Session] = {}
         self._ended: set[int] = set()
         """Channels on which the peer has ended a session and begun none since."""
@@ -54,19 +55,15 @@ class Sessions:
         self.freed_channels: set[int] = set()
         """Channels of the peer freed since the owner last saw events (see `Connection.stalled`)."""
 
-    def get(self, channel: int) -> Session | None:
-        """Give the session on our `channel`."""
-        return self._by_channel.get(channel)
-
     def clear(self) -> list[tuple[int, int]]:
         """Forget all of them: the connection is over. Return channel and id of each unsettled delivery of
         which nothing was written."""
         unsent: list[tuple[int, int]] = []
-        for session in dict.fromkeys((*self._by_channel.values(), *self._by_remote_channel.values())):
+        for session in dict.fromkeys((*self.by_channel.values(), *self._by_remote_channel.values())):
             unsent += [(session.channel, delivery_id) for delivery_id in session.outgoing.unsent()]
             session.forget()
-        self._shared.dirty.clear()
-        self._by_channel.clear()
+        self._shared.output.merging.clear()
+        self.by_channel.clear()
         self._by_remote_channel.clear()
         self.receiving.clear()
         return unsent
@@ -136,7 +133,7 @@ class Sessions:
             raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
         remote_channel = performative.fields[0]
         if self._shared.client:
-            session = self._by_channel.get(-1 if remote_channel is None else remote_channel)
+            session = self.by_channel.get(-1 if remote_channel is None else remote_channel)
             if session is None or session.state is not SessionState.BEGIN_SENT:
                 raise RemoteProtocolError(
                     NOT_ALLOWED, f"begin for channel {remote_channel} was not asked for"
@@ -147,7 +144,7 @@ class Sessions:
             )
         else:
             session = Session(channel, self._shared, SessionState.BEGIN_SENT)
-            self._by_channel[channel] = session
+            self.by_channel[channel] = session
         session.remote_channel = channel
         self._by_remote_channel[channel] = session
         self._ended.discard(channel)
@@ -162,7 +159,7 @@ class Sessions:
         return True
 
     def _drop(self, session: Session) -> None:
-        self._by_channel.pop(session.channel, None)
+        self.by_channel.pop(session.channel, None)
         self._by_remote_channel.pop(session.remote_channel, None)
         self.receiving.pop(session.remote_channel, None)
         session.forget()
@@ -176,19 +173,19 @@ class Sessions:
         if not self._shared.client:
             raise LocalProtocolError("a server does not begin sessions")
         highest = min(self.channel_max, self.peer_channel_max)
-        channel = next((number for number in range(highest + 1) if number not in self._by_channel), None)
+        channel = next((number for number in range(highest + 1) if number not in self.by_channel), None)
         if channel is None:
             raise LocalProtocolError(f"all channels up to {highest} are in use")
         session = Session(channel, self._shared, SessionState.BEGIN_SENT)
         session.remote_channel = -1
-        self._by_channel[channel] = session
+        self.by_channel[channel] = session
         limits = self._shared.limits
         self._shared.output.frame(channel, encode_begin(None, 0, limits.incoming_window, limits.handle_max))
         return channel
 
     def end(self, channel: int, error: AmqpError | None = None) -> None:
         """End a session and its links. Clients ignore an end's error: say it with `detach` or `close`."""
-        session = self._by_channel.get(channel)
+        session = self.by_channel.get(channel)
         if session is not None:
             session.end(error)
             self.receiving.pop(session.remote_channel, None)

@@ -30,6 +30,11 @@ class Role(enum.Enum):
     RECEIVER = True
 
 
+SENDER: Final = Role.SENDER
+RECEIVER: Final = Role.RECEIVER
+"""For hot paths: a member of an Enum takes ten times as long to look up as a global."""
+
+
 class Symbol(str):
     """A symbolic value of a constrained domain: ASCII text (AMQP 1.6.21)."""
 

@@ -325,10 +325,11 @@ class Gateway:
         if not self._broken:
             try:
                 self._context.output_bytes = pending_bytes + self._connection.pending_bytes
-                self._links.allow_bytes()
+                if self._links.starved:
+                    self._links.allow_bytes()
             except Exception as defect:
                 self._break(defect)
-        return self.take_commands()
+        return self.take_commands() if self._context.commands else []
 
     def take_commands(self) -> list[Command]:
         """Give the commands that have come up since the last call."""

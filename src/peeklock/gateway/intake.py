@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from peeklock.amqp.events import DeliveryOversized, DeliveryReceived
 from peeklock.amqp.performatives import DeliveryState, Rejected, TransactionalState
-from peeklock.amqp.types import Role
+from peeklock.amqp.types import RECEIVER
 from peeklock.broker.errors import MessageSizeExceeded
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.context import Context
-
-_OUR_ROLE = Role.RECEIVER
 
 MESSAGE_OVERHEAD_BYTES = 512
 """What a message under way costs beyond its payload: its record, command, effect and places in tables. Else
@@ -90,7 +88,7 @@ class Intake:
         self.context.connection.flow(self.channel, self.handle, self._credit)
 
     def _settle(self, delivery_id: int, state: DeliveryState) -> None:
-        self.context.connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, state)
+        self.context.connection.disposition(self.channel, RECEIVER, delivery_id, delivery_id, state)
 
     def _reject(self, delivery_id: int, error: Exception, now_ms: int, *, settled: bool = False) -> None:
         refusal = self.context.reporter.report(error, shown(self.node.address), now_ms)

@@ -22,7 +22,7 @@ from peeklock.amqp.events import (
     LinkFlow,
     SessionEnded,
 )
-from peeklock.amqp.types import Role, Symbol, ULong
+from peeklock.amqp.types import RECEIVER, Symbol, ULong
 from peeklock.auth import AuthorizationError, Right
 from peeklock.broker.commands import NO_LINK, CloseLink, OpenCoordinator, OpenReceiver, OpenSender, Release
 from peeklock.broker.effects import (
@@ -90,7 +90,7 @@ class Links:
         """By number: links whose attach waits for the broker's answer, perhaps until a session is free."""
         self._unsettled: dict[int, Unsettled] = {}
         """Unsettled deliveries by channel."""
-        self._starved: set[int] = set()
+        self.starved: set[int] = set()
         """Numbers of receivers that may need a further allowance of bytes: after each delivery, each flow,
         and when bodies have come. A link that is not here when bytes are due would stall for ever."""
         self._closed_receivers: dict[int, int] = {}
@@ -127,14 +127,14 @@ class Links:
 
     def allow_bytes(self) -> None:
         """Let receivers have further bytes, as far as the connection's output is free."""
-        if not self._starved or self._context.output_bytes >= self._context.limits.output_bytes_max:
+        if self._context.output_bytes >= self._context.limits.output_bytes_max:
             return
         still_starved = set()
-        for number in sorted(self._starved):
+        for number in sorted(self.starved):
             link = self._by_number.get(number)
             if isinstance(link, ReceiverLink) and not link.allow_bytes():
                 still_starved.add(number)
-        self._starved = still_starved
+        self.starved = still_starved
 
     def bodies_wanted(self) -> set[int]:
         """Name the body rows that deliveries wait for."""
@@ -147,7 +147,7 @@ class Links:
         """Try again what waited for a body."""
         for link in list(self._context.waiting_links.values()):
             link.bodies_arrived()
-            self._starved.add(link.number)
+            self.starved.add(link.number)
 
     def end(self, unsent: Iterable[tuple[int, int]] = ()) -> list[tuple[int, bytes]]:
         """Forget all: the connection is over.
@@ -173,7 +173,7 @@ class Links:
         self._pending.clear()
         self._unsettled.clear()
         self._context.transactions.clear()
-        self._starved.clear()
+        self.starved.clear()
         self._context.waiting_links.clear()
         for reply_link in self._context.reply_links:
             reply_link.forget()
@@ -314,14 +314,14 @@ class Links:
         link = self._links.get((event.channel, event.handle))
         if isinstance(link, ReceiverLink):
             link.flow(event, now_ms)
-            self._starved.add(link.number)
+            self.starved.add(link.number)
         elif isinstance(link, ReplyLink):
             link.flow(event, now_ms)
         elif link is None:
             self.nodes.early(event)
 
     def _on_disposition(self, event: DispositionReceived, now_ms: int) -> None:
-        if event.role is Role.RECEIVER:
+        if event.role is RECEIVER:
             unsettled = self._unsettled.get(event.channel)
             settle(self._context, Unsettled() if unsettled is None else unsettled, event, now_ms)
 
@@ -362,7 +362,7 @@ class Links:
         link = self._by_number.get(number)
         if link is not None:
             link.deliver(effect)  # type: ignore[union-attr]  # the number is a receiver's
-            self._starved.add(number)
+            self.starved.add(number)
         elif number in self._closed_receivers and effect.lock_token is not None:
             self._context.commands.append(Release(self._closed_receivers[number], effect.lock_token, None))
 
@@ -419,7 +419,7 @@ class Links:
         )
         self._by_number[link.number] = link
         link.opened(effect)
-        self._starved.add(link.number)
+        self.starved.add(link.number)
 
     def _link_refused(self, effect: LinkRefused, now_ms: int) -> None:
         event, link = self._pending.pop(effect.link.number, (None, None))

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from peeklock.amqp.events import LinkAttached, LinkFlow
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, TransactionalState
-from peeklock.amqp.types import Role
+from peeklock.amqp.types import SENDER
 from peeklock.broker.commands import DELIVERY_BYTES, LinkId, ReceiveMode, Release, ReplyTo, SetCredit
 from peeklock.broker.effects import Deliver, Drained, ReceiverOpened, Settled, SettlementFailed
 from peeklock.broker.errors import ServiceBusError
@@ -24,8 +24,6 @@ from peeklock.broker.message import LOST_BODY
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.context import Context
-
-_OUR_ROLE = Role.SENDER
 
 SHARE_BYTES_MIN = 16_384
 """Output that each receiver of a connection may fill, however many there are. Our choice: less, and a link
@@ -204,7 +202,7 @@ class ReceiverLink:
             else:
                 delivery_id, state, settled = effect
                 self.context.connection.disposition(
-                    self.channel, _OUR_ROLE, delivery_id, delivery_id, state, settled=settled
+                    self.channel, SENDER, delivery_id, delivery_id, state, settled=settled
                 )
             outbox.popleft()
 
@@ -402,7 +400,7 @@ class ReceiverLink:
             self._outbox.append((delivery_id, state, settled))
         else:
             connection = self.context.connection
-            connection.disposition(self.channel, _OUR_ROLE, delivery_id, delivery_id, state, settled=settled)
+            connection.disposition(self.channel, SENDER, delivery_id, delivery_id, state, settled=settled)
 
     def forget(self) -> None:
         """Drop what belongs to this link. Locks stay with the broker (L-13), those not delivered do not."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkAttached
 from peeklock.amqp.messaging import BATCH_FORMAT, iter_batch
 from peeklock.amqp.performatives import ACCEPTED, TransactionalState
+from peeklock.amqp.types import RECEIVER
 from peeklock.broker.commands import Address, CountDroppedSend, LinkId, ReplyTo, Send, SendBatch
 from peeklock.broker.effects import SenderOpened
 from peeklock.broker.errors import ServiceBusError
@@ -146,7 +147,7 @@ class SenderLink(Intake):
     def accepted(self, delivery_id: int, now_ms: int) -> None:
         """Tell the sender that its message is stored."""
         self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
-        self._settle(delivery_id, ACCEPTED)
+        self.context.connection.disposition(self.channel, RECEIVER, delivery_id, delivery_id, ACCEPTED)
 
     def enlisted(self, delivery_id: int) -> None:
         """Tell the sender that its message will be stored when its transaction is committed."""

@@ -26,7 +26,7 @@ from peeklock.amqp.performatives import (
     TransactionalState,
 )
 from peeklock.amqp.serial import MASK, ids_in_range
-from peeklock.amqp.types import Role
+from peeklock.amqp.types import SENDER
 from peeklock.broker.commands import (
     Abandon,
     Complete,
@@ -38,8 +38,6 @@ from peeklock.broker.commands import (
 from peeklock.broker.errors import InvalidOperation, MessageLockLost, ServiceBusError, SessionLockLost
 from peeklock.gateway.context import Context
 from peeklock.gateway.receiver_link import Unsettled
-
-_OUR_ROLE = Role.SENDER
 
 REASON = "DeadLetterReason"
 DESCRIPTION = "DeadLetterErrorDescription"
@@ -120,7 +118,7 @@ def _refuse_outcome(
     if event.settled:
         context.spoil(state.txn_id, refused)
     else:
-        context.connection.disposition(event.channel, _OUR_ROLE, event.first, event.last, Rejected(refusal))
+        context.connection.disposition(event.channel, SENDER, event.first, event.last, Rejected(refusal))
 
 
 def _known(context: Context, unsettled: Unsettled, event: DispositionReceived, now_ms: int) -> list[int]:
@@ -158,7 +156,7 @@ def _answer_unknown(
             f"from the queue (delivery {first})."
         )
     refusal = context.reporter.report(lost, "", now_ms)
-    context.connection.disposition(channel, _OUR_ROLE, first, last, Rejected(refusal))
+    context.connection.disposition(channel, SENDER, first, last, Rejected(refusal))
 
 
 def _echo(state: DeliveryState) -> DeliveryState:
