@@ -13,7 +13,7 @@ from peeklock.broker import properties as overlays
 from peeklock.broker.changes import MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.events import NUMBERED_AHEAD, EventType
-from peeklock.broker.message import Message, MessageState, Routing
+from peeklock.broker.message import ACTIVE, Message, MessageState, Routing
 from peeklock.broker.message_ids import with_id
 from peeklock.broker.outcome import Outcome
 from peeklock.broker.sequence_numbers import number_of
@@ -120,10 +120,10 @@ def store(
         if queue.passes_on:
             queue.forward_stored_from(message.position)  # behind those that wait there
     message.routing = None  # not kept for every stored message
-    if message.state is MessageState.SCHEDULED:
-        out.scheduled(queue, message, payload)
-    else:
+    if message.state is ACTIVE:
         out.arrived(queue, message, payload)
+    else:
+        out.scheduled(queue, message, payload)
     _keep(queue, message, payload, out)
     return number
 

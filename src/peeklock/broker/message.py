@@ -34,6 +34,9 @@ class MessageState(IntEnum):
     SCHEDULED = 2
 
 
+ACTIVE: Final = MessageState.ACTIVE
+"""By its own name: in Python 3.11, to look a member of an Enum up takes ten times as long as a global."""
+
 TRANSITIONS: Final[dict[MessageState | None, frozenset[MessageState | None]]] = {
     None: frozenset((MessageState.ACTIVE, MessageState.SCHEDULED)),
     MessageState.ACTIVE: frozenset((MessageState.ACTIVE, MessageState.DEFERRED, None)),
@@ -164,7 +167,7 @@ class Message:
         self.enqueued_at_ms = 0
         self.expires_at_ms = NEVER_MS
         self.lead_ms = 0  # its enqueued time is so much later than its arrival: the clock went back
-        self.state = MessageState.ACTIVE
+        self.state = ACTIVE
         self.was_scheduled = False  # it was activated: here, or in an entity that it was moved from
         self.delivery_count = 0
         self.session_id: str | None = None  # only in a queue that requires sessions
@@ -198,7 +201,7 @@ class Message:
         copy.enqueued_at_ms = self.enqueued_at_ms
         copy.expires_at_ms = self.expires_at_ms
         copy.lead_ms = 0
-        copy.state = MessageState.ACTIVE
+        copy.state = ACTIVE
         copy.was_scheduled = self.was_scheduled
         copy.delivery_count = self.delivery_count
         copy.session_id = self.session_id
