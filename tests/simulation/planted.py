@@ -68,6 +68,11 @@ class Watched(Namespace):
         """Look at an answer, or give another one."""
         return changes, effects
 
+    def reopened(self, changes: list[Change], effects: list[Effect]) -> Outcome:
+        """Return the outcome of an answer, so that more can follow from it; `take` answers again."""
+        self._out.changes, self._out.effects = changes, effects
+        return self._out
+
     def queues_with_sessions(self) -> list[tuple[MessageQueue, MessageSessions]]:
         return [(queue, queue.sessions) for queue in self._queues.values() if queue.sessions is not None]
 
@@ -107,9 +112,9 @@ class SharedSessions(Watched):
             for queue, sessions in self.queues_with_sessions():
                 session = sessions.get(command.session.session_id or "")
                 if session is not None and session.lock is not None and command.address.path == queue.name:
-                    changes: list[Change] = []
-                    effects: list[Effect] = []
-                    sessions.release(session, now_ms, changes, effects, counted=False)
+                    self._out.begin(command, now_ms)
+                    sessions.release(session, self._out, counted=False)
+                    changes, effects = self._out.take()
                     opened, told = super().apply(command, now_ms)
                     return changes + opened, effects + told
         return None
@@ -152,10 +157,11 @@ class EagerDetaches(Watched):
     """Detaches the link of a session together with the lapse of its lock."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        out = self.reopened(changes, effects)
         for _, sessions in self.queues_with_sessions():
             for receiver in sessions.lapsed.receivers():
-                sessions._detach_lapsed(receiver, effects)
-        return changes, effects
+                sessions._detach_lapsed(receiver, out)
+        return out.take()
 
 
 class ForgottenDetaches(Watched):
@@ -292,14 +298,15 @@ class TornTransactions(Watched):
         return None
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
+        out = self.reopened(changes, effects)
         while self._later and self._later[0][0] < now_ms:
             enlisted = self._later.pop(0)[1]
             try:
                 self._transactions._enlisting.check(enlisted, now_ms)
             except ServiceBusError:
                 continue
-            self._transactions._enlisting.perform(enlisted, None, now_ms, changes, effects)
-        return changes, effects
+            self._transactions._enlisting.perform(enlisted, None, out)
+        return out.take()
 
 
 class LostSettlements(Watched):
@@ -342,10 +349,10 @@ class UnaskedSchedules(Watched):
         schedules = (
             [] if transaction is None else [c for c in transaction.commands if isinstance(c, Numbered)]
         )
-        changes, effects = super(Watched, self).apply(command, now_ms)
+        out = self.reopened(*super(Watched, self).apply(command, now_ms))
         for schedule in schedules:
-            self._transactions._enlisting.perform(schedule, None, now_ms, changes, effects)
-        return changes, effects
+            self._transactions._enlisting.perform(schedule, None, out)
+        return out.take()
 
 
 class LeftStates(Watched):
@@ -356,11 +363,11 @@ class LeftStates(Watched):
             return None
         transaction = self._transactions._running.get(command.transaction_id)
         states = [] if transaction is None else [c for c in transaction.commands if isinstance(c, StateSet)]
-        changes, effects = super(Watched, self).apply(command, now_ms)
+        out = self.reopened(*super(Watched, self).apply(command, now_ms))
         for state in states:
             with suppress(ServiceBusError):
-                self._transactions._enlisting.perform(state, None, now_ms, changes, effects)
-        return changes, effects
+                self._transactions._enlisting.perform(state, None, out)
+        return out.take()
 
 
 class HastyCancels(Watched):
@@ -369,17 +376,16 @@ class HastyCancels(Watched):
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if not isinstance(command, Enlist) or not isinstance(command.command, CancelScheduled):
             return None
-        changes, effects = super(Watched, self).apply(command, now_ms)
+        out = self.reopened(*super(Watched, self).apply(command, now_ms))
         transaction = self._transactions._running.get(command.transaction_id)
         if transaction is not None:
             for cancelled in [c for c in transaction.commands if isinstance(c, Cancelled)]:
                 transaction.commands.remove(cancelled)
                 transaction.size_bytes -= size_of(cancelled)
                 transaction.control.connection.size_bytes -= size_of(cancelled)
-                if self._events is not None:
-                    self._events.begin_transaction(command.transaction_id)
-                self._transactions._enlisting.perform(cancelled, None, now_ms, changes, effects)
-        return changes, effects
+                out.attribute_to_transaction(command, command.transaction_id)
+                self._transactions._enlisting.perform(cancelled, None, out)
+        return out.take()
 
 
 class HeldAfterRollBacks(Watched):

@@ -13,6 +13,7 @@ from peeklock.broker.forwarding import HOPS_MAX, Forwarding
 from peeklock.broker.message import Message
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.outcome import Outcome
 from tests.simulation.planted_topics import WithFanOut
 from tests.simulation.sizes import COPIES_FOLLOWING_MAX
 
@@ -45,14 +46,21 @@ class DroppingForwarding(Forwarding):
 class LosingForwarding(Forwarding):
     """Loses a message behind its second hop, and says in the event log that it went on."""
 
-    def pass_on(self, source: MessageQueue, path: str, message: Message, *args: Any, **head: Any) -> None:
+    def pass_on(
+        self,
+        source: MessageQueue,
+        path: str,
+        message: Message,
+        payload: Any,
+        out: Outcome,
+        **head: Any,
+    ) -> None:
         target = self._entities.target(path)
-        events = source.shared.events
         if message.hops != 2 or target is None:
-            super().pass_on(source, path, message, *args, **head)
-        elif events is not None:
-            forwarded = events.forwarded(source, message, target.main.name)
-            events.went(forwarded, target.main.next_position)
+            super().pass_on(source, path, message, payload, out, **head)
+        else:
+            forwarded = out.forwarded(source, message, target.main.name)
+            out.went(source, forwarded, target.main.next_position)
 
 
 class SilentForwarding(Forwarding):
