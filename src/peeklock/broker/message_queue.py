@@ -308,9 +308,13 @@ class MessageQueue:
 
     def complete(self, lock: Lock, out: Outcome) -> None:
         """Remove a locked message (L-05)."""
-        out.completed(self, lock.message)
-        self.end(lock)
-        self.remove(lock.message, out)
+        message = lock.message
+        out.completed(self, message)
+        token = lock.token  # as `end` does, without its call
+        del self.locks[token]
+        del lock.holder[token]
+        message.lock = lock.transaction = None
+        self.remove(message, out)
 
     def give_back(
         self,
