@@ -105,10 +105,7 @@ class EarlyEngine(Engine):
     def __init__(self, namespace: Namespace, bodies: BodyCache) -> None:
         super().__init__(namespace, bodies)
         self._early: list[Effect] = []
-
-    @property
-    def in_flight(self) -> bool:
-        return super().in_flight and not self._early
+        self.next_deadline_ms = self._next_deadline_ms
 
     def take_batch(self, now_ms: int) -> Batch | None:
         if self._early:
@@ -116,27 +113,30 @@ class EarlyEngine(Engine):
         batch = super().take_batch(now_ms)
         if batch is not None:
             self._early, self._flying_effects = self._flying_effects, []
+            self.in_flight = not self._early
         return batch
 
     def release(self) -> list[Effect]:
         early, self._early = self._early, []
+        if early:
+            self.in_flight = True
         return early or super().release()
 
-    def next_deadline_ms(self) -> int | None:
-        return 0 if self._early else super().next_deadline_ms()
+    def _next_deadline_ms(self) -> int | None:
+        return 0 if self._early else self.namespace.next_deadline_ms()
 
 
 class TornEngine(Engine):
     """Takes a batch while a command is done in part."""
 
     def take_batch(self, now_ms: int) -> Batch | None:
-        assert isinstance(self.namespace, Namespace)
-        operations = self.namespace._operations
-        storing, operations.storing = operations.storing, None
+        namespace = self.namespace
+        assert isinstance(namespace, Namespace)
+        unfinished, namespace.unfinished = namespace.unfinished, False
         try:
             return super().take_batch(now_ms)
         finally:
-            operations.storing = storing
+            namespace.unfinished = unfinished
 
 
 class WrappedStore:

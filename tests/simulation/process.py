@@ -140,7 +140,7 @@ class Process:
             lock_grace_ms=lock_grace_ms(world.seed),
         )
         self.engine = pieces.engine(self.namespace, BodyCache(BODIES_BYTES_MAX))
-        self.driver = pieces.driver(self.engine, lambda: node.store.event_backlog.first_no)
+        self.driver = pieces.driver(self.engine)
         self.driver.connect(HTTP_CONNECTION_ID)
         self.body = self.driver.body
         self.namespaces = OneNamespace(Authority.development())

@@ -124,6 +124,10 @@ class Namespace:
         """
         self._shared = Shared(tokens, captures_body, clock_step_limit_ms, history)
         self._events = self._shared.events
+        self.unfinished = False
+        """Whether the last command was done in part: a batch of many messages, which was checked whole."""
+        self.next_deadline_ms: Callable[[], int | None] = self._shared.timers.next_ms
+        """Returns when `advance` has something to do; None when it never has."""
         self._entities = Entities(
             limits,
             self._shared,
@@ -235,6 +239,7 @@ class Namespace:
                 self._session_operations.refused_session_lock(command, now_ms, effects)
         if self._shared.touched:
             self._serve_touched(now_ms, changes, effects)
+        self.unfinished = self._operations.storing is not None
         return changes, effects
 
     def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
@@ -243,11 +248,6 @@ class Namespace:
         Until then all of them count as such.
         """
         self._shared.bodies.at_hand = at_hand
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether the last command was done in part: a batch of many messages, which was checked whole."""
-        return self._operations.storing is not None
 
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
         """Do the next step of the unfinished command; nothing else was done meanwhile."""
@@ -260,6 +260,7 @@ class Namespace:
         self._operations.store_on(now_ms, changes, effects)
         if self._shared.touched:
             self._serve_touched(now_ms, changes, effects)
+        self.unfinished = self._operations.storing is not None
         return changes, effects
 
     def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
@@ -286,22 +287,16 @@ class Namespace:
             for queue in touched.values():
                 queue.serve(now_ms, changes, effects)
 
-    def next_deadline_ms(self) -> int | None:
-        """When `advance` has something to do; None when it never has."""
-        return self._shared.timers.next_ms()
-
     def numbers_issued(self) -> list[NumbersIssued]:
         """State the counters of the queues that issued numbers since the last call."""
-        issued = self._shared.issued
-        self._shared.issued = []
+        issued, self._shared.issued = self._shared.issued, []
+        states = self._entities.states
+        numbers = []
         for queue in issued:
             queue.numbers_dirty = False
-        states = self._entities.states
-        return [
-            queue.numbers_issued()
-            for queue in issued
-            if queue.queue_id in self._queues or queue.queue_id in states
-        ]
+            if queue.queue_id in self._queues or queue.queue_id in states:
+                numbers.append(queue.numbers_issued())
+        return numbers
 
     @property
     def events_due(self) -> bool:

@@ -80,7 +80,7 @@ class Shard:
         """
         self._namespace = namespace
         self._store = store
-        self._driver = driver = Driver(engine, lambda: store.event_backlog.first_no)
+        self._driver = driver = Driver(engine)
         self.body: Callable[[Message], bytes | None] = driver.body
         """Returns a message's body if it is in memory."""
         self.next_deadline_ms: Callable[[], int | None] = driver.next_deadline_ms
@@ -456,8 +456,9 @@ class Shard:
         """Commit what was offered and what has happened; from then on nothing happens by itself."""
         self._housekeeping.cancel()
         self._namespace.flush_events()
+        self._driver.offer((), self.now_ms())  # it is to find them
         await self.catch_up()
-        self._driver.resting = True
+        self._driver.rest()
         self._cancel_timer()
 
     async def stop(self) -> None:

@@ -142,8 +142,7 @@ class InProcessBroker:
         self._last_request = 0
         _finish(self.store.open())
         _finish(self.engine.recover(self.store, self.clock.now_ms))
-        store = self.store
-        self.driver = Driver(self.engine, lambda: store.event_backlog.first_no)
+        self.driver = Driver(self.engine)
         self.run()
 
     def connect(self) -> InProcessConnection:
