@@ -105,7 +105,12 @@ class EarlyEngine(Engine):
     def __init__(self, namespace: Namespace, bodies: BodyCache) -> None:
         super().__init__(namespace, bodies)
         self._early: list[Effect] = []
+        self._commits = False
         self.next_deadline_ms = self._next_deadline_ms
+
+    @property
+    def idle(self) -> bool:
+        return super().idle and not self._commits
 
     def take_batch(self, now_ms: int) -> Batch | None:
         if self._early:
@@ -113,13 +118,16 @@ class EarlyEngine(Engine):
         batch = super().take_batch(now_ms)
         if batch is not None:
             self._early, self._flying_effects = self._flying_effects, []
-            self.in_flight = not self._early
+            self._commits, self.in_flight = True, not self._early
         return batch
+
+    def committed(self, no: int, frame_bytes: int, now_ms: int) -> list[Effect]:
+        self._commits, self.in_flight = False, True
+        return super().committed(no, frame_bytes, now_ms)
 
     def release(self) -> list[Effect]:
         early, self._early = self._early, []
-        if early:
-            self.in_flight = True
+        self.in_flight = self._commits
         return early or super().release()
 
     def _next_deadline_ms(self) -> int | None:
