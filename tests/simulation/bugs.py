@@ -29,6 +29,7 @@ from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store
 from peeklock.store.event_backlog import EventBacklog
 from tests.simulation.hostile import HOSTILE_FIRST
+from tests.simulation.pieces import Pieces
 from tests.simulation.planted import (
     WORN_DELIVERIES,
     CopyingForwards,
@@ -94,7 +95,6 @@ from tests.simulation.planted_topics import (
     SilentRules,
     TornCopies,
 )
-from tests.simulation.process import Pieces
 from tests.simulation.sizes import COPIES_FOLLOWING_MAX
 from tests.simulation.topology import CIRCLES_FIRST, TOPIC_CIRCLES_FIRST, TOPICS_FIRST
 
