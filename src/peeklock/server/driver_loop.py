@@ -1,21 +1,21 @@
 """The driver of one namespace on an event loop: the adapter that does what it says.
 
-Owns: in which turns of the loop the driver is stepped, and the commits. Must not know: what leaves when (see
-`engine.driver`), who the connections are, why something is offered. All of it runs on the event loop's
-thread; only the store has threads of its own.
+Owns: in which turns of the loop the driver is stepped. Must not know: what leaves when (see `engine.driver`),
+who the connections are, why something is offered. All of it runs on the event loop's thread; only the store
+has threads of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import ParamSpec, TypeVar
 
 from peeklock.broker.commands import Command
 from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, Reclaim, WakeAt
 from peeklock.server.connections import Connections
-from peeklock.server.store_reads import StoreReads
+from peeklock.server.next_turn import NextTurn
+from peeklock.server.store_calls import StoreCalls
 from peeklock.server.turns import Turns
 from peeklock.server.wake_timer import WakeTimer
 from peeklock.store.base import Batch, Store
@@ -48,21 +48,24 @@ class DriverLoop:
         `on_failure` is called when a commit or the core itself fails: memory is not what the disk has then.
         """
         self._driver = driver
-        self._store = store
         self._connections = connections
         self._now_ms = now_ms
         self._turns = turns
         self._on_committed = on_committed
         self._on_failure = on_failure
-        self._loop = asyncio.get_running_loop()
-        self.timer = WakeTimer(self._loop, self.run)
-        self.reads = StoreReads(driver, store, now_ms, on_read=self._run_unless_planned, on_failure=self.fail)
-        self.between_commits = asyncio.Event()
-        """Set while no batch is being committed."""
-        self.between_commits.set()
+        loop = asyncio.get_running_loop()
+        self._next_run = NextTurn(loop, self.run)
+        self._next_step = NextTurn(loop, self._go_on)
+        self.timer = WakeTimer(loop, self.run)
+        self.store_calls = StoreCalls(
+            driver,
+            store,
+            now_ms,
+            on_committed=self._committed,
+            on_read=self._run_unless_planned,
+            on_failure=self.fail,
+        )
         self.failed = False
-        self._planned = False
-        self._goes_on = False
         self._busy = False
 
     def offer(self, commands: Iterable[Command]) -> None:
@@ -70,7 +73,7 @@ class DriverLoop:
         self._guarded(self._driver.offer, commands, self._now_ms())
         # While a batch is in flight, its end closes the next one.
         if not self._driver.in_flight:
-            self._plan()
+            self._next_run.plan()
 
     def offer_some(self, commands: Sequence[Command], stop: Callable[[], bool]) -> Sequence[Command]:
         """Apply commands until `stop` says so, one at least; return those that are left over.
@@ -90,7 +93,8 @@ class DriverLoop:
             return
         self._turns.begin()
         driver, clock_s = self._driver, self._turns.clock_s
-        planned, self._planned = self._planned, True  # what is offered meanwhile needs no other run
+        next_run = self._next_run
+        planned, next_run.planned = next_run.planned, True  # what is offered meanwhile needs no other run
         now_ms = self._now_ms()
         until_s = clock_s() + HAND_OUT_S
         while True:
@@ -98,12 +102,11 @@ class DriverLoop:
                 self._do(action, now_ms)
             if not driver.more or clock_s() >= until_s:
                 break
-        self._planned = planned
+        next_run.planned = planned
         if driver.more:
-            self._plan()
-        if driver.unfinished and not self._goes_on:
-            self._goes_on = True
-            self._loop.call_soon(self._go_on)
+            next_run.plan()
+        if driver.unfinished:
+            self._next_step.plan()
         if not driver.in_flight:
             self._set_busy(driver.more)
 
@@ -111,7 +114,7 @@ class DriverLoop:
         """Stop: the store or the core has failed."""
         self.failed = True
         self._driver.failed()
-        self.between_commits.set()
+        self.store_calls.between_commits.set()  # nobody waits for what is in doubt
         self._on_failure(failure)
 
     def _guarded(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -122,23 +125,13 @@ class DriverLoop:
             self.fail(defect)
             raise
 
-    def _plan(self) -> None:
-        if not self._planned:
-            self._planned = True
-            self._loop.call_soon(self._run_planned)
-
-    def _run_planned(self) -> None:
-        self._planned = False
-        self.run()
-
     def _run_unless_planned(self) -> None:
         """Run once in a turn: what is handed out in parts has its part in each."""
-        if not self._planned:
+        if not self._next_run.planned:
             self.run()
 
     def _go_on(self) -> None:
         """Do the next step of a command that has many: one a turn, so that everybody else has theirs."""
-        self._goes_on = False
         if not self.failed:
             self._turns.begin()
             self._guarded(self._driver.go_on, self._now_ms())
@@ -151,20 +144,17 @@ class DriverLoop:
                 self._connections.hand_out(action, now_ms)
                 self._turns.handed_out(self._turns.clock_s() - started_s)
             case Commit(batch):
-                self.between_commits.clear()
                 self._set_busy(False)  # the last batch is through
                 self._set_busy(True)
-                # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
-                committing = asyncio.ensure_future(self._store.commit(batch))
-                committing.add_done_callback(partial(self._committed, batch))
+                self.store_calls.commit(batch)
             case WakeAt(at_ms):
                 self.timer.set(at_ms, now_ms)
             case BodiesRead(connection_id):
                 self._connections.bodies_read(connection_id, now_ms)
             case ReadRows(rows):
-                self.reads.read_rows(rows)
+                self.store_calls.read_rows(rows)
             case Reclaim(wanted):
-                self.reads.reclaim(wanted)
+                self.store_calls.reclaim(wanted)
 
     def _set_busy(self, busy: bool) -> None:
         """Let those that never stop sending rest until what they asked for is done."""
@@ -172,16 +162,10 @@ class DriverLoop:
             self._busy = busy
             (self._turns.batch_taken if busy else self._turns.batch_done)()
 
-    def _committed(self, batch: Batch, committing: asyncio.Future[int]) -> None:
-        try:
-            size_bytes = committing.result()
-        except BaseException as failure:  # also cancellation: the batch's fate is unknown then
-            self.fail(failure)
-            return
+    def _committed(self, batch: Batch, size_bytes: int) -> None:
         self._turns.begin()
         now_ms = self._now_ms()
         self._on_committed(batch, now_ms)
         self._driver.committed(batch.no, size_bytes, now_ms)
-        self.between_commits.set()
         self.run()
         self._connections.flush_waiting(now_ms)

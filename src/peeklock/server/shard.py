@@ -166,7 +166,7 @@ class Shard:
         driving.timer.cancel()  # set for a clock that runs evenly
         while not driving.failed:
             driving.run()
-            await driving.between_commits.wait()
+            await driving.store_calls.between_commits.wait()
             if self._driver.idle:
                 break
             await asyncio.sleep(0)  # for the turns that hand out, and for the steps of a command
@@ -174,8 +174,9 @@ class Shard:
     async def answer(self) -> None:
         """Commit what was offered and hand out all that follows, answers that wait for a body among it."""
         await self.catch_up()
-        while self._driving.reads and self._connections.wait_for_bodies:
-            await self._driving.reads.wait_for_one()
+        store_calls = self._driving.store_calls
+        while store_calls.reads and self._connections.wait_for_bodies:
+            await store_calls.wait_for_read()
             await self.catch_up()
 
     # The event log
