@@ -260,10 +260,9 @@ class Engine:
         self._row_payloads.append(payload)
 
     def _close_row(self) -> None:
-        if self._row is not None:
-            self.ledger.close_row(self._row_no, self._row_bytes)
-            self._closed_rows[self._row_no] = self._row_payloads
-            self._row = None
+        self.ledger.close_row(self._row_no, self._row_bytes)
+        self._closed_rows[self._row_no] = self._row_payloads
+        self._row = None
 
     # Batches out, effects back
 
@@ -296,7 +295,8 @@ class Engine:
             return None
         if truncate_before:
             self._keep_numbers(truncate_before, now_ms)
-        self._close_row()
+        if self._row is not None:
+            self._close_row()
         ledger.settle_rows()
         for row in dropped:
             self.bodies.drop(row)
