@@ -192,7 +192,7 @@ class Broker:
         self.engine = Engine(namespace(), BodyCache())
         self.driver = Driver(self.engine)
         self.driver.connect(RECEIVER.connection_id)
-        self.driver.resting = True  # what is due is no part of these figures
+        self.driver.rest()  # what is due is no part of these figures
         self.commits = 0
         self.slowest_ms = 0.0
 

@@ -81,8 +81,7 @@ class AskedBroker(InProcessBroker):
         )
         self.requests = requests
         self.answers: dict[int, Answer] = {}
-        self._connections[CONNECTION_ID] = _Hub(self)  # type: ignore[assignment]  # has what is used of one
-        self.driver.connect(CONNECTION_ID)
+        self.pump.connect(CONNECTION_ID, _Hub(self))  # type: ignore[arg-type]  # has what is used of one
 
     def begun(self, asked: Any) -> Answer | int:
         """Return the answer, or the number of what waits."""

@@ -89,7 +89,7 @@ class Scene:
         self.engine = RoutedEngine(self.namespace, BodyCache(2_000), self.routings)
         at_once(self.engine.recover(self.store, self.now_ms))
         self.driver = Driver(self.engine)
-        self.driver.resting = True  # `pass_time` says when something falls due
+        self.driver.rest()  # `pass_time` says when something falls due
         for number in range(1, CONNECTIONS + 1):
             self.driver.connect(number)
         self.flying: tuple[Batch, int, Any] | None = None
@@ -457,6 +457,7 @@ class Scene:
                 return
             self.purging = bool(self.namespace._purging._by_queue)
             self.engine.advance(self.now_ms)
+            self.driver.offer((), self.now_ms)  # something has happened, and not by it
 
     def offer_any(self, command: Any) -> None:
         if command is not None:

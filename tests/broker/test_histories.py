@@ -356,7 +356,7 @@ class History(Scene):
     def begin(self) -> None:
         before = self.flying
         super().begin()
-        if self.flying is not before and not self.engine.ledger.has_doomed:
+        if self.flying is not before and not self.engine.ledger.doomed:
             self.engine.ledger.check(m for entity in self.entities() for m in entity.all_messages())
 
     def take(self, effects: list[Any]) -> None:

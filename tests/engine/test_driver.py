@@ -40,10 +40,11 @@ from peeklock.engine.driver import (
     Reclaim,
     WakeAt,
 )
-from peeklock.engine.engine import Engine
+from peeklock.engine.engine import EVENT_ROWS_A_BATCH, Engine
+from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
 from tests.engine.rig import at_once
-from tests.engine.tiny import Create, Look, Put, Take, TinyNamespace
+from tests.engine.tiny import Create, Delete, Look, Put, Take, TinyNamespace, Touch
 
 
 class Driven:
@@ -203,6 +204,84 @@ def test_a_connection_that_is_gone_is_handed_nothing(driven: Driven) -> None:
     assert driven.driver.idle
 
 
+# Passes that are left out
+
+
+def passes(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that has the time of each look at the open batch."""
+    found: list[int] = []
+    take_batch = driven.engine.take_batch
+
+    def looked(now_ms: int) -> Batch | None:
+        found.append(now_ms)
+        return take_batch(now_ms)
+
+    monkeypatch.setattr(driven.engine, "take_batch", looked)
+    return found
+
+
+def test_no_pass_follows_a_commit_that_leaves_nothing_to_do(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = passes(driven, monkeypatch)
+    driven.offer(Put(b"a"))
+    driven.step(now_ms=1)
+    driven.land()
+    assert answers(driven.step(now_ms=2)) == [2]
+    assert driven.driver.more
+    assert driven.step(now_ms=3) == [WakeAt(None)], "an adapter whose timer has come needs another"
+    assert not driven.driver.more
+    assert found == [1]
+
+
+def test_a_pass_follows_for_what_was_offered_meanwhile(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = passes(driven, monkeypatch)
+    driven.offer(Put(b"a"))
+    driven.step(now_ms=1)
+    driven.offer(Look())
+    driven.land()
+    assert answers(driven.step(now_ms=2)) == [2]
+    assert answers(driven.step(now_ms=3)) == [3]
+    assert found == [1, 3]
+
+
+def test_a_deleted_entity_is_released_a_batch_after_the_other(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peeklock.engine.reclaim.RELEASE_MAX", 2)
+    driven.offer(*[Put(b"body") for _ in range(7)])
+    driven.step_and_land()
+    driven.offer(Delete())
+    driven.step_and_land()
+    assert driven.engine.ledger.live_messages == 0
+
+
+def test_event_rows_that_were_exported_go_a_batch_after_the_other(driven: Driven) -> None:
+    last_no = EVENT_ROWS_A_BATCH + 10
+    for no in range(1, last_no + 1):
+        driven.store.event_backlog.add(no, 100)
+    driven.driver.forget_events(last_no - 1)
+    driven.step_and_land()
+    assert driven.store.event_backlog.first_no == last_no
+
+
+def test_a_long_journal_is_shortened_a_batch_after_the_other(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven.offer(Put(b"body"))
+    driven.step_and_land()
+    for _ in range(20):
+        driven.offer(*[Touch(1)] * 20)
+        driven.step_and_land()
+    for name in ("JOURNAL_BYTES_MIN", "TRUNCATE_BYTES_MAX"):
+        monkeypatch.setattr(f"peeklock.engine.reclaim.{name}", 1_000)
+    driven.offer(Look())
+    driven.step_and_land()
+    assert not driven.engine.ledger.journal_is_long
+
+
 # Body rows
 
 
@@ -333,5 +412,5 @@ def test_the_time_is_set_for_what_falls_due_next() -> None:
     [wake] = [action for action in served.driver.step(1) if isinstance(action, WakeAt)]
     assert wake.at_ms is not None
     assert wake.at_ms <= at_ms
-    served.driver.resting = True
+    served.driver.rest()
     assert served.driver.step(1) == [WakeAt(None)]

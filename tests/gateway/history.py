@@ -348,7 +348,7 @@ def is_shut_down(desk: LiveDesk) -> None:
     """Meet the end of the broker with links open."""
     desk.listen(credit=1)
     desk.sender()
-    for connection in list(desk.broker._connections.values()):
+    for connection in list(desk.broker.pump.connections.values()):
         connection.gateway.shutdown(desk.broker.clock.now_ms)
     desk.pump()
     desk.client.close()

@@ -136,7 +136,7 @@ class Rig:
         """Read body rows as for a delivery."""
         self.connection.wanted = set(rows)
         self.shard._driver.want(1, self.connection.wanted)
-        self.shard._run()
+        self.shard._driving.run()
         await self.settle()
 
     async def receive_and_delete(self, name: str, session: SessionWish | None = None) -> None:
@@ -359,8 +359,8 @@ def test_a_body_that_a_topic_waits_for_is_lost_to_its_transfer_dead_letters(tmp_
         later = Message(len(body(1)), scheduled_at_ms=NOW_MS + 1)
         await rig.ask(lambda to: Schedule(Address("events"), [(later, body(1))], to))
         await rig.restart(body(1))
-        rig.shard.now_ms = lambda: NOW_MS + 10
-        rig.shard._run()
+        rig.shard._driving._now_ms = lambda: NOW_MS + 10
+        rig.shard._driving.run()
         await rig.settle()
         assert await rig.peek("events/subscriptions/all") == []
         [dead] = await rig.peek("events", SubQueue.TRANSFER_DEAD_LETTER)
@@ -441,7 +441,7 @@ def test_an_error_of_the_disk_is_no_damage(tmp_path: Path) -> None:
         Unreadable.fails = True
         rig.connection.wanted = {message.body_row}
         rig.shard._driver.want(1, rig.connection.wanted)
-        rig.shard._run()
+        rig.shard._driving.run()
         await asyncio.sleep(0.1)
         [failure] = rig.failures
         assert isinstance(failure, StoreFailed)

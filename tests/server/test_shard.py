@@ -63,7 +63,8 @@ from peeklock.engine.engine import RECORD_BYTES, Engine
 from peeklock.rules.filters import SqlFilter
 from peeklock.server import shard as shard_module
 from peeklock.server.back_pressure import LAG_MS_MAX
-from peeklock.server.shard import HAND_OUT_S, Shard
+from peeklock.server.driver_loop import HAND_OUT_S
+from peeklock.server.shard import Shard
 from peeklock.server.turns import Turns
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
@@ -405,7 +406,7 @@ def test_a_row_that_is_read_for_its_routing_is_not_dropped_meanwhile() -> None:
         assert message is not None
         assert bodies.get(message.body_row, 0) is None
         shard._driver._leaving = [Fetch(4, message)]
-        shard._run()
+        shard._driving.run()
         # The next one is read ahead. The last is in memory.
         assert bodies.wanted == {message.body_row, message.body_row + 1}
         await until_idle(shard)

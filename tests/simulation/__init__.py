@@ -14,7 +14,9 @@ Modules
     world        the heap, the clock, the random source, the running hash and the trace
     line         a wire laid in the world
     node         the broker: a store, and the processes that serve it one after another;
-                 process: one of them, it drives the real pieces as `server.shard` does, and recovers;
+                 process: one of them, made of the real pieces (pieces), and its recovery;
+                 driving: does what its driver says, as `server.driver_loop` does; commits: when a commit
+                 lands; own_requests: what it asks itself;
                  served: one of its connections, driven as `server.amqp` does, in turns and slices
     peer         one client connection: SASL, CBS, links, requests, transactions, over a wire that may break
     actors       somebody with one connection at a time; who he is: senders, receivers, session_receivers,

@@ -29,6 +29,7 @@ from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store
 from peeklock.store.event_backlog import EventBacklog
 from tests.simulation.hostile import HOSTILE_FIRST
+from tests.simulation.pieces import Pieces
 from tests.simulation.planted import (
     WORN_DELIVERIES,
     CopyingForwards,
@@ -94,7 +95,6 @@ from tests.simulation.planted_topics import (
     SilentRules,
     TornCopies,
 )
-from tests.simulation.process import Pieces
 from tests.simulation.sizes import COPIES_FOLLOWING_MAX
 from tests.simulation.topology import CIRCLES_FIRST, TOPIC_CIRCLES_FIRST, TOPICS_FIRST
 
@@ -105,10 +105,12 @@ class EarlyEngine(Engine):
     def __init__(self, namespace: Namespace, bodies: BodyCache) -> None:
         super().__init__(namespace, bodies)
         self._early: list[Effect] = []
+        self._commits = False
+        self.next_deadline_ms = self._next_deadline_ms
 
     @property
-    def in_flight(self) -> bool:
-        return super().in_flight and not self._early
+    def idle(self) -> bool:
+        return super().idle and not self._commits
 
     def take_batch(self, now_ms: int) -> Batch | None:
         if self._early:
@@ -116,27 +118,33 @@ class EarlyEngine(Engine):
         batch = super().take_batch(now_ms)
         if batch is not None:
             self._early, self._flying_effects = self._flying_effects, []
+            self._commits, self.in_flight = True, not self._early
         return batch
+
+    def committed(self, no: int, frame_bytes: int, now_ms: int) -> list[Effect]:
+        self._commits, self.in_flight = False, True
+        return super().committed(no, frame_bytes, now_ms)
 
     def release(self) -> list[Effect]:
         early, self._early = self._early, []
+        self.in_flight = self._commits
         return early or super().release()
 
-    def next_deadline_ms(self) -> int | None:
-        return 0 if self._early else super().next_deadline_ms()
+    def _next_deadline_ms(self) -> int | None:
+        return 0 if self._early else self.namespace.next_deadline_ms()
 
 
 class TornEngine(Engine):
     """Takes a batch while a command is done in part."""
 
     def take_batch(self, now_ms: int) -> Batch | None:
-        assert isinstance(self.namespace, Namespace)
-        operations = self.namespace._operations
-        storing, operations.storing = operations.storing, None
+        namespace = self.namespace
+        assert isinstance(namespace, Namespace)
+        unfinished, namespace.unfinished = namespace.unfinished, False
         try:
             return super().take_batch(now_ms)
         finally:
-            operations.storing = storing
+            namespace.unfinished = unfinished
 
 
 class WrappedStore:

@@ -91,7 +91,7 @@ class HttpService:
             go_on(asked.render(effect))
 
         command: Any = asked.command
-        self.process.ask(lambda reply_to: replace(command, reply_to=reply_to), render)
+        self.process.own.ask(lambda reply_to: replace(command, reply_to=reply_to), render)
 
     def begin(self, receive: Receive, answered: Callable[[Response], None]) -> int | Response:
         """Begin to wait for a message; give the number of the wait, or its answer."""
@@ -114,7 +114,7 @@ class HttpService:
 
     # From the loop
 
-    def handle(self, effect: Effect) -> None:
+    def handle(self, effect: Effect, now_ms: int) -> None:
         """Take an effect for one that waits."""
         if isinstance(effect, Deliver) and effect.lock_token is not None:
             self.untils[effect.lock_token] = effect.locked_until_ms
@@ -123,7 +123,7 @@ class HttpService:
     def bodies_wanted(self) -> set[int]:
         return self._receives.bodies_wanted()
 
-    def bodies_arrived(self) -> None:
+    def bodies_arrived(self, now_ms: int) -> None:
         self._receives.bodies_arrived(self.process.body)
 
     def flush(self) -> None:

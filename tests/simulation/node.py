@@ -31,12 +31,14 @@ from peeklock.server.clock import SlewedClock
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.faults import Fault, FaultyStore
+from peeklock.testing.pump import finish
 from peeklock.testing.wire import MemoryWire, WireState
 from tests.simulation.bounds import Guest
 from tests.simulation.checker import Checker
 from tests.simulation.line import Line
 from tests.simulation.machine import Machine, sets_clocks
-from tests.simulation.process import Pieces, Process, drive
+from tests.simulation.pieces import Pieces
+from tests.simulation.process import Process
 from tests.simulation.topology import topic_of
 from tests.simulation.world import World
 
@@ -153,7 +155,7 @@ class Node:
             sure = known == before and there
             for name in (description.name, *self._behind(description.name)):
                 self.checker.updated(name, drops_locks=drops_locks or not sure, sure=sure)
-            self.process.offer([UpdateEntity(description, self.process.own_reply())])
+            self.process.offer([UpdateEntity(description, self.process.own.reply_to())])
 
     def create(self, description: Description) -> None:
         """Create an entity, live, again or for the first time."""
@@ -167,11 +169,11 @@ class Node:
         """Say how an entity is created; a subscription has its first rule then."""
         assert self.process is not None
         if not isinstance(description, SubscriptionDescription):
-            return CreateEntity(description, self.process.own_reply())
+            return CreateEntity(description, self.process.own.reply_to())
         rule = self._first_rules.get(description.name)
         wanted = rule or RuleDescription(DEFAULT_RULE_NAME)
         self.checker.rulings.asking(description.name, wanted.name, wanted)
-        return CreateEntity(description, self.process.own_reply(), rule)
+        return CreateEntity(description, self.process.own.reply_to(), rule)
 
     def delete(self, name: str) -> None:
         """Delete an entity, live, as the administration does; a topic's subscriptions go with it."""
@@ -181,7 +183,7 @@ class Node:
             self._entities = [entity for entity in self._entities if entity.name not in names]
             for each in names:
                 self.checker.deleting(each)
-            self.process.offer([DeleteEntity(name, self.process.own_reply())])
+            self.process.offer([DeleteEntity(name, self.process.own.reply_to())])
 
     def rule(self, path: str, name: str, rule: RuleDescription | None, kind: str) -> None:
         """Change a rule of a subscription, live, as the administration does: `add`, `update` or `remove`
@@ -190,8 +192,8 @@ class Node:
         if process is None:
             return
         self._world.note(f"{kind} rule {name} of {path}: {rule}")
-        reply_to = process.own_reply()
-        process.wishes[reply_to] = self.checker.rulings.asking(path, name, rule)
+        reply_to = process.own.reply_to()
+        process.own.wishes[reply_to] = self.checker.rulings.asking(path, name, rule)
         if rule is None:
             process.offer([RemoveRule(path, name, reply_to)])
         elif kind == "add":
@@ -258,10 +260,10 @@ class Node:
 
     def _compare(self) -> None:
         """Compare what the store gives back with what was committed."""
-        self.checker.facts.compare_definitions(drive(self.store.load_definitions()))
-        frames = drive(_all(self.store.load()))
+        self.checker.facts.compare_definitions(finish(self.store.load_definitions()))
+        frames = finish(_all(self.store.load()))
         rows = sorted({record.row for record in self.checker.facts.live.values()})
-        self.checker.facts.compare(frames, drive(self.store.read_body_rows(rows)))
+        self.checker.facts.compare(frames, finish(self.store.read_body_rows(rows)))
 
 
 def no_body(name: str) -> bool:

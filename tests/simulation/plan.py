@@ -33,7 +33,7 @@ from tests.simulation.keepers import Keeper
 from tests.simulation.machine import Administrator, sets_clocks
 from tests.simulation.managing import Manager
 from tests.simulation.node import Node, Weather
-from tests.simulation.process import Pieces
+from tests.simulation.pieces import Pieces
 from tests.simulation.readers import Reader, Releaser
 from tests.simulation.receivers import Receiver
 from tests.simulation.records import Violation

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from peeklock.broker.effects import Effect
 from peeklock.gateway.connection import Gateway
 from peeklock.server.amqp import SLICE_UNITS
 from peeklock.testing.wire import BROKER
@@ -107,6 +108,19 @@ class Served:
         self.line.close(BROKER)
         if self.guest is not None:
             self._bounds.gone(self.guest)
+
+    # From the driver
+
+    def handle(self, effect: Effect, now_ms: int) -> None:
+        """Take an effect."""
+        self.gateway.handle(effect, self._process.body, now_ms)
+
+    def bodies_wanted(self) -> set[int]:
+        return self.gateway.bodies_wanted()
+
+    def bodies_arrived(self, now_ms: int) -> None:
+        """Try again what waits for bodies."""
+        self.gateway.bodies_arrived(self._process.body, now_ms)
 
     # To the line
 

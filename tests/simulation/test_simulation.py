@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from peeklock.engine.driver import NEVER, Action, Driver, WakeAt
 from tests.simulation.plan import run_seed
 from tests.simulation.topology import has_topics
 
@@ -65,6 +66,31 @@ def test_a_seed_with_topics_keeps_every_promise(seed: int) -> None:
     result = run_seed(seed)
     assert result.failure is None, result.failure
     assert result.counts["copies"] > 20, result.counts
+
+
+@pytest.mark.parametrize("seed", [3, 5, 9, 17])
+def test_a_pass_that_the_driver_leaves_out_would_find_nothing(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: R-01"""
+    idle_steps = 0
+    step = Driver.step
+
+    def checked(driver: Driver, now_ms: int, lease_until_ms: float = NEVER) -> list[Action]:
+        nonlocal idle_steps
+        actions = step(driver, now_ms, lease_until_ms)
+        if [type(action) for action in actions] == [WakeAt] and now_ms < lease_until_ms:
+            idle_steps += 1
+            assert driver._engine.take_batch(now_ms) is None
+            assert driver._engine.release() == []
+            due_ms = driver.next_deadline_ms()
+            assert actions == [WakeAt(None if due_ms is None else max(due_ms, driver._rest_until_ms))]
+        return actions
+
+    monkeypatch.setattr(Driver, "step", checked)
+    result = run_seed(seed)
+    assert result.failure is None, result.failure
+    assert idle_steps > 100
 
 
 def test_a_failing_seed_tells_how_to_see_it_again() -> None:

@@ -25,7 +25,7 @@ from tests.interop.dotnet.stage import Account, Action, Connect, Cut, Pass, Read
 from tests.simulation.checker import Checker
 from tests.simulation.line import Line
 from tests.simulation.node import Node, Weather
-from tests.simulation.process import Pieces
+from tests.simulation.pieces import Pieces
 from tests.simulation.sizes import SMALL_SIZES, patched
 from tests.simulation.world import World
 

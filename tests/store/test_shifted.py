@@ -37,7 +37,7 @@ class Opened:
         self.engine = Engine(namespace, BodyCache())
         self.driver = Driver(self.engine)
         self.driver.connect(ME.connection_id)
-        self.driver.resting = True  # the test says when something falls due
+        self.driver.rest()  # the test says when something falls due
         self.batches = 0
 
     async def start(self, now_ms: int) -> None:

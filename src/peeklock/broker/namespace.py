@@ -134,6 +134,10 @@ class Namespace:
         elif captures_body is not None:
             self._recorder = Recorder(shared.timers, shared.wall, captures_body)
         self._out = Outcome(self._recorder)
+        self.unfinished = False
+        """Whether the last command was done in part: a batch of many messages, which was checked whole."""
+        self.next_deadline_ms: Callable[[], int | None] = shared.timers.next_ms
+        """Returns when `advance` has something to do; None when it never has."""
         self._entities = Entities(
             limits,
             self._shared,
@@ -252,6 +256,7 @@ class Namespace:
             requests.succeeded += 1
         if out.touched:
             self._serve_touched()
+        self.unfinished = self._operations.storing is not None
         changes, effects = out.changes, out.effects
         out.changes = []
         out.effects = []
@@ -264,11 +269,6 @@ class Namespace:
         """
         self._shared.bodies.at_hand = at_hand
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether the last command was done in part: a batch of many messages, which was checked whole."""
-        return self._operations.storing is not None
-
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
         """Do the next step of the unfinished command; nothing else was done meanwhile."""
         out = self._out
@@ -278,6 +278,7 @@ class Namespace:
         self._operations.store_on(out)
         if out.touched:
             self._serve_touched()
+        self.unfinished = self._operations.storing is not None
         return out.take()
 
     def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
@@ -302,22 +303,16 @@ class Namespace:
             for queue in touched.values():
                 queue.serve(out)
 
-    def next_deadline_ms(self) -> int | None:
-        """When `advance` has something to do; None when it never has."""
-        return self._shared.timers.next_ms()
-
     def numbers_issued(self) -> list[NumbersIssued]:
         """State the counters of the queues that issued numbers since the last call."""
-        issued = self._shared.issued
-        self._shared.issued = []
+        issued, self._shared.issued = self._shared.issued, []
+        states = self._entities.states
+        numbers = []
         for queue in issued:
             queue.numbers_dirty = False
-        states = self._entities.states
-        return [
-            queue.numbers_issued()
-            for queue in issued
-            if queue.queue_id in self._queues or queue.queue_id in states
-        ]
+            if queue.queue_id in self._queues or queue.queue_id in states:
+                numbers.append(queue.numbers_issued())
+        return numbers
 
     @property
     def events_due(self) -> bool:

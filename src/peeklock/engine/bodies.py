@@ -32,7 +32,8 @@ class BodyCache:
         self._rows: OrderedDict[int, list[bytes]] = OrderedDict()
         self._sizes: dict[int, int] = {}
         self._size_bytes = 0
-        self._pinned: dict[int, list[bytes]] = {}
+        self.pinned: dict[int, list[bytes]] = {}
+        """Rows that are not yet durable."""
         self._latest = 0
         self.wanted: set[int] = set()
         """Rows that someone waits for; they must not be dropped from the store."""
@@ -42,16 +43,11 @@ class BodyCache:
         """Bytes of committed rows held."""
         return self._size_bytes
 
-    @property
-    def first_pinned(self) -> int | None:
-        """The oldest row that is not yet durable."""
-        return min(self._pinned, default=None)
-
     def get(self, row: int, slot: int) -> bytes | None:
         """Give a payload if it is in memory."""
         payloads = self._rows.get(row)
         if payloads is None:
-            payloads = self._pinned.get(row)
+            payloads = self.pinned.get(row)
             return None if payloads is None else payloads[slot]
         if row != self._latest:  # neighbours come one after the other: touch a row once
             self._latest = row
@@ -65,17 +61,17 @@ class BodyCache:
     def put(self, row: int, payloads: list[bytes]) -> None:
         """Take a row that was read back."""
         self.wanted.discard(row)
-        if row not in self._pinned and row not in self._rows:
+        if row not in self.pinned and row not in self._rows:
             self._keep(row, payloads)
 
     def pin(self, row: int, payloads: list[bytes]) -> None:
         """Take a new row, still growing or on its way to the disk."""
-        self._pinned[row] = payloads
+        self.pinned[row] = payloads
 
     def unpin(self, rows: Iterable[int]) -> None:
         """Let rows that are durable now compete for the budget."""
         for row in rows:
-            self._keep(row, self._pinned.pop(row))
+            self._keep(row, self.pinned.pop(row))
 
     def drop(self, row: int) -> None:
         """Forget a row in which nothing lives."""

@@ -21,6 +21,9 @@ in which they are to be done:
                      Reclaim --(store)--> reclaimed -> step
                      WakeAt --(timer)--> step
 
+A step looks at the open batch only if something has happened since the last look that found nothing, or if
+something is due.
+
 An adapter does one thing more: it calls `want` with the body rows that a connection waits for, after it has
 handed out effects to it. All calls come from one thread.
 """
@@ -122,15 +125,14 @@ Action: TypeAlias = Commit | ReadRows | Reclaim | HandOut | BodiesRead | WakeAt
 class Driver:
     """See the module."""
 
-    def __init__(self, engine: Engine, first_event_no: Callable[[], int | None] = lambda: None) -> None:
-        """Drive a recovered engine.
-
-        Args:
-            engine: is driven by nothing else from now on.
-            first_event_no: returns the first batch whose event row the store keeps; None = there is none.
-        """
+    def __init__(self, engine: Engine) -> None:
+        """Drive a recovered engine, which nothing else drives from now on."""
         self._engine = engine
-        self._first_event_no = first_event_no
+        self.next_deadline_ms: Callable[[], int | None] = engine.next_deadline_ms
+        """Returns when something is due by itself, None for never."""
+        self._may_close = True
+        """Whether there may be a batch to close or an effect to release, even if nothing is due."""
+        self._wake = WakeAt(None)
         self._connections = {OWN_CONNECTION_ID}
         self._leaving: list[Effect] = []
         self._left = 0  # so many of these have left
@@ -149,10 +151,9 @@ class Driver:
         self._asked_at_ms = 0
         self._slice_started_ms: int | None = None  # of one after which more is due
         self._rest_until_ms = 0
+        self._resting = False
         self.more = False
         """Whether `step` is to be called again, after its last actions are done."""
-        self.resting = False
-        """Nothing happens by itself any more."""
         self.lost_bodies = 0
         """Damaged bodies that were found since the start."""
 
@@ -177,10 +178,6 @@ class Driver:
     def open_bytes(self) -> int:
         """Bytes of messages not yet durable, payloads and about what their records cost."""
         return self._engine.open_bytes
-
-    def next_deadline_ms(self) -> int | None:
-        """Return when something is due by itself, None for never."""
-        return self._engine.next_deadline_ms()
 
     def body(self, message: Message) -> bytes | None:
         """Return a message's body if it is in memory; `LOST_BODY` for one that is damaged.
@@ -211,6 +208,7 @@ class Driver:
         Raises: what the core raises, a defect after which nothing may be built upon its state.
         """
         self._asked_at_ms = now_ms
+        self._may_close = True
         offer = self._engine.offer
         for command in commands:
             offer(command, now_ms)
@@ -221,6 +219,7 @@ class Driver:
         """Apply commands until `stop` says so, one at least; return those that are left over. Raises: as
         `offer`."""
         self._asked_at_ms = now_ms
+        self._may_close = True
         offer = self._engine.offer
         for number, command in enumerate(commands, 1):
             offer(command, now_ms)
@@ -228,14 +227,24 @@ class Driver:
                 return commands[number:]
         return ()
 
+    def _offer(self, command: Command, now_ms: int) -> None:
+        """Apply a command of the driver's own."""
+        self._may_close = True
+        self._engine.offer(command, now_ms)
+
     def go_on(self, now_ms: int) -> None:
         """Do the next step of a command that has many, once a turn while `unfinished`."""
+        self._may_close = True
         self._engine.go_on(now_ms)
 
     def committed(self, no: int, size_bytes: int, now_ms: int) -> None:
         """Take note that a batch is on stable storage, its frame of this size."""
-        self._rest(now_ms)
-        effects = self._engine.committed(no, size_bytes, now_ms)
+        if self._slice_started_ms is not None:
+            self._pause(now_ms, self._slice_started_ms)
+        engine = self._engine
+        effects = engine.committed(no, size_bytes, now_ms)
+        if engine.work_left:
+            self._may_close = True
         # Before them leaves what has waited since the lease ended.
         self._leaving = self._leaving[self._left :] + effects if self._leaving else effects
         self._left = 0
@@ -250,7 +259,7 @@ class Driver:
         """Take back effects whose connection is over: the client never had these messages (L-16)."""
         for effect in effects:
             if type(effect) is Deliver and effect.lock_token is not None:
-                self._engine.offer(Release(effect.message.queue_id, effect.lock_token, None), now_ms)
+                self._offer(Release(effect.message.queue_id, effect.lock_token, None), now_ms)
 
     def want(self, connection_id: int, rows: set[int]) -> None:
         """Take note of the body rows that a connection waits for. The row behind them is read too, since
@@ -268,17 +277,19 @@ class Driver:
 
         Raises: StoreDamaged if more is damaged than one start may lose.
         """
+        self._may_close = True
         self._under_way.difference_update(found)
         self._lose(found, now_ms)  # first: what was locked is free of its lock when a connection tries
         engine = self._engine
         for row, payloads in found.items():
             engine.bodies.put(row, payloads)
             for fetch, slot in self._fetches.pop(row, ()):
-                engine.offer(_fetched(fetch, payloads[slot]), now_ms)
+                self._offer(_fetched(fetch, payloads[slot]), now_ms)
         self._arrived = list(self._waiting)
 
     def reclaimed(self, found: ReclaimFound, now_ms: int) -> None:
         """Take what was read to win space. Raises: StoreDamaged, as `rows_read`."""
+        self._may_close = True
         self._lose(found.rows, now_ms)
         self._engine.reclaim_offer(found)
 
@@ -288,7 +299,13 @@ class Driver:
 
     def forget_events(self, no: int) -> None:
         """Drop the event rows of the batches up to this one, with the commits to come."""
+        self._may_close = True
         self._engine.events_exported_to = max(self._engine.events_exported_to, no)
+
+    def rest(self) -> None:
+        """Let nothing happen by itself any more."""
+        self._may_close = True
+        self._resting = True
 
     # What follows
 
@@ -311,7 +328,10 @@ class Driver:
             actions += map(BodiesRead, self._arrived)
             self._arrived = []
         elif not self._engine.in_flight:
-            self._close_batch(actions, now_ms, lease_until_ms)
+            at_ms = self._wake.at_ms
+            if self._may_close or (at_ms is not None and at_ms <= now_ms):
+                self._close_batch(actions, now_ms, lease_until_ms)
+            actions.append(self._wake)
         if self._looks_for_space:
             self._looks_for_space = False
             wanted = self._engine.reclaim_wanted()
@@ -324,18 +344,24 @@ class Driver:
 
     def _close_batch(self, actions: list[Action], now_ms: int, lease_until_ms: float) -> None:
         engine = self._engine
-        self._advance(now_ms)
-        engine.skip_events(self._first_event_no())
+        self._may_close = False
+        due_ms = engine.next_deadline_ms()
+        if due_ms is not None and max(due_ms, self._rest_until_ms) <= now_ms and not self._resting:
+            self._advance(now_ms)
         batch = engine.take_batch(now_ms)
         if batch is not None:
             actions.append(Commit(batch))
         else:
-            self._rest(now_ms)
+            if self._slice_started_ms is not None:
+                self._pause(now_ms, self._slice_started_ms)
             if now_ms < lease_until_ms:
                 self._leaving, self._left, self._leaving_no = engine.release(), 0, None
                 if self._leaving:
                     self._hand_out(actions, now_ms)
-        actions.append(WakeAt(self._wake_at_ms()))
+            else:
+                self._may_close = True  # what waits for the lease
+        due_ms = None if self._resting else engine.next_deadline_ms()
+        self._wake = WakeAt(None if due_ms is None else max(due_ms, self._rest_until_ms))
 
     def _hand_out(self, actions: list[Action], now_ms: int) -> None:
         """Add the effects that leave next, by connection."""
@@ -375,21 +401,14 @@ class Driver:
 
     def _advance(self, now_ms: int) -> None:
         """Let happen what is due: a slice for each commit; a purge pauses while clients are at work."""
-        if self.resting or now_ms < self._rest_until_ms:
-            return
         self._engine.advance(now_ms)
         if self._engine.namespace.is_purging and now_ms - self._asked_at_ms < CLIENTS_WAIT_MS:
             self._slice_started_ms = now_ms
 
-    def _rest(self, now_ms: int) -> None:
-        if self._slice_started_ms is not None:
-            took_ms = now_ms - self._slice_started_ms
-            self._rest_until_ms = now_ms + min(REST_FACTOR * took_ms, REST_MS_MAX)
-            self._slice_started_ms = None
-
-    def _wake_at_ms(self) -> int | None:
-        due_ms = None if self.resting else self._engine.next_deadline_ms()
-        return None if due_ms is None else max(due_ms, self._rest_until_ms)
+    def _pause(self, now_ms: int, started_ms: int) -> None:
+        """Pause after the slice that began then, now that it is done."""
+        self._rest_until_ms = now_ms + min(REST_FACTOR * (now_ms - started_ms), REST_MS_MAX)
+        self._slice_started_ms = None
 
     # Bodies
 
@@ -404,7 +423,7 @@ class Driver:
                 self._fetches.setdefault(row, []).append((fetch, slot))
                 rows.add(row)
             else:
-                self._engine.offer(_fetched(fetch, payload), now_ms)
+                self._offer(_fetched(fetch, payload), now_ms)
         if rows := rows - self._under_way:
             self._read(rows)
             # Apart, so that nothing waits for them now: who asks comes to them next, a row at a time.
@@ -445,7 +464,7 @@ class Driver:
                 "before the next start, which dead-letters as many again"
             )
         places = [(message.queue_id, message.position) for message in needing]
-        self._engine.offer(LoseBodies(places, NOWHERE), now_ms)
+        self._offer(LoseBodies(places, NOWHERE), now_ms)
 
 
 def _fetched(fetch: Fetch, payload: bytes) -> Fetched:

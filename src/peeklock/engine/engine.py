@@ -116,6 +116,8 @@ class Engine:
         self.bodies = bodies
         self.ledger = SpaceLedger()
         self._apply = namespace.apply
+        self.next_deadline_ms: Callable[[], int | None] = namespace.next_deadline_ms
+        """Returns when `advance` has something to do; None when it never has."""
         namespace.look_for_bodies(partial(_at_hand, bodies))
         self._waiting: deque[Command] = deque()
         self.under_way = False
@@ -123,7 +125,10 @@ class Engine:
         self._no = 1  # of the open batch
         self._changes: list[Change] = []
         self._effects: list[Effect] = []
-        self._flying_no: int | None = None
+        self.in_flight = False
+        """Whether a batch is being committed."""
+        self.work_left = False
+        """Whether the last commit left something for another one, even if nothing is offered."""
         self._flying_effects: list[Effect] = []
         self._flying_rows: list[int] = []
         self._next_row = 1
@@ -137,28 +142,20 @@ class Engine:
         self._numbers: dict[int, tuple[int, NumbersIssued]] = {}  # queue -> (frame, counters), oldest first
         self._reading = False
         self._reading_rows: set[int] = set()  # must not be dropped before they are read
+        self._first_event_no: Callable[[], int | None] = lambda: None
         self._events_dropped_to = 0
         self.events_exported_to = 0
         """Event rows up to this number may go; whoever exports them sets it, and it only grows."""
 
     @property
-    def in_flight(self) -> bool:
-        """Whether a batch is being committed."""
-        return self._flying_no is not None
-
-    @property
     def idle(self) -> bool:
         """Whether nothing waits: no batch in flight, no change, no effect, no command."""
-        return self._flying_no is None and not self._changes and not self._effects and not self.under_way
+        return not self.in_flight and not self._changes and not self._effects and not self.under_way
 
     @property
     def open_bytes(self) -> int:
         """Bytes of messages not yet committed, payloads and about what their records cost."""
         return self._open_bytes + self._flying_bytes
-
-    def next_deadline_ms(self) -> int | None:
-        """When `advance` shall be called again."""
-        return self.namespace.next_deadline_ms()
 
     # Commands in
 
@@ -246,8 +243,10 @@ class Engine:
     def _place(self, message: Message, payload: bytes) -> None:
         row = self._row
         size_bytes = len(payload)
-        if row is None or self._row_bytes + size_bytes > ROW_BYTES_MAX:
+        if row is not None and self._row_bytes + size_bytes > ROW_BYTES_MAX:
             self._close_row()
+            row = None
+        if row is None:
             self._row_no = self._next_row
             self._next_row += 1
             row = self._row = self.ledger.open_row(self._row_no)
@@ -261,28 +260,20 @@ class Engine:
         self._row_payloads.append(payload)
 
     def _close_row(self) -> None:
-        if self._row is not None:
-            self.ledger.close_row(self._row_no, self._row_bytes)
-            self._closed_rows[self._row_no] = self._row_payloads
-            self._row = None
-
-    def skip_events(self, first_no: int | None) -> None:
-        """Take note that event rows before this one are not there, None = none at all; no batch is in flight.
-        Whoever turned capture off for long has millions of batches without one."""
-        exported_to = self.events_exported_to
-        gone_to = exported_to if first_no is None else min(first_no - 1, exported_to)
-        self._events_dropped_to = max(self._events_dropped_to, gone_to)
+        self.ledger.close_row(self._row_no, self._row_bytes)
+        self._closed_rows[self._row_no] = self._row_payloads
+        self._row = None
 
     # Batches out, effects back
 
     def take_batch(self, now_ms: int) -> Batch | None:
         """Close the open batch and give it to be committed; None while one is in flight, while a command is
         unfinished, or when none is needed."""
-        if self._flying_no is not None or self.namespace.unfinished:
+        if self.in_flight or self.namespace.unfinished:
             return None
         ledger = self.ledger
         ledger.now_ms = now_ms
-        if ledger.has_doomed:
+        if ledger.doomed:
             ledger.release_doomed()
         for numbers in self.namespace.numbers_issued():
             self._add_numbers(numbers)
@@ -290,19 +281,22 @@ class Engine:
         no = self._no
         dropped = ledger.take_dropped(self.bodies.wanted | self._reading_rows, alone=not changes)
         truncate_before = ledger.take_truncation()
+        if self.events_exported_to > self._events_dropped_to:
+            self._skip_events()
         drops_events = self.events_exported_to > self._events_dropped_to
         if not (
             changes
             or dropped
             or truncate_before
-            or ledger.has_doomed
+            or ledger.doomed
             or drops_events
             or self.namespace.events_due
         ):
             return None
         if truncate_before:
             self._keep_numbers(truncate_before, now_ms)
-        self._close_row()
+        if self._row is not None:
+            self._close_row()
         ledger.settle_rows()
         for row in dropped:
             self.bodies.drop(row)
@@ -313,7 +307,7 @@ class Engine:
                 self.events_exported_to, self._events_dropped_to + EVENT_ROWS_A_BATCH
             )
             batch.events_exported_to = self._events_dropped_to
-        self._flying_no = no
+        self.in_flight = True
         self._flying_effects = self._effects
         self._flying_rows = list(self._closed_rows)
         self._flying_bytes = self._open_bytes
@@ -328,24 +322,40 @@ class Engine:
     def committed(self, no: int, frame_bytes: int, now_ms: int) -> list[Effect]:
         """Take note that batch `no` is on stable storage, its frame of this size; give its effects, in
         order."""
-        assert no == self._flying_no, f"batch {no} is not in flight, {self._flying_no} is"
-        self.ledger.now_ms = now_ms
-        self.ledger.add_frame(frame_bytes)
+        assert self.in_flight, f"batch {no} is not in flight, none is"
+        assert no == self._no - 1, f"batch {no} is not in flight, {self._no - 1} is"
+        ledger = self.ledger
+        ledger.now_ms = now_ms
+        ledger.add_frame(frame_bytes)
         self.bodies.unpin(self._flying_rows)
         effects = self._flying_effects
-        self._flying_no = None
+        self.in_flight = False
         self._flying_effects = []
         self._flying_bytes = 0
+        self.work_left = bool(
+            ledger.doomed
+            or self.events_exported_to > self._events_dropped_to
+            or ledger.drops_alone
+            or ledger.journal_is_long
+        )
         return effects
 
     def release(self) -> list[Effect]:
         """Give effects that nothing durable precedes: none in flight, no change in the open batch, no command
         unfinished; else none."""
-        if self._flying_no is not None or self._changes or self.namespace.unfinished:
+        if self.in_flight or self._changes or self.namespace.unfinished:
             return []
         effects = self._effects
         self._effects = []
         return effects
+
+    def _skip_events(self) -> None:
+        """Take note that event rows before the store's first one are not there. Whoever turned capture off
+        for long has millions of batches without one."""
+        first_no = self._first_event_no()
+        exported_to = self.events_exported_to
+        gone_to = exported_to if first_no is None else min(first_no - 1, exported_to)
+        self._events_dropped_to = max(self._events_dropped_to, gone_to)
 
     def _add_numbers(self, numbers: NumbersIssued) -> None:
         self._numbers.pop(numbers.queue_id, None)
@@ -375,8 +385,7 @@ class Engine:
         """Name what should be read to win space; None when nothing or while an answer is awaited."""
         if self._reading:
             return None
-        first_pinned = self.bodies.first_pinned
-        wanted = self.ledger.wanted(self._next_row if first_pinned is None else first_pinned)
+        wanted = self.ledger.wanted(self.bodies.pinned)
         self._reading = wanted is not None
         self._reading_rows = set() if wanted is None else set(wanted.rows)
         return wanted
@@ -487,7 +496,8 @@ class Engine:
         namespace.restore([seen for seen in live.ids if seen.queue_id // QUEUES_PER_ENTITY in known])
         namespace.finish_restore(now_ms, definitions.next_entity_id)
         self._no = live.first_no + len(live.frame_sizes)
-        self._events_dropped_to = (store.event_backlog.first_no or self._no) - 1
+        self._first_event_no = lambda: store.event_backlog.first_no
+        self._events_dropped_to = (self._first_event_no() or self._no) - 1
         # A row that messages name and that is not there any more is not given out again.
         self._next_row = max(await store.last_body_row(), max(ledger.rows(), default=0)) + 1
         ledger.now_ms = now_ms

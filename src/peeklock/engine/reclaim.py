@@ -18,7 +18,7 @@ what lives, and goes on in slices.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from operator import attrgetter
@@ -187,7 +187,8 @@ class SpaceLedger:
         self._droppable: dict[int, int] = {}  # row -> bytes, died before
         self._droppable_bytes = 0
         self._sparse: dict[int, int] = {}  # row -> since when, oldest first
-        self._doomed: deque[Iterator[Message]] = deque()
+        self.doomed: deque[Iterator[Message]] = deque()
+        """Messages of deleted entities that wait to be released."""
         self.live_messages = 0
         self.first_no = 1
         self.frame_live = [0]  # one per frame, the open batch's last
@@ -333,10 +334,15 @@ class SpaceLedger:
         for message in messages:
             self._release_body(message)
 
+    @property
+    def drops_alone(self) -> bool:
+        """Whether so many rows are dead that they are worth a batch without facts."""
+        return self._droppable_bytes >= DROP_ALONE_BYTES or len(self._droppable) >= DROP_ROWS_MAX
+
     def take_dropped(self, wanted: set[int], *, alone: bool) -> list[int]:
         """Give dead rows to drop with this batch, none that is wanted. `alone`: the batch would have no
         facts."""
-        if alone and self._droppable_bytes < DROP_ALONE_BYTES and len(self._droppable) < DROP_ROWS_MAX:
+        if alone and not self.drops_alone:
             return []
         rows = []
         size_bytes = 0
@@ -441,7 +447,7 @@ class SpaceLedger:
         """Make sure that all which lived in frame `no` was recorded anew, but for what a deleted entity
         left."""
         index = no - self.first_no
-        assert index < 0 or self._doomed or not self.frame_live[index], (
+        assert index < 0 or self.doomed or not self.frame_live[index], (
             f"frame {no} still counts {self.frame_live[index]} records"
         )
 
@@ -449,35 +455,30 @@ class SpaceLedger:
 
     def doom(self, messages: Iterable[Message]) -> None:
         """Take the messages of a deleted entity, to be released in slices."""
-        self._doomed.append(iter(messages))
+        self.doomed.append(iter(messages))
 
     def release_doomed(self) -> None:
         """Release a slice of what was doomed."""
         left = RELEASE_MAX
-        while self._doomed and left:
+        while self.doomed and left:
             count = 0
-            for message in islice(self._doomed[0], left):
+            for message in islice(self.doomed[0], left):
                 self.release(message)
                 count += 1
             left -= count
             if left:
-                self._doomed.popleft()
+                self.doomed.popleft()
                 left -= 1  # thousands of subscriptions may go with their topic, each with no message
-
-    @property
-    def has_doomed(self) -> bool:
-        """Whether messages of deleted entities wait to be released."""
-        return bool(self._doomed)
 
     # What to read
 
-    def wanted(self, committed_before: int) -> ReclaimRead | None:
-        """Name what should be read next to win space; only rows below `committed_before` can be read."""
+    def wanted(self, pinned: Container[int]) -> ReclaimRead | None:
+        """Name what should be read next to win space; the rows that are `pinned` cannot be read yet."""
         rows = []
         size_bytes = records = 0
         stale = []
         for row, since_ms in self._sparse.items():
-            if since_ms + SETTLE_MS > self.now_ms or row >= committed_before:
+            if since_ms + SETTLE_MS > self.now_ms or row in pinned:
                 break
             if size_bytes >= COPY_READ_BYTES or records >= COPY_RECORDS_MAX:
                 break
@@ -491,7 +492,7 @@ class SpaceLedger:
         for row in stale:
             del self._sparse[row]
         head_bytes = 0
-        if self.journal_is_long and not self._doomed and self.frame_sizes:
+        if self.journal_is_long and not self.doomed and self.frame_sizes:
             if self.frame_live[0] or self.first_no in self.id_frames:
                 self._begin_pass()  # not with the truncation: the whole journal may be this one read
                 # At least as much as a commit under load adds, or the head would never be caught up with.

@@ -53,7 +53,7 @@ async def _repair(folder: Path) -> list[LostBody]:
         engine = Engine(namespace, BodyCache())
         await engine.recover(store, now_ms)
         driver = Driver(engine)
-        driver.resting = True  # nothing else is to happen to the messages
+        driver.rest()  # nothing else is to happen to the messages
         lost: list[LostBody] = []
         rows = sorted(engine.ledger.rows())
         for first in range(0, len(rows), ROWS_A_TIME):

@@ -1,51 +1,34 @@
 """A whole broker in the calling thread: no socket, no event loop, no clock but the one given.
 
-Owns: the adapter between gateways, the driver and a store in memory, run to the end at each call. Must not
-know: what goes over the wire, what leaves when (see `engine.driver`). Bytes are written to a connection and
-read from it; all effects of a write are there when it returns.
+Owns: how gateways, the driver and a store in memory are joined. Must not know: what goes over the wire, what
+leaves when (see `engine.driver`), how the driver is stepped (see `pump`). Bytes are written to a connection
+and read from it; all effects of a write are there when it returns.
 """
 
 from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any, TypeVar
 
 from peeklock.auth import Authority
-from peeklock.broker.commands import (
-    NO_LINK,
-    OWN_CONNECTION_ID,
-    AddRule,
-    Command,
-    CreateEntity,
-    LookUp,
-    ReplyTo,
-)
-from peeklock.broker.commands import Address as EntityAddress
-from peeklock.broker.descriptions import (
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-    subscription_path,
-)
-from peeklock.broker.effects import Effect, EntityFound, EntityView, Failed, RulesFound
+from peeklock.broker.commands import NO_LINK, OWN_CONNECTION_ID, Command, ReplyTo
+from peeklock.broker.effects import Effect
 from peeklock.broker.history import History
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD, TierLimits
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
-from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, Reclaim, WakeAt
+from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine
 from peeklock.gateway.bounds import Buffers
 from peeklock.gateway.connection import Gateway, OnDefect, raise_defect
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import Namespaces, OneNamespace
 from peeklock.store.memory import MemoryStore
+from peeklock.testing.administration import Administration
 from peeklock.testing.clock import ManualClock
-
-T = TypeVar("T")
+from peeklock.testing.pump import Pump, finish
 
 
 class InProcessConnection:
@@ -86,7 +69,7 @@ class InProcessConnection:
         self._broker.offer(self.gateway.written(0, self._broker.clock.now_ms))
 
 
-class InProcessBroker:
+class InProcessBroker(Administration):
     """See the module. A broker made again over the same store has all that the last one committed."""
 
     def __init__(
@@ -136,14 +119,12 @@ class InProcessBroker:
             history=history,
         )
         self.engine = Engine(self.namespace, BodyCache(body_cache_bytes))
-        self._connections: dict[int, InProcessConnection] = {}
         self._last_connection_id = OWN_CONNECTION_ID
-        self._answers: dict[int, Effect] = {}
         self._last_request = 0
-        _finish(self.store.open())
-        _finish(self.engine.recover(self.store, self.clock.now_ms))
-        store = self.store
-        self.driver = Driver(self.engine, lambda: store.event_backlog.first_no)
+        finish(self.store.open())
+        finish(self.engine.recover(self.store, self.clock.now_ms))
+        self.driver = Driver(self.engine)
+        self.pump = Pump(self.driver, self.store, self.clock)
         self.run()
 
     def connect(self) -> InProcessConnection:
@@ -162,160 +143,48 @@ class InProcessBroker:
             ahead_ms=lambda: self.namespace.wall.ahead_ms,
         )
         connection = InProcessConnection(self, self._last_connection_id, gateway)
-        self._connections[self._last_connection_id] = connection
-        self.driver.connect(self._last_connection_id)
+        self.pump.connect(self._last_connection_id, connection)
         return connection
 
     def remove(self, connection: InProcessConnection) -> None:
         """Forget a connection that is over; effects still to come for it are dropped."""
-        self._connections.pop(connection.connection_id, None)
-        self.driver.disconnect(connection.connection_id)
-
-    def create_queue(self, name: str, **settings: Any) -> EntityView:
-        """Create a queue. Raises: the broker's refusal."""
-        return self._ask_entity(lambda reply_to: CreateEntity(QueueDescription(name, **settings), reply_to))
-
-    def create_topic(self, name: str, **settings: Any) -> EntityView:
-        """Create a topic. Raises: the broker's refusal."""
-        return self._ask_entity(lambda reply_to: CreateEntity(TopicDescription(name, **settings), reply_to))
-
-    def create_subscription(
-        self, topic_name: str, name: str, *, rule: RuleDescription | None = None, **settings: Any
-    ) -> EntityView:
-        """Create a subscription, with the rule that takes all messages unless another is given. Raises: the
-        broker's refusal."""
-        description = SubscriptionDescription(topic_name, name, **settings)
-        return self._ask_entity(lambda reply_to: CreateEntity(description, reply_to, rule))
-
-    def add_rule(self, topic_name: str, subscription_name: str, rule: RuleDescription) -> RuleDescription:
-        """Add a rule to a subscription. Raises: the broker's refusal."""
-        path = subscription_path(topic_name, subscription_name)
-        answer = self._ask(lambda reply_to: AddRule(path, rule, reply_to))
-        assert isinstance(answer, RulesFound)
-        return answer.rules[0]
-
-    def queue(self, name: str) -> EntityView:
-        """Give a queue's description and figures. Raises: EntityNotFound."""
-        return self._find(name)
-
-    def topic(self, name: str) -> EntityView:
-        """Give a topic's description and figures. Raises: EntityNotFound."""
-        return self._find(name)
-
-    def subscription(self, topic_name: str, name: str) -> EntityView:
-        """Give a subscription's description and figures. Raises: EntityNotFound."""
-        return self._find(subscription_path(topic_name, name))
+        self.pump.disconnect(connection.connection_id)
 
     def ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
         """Ask the broker something directly; gives the answering effect."""
         self._last_request += 1
         self.offer([make(ReplyTo(OWN_CONNECTION_ID, NO_LINK, self._last_request))])
         self.run()
-        return self._answers.pop(self._last_request)
+        return self.pump.answers.pop(self._last_request)
 
     def advance(self, ms: int) -> None:
         """Move the clock and let happen what is due meanwhile, each thing at its own instant."""
         end = self.clock.now_ms + ms
         while True:
             due = [self.driver.next_deadline_ms()]
-            due += [connection.gateway.next_deadline_ms() for connection in self._connections.values()]
+            due += [connection.gateway.next_deadline_ms() for connection in self.pump.connections.values()]
             at = min((instant for instant in due if instant is not None), default=end)
             if at > end:
                 break
             self.clock.now_ms = max(self.clock.now_ms, at)
-            self._tick()
+            self.pump.tick()
             if self.clock.now_ms >= end:
                 break
         self.clock.now_ms = end
-        self._tick()
+        self.pump.tick()
 
     def offer(self, commands: Iterable[Command]) -> None:
         """Apply commands; `run` makes them durable and handles what follows."""
-        self.driver.offer(commands, self.clock.now_ms)
+        self.pump.offer(commands)
 
     def run(self) -> None:
         """Commit and hand out until nothing is left to do now."""
-        driver, now = self.driver, self.clock.now_ms
-        more = True
-        while more:
-            for connection in list(self._connections.values()):
-                while connection.gateway.unread:
-                    self.offer(connection.gateway.receive(b"", now))
-            while driver.unfinished:
-                driver.go_on(now)
-            actions = driver.step(now)
-            more = driver.more
-            for action in actions:
-                more = self._do(action, now) or more
+        self.pump.run()
 
     def close(self) -> None:
         """Stop: clients are told, the store is closed and keeps its facts."""
-        for connection in self._connections.values():
+        for connection in self.pump.connections.values():
             connection.gateway.shutdown(self.clock.now_ms)
             connection.flush()
         self.run()
-        _finish(self.store.close())
-
-    def _tick(self) -> None:
-        for connection in list(self._connections.values()):
-            self.offer(connection.gateway.tick(self.clock.now_ms))
-        self.run()
-
-    def _do(self, action: Action, now: int) -> bool:
-        """Do what the driver says; return whether something follows from it now."""
-        driver, store = self.driver, self.store
-        match action:
-            case HandOut(connection_id, effects):
-                if connection_id == OWN_CONNECTION_ID:
-                    for effect in effects:
-                        reply_to: ReplyTo | None = getattr(effect, "reply_to", None)
-                        if reply_to is not None:
-                            self._answers[reply_to.number] = effect
-                else:
-                    gateway = self._connections[connection_id].gateway
-                    for effect in effects:
-                        gateway.handle(effect, driver.body, now)
-                    self._flush(connection_id)
-            case BodiesRead(connection_id):
-                self._connections[connection_id].gateway.bodies_arrived(driver.body, now)
-                self._flush(connection_id)
-            case Commit(batch):
-                driver.committed(batch.no, _finish(store.commit(batch)), now)
-            case ReadRows(rows):
-                for row in rows:  # one at a time: the cache may be too small for two
-                    driver.rows_read(_finish(store.read_body_rows([row])), now)
-            case Reclaim(wanted):
-                driver.reclaimed(_finish(wanted.read_from(store)), now)
-            case WakeAt(at_ms):
-                return at_ms is not None and at_ms <= now
-        return True
-
-    def _flush(self, connection_id: int) -> None:
-        connection = self._connections[connection_id]
-        connection.flush()
-        self.driver.want(connection_id, connection.gateway.bodies_wanted())
-
-    def _find(self, path: str) -> EntityView:
-        return self._ask_entity(lambda reply_to: LookUp(EntityAddress(path), reply_to))
-
-    def _ask_entity(self, make: Callable[[ReplyTo], Command]) -> EntityView:
-        answer = self._ask(make)
-        assert isinstance(answer, EntityFound)
-        return answer.entity
-
-    def _ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
-        answer = self.ask(make)
-        if isinstance(answer, Failed):
-            raise answer.error
-        return answer
-
-
-def _finish(coroutine: Coroutine[Any, Any, T] | Any) -> T:
-    """Run what never suspends to its end, without an event loop."""
-    steps = coroutine.__await__()
-    try:
-        next(steps)
-    except StopIteration as finished:
-        value: T = finished.value
-        return value
-    raise RuntimeError("a store in memory was to wait for something")
+        finish(self.store.close())

@@ -1,0 +1,171 @@
+"""The driver of one namespace on an event loop: the adapter that does what it says.
+
+Owns: in which turns of the loop the driver is stepped. Must not know: what leaves when (see `engine.driver`),
+who the connections are, why something is offered. All of it runs on the event loop's thread; only the store
+has threads of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import ParamSpec, TypeVar
+
+from peeklock.broker.commands import Command
+from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, Reclaim, WakeAt
+from peeklock.server.connections import Connections
+from peeklock.server.next_turn import NextTurn
+from peeklock.server.store_calls import StoreCalls
+from peeklock.server.turns import Turns
+from peeklock.server.wake_timer import WakeTimer
+from peeklock.store.base import Batch, Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+HAND_OUT_S = 0.005
+"""For handing out effects in one turn of the loop; the rest follows in the next ones. Our choice: 500 or more
+effects, which is more than clients cause in one commit, unless it is slow or they flood us."""
+
+
+class DriverLoop:
+    """See the module."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        store: Store,
+        connections: Connections,
+        now_ms: Callable[[], int],
+        turns: Turns,
+        *,
+        on_committed: Callable[[Batch, int], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """Run nothing yet.
+
+        `on_committed` is called with each batch that is durable and the time, before its effects leave.
+        `on_failure` is called when a commit or the core itself fails: memory is not what the disk has then.
+        """
+        self._driver = driver
+        self._connections = connections
+        self._now_ms = now_ms
+        self._turns = turns
+        self._on_committed = on_committed
+        self._on_failure = on_failure
+        loop = asyncio.get_running_loop()
+        self._next_run = NextTurn(loop, self.run)
+        self._next_step = NextTurn(loop, self._go_on)
+        self.timer = WakeTimer(loop, self.run)
+        self.store_calls = StoreCalls(
+            driver,
+            store,
+            now_ms,
+            on_committed=self._committed,
+            on_read=self._run_unless_planned,
+            on_failure=self.fail,
+        )
+        self.failed = False
+        self._busy = False
+
+    def offer(self, commands: Iterable[Command]) -> None:
+        """Apply commands now; their effects follow when durable."""
+        self._guarded(self._driver.offer, commands, self._now_ms())
+        # While a batch is in flight, its end closes the next one.
+        if not self._driver.in_flight:
+            self._next_run.plan()
+
+    def offer_some(self, commands: Sequence[Command], stop: Callable[[], bool]) -> Sequence[Command]:
+        """Apply commands until `stop` says so, one at least; return those that are left over.
+
+        The caller closes the batch (`close_batch`) when it has no more.
+        """
+        return self._guarded(self._driver.offer_some, commands, self._now_ms(), stop)
+
+    def close_batch(self) -> None:
+        """Close a batch at once if none is in flight: a turn of the loop less than by `offer`."""
+        if not self._driver.in_flight and not self._driver.more:
+            self.run()
+
+    def run(self) -> None:
+        """Do what the driver says, for as long as a turn of the loop may take; the rest in the next turns."""
+        if self.failed:
+            return
+        self._turns.begin()
+        driver, clock_s = self._driver, self._turns.clock_s
+        next_run = self._next_run
+        planned, next_run.planned = next_run.planned, True  # what is offered meanwhile needs no other run
+        now_ms = self._now_ms()
+        until_s = clock_s() + HAND_OUT_S
+        while True:
+            for action in self._guarded(driver.step, now_ms):
+                self._do(action, now_ms)
+            if not driver.more or clock_s() >= until_s:
+                break
+        next_run.planned = planned
+        if driver.more:
+            next_run.plan()
+        if driver.unfinished:
+            self._next_step.plan()
+        if not driver.in_flight:
+            self._set_busy(driver.more)
+
+    def fail(self, failure: BaseException) -> None:
+        """Stop: the store or the core has failed."""
+        self.failed = True
+        self._driver.failed()
+        self.store_calls.between_commits.set()  # nobody waits for what is in doubt
+        self._on_failure(failure)
+
+    def _guarded(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Call the core. What it has half done when it raises must not be built upon, whoever asked."""
+        try:
+            return call(*arguments, **options)
+        except BaseException as defect:
+            self.fail(defect)
+            raise
+
+    def _run_unless_planned(self) -> None:
+        """Run once in a turn: what is handed out in parts has its part in each."""
+        if not self._next_run.planned:
+            self.run()
+
+    def _go_on(self) -> None:
+        """Do the next step of a command that has many: one a turn, so that everybody else has theirs."""
+        if not self.failed:
+            self._turns.begin()
+            self._guarded(self._driver.go_on, self._now_ms())
+            self.run()
+
+    def _do(self, action: Action, now_ms: int) -> None:
+        match action:
+            case HandOut():
+                started_s = self._turns.clock_s()
+                self._connections.hand_out(action, now_ms)
+                self._turns.handed_out(self._turns.clock_s() - started_s)
+            case Commit(batch):
+                self._set_busy(False)  # the last batch is through
+                self._set_busy(True)
+                self.store_calls.commit(batch)
+            case WakeAt(at_ms):
+                self.timer.set(at_ms, now_ms)
+            case BodiesRead(connection_id):
+                self._connections.bodies_read(connection_id, now_ms)
+            case ReadRows(rows):
+                self.store_calls.read_rows(rows)
+            case Reclaim(wanted):
+                self.store_calls.reclaim(wanted)
+
+    def _set_busy(self, busy: bool) -> None:
+        """Let those that never stop sending rest until what they asked for is done."""
+        if busy != self._busy:
+            self._busy = busy
+            (self._turns.batch_taken if busy else self._turns.batch_done)()
+
+    def _committed(self, batch: Batch, size_bytes: int) -> None:
+        self._turns.begin()
+        now_ms = self._now_ms()
+        self._on_committed(batch, now_ms)
+        self._driver.committed(batch.no, size_bytes, now_ms)
+        self.run()
+        self._connections.flush_waiting(now_ms)

@@ -1,0 +1,50 @@
+"""The timer of one namespace, in milliseconds of UTC.
+
+Owns: when the event loop's timer fires. Must not know: what falls due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+LATE_MS = 1000
+"""So late, a timer has slept with the machine. Our choice: a busy loop is late by less."""
+
+
+class WakeTimer:
+    """Calls once, at the time set last."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        """Begin with no time set."""
+        self._loop = loop
+        self._wake = wake
+        self._handle: asyncio.TimerHandle | None = None
+        self._at_ms: int | None = None
+
+    def set(self, at_ms: int | None, now_ms: int) -> None:
+        """Call at this time instead of the one before; None: at no time."""
+        if at_ms == self._at_ms and self._handle is not None:
+            return
+        self.cancel()
+        self._at_ms = at_ms
+        if at_ms is not None:
+            self._handle = self._loop.call_later(max((at_ms - now_ms) / 1000, 0), self._due)
+
+    def cancel(self) -> None:
+        """Forget the time."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def tick(self, now_ms: int) -> None:
+        """Do what fell due while the machine slept, which the loop's timers do not count; to be called about
+        once a second."""
+        if self._handle is not None and self._at_ms is not None and self._at_ms <= now_ms - LATE_MS:
+            self._handle.cancel()
+            self._due()
+
+    def _due(self) -> None:
+        self._handle = None
+        self._at_ms = None
+        self._wake()
