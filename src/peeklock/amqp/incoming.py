@@ -3,10 +3,10 @@
 Owns: the hot path of receiving. Must not know attach, detach or the session's state: `session` hands on only
 what belongs here.
 
-Transfers and dispositions in their usual encodings are read inline. The fields behind the delivery-tag (or
-behind the range of a disposition) are the same bytes in nearly every frame, so they are looked up whole in a
-table of what was decoded before. Anything unusual gives False, and the general decoder takes the frame
-(`on_transfer`, `on_disposition`).
+Transfers and dispositions in their usual encodings, as list8 or list32, are read inline. The fields behind
+the delivery-tag (or behind the range of a disposition) are the same bytes in nearly every frame, so they are
+looked up whole in a table of what was decoded before. Anything unusual gives False, and the general decoder
+takes the frame (`on_transfer`, `on_disposition`).
 
 The window is counted in frames and topped up at half. A peer that overruns it, or its credit, or counts ids
 by delivery instead of by frame, is served all the same: the official Python client does (wire contract 2.7,
@@ -30,7 +30,10 @@ from .serial import HALF, MASK
 from .types import RECEIVER, SENDER, Role
 
 _NULL: Final = 0x40
+_LIST8: Final = 0xC0
 _U32 = struct.Struct(">I").unpack_from
+_LIST32 = struct.Struct(">II").unpack_from
+"""Size and count of a list32, behind its constructor."""
 
 TAIL_BYTES_MAX: Final = 64
 TAILS_MAX: Final = 32
@@ -127,14 +130,21 @@ class Incoming:
             self.flow()
 
     def transfer(self, buf: bytes, position: int, end: int, events: list[Event]) -> bool:
-        """Read a transfer whose list8 size is at `position`; False leaves it, unread, to the general decoder.
+        """Read a transfer whose list begins at `position`; False leaves it, unread, to the general decoder.
 
         IndexError and struct.error mean the same as False.
         """
-        payload_start = position + 1 + buf[position]
+        if buf[position] == _LIST8:
+            payload_start = position + 2 + buf[position + 1]
+            count = buf[position + 2]
+            at = position + 3
+        else:
+            size, count = _LIST32(buf, position + 1)
+            payload_start = position + 5 + size
+            at = position + 9
         if payload_start > end:
             return False
-        handle, delivery_id, at = _two_uints(buf, position + 2)
+        handle, delivery_id, at = _two_uints(buf, at)
         link = self.links.get(handle)
         if link is None or not link.fast or delivery_id < 0 or buf[at] != 0xA0:
             return False
@@ -143,10 +153,10 @@ class Incoming:
             return False
         tail = self.tails.transfers.get(buf[tail_start:payload_start])
         if tail is None:
-            tail = self._learn_transfer_tail(buf, tail_start, payload_start, buf[position + 1])
+            tail = self._learn_transfer_tail(buf, tail_start, payload_start, count)
             if tail is None:
                 return False
-        if tail[0] != buf[position + 1] or end - payload_start > link.size_bytes_max:
+        if tail[0] != count or end - payload_start > link.size_bytes_max:
             return False
         self.window_left -= 1
         if self.window_left <= self.window_low:
@@ -253,20 +263,28 @@ class Incoming:
         )
 
     def disposition(self, buf: bytes, position: int, end: int, events: list[Event]) -> bool:
-        """Read a disposition whose list8 size is at `position`; False leaves it to the general decoder.
+        """Read a disposition whose list begins at `position`; False leaves it to the general decoder.
 
         IndexError and struct.error mean the same as False.
         """
-        if position + 1 + buf[position] != end:
+        if buf[position] == _LIST8:
+            list_end = position + 2 + buf[position + 1]
+            count = buf[position + 2]
+            at = position + 3
+        else:
+            size, count = _LIST32(buf, position + 1)
+            list_end = position + 5 + size
+            at = position + 9
+        if list_end != end:
             return False
-        code = buf[position + 2]
+        code = buf[at]
         if code == 0x41:
             role = RECEIVER
         elif code == 0x42:
             role = SENDER
         else:
             return False
-        first, last, at = _two_uints(buf, position + 3)
+        first, last, at = _two_uints(buf, at + 1)
         if last < 0 and buf[at] == _NULL:
             last = first
             at += 1
@@ -274,10 +292,10 @@ class Incoming:
             return False
         tail = self.tails.dispositions.get(buf[at:end])
         if tail is None:
-            tail = self._learn_disposition_tail(buf, at, end, buf[position + 1])
+            tail = self._learn_disposition_tail(buf, at, end, count)
             if tail is None:
                 return False
-        if tail[0] != buf[position + 1]:
+        if tail[0] != count:
             return False
         self._disposition(role, first, last, tail[1], tail[2], events)
         return True
