@@ -6,33 +6,23 @@ know: what leaves when (see `engine.driver`), how a commit ends (see `commits`),
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from peeklock.broker.effects import Deliver, Effect
+from peeklock.broker.effects import Deliver
 from peeklock.broker.message import MessageState
 from peeklock.engine.bodies import has_lost
 from peeklock.engine.driver import Action, BodiesRead, Commit, HandOut, ReadRows, Reclaim, WakeAt
 from peeklock.engine.reclaim import ReclaimRead
+from peeklock.server.turns import Batches
 from peeklock.testing.pump import finish
 from tests.simulation.commits import Commits
 from tests.simulation.lease import Lease
+from tests.simulation.pieces import Connection
 from tests.simulation.records import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
     from tests.simulation.process import Process
-
-
-class Connection(Protocol):
-    """What effects are handed to."""
-
-    def handle(self, effect: Effect, now_ms: int) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def bodies_wanted(self) -> set[int]: ...
-
-    def bodies_arrived(self, now_ms: int) -> None: ...
 
 
 class Driving:
@@ -45,10 +35,10 @@ class Driving:
         self._store = node.store
         self._driver = process.driver
         self._commits = Commits(process, node, self._committed)
+        self._batches = Batches(process.turns)
         self._pumping = False
         self._timer_ms: int | None = None
         self._given: set[bytes] = set()  # lock tokens that a connection has been given
-        self._busy = False
 
     def start(self) -> None:
         """Take the lease on the store."""
@@ -76,7 +66,7 @@ class Driving:
                 process.call_soon(self._pump)
                 break
         if not driver.in_flight:
-            self._set_busy(driver.more)
+            self._batches.set_under_way(driver.more)
         if driver.idle and not process.dead:
             self._check_locks()
 
@@ -91,8 +81,7 @@ class Driving:
                     connection.bodies_arrived(now_ms)
                     self._flush(connection_id, connection)
             case Commit(batch):
-                self._set_busy(False)  # the last batch is through
-                self._set_busy(True)
+                self._batches.taken()
                 self._commits.begin(batch)
             case ReadRows(rows):
                 world.after(world.random.randint(0, 8), self._read, rows)
@@ -131,12 +120,6 @@ class Driving:
             for token, lock in queue.locks.items():
                 if token not in self._given and lock.message.state is MessageState.ACTIVE:
                     raise Violation(f"locked, and nobody was given it: {lock.message}")
-
-    def _set_busy(self, busy: bool) -> None:
-        if busy != self._busy:
-            self._busy = busy
-            turns = self._process.turns
-            (turns.batch_taken if busy else turns.batch_done)()
 
     def _committed(self, no: int, size_bytes: int) -> None:
         if not self._process.dead:

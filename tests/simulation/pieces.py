@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from peeklock.broker.effects import Effect
 from peeklock.broker.namespace import Namespace
 from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine
@@ -16,6 +18,18 @@ from peeklock.rest.receives import Receives
 from peeklock.server.turns import Turns
 from peeklock.store.base import Store
 from tests.simulation.sizes import Patch
+
+
+class Connection(Protocol):
+    """What effects are handed to."""
+
+    def handle(self, effect: Effect, now_ms: int) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def bodies_wanted(self) -> set[int]: ...
+
+    def bodies_arrived(self, now_ms: int) -> None: ...
 
 
 @dataclass(slots=True)

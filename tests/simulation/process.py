@@ -21,12 +21,12 @@ from peeklock.server.clock import SlewedClock
 from peeklock.testing.pump import finish
 from tests.simulation.alarms import Alarm
 from tests.simulation.bounds import Guest
-from tests.simulation.driving import Connection, Driving
+from tests.simulation.driving import Driving
 from tests.simulation.http_service import HTTP_CONNECTION_ID, HttpService
 from tests.simulation.line import Line
 from tests.simulation.machine import TICK_MS
 from tests.simulation.own_requests import OwnRequests
-from tests.simulation.pieces import Pieces
+from tests.simulation.pieces import Connection, Pieces
 from tests.simulation.records import Violation
 from tests.simulation.served import Served
 from tests.simulation.sizes import BODIES_BYTES_MAX, small_buffers

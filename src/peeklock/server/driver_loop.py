@@ -7,7 +7,6 @@ has threads of its own.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
@@ -16,7 +15,7 @@ from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, 
 from peeklock.server.connections import Connections
 from peeklock.server.next_turn import NextTurn
 from peeklock.server.store_calls import StoreCalls
-from peeklock.server.turns import Turns
+from peeklock.server.turns import Batches, Turns
 from peeklock.server.wake_timer import WakeTimer
 from peeklock.store.base import Batch, Store
 
@@ -44,29 +43,22 @@ class DriverLoop:
     ) -> None:
         """Run nothing yet.
 
-        `on_committed` is called with each batch that is durable and the time, before its effects leave.
-        `on_failure` is called when a commit or the core itself fails: memory is not what the disk has then.
+        Args:
+            on_committed: is called with each durable batch and the time, before its effects leave.
+            on_failure: is called when a commit or the core fails: memory is not what the disk has then.
         """
         self._driver = driver
         self._connections = connections
         self._now_ms = now_ms
         self._turns = turns
+        self._batches = Batches(turns)
         self._on_committed = on_committed
         self._on_failure = on_failure
-        loop = asyncio.get_running_loop()
-        self._next_run = NextTurn(loop, self.run)
-        self._next_step = NextTurn(loop, self._go_on)
-        self.timer = WakeTimer(loop, self.run)
-        self.store_calls = StoreCalls(
-            driver,
-            store,
-            now_ms,
-            on_committed=self._committed,
-            on_read=self._run_unless_planned,
-            on_failure=self.fail,
-        )
+        self._next_run = NextTurn(self.run)
+        self._next_step = NextTurn(self._go_on)
+        self.timer = WakeTimer(self.run)
+        self.store_calls = StoreCalls(driver, store, now_ms, self._committed, self._next_run.now, self.fail)
         self.failed = False
-        self._busy = False
 
     def offer(self, commands: Iterable[Command]) -> None:
         """Apply commands now; their effects follow when durable."""
@@ -93,7 +85,7 @@ class DriverLoop:
             return
         self._turns.begin()
         driver, clock_s = self._driver, self._turns.clock_s
-        next_run = self._next_run
+        next_run = self._next_run  # once in a turn: what is handed out in parts has its part in each
         planned, next_run.planned = next_run.planned, True  # what is offered meanwhile needs no other run
         now_ms = self._now_ms()
         until_s = clock_s() + HAND_OUT_S
@@ -108,7 +100,7 @@ class DriverLoop:
         if driver.unfinished:
             self._next_step.plan()
         if not driver.in_flight:
-            self._set_busy(driver.more)
+            self._batches.set_under_way(driver.more)
 
     def fail(self, failure: BaseException) -> None:
         """Stop: the store or the core has failed."""
@@ -125,11 +117,6 @@ class DriverLoop:
             self.fail(defect)
             raise
 
-    def _run_unless_planned(self) -> None:
-        """Run once in a turn: what is handed out in parts has its part in each."""
-        if not self._next_run.planned:
-            self.run()
-
     def _go_on(self) -> None:
         """Do the next step of a command that has many: one a turn, so that everybody else has theirs."""
         if not self.failed:
@@ -144,8 +131,7 @@ class DriverLoop:
                 self._connections.hand_out(action, now_ms)
                 self._turns.handed_out(self._turns.clock_s() - started_s)
             case Commit(batch):
-                self._set_busy(False)  # the last batch is through
-                self._set_busy(True)
+                self._batches.taken()
                 self.store_calls.commit(batch)
             case WakeAt(at_ms):
                 self.timer.set(at_ms, now_ms)
@@ -155,12 +141,6 @@ class DriverLoop:
                 self.store_calls.read_rows(rows)
             case Reclaim(wanted):
                 self.store_calls.reclaim(wanted)
-
-    def _set_busy(self, busy: bool) -> None:
-        """Let those that never stop sending rest until what they asked for is done."""
-        if busy != self._busy:
-            self._busy = busy
-            (self._turns.batch_taken if busy else self._turns.batch_done)()
 
     def _committed(self, batch: Batch, size_bytes: int) -> None:
         self._turns.begin()

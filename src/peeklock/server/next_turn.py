@@ -12,9 +12,9 @@ from collections.abc import Callable
 class NextTurn:
     """See the module."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    def __init__(self, call: Callable[[], None]) -> None:
         """Plan nothing yet."""
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._call = call
         self.planned = False
         """Whether the call is to come; who does its work now sets it for as long."""
@@ -24,6 +24,11 @@ class NextTurn:
         if not self.planned:
             self.planned = True
             self._loop.call_soon(self._come)
+
+    def now(self) -> None:
+        """Call now, unless the call is to come."""
+        if not self.planned:
+            self._call()
 
     def _come(self) -> None:
         self.planned = False

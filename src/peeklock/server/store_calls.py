@@ -25,7 +25,6 @@ class StoreCalls:
         driver: Driver,
         store: Store,
         now_ms: Callable[[], int],
-        *,
         on_committed: Callable[[Batch, int], None],
         on_read: Callable[[], None],
         on_failure: Callable[[BaseException], None],

@@ -247,3 +247,25 @@ class Turns:
             self._longest_before_s = 0.0 if quiet else self._longest_s
             self._longest_s = 0.0
             self._window_ends_s = now_s + WINDOW_S
+
+
+class Batches:
+    """Whether one namespace has a batch under way: it commits, or its effects are handed out. The turns are
+    told of each change once."""
+
+    __slots__ = ("_turns", "_under_way")
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._under_way = False
+
+    def taken(self) -> None:
+        """Note that a batch begins to commit: the one before is through."""
+        self.set_under_way(False)
+        self.set_under_way(True)
+
+    def set_under_way(self, under_way: bool) -> None:
+        """Note whether effects are still to be handed out."""
+        if under_way != self._under_way:
+            self._under_way = under_way
+            (self._turns.batch_taken if under_way else self._turns.batch_done)()

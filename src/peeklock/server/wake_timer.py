@@ -15,9 +15,9 @@ LATE_MS = 1000
 class WakeTimer:
     """Calls once, at the time set last."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
         """Begin with no time set."""
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._wake = wake
         self._handle: asyncio.TimerHandle | None = None
         self._at_ms: int | None = None
