@@ -1,8 +1,7 @@
 """The driver of one namespace on an event loop: the adapter that does what it says.
 
 Owns: in which turns of the loop the driver is stepped. Must not know: what leaves when (see `engine.driver`),
-who the connections are, why something is offered. All of it runs on the event loop's thread; only the store
-has threads of its own.
+who the connections are, why something is offered. Only the store has threads of its own.
 """
 
 from __future__ import annotations
