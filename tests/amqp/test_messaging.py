@@ -15,11 +15,13 @@ from peeklock.amqp.messaging import (
     SECTIONS_MAX,
     Header,
     Properties,
+    Sections,
     encode_message,
     in_order,
     iter_batch,
     merge_map,
     scan,
+    scan_head,
 )
 from peeklock.amqp.types import Described, Int, Long, Symbol, Timestamp, UInt, ULong
 
@@ -102,6 +104,53 @@ def test_a_bare_body_has_no_other_section() -> None:
     assert sections.decode_properties() == Properties()
     assert sections.decode_application_properties() == {}
     assert sections.property_raw(0) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "lacks"),
+    [(["id"], False), ([7, "to"], False), (["x" * 300], False), ([], True), ([None, b"user"], True)],
+)
+@pytest.mark.parametrize("descriptor", [ULong(0x73), Symbol("amqp:properties:list")])
+def test_a_scan_tells_whether_a_message_lacks_an_id(
+    descriptor: object, fields: list[Any], lacks: bool
+) -> None:
+    long = [*fields, *[None] * (300 - len(fields))]
+    for properties in (fields, long):
+        for rest in (b"", _section(0x77, None)):
+            assert scan(encode(Described(descriptor, properties)) + rest).lacks_message_id is lacks
+
+
+def test_without_properties_a_message_lacks_an_id_and_what_was_not_scanned_does_not() -> None:
+    assert scan(_section(0x77, None)).lacks_message_id
+    assert not scan(b"").lacks_message_id
+    assert not Sections(b"anything").lacks_message_id
+
+
+def spans(sections: Sections) -> list[tuple[int, int] | None]:
+    return [
+        sections.header,
+        sections.delivery_annotations,
+        sections.message_annotations,
+        sections.properties,
+        sections.application_properties,
+        sections.body,
+        sections.footer,
+    ]
+
+
+def test_in_the_first_bytes_of_a_message_its_whole_sections_are_found() -> None:
+    full = spans(scan(FULL))
+    for size in range(len(FULL) + 1):
+        whole = [span if span is not None and span[1] <= size else None for span in full]
+        assert spans(scan_head(FULL[:size])) == whole
+
+
+def test_without_its_body_a_message_is_what_stands_before_it() -> None:
+    sections = scan(FULL)
+    head = sections.without_body()
+    assert head.payload == FULL[: sections.body_offset]
+    assert spans(head) == [*spans(sections)[:5], None, None] == spans(scan(head.payload))
+    assert head.decode_application_properties() == {"n": 5, "text": "é"}
 
 
 def test_a_message_without_a_body_is_scanned_to_its_end() -> None:

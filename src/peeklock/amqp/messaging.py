@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -106,32 +105,98 @@ _BODY_KINDS: Final[dict[int, BodyKind]] = {DATA: "data", SEQUENCE: "sequence", V
 
 
 class Sections:
-    """Where the sections of one encoded message are; each a span or None. `body` covers all body sections."""
+    """An encoded message, and where its sections are.
+
+    They stand one behind the other in a fixed order, so that each is known by its end: it begins where the
+    one before it ends, and one that is absent has no length.
+    """
 
     __slots__ = (
-        "application_properties",
         "bare_offset",
-        "body",
-        "delivery_annotations",
-        "footer",
-        "header",
-        "message_annotations",
+        "body_end",
+        "body_offset",
+        "delivery_annotations_end",
+        "footer_end",
+        "header_end",
+        "lacks_message_id",
         "payload",
-        "properties",
+        "properties_end",
     )
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(
+        self,
+        payload: bytes,
+        header_end: int = 0,
+        delivery_annotations_end: int = 0,
+        bare_offset: int = 0,
+        properties_end: int = 0,
+        body_offset: int = 0,
+        body_end: int = 0,
+        footer_end: int = 0,
+        lacks_message_id: bool = False,
+    ) -> None:
+        """Begin with what `scan` finds; without it, no section is known.
+
+        Args:
+            bare_offset: end of the message-annotations: from here on, intermediaries change nothing
+                (AMQP 3.2).
+            body_offset: end of the application-properties, and so of all that comes before a body.
+            body_end: of all body sections.
+            lacks_message_id: whether there is none; what cannot be decoded may be one.
+        """
         self.payload = payload
-        self.header: Span | None = None
-        self.delivery_annotations: Span | None = None
-        self.message_annotations: Span | None = None
-        self.properties: Span | None = None
-        self.application_properties: Span | None = None
-        self.body: Span | None = None
-        self.footer: Span | None = None
-        self.bare_offset = len(payload)
-        """Start of the first section behind the message-annotations: from here on, intermediaries change
-        nothing (AMQP 3.2)."""
+        self.header_end = header_end
+        self.delivery_annotations_end = delivery_annotations_end
+        self.bare_offset = bare_offset
+        self.properties_end = properties_end
+        self.body_offset = body_offset
+        self.body_end = body_end
+        self.footer_end = footer_end
+        self.lacks_message_id = lacks_message_id
+
+    @property
+    def header(self) -> Span | None:
+        return _span(0, self.header_end)
+
+    @property
+    def delivery_annotations(self) -> Span | None:
+        return _span(self.header_end, self.delivery_annotations_end)
+
+    @property
+    def message_annotations(self) -> Span | None:
+        return _span(self.delivery_annotations_end, self.bare_offset)
+
+    @property
+    def properties(self) -> Span | None:
+        return _span(self.bare_offset, self.properties_end)
+
+    @property
+    def application_properties(self) -> Span | None:
+        return _span(self.properties_end, self.body_offset)
+
+    @property
+    def body(self) -> Span | None:
+        """Of all body sections."""
+        return _span(self.body_offset, self.body_end)
+
+    @property
+    def footer(self) -> Span | None:
+        return _span(self.body_end, self.footer_end)
+
+    def without_body(self) -> Sections:
+        """Return what stands before the body; the footer goes too."""
+        end = self.body_offset
+        return Sections(
+            self.payload[:end],
+            self.header_end,
+            self.delivery_annotations_end,
+            self.bare_offset,
+            self.properties_end,
+            end,
+            end,
+            end,
+            self.lacks_message_id,
+        )
 
     def decode_header(self) -> Header:
         """Decode the header, defaults where it is silent.
@@ -227,27 +292,28 @@ class Sections:
 
 def scan_head(head: bytes) -> Sections:
     """Find the sections that are whole in the first bytes of a message."""
-    sections = Sections(head)
-    with suppress(DecodeError):
-        scan(head, sections)
-    return sections
+    return scan(head, whole=False)
 
 
-def scan(payload: bytes, sections: Sections | None = None) -> Sections:
-    """Find the sections of an encoded message in one pass; their content is not looked at.
+def scan(payload: bytes, *, whole: bool = True) -> Sections:
+    """Find the sections of an encoded message, and whether it has a message-id, in one pass.
 
-    Those that are found go to `sections`, where one is given, also when it raises.
+    Args:
+        payload: the encoded message.
+        whole: where it cannot be read on, raise; else return what was found until then.
 
     Raises:
         DecodeError: no section where one should begin, of a wrong type, out of order, or cut short; more than
         `SECTIONS_MAX` in the body.
     """
-    if sections is None:
-        sections = Sections(payload)
     size = len(payload)
     position = 0
     last = 0
     left = SECTIONS_MAX
+    # Each section that is found moves the ends of those behind it too, which may be absent.
+    header_end = delivery_annotations_end = bare_offset = properties_end = 0
+    body_offset = body_end = footer_end = 0
+    lacks_message_id = size > 0  # of an empty one nothing is to be said
     try:
         while position < size:
             if payload[position] == 0 and payload[position + 1] == 0x53:
@@ -271,35 +337,51 @@ def scan(payload: bytes, sections: Sections | None = None) -> Sections:
                 raise DecodeError(f"section 0x{code:x} is truncated")
             if code <= last and not (code == last and code in _REPEATED):
                 raise DecodeError(f"section 0x{code:x} behind section 0x{last:x}")
-            if code >= PROPERTIES and last < PROPERTIES:
-                sections.bare_offset = position
             if code in _BODY_KINDS:
-                if sections.body is None:
-                    sections.body = (position, end)
-                elif code == last:
-                    sections.body = (sections.body[0], end)
+                if code == last:
                     left -= 1
                     if not left:
                         raise DecodeError(f"message with more than {SECTIONS_MAX} body sections")
-                else:
+                elif last in _BODY_KINDS:
                     raise DecodeError("body with sections of several kinds")
+                body_end = footer_end = end
             elif code == HEADER:
-                sections.header = (position, end)
+                header_end = delivery_annotations_end = bare_offset = end
+                properties_end = body_offset = body_end = footer_end = end
             elif code == MESSAGE_ANNOTATIONS:
-                sections.message_annotations = (position, end)
+                bare_offset = properties_end = body_offset = body_end = footer_end = end
             elif code == PROPERTIES:
-                sections.properties = (position, end)
+                properties_end = body_offset = body_end = footer_end = end
+                first = start + 3
+                lacks_message_id = (
+                    constructor != 0xC0 or end <= first or payload[first] == 0x40 or not payload[first - 1]
+                ) and _lacks_first_field(payload, start)
             elif code == APPLICATION_PROPERTIES:
-                sections.application_properties = (position, end)
+                body_offset = body_end = footer_end = end
             elif code == DELIVERY_ANNOTATIONS:
-                sections.delivery_annotations = (position, end)
+                delivery_annotations_end = bare_offset = end
+                properties_end = body_offset = body_end = footer_end = end
             else:
-                sections.footer = (position, end)
+                footer_end = end
             last = code
             position = end
     except (IndexError, struct.error):
-        raise DecodeError("message is truncated") from None
-    return sections
+        if whole:
+            raise DecodeError("message is truncated") from None
+    except DecodeError:
+        if whole:
+            raise
+    return Sections(
+        payload,
+        header_end,
+        delivery_annotations_end,
+        bare_offset,
+        properties_end,
+        body_offset,
+        body_end,
+        footer_end,
+        lacks_message_id,
+    )
 
 
 def in_order(payload: bytes) -> bytes:
@@ -452,6 +534,18 @@ def _descriptor(payload: bytes, position: int) -> tuple[int, int]:
 
 def _value_start(payload: bytes, position: int) -> int:
     return _descriptor(payload, position)[1]
+
+
+def _lacks_first_field(payload: bytes, offset: int) -> bool:
+    try:
+        position, end, count = read_list_header(payload, offset)
+    except DecodeError:
+        return False
+    return count == 0 or (position < end and payload[position] == 0x40)
+
+
+def _span(start: int, end: int) -> Span | None:
+    return (start, end) if end > start else None
 
 
 def _section(out: bytearray, code: int, value: Any) -> None:
