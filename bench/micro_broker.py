@@ -17,6 +17,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored
 from peeklock.broker.commands import (
     Address,
@@ -79,7 +80,7 @@ class Kind:
         for n in range(count):
             message = Message(1000 + n % 500)
             message.routing = self.routing(n)
-            commands.append(Send(QUEUE_ID, message, b"", ReplyTo(1, 0, n)))
+            commands.append(Send(QUEUE_ID, message, Sections(b""), ReplyTo(1, 0, n)))
         return commands
 
 
@@ -186,7 +187,7 @@ def hand_out(count: int) -> float:
     for n in range(count):
         message = Message(1000)
         message.routing = Routing(_message_id(n), _session_id(n))
-        core.apply(Send(QUEUE_ID, message, b"", None), NOW_MS)
+        core.apply(Send(QUEUE_ID, message, Sections(b""), None), NOW_MS)
     wish = SessionWish(None, FAR_MS)
 
     def cycle() -> None:
@@ -214,7 +215,7 @@ def bytes_per_message(count: int) -> float:
         if n % 20 == 0:
             now_ms = NOW_MS + n // 20  # one instant for the commands of one turn of the loop
         message = Message(1000 + n % 500)
-        core.apply(Send(QUEUE_ID, message, b"", None), now_ms)
+        core.apply(Send(QUEUE_ID, message, Sections(b""), None), now_ms)
         if n % 200 == 0:
             row = next(rows)  # the engine shares one row number among the 200 or so bodies in it
         message.body_row, message.body_slot, message.journal_no = row, n % 200, row

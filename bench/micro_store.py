@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.changes import Change, MessageRemoved, MessageStored
 from peeklock.broker.commands import (
     Address,
@@ -72,7 +73,7 @@ def attaching() -> list[Command]:
 
 def send(n: int) -> Send:
     """Make a send as the gateway would."""
-    return Send(QUEUE_ID, Message(len(PAYLOAD)), PAYLOAD, ReplyTo(1, 0, n))
+    return Send(QUEUE_ID, Message(len(PAYLOAD)), Sections(PAYLOAD), ReplyTo(1, 0, n))
 
 
 def show(what: str, figure: str) -> None:

@@ -133,9 +133,9 @@ def one_round(core: Namespace, count: int, sends: int) -> dict[str, float]:
         for n in range(first, first + BATCH):
             payload = _payload(n % count)
             started = clock()
-            message, payload = take_in(payload, reads_routing=True)
+            message, sections = take_in(payload, reads_routing=True)
             taken_in = clock()
-            stored, _ = core.apply(Send(TOPIC_QUEUE_ID, message, payload, ReplyTo(1, 0, n)), NOW_MS)
+            stored, _ = core.apply(Send(TOPIC_QUEUE_ID, message, sections, ReplyTo(1, 0, n)), NOW_MS)
             applied = clock()
             engine._record(stored)
             spent["record"] += clock() - applied
@@ -171,11 +171,11 @@ def send(make: Callable[[int], Filter], count: int, sends: int, rounds: int) -> 
 
 def subject(rounds: int) -> None:
     """Print what reading a message for its rules costs."""
-    message, payload = take_in(_payload(1), reads_routing=True)
+    message, sections = take_in(_payload(1), reads_routing=True)
     message.enqueued_at_ms = NOW_MS
 
     def see(name: str | None) -> None:
-        seen = MessageSubject(message, payload, _no_token)
+        seen = MessageSubject(message, sections, _no_token)
         if name is not None:
             getattr(seen, name)
 

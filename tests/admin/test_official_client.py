@@ -20,6 +20,7 @@ from azure.servicebus.management import (
     ServiceBusAdministrationClient,
 )
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.commands import Send
 from peeklock.broker.message import Message
 from peeklock.broker.quotas import BASIC, PREMIUM, TierLimits
@@ -371,7 +372,7 @@ def test_runtime_properties_count_messages(client: ServiceBusAdministrationClien
         (queue,) = [view for view in namespace.entity_views() if view.description.name == "orders"]
         for scheduled_at_ms in (None, now_ms() + 600_000):
             message = Message(11, scheduled_at_ms=scheduled_at_ms)
-            namespace.apply(Send(queue.entity_id * 4, message, b"hello world", None), now_ms())
+            namespace.apply(Send(queue.entity_id * 4, message, Sections(b"hello world"), None), now_ms())
 
     served.on_loop(send)
     about = client.get_queue_runtime_properties("last")

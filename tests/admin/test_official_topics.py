@@ -22,6 +22,7 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.commands import Send
 from peeklock.broker.message import Message
 from peeklock.broker.quotas import BASIC, PREMIUM
@@ -472,7 +473,9 @@ def test_messages_are_counted_where_they_are(client: ServiceBusAdministrationCli
         (topic,) = [view for view in namespace.entity_views() if view.description.name == "news"]
         for scheduled_at_ms in (None, now_ms() + 600_000):
             message = Message(11, scheduled_at_ms=scheduled_at_ms)
-            namespace.apply(Send(topic.entity_id * 4, message, b"\0SwA\x0bhello world", None), now_ms())
+            namespace.apply(
+                Send(topic.entity_id * 4, message, Sections(b"\0SwA\x0bhello world"), None), now_ms()
+            )
 
     served.on_loop(send)
     topic = client.get_topic_runtime_properties("news")

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from peeklock.amqp import codec
+from peeklock.amqp.messaging import Sections
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
 from peeklock.broker.commands import Address, Disposition, LinkId, ReceiveMode, ReplyTo, SessionWish, SubQueue
@@ -226,7 +227,7 @@ class Scene:
             forward_dead_lettered_to=pick([None, None, None, None, *NAMES, *self.topics]),
         )
 
-    def message(self, *, reads_routing: bool = True) -> tuple[Message, bytes]:
+    def message(self, *, reads_routing: bool = True) -> tuple[Message, Sections]:
         pick = self.random.choice
         size = 40 + next(self.counter)
         session_id = pick([None, "s", "t", ""])
@@ -250,7 +251,7 @@ class Scene:
             scheduled_at_ms=pick([None, None, None, self.now_ms + 700]),
             routing=self.routings[size] if reads_routing else None,
         )
-        return message, payload_of(size)
+        return message, Sections(payload_of(size))
 
     def lock(self) -> Any:
         return self.random.choice(

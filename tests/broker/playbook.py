@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from peeklock.amqp import codec
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.messaging import Properties, Sections, encode_message, scan
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
     Change,
@@ -104,6 +104,8 @@ from peeklock.rules.filters import Filter, SqlAction
 START_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
 LOTS = 1 << 60
+EMPTY = Sections(b"")
+"""Stands for a message that nobody looks into."""
 
 E = TypeVar("E")
 
@@ -355,14 +357,15 @@ class Broker:
         payload = encode_message(
             properties=Properties(**fields), application_properties=properties, data=b"body"
         )
+        sections = scan(payload)
         message = Message(
             len(payload),
             ttl_ms=ttl_ms,
             scheduled_at_ms=scheduled_at_ms,
-            routing=routing_of(scan(payload), None),
+            routing=routing_of(sections, None),
         )
         reply_to = self.reply_to()
-        effects = self.do(Send(topic_id, message, payload, reply_to))
+        effects = self.do(Send(topic_id, message, sections, reply_to))
         assert effects[0] == Accepted(reply_to), effects
         self.payloads[len(payload)] = payload
         return effects
@@ -387,20 +390,20 @@ class Broker:
         """Send one message that must be accepted."""
         message = arriving(size, **fields)
         reply_to = self.reply_to()
-        effects = self.do(Send(queue_id, message, b"", reply_to))
+        effects = self.do(Send(queue_id, message, EMPTY, reply_to))
         assert effects[0] == Accepted(reply_to)
         return message
 
     def send_batch(self, messages: list[Message], queue_id: int = 4) -> list[Effect]:
-        return self.do(SendBatch(queue_id, [(message, b"") for message in messages], self.reply_to()))
+        return self.do(SendBatch(queue_id, [(message, EMPTY) for message in messages], self.reply_to()))
 
     def schedule(self, *delays_ms: int, name: str = "orders", **fields: Any) -> list[int]:
         command = Schedule(Address(name), self.later(*delays_ms, **fields), self.reply_to())
         return self.one(command, MessagesScheduled).sequence_numbers
 
-    def later(self, *delays_ms: int, **fields: Any) -> list[tuple[Message, bytes]]:
+    def later(self, *delays_ms: int, **fields: Any) -> list[tuple[Message, Sections]]:
         """Make messages to be enqueued in so many ms each."""
-        return [(arriving(100, scheduled_at_ms=self.now_ms + delay, **fields), b"") for delay in delays_ms]
+        return [(arriving(100, scheduled_at_ms=self.now_ms + delay, **fields), EMPTY) for delay in delays_ms]
 
     def sender(self, name: str = "orders", connection: int = 1) -> LinkId:
         return self.one(OpenSender(self.link(connection), Address(name)), SenderOpened).link

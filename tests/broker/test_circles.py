@@ -22,7 +22,7 @@ from peeklock.broker.errors import EntityNotFound, InvalidOperation
 from peeklock.broker.events import EventType
 from peeklock.broker.message import COPIES_FOLLOWING_MAX, MessageView
 from peeklock.rules.filters import SqlFilter
-from tests.broker.playbook import MINUTE_MS, Broker, arriving, numbers, payload_of, stored_messages
+from tests.broker.playbook import EMPTY, MINUTE_MS, Broker, arriving, numbers, payload_of, stored_messages
 
 DEAD = SubQueue.DEAD_LETTER
 TRANSFERS = SubQueue.TRANSFER_DEAD_LETTER
@@ -133,7 +133,7 @@ def test_a_queue_that_reads_what_it_gets_may_forward_to_itself(
     for _ in range(3):
         broker.send(4, session_id="s")
     broker.update("a", forward_to="a")
-    effects = broker.do(Send(4, arriving(session_id="s"), b"", broker.reply_to()))  # waits behind them
+    effects = broker.do(Send(4, arriving(session_id="s"), EMPTY, broker.reply_to()))  # waits behind them
     answer(broker, effects + broker.settle_time())
     at_rest(broker)
     dead = broker.peek(name="a", sub_queue=DEAD)
@@ -162,7 +162,7 @@ def test_a_queue_with_sessions_passes_its_messages_on_and_has_no_receivers(broke
     assert [view.message.session_id for view in broker.peek(name="of-sessions")] == ["s", "t"]
     assert [view.message.session_id for view in broker.peek(name="plain")] == [None]
     assert isinstance(broker.refused(broker.wish("s", "a")), InvalidOperation)
-    assert isinstance(broker.refused(Send(12, arriving(), b"", broker.reply_to())), InvalidOperation)
+    assert isinstance(broker.refused(Send(12, arriving(), EMPTY, broker.reply_to())), InvalidOperation)
     assert broker.view("a").active_count == 0
 
 
@@ -298,7 +298,7 @@ def test_a_message_that_comes_back_to_a_queue_that_knows_its_id_is_a_duplicate_t
     broker.create("b")
     broker.create("a", forward_to="b", requires_duplicate_detection=True)
     broker.update("b", forward_to="a")
-    effects = broker.do(Send(8, arriving(message_id=b"\xa1\x01x"), b"", broker.reply_to()))
+    effects = broker.do(Send(8, arriving(message_id=b"\xa1\x01x"), EMPTY, broker.reply_to()))
     assert isinstance(effects[0], Accepted)
     assert [broker.view(name).dead_letter_count for name in "ab"] == [0, 0]
     assert broker.view("b").active_count == broker.view("a").active_count == 0

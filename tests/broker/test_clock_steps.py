@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.commands import AcceptClock, ClockStepped, Send
 from peeklock.broker.events import EventType
 from peeklock.broker.transactions import TRANSACTION_MS_MAX
@@ -80,7 +81,7 @@ def test_a_transaction_keeps_what_is_left_of_it(broker: Broker, ms: int) -> None
     """Req: X-01"""
     link = broker.coordinator()
     transaction = broker.declare(link)
-    broker.enlist(transaction, Send(4, arriving(), bytes(100), broker.reply_to()))
+    broker.enlist(transaction, Send(4, arriving(), Sections(bytes(100)), broker.reply_to()))
     step(broker, ms)
     broker.advance(TRANSACTION_MS_MAX - 1)
     broker.discharge(link, transaction)

@@ -15,7 +15,7 @@ from peeklock.broker.commands import (
     Send,
 )
 from peeklock.broker.counters import APPLICATION, REASONS, Counters, integers
-from tests.broker.playbook import MINUTE_MS, Broker, arriving
+from tests.broker.playbook import EMPTY, MINUTE_MS, Broker, arriving
 
 
 def test_a_message_is_counted_when_it_is_received_delivered_and_completed() -> None:
@@ -121,7 +121,7 @@ def test_requests_are_counted_by_operation_and_by_what_became_of_them() -> None:
     broker.send()
     broker.do(Peek(Address("missing"), 0, 1, 1000, broker.reply_to()))
     broker.do(LimitSending(lagging=True))
-    broker.do(Send(4, arriving(), b"", broker.reply_to()))
+    broker.do(Send(4, arriving(), EMPTY, broker.reply_to()))
     requests = broker.namespace.requests()
     assert (requests["send"].succeeded, requests["send"].throttled, requests["send"].refused) == (1, 1, 0)
     assert (requests["peek"].succeeded, requests["peek"].refused) == (0, 1)

@@ -37,7 +37,7 @@ from peeklock.broker.effects import (
 from peeklock.broker.errors import EntityDeleted, EntityNotFound, ServerBusy
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import SLICE
-from tests.broker.playbook import MINUTE_MS, Broker, token
+from tests.broker.playbook import EMPTY, MINUTE_MS, Broker, token
 
 COUNT = 25
 
@@ -131,7 +131,7 @@ def test_a_topic_under_deletion_is_there_for_nobody() -> None:
     assert broker.namespace.entity_views() == []
     for kind in EntityKind:
         assert broker.one(ListEntities(kind, 0, 100, broker.reply_to()), EntitiesFound).entities == []
-    refused = broker.one(Send(4, Message(1), b"", ReplyTo(1, 0, 7)), Rejected)
+    refused = broker.one(Send(4, Message(1), EMPTY, ReplyTo(1, 0, 7)), Rejected)
     assert isinstance(refused.error, EntityDeleted)
     effects = broker.settle_time()
     assert [effect.link for effect in effects if isinstance(effect, DetachLink)] == [receiver]

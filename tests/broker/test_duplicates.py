@@ -13,7 +13,7 @@ from peeklock.broker.commands import Address, CancelScheduled, Send
 from peeklock.broker.duplicates import Duplicates
 from peeklock.broker.effects import Accepted, Done
 from peeklock.broker.errors import QuotaExceeded
-from tests.broker.playbook import MINUTE_MS, START_MS, Broker, arriving, numbers
+from tests.broker.playbook import EMPTY, MINUTE_MS, START_MS, Broker, arriving, numbers
 
 WINDOW_MS = 10 * MINUTE_MS
 SWEPT_AFTER_MS = WINDOW_MS // 16
@@ -198,7 +198,7 @@ def test_the_id_of_a_cancelled_message_is_free_in_its_partition_and_in_a_topic()
 
 def test_a_refused_send_leaves_its_id_free(broker: Broker) -> None:
     """Req: D-01"""
-    broker.refused(Send(4, arriving(1 << 20, message_id=b"a"), b"", broker.reply_to()))
+    broker.refused(Send(4, arriving(1 << 20, message_id=b"a"), EMPTY, broker.reply_to()))
     broker.send(message_id=b"a")
     assert len(broker.peek()) == 1
 
@@ -306,7 +306,7 @@ def test_at_the_cap_sends_are_refused_rather_than_ids_forgotten(broker: Broker) 
     duplicates.count_max = 2
     for message_id in (b"a", b"b"):
         broker.send(message_id=message_id)
-    error = broker.refused(Send(4, arriving(message_id=b"c"), b"", broker.reply_to()))
+    error = broker.refused(Send(4, arriving(message_id=b"c"), EMPTY, broker.reply_to()))
     assert type(error) is QuotaExceeded
     assert "'orders' remembers 2 message ids" in str(error)
     broker.advance(WINDOW_MS + SWEPT_AFTER_MS)

@@ -8,14 +8,16 @@ import json
 import pytest
 
 from peeklock.amqp import codec
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.messaging import Properties, Sections, encode_message, scan
+from peeklock.amqp.types import Described, Symbol
 from peeklock.broker.commands import Address, CancelScheduled, Complete, RenewLocks, Send
 from peeklock.broker.effects import Deliver, Done
 from peeklock.broker.events import FLUSH_MS, Event, EventType
 from peeklock.broker.message import Message, MessageState
 from peeklock.broker.recorder import BODIES_BYTES_MAX, BODY_LEFT_OUT
+from peeklock.capture.heads import message_id
 from peeklock.rules.filters import FalseFilter
-from tests.broker.playbook import MINUTE_MS, START_MS, Broker
+from tests.broker.playbook import EMPTY, MINUTE_MS, START_MS, Broker
 
 DEAD = "orders/$deadletterqueue"
 
@@ -263,7 +265,7 @@ def test_what_a_transaction_does_bears_its_id(broker: Broker) -> None:
     assert delivery.lock_token is not None
     broker.enlist(transaction_id, Complete(4, delivery.lock_token, broker.reply_to()))
     message = Message(3)
-    broker.enlist(transaction_id, Send(4, message, b"xyz", broker.reply_to()))
+    broker.enlist(transaction_id, Send(4, message, Sections(b"xyz"), broker.reply_to()))
     assert broker.events == []
     broker.discharge(link, transaction_id)
     assert {event.transaction_id for event in broker.events} == {transaction_id}
@@ -276,7 +278,7 @@ def test_the_properties_section_goes_along_and_the_whole_message_where_asked() -
     for wanted in (False, True):
         broker = Broker(captures_body=lambda name, wanted=wanted: wanted)
         broker.create()
-        broker.do(Send(4, Message(len(payload)), payload, broker.reply_to()))
+        broker.do(Send(4, Message(len(payload)), scan(payload), broker.reply_to()))
         head = last(broker, EventType.ENQUEUED).head
         assert head is not None
         if wanted:
@@ -284,6 +286,15 @@ def test_the_properties_section_goes_along_and_the_whole_message_where_asked() -
         else:
             assert payload.startswith(head)
             assert codec.decode(head)[0].value[0] == "m-1"
+
+
+def test_the_properties_section_goes_along_under_its_long_descriptor_too(broker: Broker) -> None:
+    """Req: X-03"""
+    section = codec.encode(Described(Symbol("amqp:properties:list"), ["m-1"]))
+    payload = section + encode_message(data=b"body")
+    broker.do(Send(4, Message(len(payload)), scan(payload), broker.reply_to()))
+    assert last(broker, EventType.ENQUEUED).head == section
+    assert message_id(section) == "m-1"
 
 
 def test_only_so_much_of_bodies_goes_along_with_one_batch() -> None:
@@ -299,7 +310,7 @@ def test_only_so_much_of_bodies_goes_along_with_one_batch() -> None:
     payload = encode_message(properties=Properties(message_id="m-1"), data=bytes(BODIES_BYTES_MAX // 2))
     for _ in range(2):  # the next batch begins anew
         broker.events.clear()
-        broker.do(Send(topic_id, Message(1000), payload, broker.reply_to()))
+        broker.do(Send(topic_id, Message(1000), scan(payload), broker.reply_to()))
         begun = [(event.head, event.reason) for event in broker.events if event.type == EventType.ENQUEUED]
         assert begun == [(payload, None)] * 2 + [(properties, BODY_LEFT_OUT)] * 2
 
@@ -351,6 +362,6 @@ def test_what_only_passes_a_queue_says_so(broker: Broker) -> None:
     """Else it would look as if the queue had taken an id twice. Req: X-03"""
     broker.create("target")
     broker.events.clear()
-    broker.do(Send(4, Message(9), b"", broker.reply_to(), Address("target")))
+    broker.do(Send(4, Message(9), EMPTY, broker.reply_to(), Address("target")))
     begun = [event for event in broker.events if event.type == EventType.ENQUEUED]
     assert {event.queue_name: event.reason for event in begun} == {"orders": "sent via", "target": None}

@@ -35,7 +35,7 @@ from peeklock.broker.effects import (
 from peeklock.broker.errors import ArgumentInvalid, EntityDeleted, InvalidOperation, QuotaExceeded
 from peeklock.broker.message import Message, MessageView, Routing
 from peeklock.broker.quotas import PREMIUM
-from tests.broker.playbook import MINUTE_MS, Broker, arriving, deliveries, numbers, payload_of
+from tests.broker.playbook import EMPTY, MINUTE_MS, Broker, arriving, deliveries, numbers, payload_of
 
 TRANSFERS = SubQueue.TRANSFER_DEAD_LETTER
 
@@ -70,7 +70,7 @@ def test_a_message_is_passed_on_in_one_frame(broker: Broker) -> None:
     """Req: F-01"""
     broker.create("other")
     facts = len(broker.facts)
-    effects = broker.do(Send(4, arriving(), b"", broker.reply_to()))
+    effects = broker.do(Send(4, arriving(), EMPTY, broker.reply_to()))
     assert [type(effect) for effect in effects] == [Accepted]
     stored = [fact for fact in broker.facts[facts:] if isinstance(fact, MessageStored | MessageRemoved)]
     assert [(type(fact), fact.queue_id) for fact in stored] == [(MessageStored, 8)]
@@ -95,7 +95,7 @@ def test_a_receiver_of_the_target_gets_it_at_once(broker: Broker) -> None:
     """Req: F-01"""
     link = broker.receiver("b")
     broker.credit(link)
-    assert len(deliveries(broker.do(Send(4, arriving(), b"", None)))) == 1
+    assert len(deliveries(broker.do(Send(4, arriving(), EMPTY, None)))) == 1
 
 
 def test_nobody_receives_from_an_entity_that_forwards(broker: Broker) -> None:
@@ -175,7 +175,7 @@ def test_a_full_target_rejects_the_sender() -> None:
     for _ in range(1024 * 1024 * 1024 // chunk):
         broker.send(4, size=chunk)
     broker.checks = True
-    (effect,) = broker.do(Send(8, arriving(), b"", broker.reply_to()))
+    (effect,) = broker.do(Send(8, arriving(), EMPTY, broker.reply_to()))
     assert isinstance(effect, Rejected)
     assert isinstance(effect.error, QuotaExceeded)
     assert "'b'" in str(effect.error)
@@ -318,7 +318,7 @@ def test_a_message_of_which_too_little_is_known_waits_until_it_was_read() -> Non
     broker.create("a", forward_to="b")
     effects = []
     for _ in range(3):
-        effects += broker.do(Send(8, Message(10), b"", None))
+        effects += broker.do(Send(8, Message(10), EMPTY, None))
     effects += broker.advance(0)
     asked = [effect for effect in effects if isinstance(effect, Fetch)]
     assert [fetch.message.sequence_number for fetch in asked] == [1, 2, 3]
@@ -343,7 +343,7 @@ def test_parked_messages_are_asked_for_again_after_a_restart() -> None:
     broker = Broker()
     broker.create("b", requires_session=True)
     broker.create("a", forward_to="b")
-    broker.do(Send(8, Message(10), b"", None))
+    broker.do(Send(8, Message(10), EMPTY, None))
     broker.restart()
     (fetch,) = broker.advance(0)
     assert isinstance(fetch, Fetch)
@@ -373,12 +373,12 @@ def test_sending_via_an_entity_ends_at_the_destination_or_in_its_transfer_dead_l
     """Req: F-03, F-01"""
     broker.create("via")
     destination = Address("b")
-    (effect,) = broker.do(Send(12, arriving(), b"", broker.reply_to(), destination))
+    (effect,) = broker.do(Send(12, arriving(), EMPTY, broker.reply_to(), destination))
     assert isinstance(effect, Accepted)
     (view,) = broker.peek(name="b")
     assert view.message.enqueued_sequence_number == 1
     broker.do(DeleteEntity("b", broker.reply_to()))
-    broker.do(Send(12, arriving(), b"", broker.reply_to(), destination))
+    broker.do(Send(12, arriving(), EMPTY, broker.reply_to(), destination))
     (view,) = broker.peek(name="via", sub_queue=TRANSFERS)
     assert view.message.sequence_number == 2
     assert broker.peek(name="via") == []
@@ -417,7 +417,7 @@ def forwarding_to_sessions(count: int) -> tuple[Broker, list[Fetch]]:
     broker.create("b", requires_session=True)
     broker.create("a", forward_to="b")
     for _ in range(count):
-        broker.do(Send(8, Message(10, ttl_ms=MINUTE_MS), b"", None))
+        broker.do(Send(8, Message(10, ttl_ms=MINUTE_MS), EMPTY, None))
     return broker, [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]
 
 
@@ -486,7 +486,7 @@ def test_what_is_sent_via_a_queue_need_not_be_fit_for_it() -> None:
     broker.create("b")
     for _ in range(2):
         message = arriving(message_id=b"1")
-        effects = broker.do(Send(4, message, b"", broker.reply_to(), Address("b")))
+        effects = broker.do(Send(4, message, EMPTY, broker.reply_to(), Address("b")))
         assert [type(effect) for effect in effects] == [Accepted]
     assert len(broker.peek(name="b")) == 2
 
@@ -497,7 +497,7 @@ def test_what_is_sent_via_a_queue_may_come_back_to_it() -> None:
     broker.create("via", requires_duplicate_detection=True)
     broker.create("b", forward_to="via")
     for destination in (Address("b"), Address("via"), Address("b")):
-        broker.do(Send(4, arriving(message_id=b"1"), b"", broker.reply_to(), destination))
+        broker.do(Send(4, arriving(message_id=b"1"), EMPTY, broker.reply_to(), destination))
     (view,) = broker.peek(name="via")
     assert view.message.hops == 2
 
@@ -506,14 +506,14 @@ def test_a_scheduled_message_sent_via_a_queue_is_scheduled_at_its_destination(br
     """Req: F-01, S-05"""
     broker.create("via")
     message = arriving(scheduled_at_ms=broker.now_ms + 5_000)
-    broker.do(Send(12, message, b"", broker.reply_to(), Address("b")))
+    broker.do(Send(12, message, EMPTY, broker.reply_to(), Address("b")))
     assert broker.view("b").scheduled_count == 1
     broker.restart()
     broker.advance(5_000)
     assert (len(broker.peek(name="b")), broker.peek(name="via")) == (1, [])
     broker.do(DeleteEntity("b", broker.reply_to()))
     message = arriving(scheduled_at_ms=broker.now_ms + 5_000)
-    broker.do(Send(12, message, b"", broker.reply_to(), Address("b")))
+    broker.do(Send(12, message, EMPTY, broker.reply_to(), Address("b")))
     assert len(broker.receive(1, "via", sub_queue=TRANSFERS)) == 1
 
 
@@ -526,9 +526,9 @@ def test_a_destination_that_was_made_anew_with_other_needs_refuses_what_does_not
     assert not broker.one(command, SenderOpened).reads_routing
     broker.do(DeleteEntity("b", broker.reply_to()))
     broker.create("b", requires_session=True)
-    error = broker.refused(Send(12, Message(100), b"", broker.reply_to(), Address("b")))
+    error = broker.refused(Send(12, Message(100), EMPTY, broker.reply_to(), Address("b")))
     assert isinstance(error, EntityDeleted)
-    broker.do(Send(12, arriving(session_id="s"), b"", broker.reply_to(), Address("b")))
+    broker.do(Send(12, arriving(session_id="s"), EMPTY, broker.reply_to(), Address("b")))
     assert len(broker.peek(name="b")) == 1
 
 
@@ -555,7 +555,7 @@ def test_a_target_that_remembers_too_many_ids_rejects_the_sender() -> None:
     duplicates.count_max = 2
     for message_id in (b"1", b"2"):
         broker.send(8, message_id=message_id)
-    error = broker.refused(Send(8, arriving(message_id=b"3"), b"", broker.reply_to()))
+    error = broker.refused(Send(8, arriving(message_id=b"3"), EMPTY, broker.reply_to()))
     assert isinstance(error, QuotaExceeded)
     answer(broker, [effect for effect in broker.advance(1_000) if isinstance(effect, Fetch)])
     (view,) = broker.peek(name="a", sub_queue=TRANSFERS)

@@ -251,7 +251,7 @@ class History(Scene):
             for change in changes
             if isinstance(change, MessageStored) and not change.message.hops  # else back in a circle
         )
-        batch = [(command.message, b"")] if isinstance(command, ask.Send) else command.messages
+        batch = [(command.message, command.sections)] if isinstance(command, ask.Send) else command.messages
         comes_back = topic.name in self.reached(topic.name)  # and is copied again
         for message, _ in batch:
             size = message.size_bytes

@@ -49,7 +49,7 @@ class Remembering(Broker):
     def put(self, queue_id: int = 4, payload: bytes | None = None, **fields: Any) -> Message:
         payload = payload_of() if payload is None else payload
         message = Message(len(payload), routing=routing_of(scan(payload), None), **fields)
-        assert isinstance(self.do(Send(queue_id, message, payload, self.reply_to()))[0], Accepted)
+        assert isinstance(self.do(Send(queue_id, message, scan(payload), self.reply_to()))[0], Accepted)
         return message
 
     def entries(self) -> list[Entry]:

@@ -25,7 +25,7 @@ from peeklock.broker.errors import EntityDeleted, InvalidOperation, NotSupported
 from peeklock.broker.events import FLUSH_MS
 from peeklock.broker.idle import LOOK_AGAIN_MS
 from peeklock.broker.quotas import BASIC
-from tests.broker.playbook import LOTS, MINUTE_MS, START_MS, Broker, arriving
+from tests.broker.playbook import EMPTY, LOTS, MINUTE_MS, START_MS, Broker, arriving
 
 IDLE_MS = 5 * MINUTE_MS
 
@@ -104,7 +104,7 @@ def _schedule_and_cancel(broker: Broker) -> None:
 def _send_in_a_transaction(broker: Broker) -> None:
     link = broker.coordinator()
     transaction = broker.declare(link)
-    broker.enlist(transaction, Send(4, arriving(), b"", broker.reply_to()))
+    broker.enlist(transaction, Send(4, arriving(), EMPTY, broker.reply_to()))
     broker.discharge(link, transaction)
 
 
@@ -133,7 +133,7 @@ def test_refused_sends_look_ups_and_links_without_credit_are_no_use(broker: Brok
     """Req: A-03"""
     since_ms = broker.now_ms
     broker.advance(3 * MINUTE_MS)
-    broker.refused(Send(4, arriving(1 << 20), b"", broker.reply_to()))
+    broker.refused(Send(4, arriving(1 << 20), EMPTY, broker.reply_to()))
     broker.view()
     broker.sender()
     broker.receiver()

@@ -46,7 +46,7 @@ from peeklock.broker.effects import (
 from peeklock.broker.errors import EntityDeleted, ServiceBusError, SessionLockLost
 from peeklock.broker.events import EventType
 from peeklock.broker.lapsed_sessions import DETACH_AFTER_MS
-from tests.broker.playbook import LOTS, MINUTE_MS, Broker, arriving, deliveries, numbers, token
+from tests.broker.playbook import EMPTY, LOTS, MINUTE_MS, Broker, arriving, deliveries, numbers, token
 
 WHERE = Address("orders")
 
@@ -130,7 +130,7 @@ def test_nothing_is_delivered_over_the_link_of_a_lapsed_session(broker: Broker) 
     """Whatever its credit. Req: G-02, L-08"""
     opened, _ = lapse(broker)
     assert broker.do(SetCredit(opened.link, LOTS, LOTS)) == []
-    assert broker.do(Send(4, arriving(session_id="a"), b"", None)) == []
+    assert broker.do(Send(4, arriving(session_id="a"), EMPTY, None)) == []
     assert [view.delivery_count for view in broker.peek()] == [1, 0]
 
 
@@ -152,7 +152,7 @@ def test_nothing_is_delivered_under_a_lock_that_has_run_out(broker: Broker) -> N
     opened = broker.accept("a")
     broker.jump(MINUTE_MS)
     assert broker.credit(opened.link) == []
-    assert deliveries(broker.do(Send(4, arriving(session_id="a"), b"", None))) == []
+    assert deliveries(broker.do(Send(4, arriving(session_id="a"), EMPTY, None))) == []
     assert broker.do(SetCredit(opened.link, 5, LOTS, drain=True)) == []
     assert broker.settle_time() == [SessionLockLapsed(opened.link), Drained(opened.link)]
     assert [view.delivery_count for view in broker.peek()] == [0, 0]

@@ -53,7 +53,7 @@ from peeklock.broker.effects import (
     SettlementFailed,
 )
 from peeklock.broker.message import Message, MessageState
-from tests.broker.playbook import LOTS, Broker, token
+from tests.broker.playbook import EMPTY, LOTS, Broker, token
 
 MAIN, DLQ = 4, 5
 LOCK_MS = 5_000
@@ -189,7 +189,7 @@ class QueueMachine(RuleBasedStateMachine):
             found = Known(self.next_order(), self.now(), ttl_ms, at_ms)
             self.known[found.first_number] = found
         reply_to = self.broker.reply_to()
-        pairs = [(message, b"") for message in messages]
+        pairs = [(message, EMPTY) for message in messages]
         if data.draw(st.booleans()):
             effects = self.broker.do(SendBatch(MAIN, pairs, reply_to))
             assert effects[0] == Accepted(reply_to)

@@ -8,7 +8,7 @@ from peeklock.broker.changes import NumbersIssued
 from peeklock.broker.commands import Address, CancelScheduled, Send
 from peeklock.broker.message import Message, MessageState
 from peeklock.broker.sequence_numbers import number_of, order_of, order_to_browse_from
-from tests.broker.playbook import START_MS, Broker, numbers
+from tests.broker.playbook import EMPTY, START_MS, Broker, numbers
 
 LAST = (1 << 63) - 1
 
@@ -35,7 +35,7 @@ def test_each_queue_counts_for_itself(broker: Broker) -> None:
 def test_refused_sends_use_no_number(broker: Broker) -> None:
     """Req: S-01"""
     broker.send()
-    broker.refused(Send(4, Message(1 << 20), b"", broker.reply_to()))
+    broker.refused(Send(4, Message(1 << 20), EMPTY, broker.reply_to()))
     assert broker.send().sequence_number == 2
 
 
@@ -192,9 +192,9 @@ def test_peek_stops_before_the_answer_grows_too_large_but_shows_one(broker: Brok
 def test_numbers_issued_are_told_once_for_each_queue_that_issued_some(broker: Broker) -> None:
     """Req: S-01, R-02"""
     other = broker.create("other")
-    broker.namespace.apply(Send(4, Message(1), b"", None), START_MS)
-    broker.namespace.apply(Send(4, Message(1), b"", None), START_MS + 1)
-    broker.namespace.apply(Send(other, Message(1), b"", None), START_MS + 2)
+    broker.namespace.apply(Send(4, Message(1), EMPTY, None), START_MS)
+    broker.namespace.apply(Send(4, Message(1), EMPTY, None), START_MS + 1)
+    broker.namespace.apply(Send(other, Message(1), EMPTY, None), START_MS + 2)
     assert broker.namespace.numbers_issued() == [
         NumbersIssued(4, 3, 3, START_MS + 1),
         NumbersIssued(other, 2, 2, START_MS + 2),

@@ -16,7 +16,7 @@ from peeklock.broker.commands import (
 from peeklock.broker.effects import Accepted, Done, MessagesDeleted, ReceiverOpened
 from peeklock.broker.errors import MessageNotFound
 from peeklock.broker.sequence_numbers import PARTITION_COUNT
-from tests.broker.playbook import START_MS, Broker, arriving, deliveries, numbers
+from tests.broker.playbook import EMPTY, START_MS, Broker, arriving, deliveries, numbers
 
 LOW = (1 << 48) - 1
 
@@ -110,7 +110,7 @@ def test_a_batch_without_keys_goes_to_one_partition_and_with_keys_each_to_its_ow
     assert len({partition for partition, _ in parts(broker.peek())}) == 2
     keys = list("abcdefgh")
     batch = [arriving(partition_key=key) for key in keys]
-    (effect,) = broker.do(SendBatch(4, [(message, b"") for message in batch], broker.reply_to()))
+    (effect,) = broker.do(SendBatch(4, [(message, EMPTY) for message in batch], broker.reply_to()))
     assert isinstance(effect, Accepted)
     assert len({message.sequence_number >> 48 for message in batch}) > 3
 
@@ -233,7 +233,7 @@ def test_competing_receivers_get_messages_of_all_partitions(broker: Broker) -> N
         broker.credit(link)
     got = []
     for _ in range(32):
-        got += deliveries(broker.do(Send(4, arriving(), b"", None)))
+        got += deliveries(broker.do(Send(4, arriving(), EMPTY, None)))
     assert len(got) == 32
     assert {delivery.link for delivery in got} == set(links)
 

@@ -11,7 +11,7 @@ from peeklock.broker.commands import Address, CloseLink, CreateEntity, Send, Set
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.errors import QuotaExceeded
 from peeklock.broker.quotas import STANDARD
-from tests.broker.playbook import Broker, arriving
+from tests.broker.playbook import EMPTY, Broker, arriving
 
 CHUNK = 64 * 1024 * 1024
 KIB = 1024
@@ -25,7 +25,7 @@ def test_an_entity_takes_no_more_than_its_size(partitioned: bool, chunks: int) -
     broker.create(enable_partitioning=partitioned)
     for _ in range(chunks):
         broker.send(size=CHUNK)
-    error = broker.refused(Send(4, arriving(1), b"", broker.reply_to()))
+    error = broker.refused(Send(4, arriving(1), EMPTY, broker.reply_to()))
     assert isinstance(error, QuotaExceeded)
     assert "'orders'" in str(error)
     broker.complete(broker.receive()[0])
@@ -43,7 +43,7 @@ def test_the_states_of_sessions_count_too() -> None:
     full = SetSessionState(Address("orders"), "a", bytes(256 * KIB), broker.reply_to())
     broker.do(full)
     broker.do(full)  # replacing one by another needs no more room
-    more = broker.refused(Send(4, arriving(1, session_id="b"), b"", broker.reply_to()))
+    more = broker.refused(Send(4, arriving(1, session_id="b"), EMPTY, broker.reply_to()))
     assert isinstance(more, QuotaExceeded)
 
 

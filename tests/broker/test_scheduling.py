@@ -10,7 +10,7 @@ from peeklock.broker.commands import Address, CancelScheduled, Schedule
 from peeklock.broker.effects import Done
 from peeklock.broker.errors import MessageNotFound, MessageSizeExceeded
 from peeklock.broker.message import Message, MessageState
-from tests.broker.playbook import MINUTE_MS, START_MS, Broker, deliveries, numbers
+from tests.broker.playbook import EMPTY, MINUTE_MS, START_MS, Broker, deliveries, numbers
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_time_that_is_not_in_the_future_enqueues_now(broker: Broker, delay_ms:
 
 def test_scheduling_is_all_or_nothing(broker: Broker) -> None:
     """Req: S-05"""
-    messages = [(Message(1, scheduled_at_ms=START_MS + 1), b""), (Message(1 << 20), b"")]
+    messages = [(Message(1, scheduled_at_ms=START_MS + 1), EMPTY), (Message(1 << 20), EMPTY)]
     error = broker.refused(Schedule(Address("orders"), messages, broker.reply_to()))
     assert isinstance(error, MessageSizeExceeded)
     assert broker.view().scheduled_count == 0

@@ -39,7 +39,7 @@ from peeklock.broker.events import NUMBERED_AHEAD, EventType
 from peeklock.broker.message import MessageState
 from peeklock.broker.quotas import TRANSACTION_MESSAGES_MAX
 from peeklock.broker.sequence_numbers import Partitions
-from tests.broker.playbook import MINUTE_MS, Broker, arriving, numbers, token
+from tests.broker.playbook import EMPTY, MINUTE_MS, Broker, arriving, numbers, token
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_a_schedule_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker
 
     def refused(name: str, size: int = 100, transaction_id: bytes = transaction) -> type:
         message = arriving(size, scheduled_at_ms=broker.now_ms + 1)
-        command = Schedule(Address(name), [(message, b"")], broker.reply_to())
+        command = Schedule(Address(name), [(message, EMPTY)], broker.reply_to())
         return type(broker.refused(Enlist(1, transaction_id, command)))
 
     assert refused("nowhere") is EntityNotFound
@@ -336,10 +336,10 @@ def works(broker: Broker, queue_id: int) -> dict[str, Any]:
     first, second = broker.receive(2, "parts")
     reply_to = broker.reply_to
     return {
-        "send": Send(queue_id, arriving(partition_key=OTHER), b"", reply_to()),
-        "send with a session id": Send(queue_id, arriving(session_id=OTHER), b"", reply_to()),
-        "send another key of this partition": Send(queue_id, arriving(partition_key=TWIN), b"", reply_to()),
-        "batch": SendBatch(queue_id, [(arriving(partition_key=OTHER), b"")], reply_to()),
+        "send": Send(queue_id, arriving(partition_key=OTHER), EMPTY, reply_to()),
+        "send with a session id": Send(queue_id, arriving(session_id=OTHER), EMPTY, reply_to()),
+        "send another key of this partition": Send(queue_id, arriving(partition_key=TWIN), EMPTY, reply_to()),
+        "batch": SendBatch(queue_id, [(arriving(partition_key=OTHER), EMPTY)], reply_to()),
         "complete": Complete(queue_id, token(first), reply_to()),
         "dead-letter": DeadLetter(queue_id, token(first), reply_to()),
         "disposition": UpdateDisposition(
@@ -369,7 +369,7 @@ def test_a_transaction_uses_one_partition_of_an_entity(
     command = works(broker, parts)[what]
     transaction = broker.declare(link)
     if before == "send":
-        broker.enlist(transaction, Send(parts, arriving(partition_key=KEY), b"", broker.reply_to()))
+        broker.enlist(transaction, Send(parts, arriving(partition_key=KEY), EMPTY, broker.reply_to()))
     elif before == "schedule":
         broker.enlist_schedule(transaction, MINUTE_MS, name="parts", partition_key=KEY)
     else:
@@ -393,13 +393,13 @@ def test_a_batch_and_a_schedule_with_two_keys_are_refused_whole(
 ) -> None:
     """Req: F-03, S-02. Source: wire contract C12."""
     transaction = broker.declare(link)
-    messages = [(arriving(partition_key=key, scheduled_at_ms=1), b"") for key in (KEY, OTHER)]
+    messages = [(arriving(partition_key=key, scheduled_at_ms=1), EMPTY) for key in (KEY, OTHER)]
     for command in (
         SendBatch(parts, messages, broker.reply_to()),
         Schedule(Address("parts"), messages, broker.reply_to()),
     ):
         assert type(broker.refused(Enlist(1, transaction, command))) is InvalidOperation
-    broker.enlist(transaction, Send(parts, arriving(partition_key=OTHER), b"", broker.reply_to()))
+    broker.enlist(transaction, Send(parts, arriving(partition_key=OTHER), EMPTY, broker.reply_to()))
     broker.discharge(link, transaction)
     assert [number >> 48 for number in numbers(broker.peek(name="parts"))] == [partition_of(OTHER)]
 
@@ -415,14 +415,14 @@ def test_messages_without_a_key_follow_the_partition_of_the_transaction(
     broker.send(queue_id, partition_key=KEY)
     (held,) = broker.receive(1, "parts")
     transaction = broker.declare(link)
-    broker.enlist(transaction, Send(queue_id, arriving(message_id=b"1"), b"", broker.reply_to()))
+    broker.enlist(transaction, Send(queue_id, arriving(message_id=b"1"), EMPTY, broker.reply_to()))
     if first == "keyed send":
-        broker.enlist(transaction, Send(queue_id, arriving(partition_key=KEY), b"", broker.reply_to()))
+        broker.enlist(transaction, Send(queue_id, arriving(partition_key=KEY), EMPTY, broker.reply_to()))
     elif first == "complete":
         broker.enlist(transaction, Complete(queue_id, token(held), broker.reply_to()))
     elif first == "schedule":
         broker.enlist_schedule(transaction, MINUTE_MS, name="parts", message_id=b"2")
-    batch = [(arriving(message_id=message_id), b"") for message_id in (b"3", b"4")]
+    batch = [(arriving(message_id=message_id), EMPTY) for message_id in (b"3", b"4")]
     broker.enlist(transaction, SendBatch(queue_id, batch, broker.reply_to()))
     facts = len(broker.facts)
     broker.discharge(link, transaction)
@@ -439,9 +439,9 @@ def test_entities_are_held_to_a_partition_each(broker: Broker, link: LinkId, par
     other = broker.create("other", enable_partitioning=True)
     transaction = broker.declare(link)
     for queue_id, key in ((parts, KEY), (other, OTHER), (other, KEY), (4, KEY), (4, OTHER)):
-        command = Send(queue_id, arriving(partition_key=key), b"", broker.reply_to())
+        command = Send(queue_id, arriving(partition_key=key), EMPTY, broker.reply_to())
         broker.enlist(transaction, command, via="parts")
-    command = Send(parts, arriving(partition_key=OTHER), b"", broker.reply_to())
+    command = Send(parts, arriving(partition_key=OTHER), EMPTY, broker.reply_to())
     assert type(broker.refused(Enlist(1, transaction, command, "parts"))) is InvalidOperation
     broker.discharge(link, transaction)
     assert len(broker.peek()) == 2
@@ -456,15 +456,17 @@ def test_the_key_of_the_way_is_held_to_the_entity_between(
     Source: wire contract 6: "`x-opt-via-partition-key` for the via hop".
     """
     transaction = broker.declare(link)
-    broker.enlist(transaction, Send(parts, arriving(partition_key=KEY), b"", broker.reply_to()), via="parts")
+    broker.enlist(
+        transaction, Send(parts, arriving(partition_key=KEY), EMPTY, broker.reply_to()), via="parts"
+    )
 
     def passing(via_key: str | None) -> Send:
         message = arriving(partition_key=OTHER)
         assert message.routing is not None
         message.routing.via_partition_key = via_key
         if explicit:
-            return Send(parts, message, b"", broker.reply_to(), Address("orders"))
-        return Send(4, message, b"", broker.reply_to())
+            return Send(parts, message, EMPTY, broker.reply_to(), Address("orders"))
+        return Send(4, message, EMPTY, broker.reply_to())
 
     for via_key in (KEY, None):
         broker.enlist(transaction, passing(via_key), via="parts")
@@ -482,7 +484,7 @@ def test_what_is_sent_via_an_entity_is_numbered_there_by_the_key_of_the_way(
     message = arriving(partition_key=OTHER)
     assert message.routing is not None
     message.routing.via_partition_key = KEY
-    broker.do(Send(parts, message, b"", broker.reply_to(), Address("orders")))
+    broker.do(Send(parts, message, EMPTY, broker.reply_to(), Address("orders")))
     (view,) = broker.peek()
     assert view.message.enqueued_sequence_number >> 48 == partition_of(KEY)
 
@@ -492,8 +494,8 @@ def test_what_is_sent_via_an_entity_is_not_held_to_its_partition(
 ) -> None:
     """Its key is that of its destination. Req: F-03, S-02."""
     transaction = broker.declare(link)
-    broker.enlist(transaction, Send(parts, arriving(partition_key=KEY), b"", broker.reply_to()))
-    passing = Send(parts, arriving(partition_key=OTHER), b"", broker.reply_to(), Address("orders"))
+    broker.enlist(transaction, Send(parts, arriving(partition_key=KEY), EMPTY, broker.reply_to()))
+    passing = Send(parts, arriving(partition_key=OTHER), EMPTY, broker.reply_to(), Address("orders"))
     broker.enlist(transaction, passing)
     broker.discharge(link, transaction)
     assert len(broker.peek()) == 1
@@ -507,6 +509,6 @@ def test_a_topic_and_its_subscriptions_are_one_entity(broker: Broker, link: Link
     (held,) = broker.receive(1, "news/Subscriptions/all")
     transaction = broker.declare(link)
     broker.enlist(transaction, Complete(subscription, token(held), broker.reply_to()))
-    refused = Send(topic, arriving(session_id=OTHER), b"", broker.reply_to())
+    refused = Send(topic, arriving(session_id=OTHER), EMPTY, broker.reply_to())
     assert type(broker.refused(Enlist(1, transaction, refused))) is InvalidOperation
     broker.discharge(link, transaction)

@@ -57,7 +57,7 @@ class Searched(Broker):
         payload = encode_message(properties=fields, application_properties=properties, data=data)
         at_ms = None if delay_ms is None else self.now_ms + delay_ms
         message = Message(len(payload), scheduled_at_ms=at_ms, routing=routing_of(scan(payload), None))
-        assert isinstance(self.do(Send(queue_id, message, payload, self.reply_to()))[0], Accepted)
+        assert isinstance(self.do(Send(queue_id, message, scan(payload), self.reply_to()))[0], Accepted)
         self.bodies[len(payload)] = payload
         return message
 

@@ -35,7 +35,7 @@ from peeklock.broker.events import EventType
 from peeklock.broker.namespace import SLICE
 from peeklock.broker.session_ids import folded
 from peeklock.rules.filters import CorrelationFilter
-from tests.broker.playbook import LOTS, MINUTE_MS, Broker, arriving, numbers, token
+from tests.broker.playbook import EMPTY, LOTS, MINUTE_MS, Broker, arriving, numbers, token
 
 ORDERS = Address("orders")
 
@@ -296,8 +296,8 @@ def test_a_transaction_takes_all_spellings_of_one_session() -> None:
     broker = partitioned()
     transaction = broker.declare(broker.coordinator())
     for session_id in ("ab", "AB"):
-        broker.enlist(transaction, Send(4, arriving(session_id=session_id), b"", broker.reply_to()))
-    other = Send(4, arriving(session_id="other"), b"", broker.reply_to())
+        broker.enlist(transaction, Send(4, arriving(session_id=session_id), EMPTY, broker.reply_to()))
+    other = Send(4, arriving(session_id="other"), EMPTY, broker.reply_to())
     assert isinstance(broker.refused(Enlist(1, transaction, other)), InvalidOperation)
 
 

@@ -50,15 +50,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.message import Message, MessageState, MessageView
 from peeklock.broker.message_queue import MessageQueue
-from tests.broker.playbook import (
-    LOTS,
-    MINUTE_MS,
-    Broker,
-    arriving,
-    deliveries,
-    numbers,
-    token,
-)
+from tests.broker.playbook import EMPTY, LOTS, MINUTE_MS, Broker, arriving, deliveries, numbers, token
 
 
 @pytest.fixture
@@ -98,7 +90,7 @@ def state_record(broker: Broker, session_id: str = "a") -> Message | None:
 
 def test_a_message_without_a_session_id_is_rejected(broker: Broker) -> None:
     """Req: G-01"""
-    error = broker.refused(Send(4, arriving(), b"", broker.reply_to()))
+    error = broker.refused(Send(4, arriving(), EMPTY, broker.reply_to()))
     assert isinstance(error, InvalidOperation)
     assert "SessionId" in str(error)
     broker.send(session_id="")  # the empty text is an id
@@ -117,7 +109,7 @@ def test_a_session_is_held_by_one_receiver_and_gives_only_its_messages_in_order(
     error = broker.refused(broker.wish("b"))
     assert isinstance(error, SessionCannotBeLocked)
     broker.send(session_id="a")
-    assert numbers(deliveries(broker.do(Send(4, arriving(session_id="b"), b"", None)))) == [6]
+    assert numbers(deliveries(broker.do(Send(4, arriving(session_id="b"), EMPTY, None)))) == [6]
 
 
 def test_a_plain_receiver_and_a_session_receiver_do_not_mix(broker: Broker) -> None:
@@ -155,7 +147,7 @@ def test_accept_next_waits_until_a_session_becomes_available(broker: Broker) -> 
     effects = broker.do(broker.wish(connection=2))
     assert effects == []
     broker.schedule(5_000, session_id="later")  # not available before its time
-    effects = broker.do(Send(4, arriving(session_id="x"), b"", None))
+    effects = broker.do(Send(4, arriving(session_id="x"), EMPTY, None))
     assert [type(effect) for effect in effects] == [ReceiverOpened]
     assert effects[0].session_id == "x"  # type: ignore[union-attr]  # just seen
     broker.do(broker.wish())
@@ -186,7 +178,7 @@ def test_a_cancelled_wait_never_gets_a_session(broker: Broker, how: str) -> None
         broker.do(CloseLink(wish.link))
     else:
         broker.drop(7, broken=how == "break")
-    assert broker.do(Send(4, arriving(session_id="a"), b"", None)) == []
+    assert broker.do(Send(4, arriving(session_id="a"), EMPTY, None)) == []
     assert broker.accept().session_id == "a"
     assert broker.advance(MINUTE_MS - 1) == []
 
@@ -649,5 +641,5 @@ def test_a_long_session_is_browsed_from_where_the_reader_is(
 def test_a_pre_settled_send_wakes_who_waits(broker: Broker) -> None:
     """Req: G-04, T-06"""
     broker.do(broker.wish())
-    effects = broker.do(Send(4, arriving(session_id="a"), b"", None))
+    effects = broker.do(Send(4, arriving(session_id="a"), EMPTY, None))
     assert [type(effect) for effect in effects] == [ReceiverOpened]

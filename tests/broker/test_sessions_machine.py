@@ -47,7 +47,7 @@ from peeklock.broker.effects import (
     Settled,
 )
 from peeklock.broker.message import MessageState
-from tests.broker.playbook import LOTS, Broker, arriving, token
+from tests.broker.playbook import EMPTY, LOTS, Broker, arriving, token
 
 SPELLINGS = {"a": "a", "A": "a", "b": "b", "ß": "ß", "ç": "ç", "Ç": "ç"}
 """Session ids, and which session each means."""
@@ -165,7 +165,7 @@ class SessionMachine(RuleBasedStateMachine):
         for _ in range(count):
             message = arriving(session_id=spelling)
             reply_to = self.broker.reply_to()
-            effects = self.broker.do(Send(4, message, b"", reply_to))
+            effects = self.broker.do(Send(4, message, EMPTY, reply_to))
             assert effects[0] == Accepted(reply_to)
             self.known[message.sequence_number] = Known(SPELLINGS[spelling], spelling)
             self.take(effects)

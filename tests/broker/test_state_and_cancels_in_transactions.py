@@ -38,7 +38,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.events import EventType
 from peeklock.broker.lapsed_sessions import DETACH_AFTER_MS
 from peeklock.broker.quotas import PREMIUM
-from tests.broker.playbook import MINUTE_MS, Broker, arriving, numbers, token
+from tests.broker.playbook import EMPTY, MINUTE_MS, Broker, arriving, numbers, token
 from tests.broker.test_scheduling_in_transactions import KEY, OTHER
 
 MIB = 1024 * 1024
@@ -120,7 +120,7 @@ def test_a_number_that_is_gone_at_the_discharge_rolls_all_back(
     gone, left = broker.schedule(MINUTE_MS, 5 * MINUTE_MS)
     transaction = broker.declare(link)
     broker.enlist(transaction, cancelling(broker, gone, left))
-    broker.enlist(transaction, Send(4, arriving(), b"", broker.reply_to()))
+    broker.enlist(transaction, Send(4, arriving(), EMPTY, broker.reply_to()))
     if how == "activated":
         broker.advance(MINUTE_MS)
     elif how == "cancelled":
@@ -221,7 +221,7 @@ def test_state_sends_completes_and_cancels_are_one_frame(
     assert len(views) == 50
     transaction = broker.declare(link)
     commands: list[Any] = [Complete(8, token(view), broker.reply_to()) for view in views]
-    commands += [Send(8, arriving(session_id="t"), b"", broker.reply_to()) for _ in range(100)]
+    commands += [Send(8, arriving(session_id="t"), EMPTY, broker.reply_to()) for _ in range(100)]
     commands += [cancelling(broker, number, name="jobs"), setting(broker, b"done")]
     for command in commands:
         broker.enlist(transaction, command)
@@ -261,7 +261,7 @@ def test_a_session_lock_that_is_lost_at_the_discharge_rolls_all_back(
     transaction = broker.declare(link)
     command = setting(broker, b"x", connection=connection)
     broker.enlist(transaction, command)
-    broker.enlist(transaction, Send(8, arriving(session_id="t"), b"", broker.reply_to()))
+    broker.enlist(transaction, Send(8, arriving(session_id="t"), EMPTY, broker.reply_to()))
     if how == "lapsed":
         assert broker.advance(MINUTE_MS) == [SessionLockLapsed(held.link)]
     elif how == "connection lost":
@@ -339,9 +339,9 @@ def test_room_is_looked_for_for_states_and_messages_together() -> None:
         transaction = broker.declare(link)
         for state in (b"", b"s" * MIB, b"t" * MIB):
             broker.enlist(transaction, setting(broker, state))
-        broker.enlist(transaction, Send(queue_id, arriving(MIB, session_id="s"), b"", broker.reply_to()))
+        broker.enlist(transaction, Send(queue_id, arriving(MIB, session_id="s"), EMPTY, broker.reply_to()))
         if size > MIB:
-            broker.enlist(transaction, Send(queue_id, arriving(1, session_id="s"), b"", broker.reply_to()))
+            broker.enlist(transaction, Send(queue_id, arriving(1, session_id="s"), EMPTY, broker.reply_to()))
             assert "size" in rolled_back(broker, link, transaction)
         else:
             broker.discharge(link, transaction)
@@ -364,7 +364,7 @@ def test_a_number_or_session_in_another_partition_is_refused(
 
     def commands(key: str) -> dict[str, Any]:
         return {
-            "send": Send(queue_id, arriving(session_id=key), b"", broker.reply_to()),
+            "send": Send(queue_id, arriving(session_id=key), EMPTY, broker.reply_to()),
             "cancel": cancelling(broker, scheduled[key], name="parts"),
             "state": setting(broker, b"x", key, "parts"),
         }

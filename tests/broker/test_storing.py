@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.changes import MessageStored
 from peeklock.broker.commands import Address, ReplyTo, Schedule, SendBatch
 from peeklock.broker.effects import Accepted, MessagesScheduled, Rejected
 from peeklock.broker.errors import InvalidOperation
 from peeklock.broker.message import Message
 from peeklock.broker.storing import SLICE_MESSAGES
-from tests.broker.playbook import LOTS, MINUTE_MS, Broker, arriving
+from tests.broker.playbook import EMPTY, LOTS, MINUTE_MS, Broker, arriving
 
 COUNT = 25
 
@@ -52,7 +53,7 @@ def topic(broker: Broker) -> int:
     return topic_id
 
 
-def batch(keyed: bool, **fields: int) -> list[tuple[Message, bytes]]:
+def batch(keyed: bool, **fields: int) -> list[tuple[Message, Sections]]:
     return [
         (
             arriving(
@@ -61,7 +62,7 @@ def batch(keyed: bool, **fields: int) -> list[tuple[Message, bytes]]:
                 session_id=f"s{n % 3}" if keyed else None,
                 **fields,
             ),
-            b"",
+            EMPTY,
         )
         for n in range(COUNT)
     ]
@@ -133,7 +134,7 @@ def test_a_batch_with_one_bad_message_stores_none() -> None:
     broker = Broker(slice_items=2)
     queue_id = broker.create(requires_session=True)
     messages = batch(True)
-    messages[-1] = (arriving(), b"")
+    messages[-1] = (arriving(), EMPTY)
     (refused,) = broker.do(SendBatch(queue_id, messages, ReplyTo(9, 0, 9)))
     assert isinstance(refused, Rejected)
     assert isinstance(refused.error, InvalidOperation)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.messaging import encode_message, scan
 from peeklock.broker.message import Message
 from peeklock.broker.subject import MessageSubject
 from peeklock.rules.compiled import compile_filter
@@ -18,7 +18,7 @@ def test_a_partition_key_is_text_however_it_was_sent(sent: object, text: str | N
     """Req: P-02. Source: wire contract C6. What was stored before may be no UTF-8."""
     names = {"x-opt-partition-key": sent, "x-opt-via-partition-key": sent}
     payload = encode_message(message_annotations=names, data=b"body")
-    system = MessageSubject(Message(len(payload)), payload, lambda: bytes(16)).system
+    system = MessageSubject(Message(len(payload)), scan(payload), lambda: bytes(16)).system
     assert system.get("partitionkey") == system.get("viapartitionkey") == text
 
 
@@ -30,7 +30,7 @@ def test_the_source_of_a_dead_letter_is_a_queue_in_lower_case(source: str | None
     message = Message(1)
     message.dead_letter_source = source
     assert (
-        MessageSubject(message, encode_message(data=b"body"), lambda: bytes(16)).system.get(
+        MessageSubject(message, scan(encode_message(data=b"body")), lambda: bytes(16)).system.get(
             "deadlettersource"
         )
         == said
@@ -39,7 +39,7 @@ def test_the_source_of_a_dead_letter_is_a_queue_in_lower_case(source: str | None
 
 def seen(properties: dict[str, Any]) -> MessageSubject:
     payload = encode_message(application_properties=properties, data=b"body")
-    return MessageSubject(Message(len(payload)), payload, lambda: bytes(16))
+    return MessageSubject(Message(len(payload)), scan(payload), lambda: bytes(16))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.codec import encode
+from peeklock.amqp.messaging import Sections, scan
 from peeklock.amqp.types import ULong
 from peeklock.broker.changes import EntityRemoved, MessageRemoved, MessageStored, RuleStored
 from peeklock.broker.commands import (
@@ -70,7 +71,7 @@ from peeklock.broker.message import Message, MessageState, Routing
 from peeklock.broker.quotas import BASIC, STANDARD
 from peeklock.broker.subject import overlaid
 from peeklock.rules.filters import AsGiven, CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
-from tests.broker.playbook import MINUTE_MS, Broker, numbers, payload_of
+from tests.broker.playbook import EMPTY, MINUTE_MS, Broker, numbers, payload_of
 
 DEAD = SubQueue.DEAD_LETTER
 
@@ -926,7 +927,7 @@ def test_a_disabled_topic_takes_no_message_and_its_subscriptions_are_read(
     broker.publish()
     broker.update("news", status=status)
     message = Message(4, routing=Routing())
-    error = broker.refused(Send(4, message, payload_of(Routing()), broker.reply_to()))
+    error = broker.refused(Send(4, message, scan(payload_of(Routing())), broker.reply_to()))
     assert status.value in str(error)
     assert len(broker.receive(name=path("all"))) == 1
 
@@ -952,7 +953,7 @@ def test_what_a_topic_or_a_subscription_is_not_for_is_refused_by_name(broker: Br
         OpenSender(broker.link(), Address("news"), Address(path("all"))),
         Peek(Address("news"), 0, 1, 100, broker.reply_to()),
         PurgeMessages(Address("news"), broker.now_ms, broker.reply_to()),
-        Schedule(Address(path("all")), [(Message(1), b"")], broker.reply_to()),
+        Schedule(Address(path("all")), [(Message(1), EMPTY)], broker.reply_to()),
     ):
         error = broker.refused(command)
         assert isinstance(error, InvalidOperation), error
@@ -973,7 +974,7 @@ def test_a_transaction_sends_to_a_topic_when_it_is_committed(broker: Broker) -> 
     payload = payload_of(Routing())
     for fail in (True, False):
         transaction = broker.declare(coordinator)
-        send = Send(4, Message(len(payload), routing=Routing()), payload, broker.reply_to())
+        send = Send(4, Message(len(payload), routing=Routing()), scan(payload), broker.reply_to())
         broker.enlist(transaction, send)
         broker.discharge(coordinator, transaction, fail=fail)
     assert has(broker, "all") == [1]
@@ -1019,7 +1020,7 @@ def test_the_copies_count_against_the_topics_size() -> None:
     payload = payload_of(Routing()).ljust(big, b"\0")
     broker.checks = False
     for _ in range(1024 * 1024 * 1024 // (2 * big) + 1):
-        effects = broker.do(Send(4, Message(big, routing=Routing()), payload, broker.reply_to()))
-    error = broker.refused(Send(4, Message(big, routing=Routing()), payload, broker.reply_to()))
+        effects = broker.do(Send(4, Message(big, routing=Routing()), Sections(payload), broker.reply_to()))
+    error = broker.refused(Send(4, Message(big, routing=Routing()), Sections(payload), broker.reply_to()))
     assert isinstance(error, QuotaExceeded)
     assert effects

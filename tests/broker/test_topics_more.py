@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peeklock.amqp import codec
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.messaging import Properties, Sections, encode_message, scan
 from peeklock.amqp.types import Symbol
 from peeklock.broker.arrival import COPIES_MAX
 from peeklock.broker.changes import MessageStored, RuleStored
@@ -40,7 +40,7 @@ def path(name: str, topic: str = "news") -> str:
     return subscription_path(topic, name)
 
 
-def messages(count: int) -> list[tuple[Message, bytes]]:
+def messages(count: int) -> list[tuple[Message, Sections]]:
     """Give messages, each of a size of its own."""
     found = []
     for number in range(count):
@@ -49,13 +49,13 @@ def messages(count: int) -> list[tuple[Message, bytes]]:
             application_properties={"n": number},
             data=b"x" * number,
         )
-        found.append((Message(len(payload), routing=Routing()), payload))
+        found.append((Message(len(payload), routing=Routing()), scan(payload)))
     return found
 
 
-def answer(broker: Broker, effects: list[Effect], sent: list[tuple[Message, bytes]]) -> None:
+def answer(broker: Broker, effects: list[Effect], sent: list[tuple[Message, Sections]]) -> None:
     """Read what the core asks for until it asks no more."""
-    payloads = {len(payload): payload for _, payload in sent}
+    payloads = {len(sections.payload): sections.payload for _, sections in sent}
     left = [effect for effect in effects if isinstance(effect, Fetch)]
     while left:
         fetch = left.pop(0)
@@ -207,10 +207,10 @@ def test_what_was_sent_via_a_topic_and_cannot_arrive_is_received_from_its_transf
     topic_id = broker.create_topic()
     broker.subscribe("all")
     broker.create("sales", status=EntityStatus.DISABLED)
-    [(message, payload)] = messages(1)
-    broker.do(Send(topic_id, message, payload, broker.reply_to(), Address("sales")))
+    [(message, sections)] = messages(1)
+    broker.do(Send(topic_id, message, sections, broker.reply_to(), Address("sales")))
     assert broker.view("news").transfer_dead_letter_count == 1
-    assert broker.view("news").size_bytes == len(payload)
+    assert broker.view("news").size_bytes == message.size_bytes
     broker.restart()
     transfers = SubQueue.TRANSFER_DEAD_LETTER
     assert len(broker.peek(name="news", sub_queue=transfers)) == 1
@@ -249,7 +249,7 @@ def test_little_is_kept_of_messages_that_wait_for_their_copies() -> None:
     footer = b"\x00\x53\x78" + codec.encode({Symbol("signature"): b"x" * 100_000})
     for payload in (properties, properties + footer):
         message = Message(len(payload), scheduled_at_ms=at_ms, routing=Routing())
-        broker.do(Send(topic_id, message, payload, broker.reply_to()))
+        broker.do(Send(topic_id, message, scan(payload), broker.reply_to()))
     first, second = [effect for effect in broker.advance(1000) if isinstance(effect, Fetch)]
     tracemalloc.start()
     broker.do(Fetched(topic_id, second.message.position, properties + footer))

@@ -59,7 +59,7 @@ from peeklock.broker.quotas import (
     WAITING_DECLARES_MAX,
 )
 from peeklock.broker.transactions import TIMED_OUT_MAX
-from tests.broker.playbook import MINUTE_MS, Broker, arriving, deliveries, numbers, token
+from tests.broker.playbook import EMPTY, MINUTE_MS, Broker, arriving, deliveries, numbers, token
 
 MIB = 1024 * 1024
 SPANS = "Local transactions cannot span multiple top-level entities such as queue or topic."
@@ -78,11 +78,11 @@ def link(broker: Broker) -> LinkId:
 
 
 def sending(broker: Broker, queue_id: int = 4, size: int = 100, **fields: Any) -> Send:
-    return Send(queue_id, arriving(size, **fields), b"", broker.reply_to())
+    return Send(queue_id, arriving(size, **fields), EMPTY, broker.reply_to())
 
 
 def batch(broker: Broker, count: int, size: int = 100) -> SendBatch:
-    return SendBatch(4, [(arriving(size), b"") for _ in range(count)], broker.reply_to())
+    return SendBatch(4, [(arriving(size), EMPTY) for _ in range(count)], broker.reply_to())
 
 
 def completing(broker: Broker, view: Any, queue_id: int = 4) -> Complete:
@@ -184,7 +184,7 @@ def test_a_message_sent_via_an_entity_arrives_with_the_commit(broker: Broker, li
     (held,) = broker.receive()
     transaction = broker.declare(link)
     broker.enlist(transaction, completing(broker, held))
-    broker.enlist(transaction, Send(4, arriving(), b"", broker.reply_to(), Address("bills")))
+    broker.enlist(transaction, Send(4, arriving(), EMPTY, broker.reply_to(), Address("bills")))
     assert broker.peek(name="bills") == []
     broker.discharge(link, transaction)
     assert broker.peek() == []
@@ -542,13 +542,13 @@ def test_what_is_refused_without_anybody_being_told_rolls_the_transaction_back(
     """Req: F-03, T-06"""
     transaction = broker.declare(link)
     broker.enlist(transaction, sending(broker))
-    assert broker.do(Enlist(1, transaction, Send(4, Message(1 << 20), b"", None))) == []
+    assert broker.do(Enlist(1, transaction, Send(4, Message(1 << 20), EMPTY, None))) == []
     assert broker.namespace.dropped_sends == 1
     error = broker.refused(Discharge(link, transaction, False, broker.reply_to()))
     assert type(error) is TransactionRolledBack
     assert broker.peek() == []
     presettled = broker.declare(link)
-    assert broker.do(Enlist(1, presettled, Send(4, Message(1), b"", None))) == []
+    assert broker.do(Enlist(1, presettled, Send(4, Message(1), EMPTY, None))) == []
     broker.discharge(link, presettled)
     assert len(broker.peek()) == 1
 
@@ -613,7 +613,7 @@ def test_a_transaction_is_rolled_back_two_minutes_after_its_first_operation(
 def test_a_refused_operation_starts_the_time_too(broker: Broker, link: LinkId) -> None:
     """Req: F-03"""
     transaction = broker.declare(link)
-    broker.refused(Enlist(1, transaction, Send(99, arriving(), b"", broker.reply_to())))
+    broker.refused(Enlist(1, transaction, Send(99, arriving(), EMPTY, broker.reply_to())))
     broker.advance(TRANSACTION_MS_MAX)
     discharge = Discharge(link, transaction, False, broker.reply_to())
     assert type(broker.refused(discharge)) is TransactionTimedOut

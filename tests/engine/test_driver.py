@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.commands import (
     NO_LINK,
     OWN_CONNECTION_ID,
@@ -380,7 +381,7 @@ class Served:
         return effects
 
     def send(self) -> Command:
-        return Send(self.queue_id, Message(4, bare_offset=0), b"body", None)
+        return Send(self.queue_id, Message(4, bare_offset=0), Sections(b"body"), None)
 
 
 @pytest.mark.parametrize("who", ["driver", "adapter"])
@@ -408,7 +409,7 @@ def test_the_time_is_set_for_what_falls_due_next() -> None:
     served = Served()
     at_ms = 5000
     scheduled = Message(4, bare_offset=0, scheduled_at_ms=at_ms)
-    served.ask(Send(served.queue_id, scheduled, b"body", None))
+    served.ask(Send(served.queue_id, scheduled, Sections(b"body"), None))
     [wake] = [action for action in served.driver.step(1) if isinstance(action, WakeAt)]
     assert wake.at_ms is not None
     assert wake.at_ms <= at_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peeklock.amqp.messaging import scan
 from peeklock.broker.commands import (
     Address,
     DeleteEntity,
@@ -40,7 +41,7 @@ def send(broker: InProcessBroker, body: bytes) -> bytes:
     """Send a message with a body of so many bytes; give it as encoded."""
     payload = b"\0Ss\xc0\4\1\xa1\1m" + b"\0Su\xb0" + len(body).to_bytes(4) + body
     queue_id = broker.topic("events").entity_id * 4
-    accepted = broker.ask(lambda reply_to: Send(queue_id, Message(len(payload)), payload, reply_to))
+    accepted = broker.ask(lambda reply_to: Send(queue_id, Message(len(payload)), scan(payload), reply_to))
     assert isinstance(accepted, Accepted), accepted
     return payload
 

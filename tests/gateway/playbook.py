@@ -12,7 +12,7 @@ from peeklock.amqp.codec import decode
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.events import DeliveryReceived, DispositionReceived, Event, LinkAttached, LinkDetached
-from peeklock.amqp.messaging import scan
+from peeklock.amqp.messaging import Sections, scan
 from peeklock.amqp.performatives import ACCEPTED, Coordinator, DeliveryState, Rejected, Source, Target
 from peeklock.amqp.types import Encoded, Role, Symbol, Timestamp
 from peeklock.auth import Authority, SasRule, generate
@@ -47,6 +47,11 @@ C = TypeVar("C")
 
 def view_of_queue(name: str = "orders") -> EntityView:
     return EntityView(7, QueueDescription(name), 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def everything(sections: Sections) -> list[Any]:
+    """Return all that a scan has found of a message."""
+    return [getattr(sections, name) for name in Sections.__slots__]
 
 
 def section(code: int, value: Any) -> bytes:

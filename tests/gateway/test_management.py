@@ -300,8 +300,8 @@ def test_schedule_reads_messages_and_answers_an_array_of_longs(
     ask(desk, sender, "schedule-message", {"messages": [item, {"message": message_bytes()}]})
     command = desk.take(Schedule)
     assert command.address == Address("orders")
-    [(first, first_payload), (second, _)] = command.messages
-    assert (first.scheduled_at_ms, first.size_bytes, first_payload) == (
+    [(first, sections), (second, _)] = command.messages
+    assert (first.scheduled_at_ms, first.size_bytes, sections.payload) == (
         1_700_000_099_000,
         len(payload),
         payload,

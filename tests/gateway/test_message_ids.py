@@ -11,18 +11,20 @@ from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.types import Described, Symbol, Timestamp, ULong
 from peeklock.broker.message_ids import with_id
 from peeklock.testing.inprocess import InProcessBroker
-from tests.gateway.playbook import LiveDesk, message_bytes, section
+from tests.gateway.playbook import LiveDesk, everything, message_bytes, section
 
 TOKEN = bytes(range(16))
 ID = "000102030405060708090a0b0c0d0e0f"
 
 
 def given(payload: bytes) -> bytes:
-    found = with_id(payload, scan(payload).bare_offset, lambda: TOKEN)
-    if found is None:
+    sections = scan(payload)
+    if not sections.lacks_message_id:
         return payload
-    assert found[1] == encode(ID)
-    return found[0]
+    written, message_id = with_id(sections, lambda: TOKEN)
+    assert message_id == encode(ID)
+    assert everything(written) == everything(scan(written.payload))
+    return written.payload
 
 
 @pytest.mark.parametrize("header", [None, [True]])
@@ -32,7 +34,8 @@ def given(payload: bytes) -> bytes:
 )
 def test_a_message_without_an_id_is_given_one(header: list[Any] | None, properties: list[Any] | None) -> None:
     """Req: T-11. The JavaScript client cannot settle a message without an id whose lock it renews."""
-    payload = message_bytes(header=header, properties=properties)
+    own, footer = {"k": "v"}, section(0x78, {Symbol("x"): 1})
+    payload = message_bytes(header=header, properties=properties, application_properties=own) + footer
     before, after = scan(payload), scan(given(payload))
     assert after.decode_properties().message_id == ID
     changed = after.decode_properties()
@@ -65,11 +68,10 @@ def test_a_message_without_a_body_is_given_one_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload",
-    [b"no message", b"\x00", b"\x00\x53\x73\xc0", b"\x00\x53\x73\xc0\x01\x01", b"\x00\x53\x73\xc1\x01\x00"],
+    "payload", [b"", b"\x00\x53\x73\xc0\x01\x01", b"\x00\x53\x73\xc0\x00", b"\x00\x53\x73\xd0\0\0\0\1\0"]
 )
 def test_what_cannot_be_read_is_left_alone(payload: bytes) -> None:
-    assert with_id(payload, 0, lambda: TOKEN) is None
+    assert not scan(payload).lacks_message_id
 
 
 def ids(desk: LiveDesk, address: str, count: int) -> list[Any]:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 
 from peeklock.amqp.events import DispositionReceived, LinkAttached, LinkFlow
-from peeklock.amqp.messaging import BATCH_FORMAT
+from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
 from peeklock.broker.commands import CloseLink, CountDroppedSend, LinkId, OpenSender, Send, SendBatch
+from peeklock.broker.descriptions import RuleDescription
 from peeklock.broker.effects import Accepted, DetachLink, Rejected, SenderOpened
 from peeklock.broker.errors import EntityDeleted, EntityDisabled, QuotaExceeded, ServerBusy
+from peeklock.broker.history import History
 from peeklock.broker.message import Routing
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.intake import MESSAGE_OVERHEAD_BYTES
-from tests.gateway.playbook import CONNECTION_ID, QUEUE_ID, SIZE_MAX, Desk, message_bytes, section
+from peeklock.rules.filters import SqlFilter
+from peeklock.testing.inprocess import InProcessBroker
+from tests.gateway.playbook import (
+    CONNECTION_ID,
+    QUEUE_ID,
+    SIZE_MAX,
+    Desk,
+    LiveDesk,
+    everything,
+    message_bytes,
+    section,
+)
 
 
 @pytest.fixture
@@ -30,7 +48,7 @@ def test_a_transfer_becomes_a_send_and_its_acceptance_a_settled_disposition(desk
     )
     delivery_id = desk.transfer(handle, payload)
     send = desk.take(Send)
-    assert (send.queue_id, send.payload) == (QUEUE_ID, payload)
+    assert (send.queue_id, send.sections.payload) == (QUEUE_ID, payload)
     assert (send.message.ttl_ms, send.message.scheduled_at_ms, send.message.size_bytes) == (
         9,
         5,
@@ -47,6 +65,43 @@ def test_a_transfer_becomes_a_send_and_its_acceptance_a_settled_disposition(desk
         True,
         ACCEPTED,
     )
+
+
+def test_a_send_is_a_plain_value(desk: Desk) -> None:
+    """With the spans of its message."""
+    desk.transfer(desk.sender(), message_bytes(header=[True], properties=["id"]))
+    send = desk.take(Send)
+    again = pickle.loads(pickle.dumps(send))
+    assert everything(again.sections) == everything(send.sections)
+    assert (again.queue_id, again.reply_to) == (send.queue_id, send.reply_to)
+
+
+@pytest.mark.parametrize("properties", [None, ["id", *[None] * 9, "session"]])
+def test_the_bytes_of_a_transfer_are_scanned_once(properties: list[Any] | None) -> None:
+    """By filters, the next entity, the event log and the history too; also when an id is written into it."""
+    broker = InProcessBroker(captures_body=lambda name: False, history=History(10))
+    broker.create_queue("orders", requires_duplicate_detection=True)
+    broker.create_topic("news")
+    broker.create_subscription("news", "all", forward_to="orders")
+    rule = RuleDescription("n", SqlFilter("n = 1 AND sys.MessageId IS NOT NULL"))
+    broker.create_subscription("news", "some", rule=rule)
+    desk = LiveDesk(broker)
+    sender = desk.sender("news")
+    scanned: list[object] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is scan.__code__:
+            scanned.append(frame.f_back)
+
+    payload = message_bytes(b"x" * 10_000, properties=properties, application_properties={"n": 1})
+    sys.setprofile(note)
+    try:
+        desk.transfer(sender, payload)
+    finally:
+        sys.setprofile(None)
+    assert len(scanned) == 1
+    assert broker.queue("orders").active_count == 1
+    assert broker.subscription("news", "some").active_count == 1
 
 
 def test_outcomes_of_a_turn_are_merged_into_ranges(desk: Desk) -> None:
@@ -136,7 +191,7 @@ def test_an_oversized_message_is_rejected_and_the_link_lives_on(desk: Desk) -> N
     fits = message_bytes(b"x" * (SIZE_MAX - overhead))
     assert len(fits) == SIZE_MAX
     desk.transfer(handle, fits)
-    assert desk.take(Send).payload == fits
+    assert desk.take(Send).sections.payload == fits
     delivery_id = desk.transfer(handle, message_bytes(b"x" * (SIZE_MAX - overhead + 1)))
     error = desk.rejection(delivery_id)
     assert str(error.condition) == "amqp:link:message-size-exceeded"
@@ -152,7 +207,7 @@ def test_a_batch_is_one_command_and_one_outcome(desk: Desk) -> None:
     envelope = b"".join(section(0x75, member) for member in members)
     desk.transfer(handle, envelope, message_format=BATCH_FORMAT)
     batch = desk.take(SendBatch)
-    assert (batch.queue_id, [payload for _, payload in batch.messages]) == (QUEUE_ID, members)
+    assert (batch.queue_id, [sections.payload for _, sections in batch.messages]) == (QUEUE_ID, members)
     assert batch.reply_to is not None
     desk.effect(Accepted(batch.reply_to))
     outcome = desk.take_event(DispositionReceived)
@@ -172,7 +227,7 @@ def test_several_data_sections_in_the_ordinary_format_are_one_message(desk: Desk
     """Source: wire contract 3.7."""
     payload = section(0x75, b"a") + section(0x75, b"b")
     desk.transfer(desk.sender(), payload)
-    assert desk.take(Send).payload == payload
+    assert desk.take(Send).sections.payload == payload
 
 
 def test_pre_settled_transfers_have_no_outcome_either_way(desk: Desk) -> None:
@@ -266,7 +321,7 @@ def test_transfers_before_the_attach_is_answered_are_kept(desk: Desk) -> None:
     assert desk.gateway.uncommitted_bytes == sum(map(len, payloads)) + 2 * MESSAGE_OVERHEAD_BYTES
     desk.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, False))
     sends = [desk.take(Send) for _ in payloads]
-    assert [send.payload for send in sends] == payloads
+    assert [send.sections.payload for send in sends] == payloads
     assert [send.reply_to.number for send in sends if send.reply_to] == [0, 1]
     assert desk.gateway.uncommitted_bytes == sum(map(len, payloads)) + 2 * MESSAGE_OVERHEAD_BYTES
 

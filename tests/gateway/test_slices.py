@@ -64,9 +64,9 @@ def slow_desk() -> SlowDesk:
 def bodies(command: Command) -> list[int]:
     """Give the numbers in the messages of a command."""
     if isinstance(command, Send):
-        return [int(command.payload[5:])]
+        return [int(command.sections.payload[5:])]
     assert isinstance(command, SendBatch)
-    return [int(payload[5:]) for _, payload in command.messages]
+    return [int(sections.payload[5:]) for _, sections in command.messages]
 
 
 def test_a_small_batch_is_read_at_once() -> None:

@@ -378,7 +378,7 @@ def test_a_send_within_a_transaction_is_enlisted_and_answered_so(desk: Desk) -> 
     enlist = desk.take(Enlist)
     assert (enlist.connection_id, enlist.transaction_id) == (CONNECTION_ID, TXN)
     assert isinstance(enlist.command, Send)
-    assert (enlist.command.queue_id, enlist.command.payload) == (QUEUE_ID, payload)
+    assert (enlist.command.queue_id, enlist.command.sections.payload) == (QUEUE_ID, payload)
     assert enlist.command.reply_to is not None
     assert desk.commands == []
     assert desk.gateway.uncommitted_bytes > 0

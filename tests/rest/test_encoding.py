@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.amqp.messaging import Header, Properties, encode_message
+from peeklock.amqp.messaging import Header, Properties, Sections, encode_message
 from peeklock.amqp.types import Timestamp
 from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
 from peeklock.broker.message import Message
@@ -16,6 +16,7 @@ from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.gateway.inspection import take_in
 from peeklock.rest.broker_properties import BrokerProperties
 from peeklock.rest.encoding import message_of
+from tests.gateway.playbook import everything
 
 NOW_MS = 1_700_000_000_000
 IDS = st.none() | st.text(max_size=3) | st.sampled_from(["", "x" * 120, "ü" * 100, "y" * 128, "z" * 129])
@@ -38,12 +39,15 @@ SAID = st.builds(
 )
 
 
-def told(make: Callable[[], tuple[Message, bytes]]) -> object:
+def told(make: Callable[[], tuple[Message, Sections]]) -> object:
     try:
-        message, payload = make()
+        message, sections = make()
     except (ArgumentInvalid, ArgumentOutOfRange, InvalidOperation) as failure:
         return repr(failure)
-    return [getattr(message, name) for name in Message.__slots__], payload
+    return (
+        [getattr(message, name) for name in Message.__slots__],
+        everything(sections),
+    )
 
 
 @given(

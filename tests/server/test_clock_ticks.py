@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.commands import (
     Address,
     ClockStepped,
@@ -123,7 +124,7 @@ def test_what_falls_due_while_the_machine_sleeps_is_done_at_the_next_tick() -> N
     async def test() -> None:
         machine = Machine()
         shard, connection, queue_id = await started(machine)
-        shard.offer((Send(queue_id, Message(7, bare_offset=0), b"payload", None),))
+        shard.offer((Send(queue_id, Message(7, bare_offset=0), Sections(b"payload"), None),))
         await turns_of_the_loop()
         assert connection.delivered() == [0]
         machine.sleep(LOCK_MS / 1000)
@@ -145,10 +146,10 @@ def test_a_step_makes_due_what_the_wall_clock_says_and_ends_no_lock() -> None:
     async def test() -> None:
         machine = Machine()
         shard, connection, queue_id = await started(machine)
-        shard.offer((Send(queue_id, Message(7, bare_offset=0), b"payload", None),))
+        shard.offer((Send(queue_id, Message(7, bare_offset=0), Sections(b"payload"), None),))
         at_ms = machine.clock.now_ms() + HOUR_S * 1000
         later = Message(7, bare_offset=0, scheduled_at_ms=at_ms, routing=Routing())
-        await shard.submit(lambda to: Schedule(Address("orders"), [(later, b"payload")], to))
+        await shard.submit(lambda to: Schedule(Address("orders"), [(later, Sections(b"payload"))], to))
         await turns_of_the_loop()
         assert connection.delivered() == [0]
         machine.wall_s += HOUR_S

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker import arrival, properties
 from peeklock.broker.commands import (
     Address,
@@ -115,7 +116,9 @@ class Rig:
     async def send(self, queue_id: int, *payloads: bytes, session_id: str | None = None) -> None:
         for payload in payloads:
             routing = Routing(session_id=session_id)
-            self.shard.offer((Send(queue_id, Message(len(payload), routing=routing), payload, None),))
+            self.shard.offer(
+                (Send(queue_id, Message(len(payload), routing=routing), Sections(payload), None),)
+            )
         await self.settle()
 
     async def settle(self) -> None:
@@ -298,7 +301,7 @@ def test_a_message_that_waits_or_is_claimed_is_dead_lettered_too(tmp_path: Path,
     async def test(rig: Rig) -> None:
         if how == "scheduled":
             later = Message(len(body(1)), scheduled_at_ms=NOW_MS + 1_000_000)
-            await rig.ask(lambda to: Schedule(Address("orders"), [(later, body(1))], to))
+            await rig.ask(lambda to: Schedule(Address("orders"), [(later, Sections(body(1)))], to))
         else:
             await rig.send(ORDERS, body(1), body(2))
             await rig.ask(lambda to: ClaimMessages(Address("orders"), "lake", 10, 1 << 30, to))
@@ -357,7 +360,7 @@ def test_a_body_that_a_topic_waits_for_is_lost_to_its_transfer_dead_letters(tmp_
     async def test(rig: Rig) -> None:
         await rig.create(TopicDescription("events"), SubscriptionDescription("events", "all"))
         later = Message(len(body(1)), scheduled_at_ms=NOW_MS + 1)
-        await rig.ask(lambda to: Schedule(Address("events"), [(later, body(1))], to))
+        await rig.ask(lambda to: Schedule(Address("events"), [(later, Sections(body(1)))], to))
         await rig.restart(body(1))
         rig.shard._driving._now_ms = lambda: NOW_MS + 10
         rig.shard._driving.run()

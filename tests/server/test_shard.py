@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from peeklock.amqp.messaging import Sections, scan
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
     Change,
@@ -133,7 +134,9 @@ def test_a_delivery_for_a_connection_that_was_closed_meanwhile_is_available_agai
         await until_idle(shard)
         [opened] = [effect for effect in connection.effects if isinstance(effect, ReceiverOpened)]
         message = Message(7, bare_offset=0)
-        shard.offer((SetCredit(LINK, 1, 1000, False), Send(opened.queue_id, message, b"payload", None)))
+        shard.offer(
+            (SetCredit(LINK, 1, 1000, False), Send(opened.queue_id, message, Sections(b"payload"), None))
+        )
         assert namespace.totals().locks == 1
         shard.offer((DropConnection(1, broken=False),))
         shard.remove(1)
@@ -231,7 +234,7 @@ def test_the_bodies_of_what_waits_to_be_handed_out_are_kept() -> None:
         [opened] = [effect for effect in reader.effects if isinstance(effect, ReceiverOpened)]
         count = 300
         messages = [Message(100, bare_offset=0) for _ in range(count)]
-        shard.offer(Send(opened.queue_id, message, bytes(100), None) for message in messages)
+        shard.offer(Send(opened.queue_id, message, Sections(bytes(100)), None) for message in messages)
         await shard.catch_up()
         clock_s.step_s = HAND_OUT_S / 10
         shard.offer((SetCredit(LINK, count, 1_000_000, False),))
@@ -242,7 +245,7 @@ def test_the_bodies_of_what_waits_to_be_handed_out_are_kept() -> None:
             shard.offer(
                 (
                     OpenSender(LinkId(1, number), Address("orders")),
-                    Send(opened.queue_id, Message(7, bare_offset=0), b"another", None),
+                    Send(opened.queue_id, Message(7, bare_offset=0), Sections(b"another"), None),
                 )
             )
         assert found[:count] == [bytes(100)] * count
@@ -275,8 +278,8 @@ def test_a_large_batch_is_stored_a_step_a_turn_in_one_commit() -> None:
         shard.add(1, connection)
         await until_idle(shard)
         count = 10 * SLICE_MESSAGES
-        sent = [(Message(7, bare_offset=0), b"payload") for _ in range(count)]
-        behind = Send(4, Message(9, bare_offset=0), b"behind it", None)
+        sent = [(Message(7, bare_offset=0), Sections(b"payload")) for _ in range(count)]
+        behind = Send(4, Message(9, bare_offset=0), Sections(b"behind it"), None)
         shard.offer((SendBatch(4, sent, ReplyTo(1, 1, 0)), behind))
         stored = [namespace.totals().active_messages]
         while stored[-1] <= count:
@@ -299,8 +302,10 @@ def test_a_stop_waits_for_a_command_that_is_under_way() -> None:
 
     async def test() -> None:
         shard, namespace = await started()
-        sent = [(Message(7, bare_offset=0), b"payload") for _ in range(5 * SLICE_MESSAGES)]
-        shard.offer((SendBatch(4, sent, None), Send(4, Message(9, bare_offset=0), b"behind it", None)))
+        sent = [(Message(7, bare_offset=0), Sections(b"payload")) for _ in range(5 * SLICE_MESSAGES)]
+        shard.offer(
+            (SendBatch(4, sent, None), Send(4, Message(9, bare_offset=0), Sections(b"behind it"), None))
+        )
         await shard.stop()
         assert namespace.totals().active_messages == len(sent) + 1
         frames = [frame async for frame in shard._store.load()]
@@ -335,12 +340,12 @@ def test_connections_that_wait_for_no_body_are_not_asked_when_one_arrives() -> N
         for number, connection in enumerate([waiting, *others], start=1):
             shard.add(number, connection)
             shard.offer((OpenSender(LinkId(number, 1), Address("orders")),))
-        shard.offer((Send(4, Message(7, bare_offset=0), b"payload", ReplyTo(1, 1, 0)),))
+        shard.offer((Send(4, Message(7, bare_offset=0), Sections(b"payload"), ReplyTo(1, 1, 0)),))
         await until_idle(shard)
         for connection in others:
             connection.asked = 0
         waiting.wanted = {1}
-        shard.offer((Send(4, Message(7, bare_offset=0), b"payload", ReplyTo(1, 1, 1)),))
+        shard.offer((Send(4, Message(7, bare_offset=0), Sections(b"payload"), ReplyTo(1, 1, 1)),))
         await until_idle(shard)
         await until_idle(shard)
         assert waiting.wanted == set()
@@ -361,7 +366,7 @@ def test_routing_fields_of_stored_messages_are_read_for_the_core(cache_bytes: in
         )
         for n in range(READ_ROWS_MAX + 5):  # each in a row of its own
             payload = message_bytes(properties=[f"id {n // 2}"])
-            shard.offer((Send(4, Message(len(payload)), payload, None),))
+            shard.offer((Send(4, Message(len(payload)), scan(payload), None),))
             await until_idle(shard)
         shard.offer((UpdateEntity(QueueDescription("orders", forward_to="unique"), ReplyTo(1, 0, 0)),))
         for _ in range(20):
@@ -399,7 +404,7 @@ def test_a_row_that_is_read_for_its_routing_is_not_dropped_meanwhile() -> None:
         shard, _ = await started(cache_bytes=1)
         payload = message_bytes(properties=["id"])
         for _ in range(3):
-            shard.offer((Send(4, Message(len(payload)), payload, None),))
+            shard.offer((Send(4, Message(len(payload)), scan(payload), None),))
             await until_idle(shard)
         bodies = shard._driver._engine.bodies
         message = shard._driver._engine.namespace.find(4, 1)
@@ -428,7 +433,7 @@ class Purging:
 
     async def fill(self) -> None:
         for _ in range(self.COUNT):
-            self.shard.offer((Send(4, Message(1), b"x", None),))
+            self.shard.offer((Send(4, Message(1), Sections(b"x"), None),))
         await until_idle(self.shard)
 
     async def purge(self) -> None:
@@ -520,7 +525,7 @@ def test_expiry_does_not_rest_for_clients() -> None:
         shard, namespace = await started(now_ms=lambda: clock.now_ms)
         count = 20_000
         for _ in range(count):
-            shard.offer((Send(4, Message(1, ttl_ms=1), b"x", None),))
+            shard.offer((Send(4, Message(1, ttl_ms=1), Sections(b"x"), None),))
         await until_idle(shard)
         clock.now_ms += 1
         turns = 0
@@ -543,7 +548,7 @@ def test_the_guard_counts_what_is_about_to_be_written(free: int, taken: int) -> 
         shard._pressure.look_at_room()
         shard.add(1, Connection())
         size = 1000 - RECORD_BYTES
-        sends = [Send(4, Message(size), bytes(size), None) for _ in range(8)]
+        sends = [Send(4, Message(size), Sections(bytes(size)), None) for _ in range(8)]
         left = shard.offer_until(sends, float("inf"))
         shard.close_batch()
         assert not left
@@ -591,7 +596,7 @@ def test_facts_about_entities_and_rules_are_handed_on_once_they_are_durable() ->
         shard._store.commit = slow  # type: ignore[method-assign]  # of this one instance
         done = shard.submit(lambda to: CreateEntity(TopicDescription("news"), to))
         shard.submit(lambda to: CreateEntity(SubscriptionDescription("news", "all"), to))
-        shard.offer((Send(4, Message(1), b"x", None),))
+        shard.offer((Send(4, Message(1), Sections(b"x"), None),))
         await asyncio.sleep(0)
         assert told == []
         ready.set()
@@ -609,7 +614,7 @@ def test_messages_that_no_rule_takes_are_counted_in_the_figures() -> None:
         shard, _ = await started()
         topic: Any = await shard.submit(lambda to: CreateEntity(TopicDescription("news"), to))
         queue_id = topic.entity.entity_id * QUEUES_PER_ENTITY
-        shard.offer((Send(queue_id, Message(1), b"x", None),))
+        shard.offer((Send(queue_id, Message(1), Sections(b"x"), None),))
         await until_idle(shard)
         assert shard.health()["unmatched_messages"] == 1
         await shard.stop()
@@ -624,7 +629,7 @@ def test_dropped_sends_are_counted_and_warned_of_wherever_they_were_refused(
 
     async def test() -> None:
         shard, _ = await started()
-        shard.offer((Send(99, Message(1), b"", None), CountDroppedSend()))
+        shard.offer((Send(99, Message(1), Sections(b""), None), CountDroppedSend()))
         assert shard.health()["dropped_sends"] == 2
         for _ in range(2):
             shard._losses.tell()
@@ -649,7 +654,7 @@ def test_rules_that_fail_are_counted_in_the_figures_and_warned_of(caplog: pytest
             await shard.submit(partial(CreateEntity, description, rule=rule))
         queue_id = topic.entity.entity_id * QUEUES_PER_ENTITY
         payload = message_bytes(application_properties={"n": 0})
-        shard.offer((Send(queue_id, Message(len(payload), bare_offset=0), payload, None),))
+        shard.offer((Send(queue_id, Message(len(payload), bare_offset=0), scan(payload), None),))
         await shard.submit(lambda to: DeleteEntity("news", to))
         assert shard.health()["failed_evaluations"] == 2
         for _ in range(2):

@@ -51,13 +51,13 @@ class LosingForwarding(Forwarding):
         source: MessageQueue,
         path: str,
         message: Message,
-        payload: Any,
+        sections: Any,
         out: Outcome,
         **head: Any,
     ) -> None:
         target = self._entities.target(path)
         if message.hops != 2 or target is None:
-            super().pass_on(source, path, message, payload, out, **head)
+            super().pass_on(source, path, message, sections, out, **head)
         else:
             forwarded = out.forwarded(source, message, target.main.name)
             out.went(source, forwarded, target.main.next_position)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker import arrival
 from peeklock.broker.changes import Change, EntityStored, MessageStored, RuleStored
 from peeklock.broker.commands import Command
@@ -62,18 +63,18 @@ class DoublingFanOut(FanOut):
     def send_on(
         self,
         message: Message,
-        payload: bytes | None,
-        head: bytes,
+        sections: Sections | None,
+        head: Sections,
         turn: int | None,
         out: Outcome,
     ) -> int:
-        count = super().send_on(message, payload, head, turn, out)
+        count = super().send_on(message, sections, head, turn, out)
         served: set[int] = set()
         subject = MessageSubject(message, head, self._shared.tokens)
         for rule in self._index.match(subject)[0]:
             queue = rule.subscription.main
             if rule.action is None and queue.queue_id in served and queue.sessions is None:
-                arrival.store_copy(queue, message.copied(), payload, turn, out)
+                arrival.store_copy(queue, message.copied(), sections, turn, out)
             elif rule.action is None:
                 served.add(queue.queue_id)
         return count

@@ -7,6 +7,7 @@ import itertools
 from pathlib import Path
 
 from peeklock.amqp.codec import decode
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.commands import Address, CancelScheduled, Command, CreateEntity, Peek, ReplyTo, Schedule
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Done, Effect, MessagesFound, MessagesScheduled, ScheduledShifted
@@ -74,7 +75,7 @@ def test_shifted_times_and_numbers_hold_over_a_restart(tmp_path: Path) -> None:
         await broker.start(NOW_MS)
         await broker.ask(CreateEntity(QueueDescription("orders"), ME), NOW_MS)
         times = [NOW_MS + MINUTE_MS + n for n in range(700)]
-        messages = [(Message(10, scheduled_at_ms=at_ms), b"x" * 10) for at_ms in times]
+        messages = [(Message(10, scheduled_at_ms=at_ms), Sections(b"x" * 10)) for at_ms in times]
         scheduled = await broker.ask(Schedule(ORDERS, messages, ME), NOW_MS)
         assert isinstance(scheduled, MessagesScheduled)
         before = broker.batches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.messaging import encode_message, scan
 from peeklock.broker.commands import Send, UpdateEntity
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import EntityFound, MatchingDeleted, MessagesMatched
@@ -24,7 +24,7 @@ def test_routing_fields_of_stored_messages_are_read_for_the_core(body_cache_byte
     broker.create_queue("unique", requires_duplicate_detection=True)
     for number in range(6):
         payload = message_bytes(properties=[f"id {number // 2}"])
-        broker.offer([Send(orders.entity_id * 4, Message(len(payload)), payload, None)])
+        broker.offer([Send(orders.entity_id * 4, Message(len(payload)), scan(payload), None)])
         broker.run()
     description = QueueDescription("orders", forward_to="unique")
     assert isinstance(broker.ask(lambda to: UpdateEntity(description, to)), EntityFound)
@@ -41,7 +41,7 @@ def test_messages_are_found_by_properties_whether_they_are_in_memory_or_not(body
     orders = broker.create_queue("orders")
     for number in range(300):
         payload = encode_message(application_properties={"n": number}, data=bytes(2_000))
-        broker.offer([Send(orders.entity_id * 4, Message(len(payload)), payload, None)])
+        broker.offer([Send(orders.entity_id * 4, Message(len(payload)), scan(payload), None)])
         broker.run()
     where = SqlFilter("n % 100 = 7")
     found = broker.ask(lambda to: SearchMessages(to, where, None, None, 9))

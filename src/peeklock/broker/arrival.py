@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker import properties as overlays
 from peeklock.broker.changes import MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.events import NUMBERED_AHEAD, EventType
-from peeklock.broker.message import ACTIVE, Message, MessageState, Routing
+from peeklock.broker.message import Message, MessageState, Routing
 from peeklock.broker.message_ids import with_id
 from peeklock.broker.outcome import Outcome
-from peeklock.broker.sequence_numbers import number_of
+from peeklock.broker.sequence_numbers import SEQUENCE_NUMBER_MAX, number_of
 from peeklock.broker.session_ids import folded
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ ACTIVATION_LAG_MS = 1_000
 def store(
     queue: MessageQueue,
     message: Message,
-    payload: bytes | None,
+    sections: Sections | None,
     out: Outcome,
     *,
     turn: int | None = None,
@@ -51,7 +52,7 @@ def store(
     A duplicate is dropped, and the first message's number answered (D-01, S-01).
 
     Args:
-        payload: None for a message that is stored already, somewhere else.
+        sections: None for a message that is stored already, somewhere else.
         turn: the partition of a message without a key, when the caller has chosen one.
         partition: that of its transaction, for a message without a partition key; goes before its id.
         forward_to: pass it on to there, whatever the queue itself forwards to: it is sent via the queue; ids
@@ -60,21 +61,18 @@ def store(
     now_ms = out.now_ms
     routing = message.routing
     instant_ms = now_ms + queue.shared.wall.due_ahead_ms
-    if payload is not None and (given := with_id(payload, message.bare_offset, queue.shared.tokens)):
-        payload = _take_id(message, payload, given)
+    if sections is not None and sections.lacks_message_id:
+        sections = _given_id(queue, message, sections)
     digest = None
     duplicates = queue.duplicates
     if duplicates is not None and routing is not None and forward_to is None:
         digest = _digest(queue, duplicates, routing)
         first_number = None if digest is None else duplicates.first_number(digest, now_ms)
         if first_number is not None:
-            out.duplicate_dropped(queue, message, first_number, payload)
+            out.duplicate_dropped(queue, message, first_number, sections)
             return first_number
-    position = queue.take_position()
-    message.position = position
-    if queue.partitions is None:
-        number = number_of(position)
-    else:
+    number = _take_position(queue, message)
+    if queue.partitions is not None:
         key = None if routing is None else _key(queue, routing, via=forward_to is not None)
         number = queue.partitions.take(_partition_of(queue, routing, key, turn, partition))
     message.sequence_number = number
@@ -93,49 +91,42 @@ def store(
         if digest is not None:
             assert duplicates is not None
             duplicates.waiting[number] = digest
-        _schedule(queue, message, instant_ms)
+        _schedule(queue, message, sections, instant_ms, out)
     elif (
         queue.fan_out is not None
         and forward_to is None
-        and payload is not None
+        and sections is not None
         and not len(queue.active)
         and out.copies < (FORWARDED_COPIES_MAX if message.hops else COPIES_MAX)
     ):
         message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
         partition = None if queue.partitions is None else queue.partitions.of_number(number)
-        out.arrived(queue, message, payload)
+        out.arrived(queue, message, sections)
         forwarded = out.forwarded(queue, message)
-        count = queue.fan_out.send_on(message, payload, payload, partition, out)
+        count = queue.fan_out.send_on(message, sections, sections, partition, out)
         out.fanned_out(forwarded, count)
-        return number
     elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
         to = forward_to or queue.forward_to
         assert to is not None
         message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
-        out.arrived(queue, message, payload, reason="sent via" if forward_to else None)
-        queue.shared.forwarding.pass_on(queue, to, message, payload, out)
-        return number
+        out.arrived(queue, message, sections, reason="sent via" if forward_to else None)
+        queue.shared.forwarding.pass_on(queue, to, message, sections, out)
     else:
-        _enqueue(queue, message, instant_ms, now_ms)
+        _enqueue(queue, message, sections, instant_ms, out)
+        out.arrived(queue, message, sections)
         if queue.passes_on:
             queue.forward_stored_from(message.position)  # behind those that wait there
-    message.routing = None  # not kept for every stored message
-    if message.state is ACTIVE:
-        out.arrived(queue, message, payload)
-    else:
-        out.scheduled(queue, message, payload)
-    _keep(queue, message, payload, out)
     return number
 
 
 def number_ahead(
     queue: MessageQueue,
     message: Message,
-    payload: bytes,
+    sections: Sections,
     partition: int | None,
     transaction_id: bytes,
     out: Outcome,
-) -> tuple[int, bytes | None]:
+) -> tuple[int, Sections | None]:
     """Number a message that a transaction schedules: `store_numbered` stores it with the commit, if that
     comes. The counters must be durable before the number is answered.
 
@@ -143,29 +134,27 @@ def number_ahead(
         partition: that of the transaction, in a partitioned queue.
 
     Returns:
-        The number, and the payload to store; None for a duplicate of a stored message, whose number it is.
+        The number, and the message to store; None for a duplicate of a stored message, whose number it is.
     """
-    if given := with_id(payload, message.bare_offset, queue.shared.tokens):
-        payload = _take_id(message, payload, given)
+    if sections.lacks_message_id:
+        sections = _given_id(queue, message, sections)
     duplicates = queue.duplicates
     if duplicates is not None and message.routing is not None:
         digest = _digest(queue, duplicates, message.routing)
         first_number = None if digest is None else duplicates.first_number(digest, out.now_ms)
         if first_number is not None:
-            out.duplicate_dropped(queue, message, first_number, payload)
+            out.duplicate_dropped(queue, message, first_number, sections)
             return first_number, None
-    message.position = queue.take_position()
-    if queue.partitions is None:
-        number = number_of(message.position)
-    else:
+    number = _take_position(queue, message)
+    if queue.partitions is not None:
         key = None if message.routing is None else _key(queue, message.routing)
         number = queue.partitions.take(_partition_of(queue, message.routing, key, None, partition))
     message.sequence_number = message.enqueued_sequence_number = number
     out.number_issued(queue, message, transaction_id)
-    return number, payload
+    return number, sections
 
 
-def store_numbered(queue: MessageQueue, message: Message, payload: bytes, out: Outcome) -> None:
+def store_numbered(queue: MessageQueue, message: Message, sections: Sections, out: Outcome) -> None:
     """Store a message that was numbered ahead. It is scheduled, even when its time has come meanwhile: its
     activation gives it the number of its arrival. A duplicate of what was stored meanwhile is dropped, and
     its number used up."""
@@ -177,24 +166,19 @@ def store_numbered(queue: MessageQueue, message: Message, payload: bytes, out: O
     if duplicates is not None and (digest := _digest(queue, duplicates, message.routing)) is not None:
         first_number = duplicates.first_number(digest, now_ms)
         if first_number is not None:
-            out.duplicate_dropped(queue, message, first_number, payload, number)
+            out.duplicate_dropped(queue, message, first_number, sections, number)
             return
         out.changes.append(duplicates.note(digest, number, now_ms, instant_ms))
         duplicates.waiting[number] = digest
         if duplicates.count == 1:
             queue.set_timer()
     out.sent(queue, message)
-    _schedule(queue, message, instant_ms)
-    message.routing = None
-    out.scheduled(queue, message, payload, reason=NUMBERED_AHEAD)
-    _keep(queue, message, payload, out)
+    _schedule(queue, message, sections, instant_ms, out, reason=NUMBERED_AHEAD)
 
 
-def park(queue: MessageQueue, message: Message, payload: bytes | None, out: Outcome) -> None:
+def park(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
     """Store a message that was numbered here and cannot be passed on yet."""
-    _enqueue(queue, message, queue.shared.wall.instant_ms(out.now_ms), out.now_ms)
-    message.routing = None  # it is read again
-    _keep(queue, message, payload, out)
+    _enqueue(queue, message, sections, queue.shared.wall.instant_ms(out.now_ms), out)
     queue.forward_stored_from(message.position)
 
 
@@ -207,10 +191,8 @@ def activate(queue: MessageQueue, waiting: Message, out: Outcome) -> None:
     queue.remove(waiting, out)
     message = waiting.moved()
     message.was_scheduled = True
-    message.position = queue.take_position()
-    if queue.partitions is None:
-        message.sequence_number = number_of(message.position)
-    else:
+    message.sequence_number = _take_position(queue, message)
+    if queue.partitions is not None:
         message.sequence_number = queue.partitions.take(queue.partitions.of_number(waiting.sequence_number))
     out.happened(
         EventType.ACTIVATED,
@@ -225,9 +207,8 @@ def activate(queue: MessageQueue, waiting: Message, out: Outcome) -> None:
         out.arrived(queue, message, None)
         queue.shared.forwarding.pass_on(queue, queue.forward_to, message, None, out)
         return
-    _enqueue(queue, message, at_ms, now_ms)
+    _enqueue(queue, message, None, at_ms, out)
     out.arrived(queue, message, None)
-    _keep(queue, message, None, out)
     if queue.passes_on:
         queue.forward_stored_from(message.position)
 
@@ -238,10 +219,8 @@ def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
     Args:
         turn: the partition that the topic put the message in, None without partitions.
     """
-    copy.position = position = queue.take_position()
-    if queue.partitions is None:
-        copy.sequence_number = number_of(position)
-    else:
+    copy.sequence_number = _take_position(queue, copy)
+    if queue.partitions is not None:
         assert turn is not None
         if queue.sessions is not None and copy.routing is not None and copy.routing.session_id is not None:
             # A session is in one partition, also one that an action put the copy into.
@@ -252,27 +231,25 @@ def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
 def store_copy(
     queue: MessageQueue,
     copy: Message,
-    payload: bytes | None,
+    sections: Sections | None,
     turn: int | None,
     out: Outcome,
 ) -> None:
     """Store a topic's copy in a subscription, or pass it on. It was enqueued when the topic took it.
 
     Args:
-        payload: the same object for all copies of a message, None when its body is stored already.
+        sections: the same object for all copies of a message, None when its body is stored already.
         turn: as for `number_copy`.
     """
     number_copy(queue, copy, turn)
     at_once = not len(queue.active) and out.copies < FORWARDED_COPIES_MAX
     if queue.forward_to is not None and at_once:
         copy.enqueued_at_ms = _stamp(queue, copy.enqueued_at_ms, out.now_ms)
-        out.arrived(queue, copy, payload)
-        queue.shared.forwarding.pass_on(queue, queue.forward_to, copy, payload, out)
+        out.arrived(queue, copy, sections)
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, copy, sections, out)
         return
-    _enqueue(queue, copy, copy.enqueued_at_ms, out.now_ms)
-    copy.routing = None
-    out.arrived(queue, copy, payload)
-    _keep(queue, copy, payload, out)
+    _enqueue(queue, copy, sections, copy.enqueued_at_ms, out)
+    out.arrived(queue, copy, sections)
     if queue.forward_to is not None:
         queue.forward_stored_from(copy.position)
     if queue.sessions is not None or queue.line.receivers.turns:
@@ -282,34 +259,45 @@ def store_copy(
 def dead_letter_arriving(
     queue: MessageQueue,
     message: Message,
-    payload: bytes | None,
+    sections: Sections | None,
     out: Outcome,
 ) -> None:
     """Store a message that is a dead letter from the start, or pass it on to where its queue forwards."""
-    out.arrived(queue, message, payload)
+    out.arrived(queue, message, sections)
     if queue.forward_to is None or overlays.is_bodiless(message):
-        take_in(queue, message, payload, out)
+        take_in(queue, message, sections, out)
         out.touch(queue)
     else:
-        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, payload, out)
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, sections, out)
 
 
-def take_in(queue: MessageQueue, message: Message, payload: bytes | None, out: Outcome) -> None:
+def take_in(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
     """Store a dead letter, which keeps its number; it stays here."""
     assert queue.holds_dead_letters
-    message.routing = None
     message.session_id = None  # sessions do not apply here
-    message.position = queue.take_position()
+    _take_position(queue, message)
     queue.active.put(message.position, message)
-    _keep(queue, message, payload, out)
+    _keep(queue, message, sections, out)
 
 
-def _take_id(message: Message, payload: bytes, given: tuple[bytes, bytes]) -> bytes:
-    """Take note of the id that a message was given; return its new payload."""
-    message.size_bytes += len(given[0]) - len(payload)
+def _take_position(queue: MessageQueue, message: Message) -> int:
+    """Put a message at the next position; return the number that follows from it without partitions."""
+    message.position = position = queue.next_position
+    queue.next_position = position + 1
+    if not queue.numbers_dirty:
+        queue.numbers_dirty = True
+        queue.shared.issued.append(queue)
+    return position if position <= SEQUENCE_NUMBER_MAX else number_of(position)
+
+
+def _given_id(queue: MessageQueue, message: Message, sections: Sections) -> Sections:
+    """Write an id into a message; return it as it is stored."""
+    size_bytes = len(sections.payload)
+    sections, message_id = with_id(sections, queue.shared.tokens)
+    message.size_bytes += len(sections.payload) - size_bytes
     if message.routing is not None:
-        message.routing.message_id = given[1]
-    return given[0]
+        message.routing.message_id = message_id
+    return sections
 
 
 def _digest(queue: MessageQueue, duplicates: Duplicates, routing: Routing) -> bytes | None:
@@ -344,7 +332,16 @@ def _key(queue: MessageQueue, routing: Routing, *, via: bool = False) -> str | N
     return routing.key(requires_sessions=queue.sessions is not None)
 
 
-def _schedule(queue: MessageQueue, message: Message, instant_ms: int) -> None:
+def _schedule(
+    queue: MessageQueue,
+    message: Message,
+    sections: Sections | None,
+    instant_ms: int,
+    out: Outcome,
+    *,
+    reason: str | None = None,
+) -> None:
+    """Set a message with a new position aside for later."""
     message.state = MessageState.SCHEDULED
     message.enqueued_at_ms = max(instant_ms, queue.last_enqueued_at_ms)
     queue.scheduled.put(message.position, message)
@@ -353,14 +350,19 @@ def _schedule(queue: MessageQueue, message: Message, instant_ms: int) -> None:
         message.session_id = message.routing.session_id
         queue.sessions.stored(message)
     queue.wake(queue.shared.wall.core_ms(queue.activation.note(message)))
+    _keep(queue, message, sections, out)
+    out.scheduled(queue, message, sections, reason=reason)
 
 
-def _enqueue(queue: MessageQueue, message: Message, at_ms: int, now_ms: int) -> None:
+def _enqueue(
+    queue: MessageQueue, message: Message, sections: Sections | None, at_ms: int, out: Outcome
+) -> None:
     """Make a message with a new position active; its time-to-live counts from here (E-01, S-04).
 
     Args:
         at_ms: the instant that is its enqueued time, unless the wall clock went back.
     """
+    now_ms = out.now_ms
     queue.arrived_at_ms = now_ms  # as `_stamp` does, without its call
     if at_ms > queue.last_enqueued_at_ms:
         queue.last_enqueued_at_ms = at_ms
@@ -381,6 +383,7 @@ def _enqueue(queue: MessageQueue, message: Message, at_ms: int, now_ms: int) -> 
         if message.routing is not None:
             message.session_id = message.routing.session_id
         queue.sessions.stored(message)
+    _keep(queue, message, sections, out)
 
 
 def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
@@ -391,11 +394,13 @@ def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
     return queue.last_enqueued_at_ms
 
 
-def _keep(queue: MessageQueue, message: Message, payload: bytes | None, out: Outcome) -> None:
+def _keep(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
     """Count and record a message that stands in its table."""
+    message.routing = None  # not kept for every stored message
     queue.size_bytes += message.size_bytes
     if queue.copied_by is not None:
         queue.copied_by.size_bytes += message.size_bytes
     if queue.numbers is not None:
         queue.numbers.put(queue.key_of(message.sequence_number), message)
+    payload = None if sections is None else sections.payload
     out.changes.append(MessageStored(queue.queue_id, message, payload))

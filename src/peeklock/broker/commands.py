@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.descriptions import Description, EntityKind, RuleDescription
 from peeklock.broker.message import Message
 from peeklock.broker.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
@@ -163,7 +164,7 @@ class Send:
 
     queue_id: int
     message: Message
-    payload: bytes
+    sections: Sections
     reply_to: ReplyTo | None
     destination: Address | None = None
     """Of a link that sends via the queue."""
@@ -174,7 +175,7 @@ class SendBatch:
     """Store all messages or none (T-07) -> Accepted | Rejected."""
 
     queue_id: int
-    messages: list[tuple[Message, bytes]]
+    messages: list[tuple[Message, Sections]]
     reply_to: ReplyTo | None
     destination: Address | None = None
 
@@ -184,7 +185,7 @@ class SendTo:
     """Store all messages or none, without a link -> Accepted | Rejected. Each has its `Routing`."""
 
     address: Address
-    messages: list[tuple[Message, bytes]]
+    messages: list[tuple[Message, Sections]]
     reply_to: ReplyTo
 
 
@@ -267,7 +268,7 @@ class Schedule:
     """-> MessagesScheduled. All or none; a time in the past enqueues now."""
 
     address: Address
-    messages: list[tuple[Message, bytes]]
+    messages: list[tuple[Message, Sections]]
     reply_to: ReplyTo
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker import properties as overlays
 from peeklock.broker.commands import (
     Abandon,
@@ -34,7 +35,7 @@ class Numbered:
     """A schedule in a transaction: its messages have their numbers, and wait for the commit."""
 
     queue_id: int
-    messages: list[tuple[Message, bytes]]
+    messages: list[tuple[Message, Sections]]
     """Without those that were duplicates at the request."""
     reply_to: ReplyTo
 
@@ -64,9 +65,9 @@ Settling = Complete | Abandon | Defer | DeadLetter
 Enlisted = WithMessages | Cancelled | StateSet | Settling | UpdateDisposition
 
 
-def messages_of(command: WithMessages) -> list[tuple[Message, bytes]]:
-    """Return the messages that a command stores, with their payloads."""
-    return [(command.message, command.payload)] if isinstance(command, Send) else command.messages
+def messages_of(command: WithMessages) -> list[tuple[Message, Sections]]:
+    """Return the messages that a command stores, with their sections."""
+    return [(command.message, command.sections)] if isinstance(command, Send) else command.messages
 
 
 def count_of(command: Enlisted) -> int:

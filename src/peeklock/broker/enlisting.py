@@ -139,8 +139,8 @@ class Enlisting:
         """
         if isinstance(command, Numbered):
             queue = self._queues[command.queue_id]
-            for message, payload in command.messages:
-                arrival.store_numbered(queue, message, payload, out)
+            for message, sections in command.messages:
+                arrival.store_numbered(queue, message, sections, out)
         elif isinstance(command, Cancelled):
             cancelling.cancel(self._queues[command.queue_id], command.numbers, out)
         elif isinstance(command, StateSet):

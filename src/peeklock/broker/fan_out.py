@@ -46,6 +46,7 @@ from peeklock.rules.index import RuleIndex
 from peeklock.rules.subject import Subject
 
 if TYPE_CHECKING:
+    from peeklock.amqp.messaging import Sections
     from peeklock.broker.entity import Entity
     from peeklock.broker.shared import Shared
 
@@ -178,16 +179,16 @@ class FanOut:
     def send_on(
         self,
         message: Message,
-        payload: bytes | None,
-        head: bytes,
+        sections: Sections | None,
+        head: Sections,
         turn: int | None,
         out: Outcome,
     ) -> int:
         """Give each subscription its copies of a message that the topic has numbered; answer how many.
 
         Args:
-            payload: None for a message whose body is stored already.
-            head: the encoded sections that its rules see, without the body perhaps.
+            sections: None for a message whose body is stored already.
+            head: what its rules see, without the body perhaps.
             turn: the partition that the topic put it in, None without partitions.
         """
         subject = MessageSubject(message, head, self._shared.tokens)
@@ -217,24 +218,24 @@ class FanOut:
         out.copies += count  # before any of them is forwarded
         for subscription, copy in copies:
             out.came(subscription.main, copy)
-            _store(subscription, copy, payload, turn, out)
+            _store(subscription, copy, sections, turn, out)
         for subscription, copy, error in dead:
             out.came(subscription.main, copy)
-            _bury(subscription, copy, payload, (EVALUATION_FAILED, error), turn, out)
+            _bury(subscription, copy, sections, (EVALUATION_FAILED, error), turn, out)
         return count
 
-    def copies_of(self, message: Message, head: bytes) -> int:
+    def copies_of(self, message: Message, head: Sections) -> int:
         """Return how many copies a message becomes at most; fewer when actions fail.
 
         Copies of one message come here one after another: the rules are asked once.
 
         Args:
-            head: its encoded sections, without the body perhaps.
+            head: what the rules see, without the body perhaps.
         """
         known = self._copies_of
-        if known is None or known[0] != head or known[1] != message.overlay:
+        if known is None or known[0] != head.payload or known[1] != message.overlay:
             subject = MessageSubject(message, head, self._shared.tokens)
-            known = self._copies_of = head, message.overlay, self._count(subject)
+            known = self._copies_of = head.payload, message.overlay, self._count(subject)
         return known[2]
 
     def _count(self, subject: MessageSubject) -> int:
@@ -249,7 +250,7 @@ class FanOut:
         )
         return len(_plain(matched, buried)) + acting + len(buried)
 
-    def _share(self, left: int, copies: list[tuple[Entity, Message]], head: bytes) -> None:
+    def _share(self, left: int, copies: list[tuple[Entity, Message]], head: Sections) -> None:
         """Divide the copies that may still follow from a message among those of its copies from which any can
         follow."""
         going: list[Message] = []
@@ -334,21 +335,21 @@ def _plain(matched: list[Rule], buried: Container[int]) -> list[Entity]:
 def _store(
     subscription: Entity,
     copy: Message,
-    payload: bytes | None,
+    sections: Sections | None,
     turn: int | None,
     out: Outcome,
 ) -> None:
     queue = subscription.main
     if queue.sessions is not None and (copy.routing is None or copy.routing.session_id is None):
-        _bury(subscription, copy, payload, _SESSION_ID_IS_NULL, turn, out)
+        _bury(subscription, copy, sections, _SESSION_ID_IS_NULL, turn, out)
         return
-    arrival.store_copy(queue, copy, payload, turn, out)
+    arrival.store_copy(queue, copy, sections, turn, out)
 
 
 def _bury(
     subscription: Entity,
     copy: Message,
-    payload: bytes | None,
+    sections: Sections | None,
     reason: tuple[str, str],
     turn: int | None,
     out: Outcome,
@@ -361,9 +362,9 @@ def _bury(
         copy.expires_at_ms = copy.enqueued_at_ms + min(copy.ttl_ms, subscription.main.default_ttl_ms)
         copy.ttl_ms = None
     copy.overlay = overlays.with_reason(copy.overlay, *reason)
-    out.arrived(subscription.main, copy, payload)
+    out.arrived(subscription.main, copy, sections)
     out.dead_lettered(subscription.main, copy, copy.overlay, dead_letters.name)
-    arrival.dead_letter_arriving(dead_letters, copy, payload, out)
+    arrival.dead_letter_arriving(dead_letters, copy, sections, out)
 
 
 def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:

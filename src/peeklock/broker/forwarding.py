@@ -42,6 +42,7 @@ from peeklock.broker.timers import FAR_MS
 from peeklock.broker.validation import forwards_of
 
 if TYPE_CHECKING:
+    from peeklock.amqp.messaging import Sections
     from peeklock.broker.entities import Entities
     from peeklock.broker.entity import Entity
     from peeklock.broker.fan_out import FanOut
@@ -136,16 +137,16 @@ class Forwarding:
         source: MessageQueue,
         path: str,
         message: Message,
-        payload: bytes | None,
+        sections: Sections | None,
         out: Outcome,
         *,
-        head: bytes | None = None,
+        head: Sections | None = None,
     ) -> None:
         """Give a message that is numbered, but not stored, by `source` to the entity at `path`, or to where
         it goes instead.
 
         Args:
-            payload: None for a message whose body is stored already.
+            sections: None for a message whose body is stored already.
             head: of one whose body is stored, what was read of it.
         """
         entity = self._entities.of_queue(source.queue_id)
@@ -155,33 +156,33 @@ class Forwarding:
         if message.hops >= HOPS_MAX:
             _bury(message, _TOO_MANY_HOPS)
             assert entity.dead_letters is not None
-            _record_burial(source, message, payload, entity.dead_letters, out)
-            arrival.take_in(entity.dead_letters, message, payload, out)
+            _record_burial(source, message, sections, entity.dead_letters, out)
+            arrival.take_in(entity.dead_letters, message, sections, out)
             out.touch(entity.dead_letters)
             return
         target = self._entities.target(path)
-        head = head if payload is None else payload
+        head = head if sections is None else sections
         wants_routing = target is not None and target.main.reads_routing and message.routing is None
         wants_head = target is not None and head is None and _is_short_of_copies(target, message)
         unread = wants_routing or wants_head
         if unread and self._obstacle(target, path, message, routing_known=False) is None:
             if is_dead_letter:
-                arrival.take_in(source, message, payload, out)
+                arrival.take_in(source, message, sections, out)
                 source.forward_stored_from(message.position)
             else:
-                arrival.park(source, message, payload, out)
+                arrival.park(source, message, sections, out)
             return
         reason = self._obstacle(target, path, message, routing_known=True)
         if reason is not None or target is None:
             assert reason is not None
             _bury(message, reason)
             transfers = self._entities.transfers_of(entity)
-            _record_burial(source, message, payload, transfers, out)
-            arrival.take_in(transfers, message, payload, out)
+            _record_burial(source, message, sections, transfers, out)
+            arrival.take_in(transfers, message, sections, out)
             out.touch(transfers)
             return
         if _makes_too_many_copies(target, message, head):
-            self._dead_letter_copies(source, entity, message, payload, out)
+            self._dead_letter_copies(source, entity, message, sections, out)
             return
         forwarded = out.forwarded(source, message, target.main.name)
         message.hops += 1
@@ -195,7 +196,7 @@ class Forwarding:
         message.delivery_count = 0
         message.session_id = None
         target.main.accessed_at_ms = out.now_ms
-        number = arrival.store(target.main, message, payload, out)
+        number = arrival.store(target.main, message, sections, out)
         out.went(source, forwarded, number)
         out.touch(target.main)
 
@@ -204,7 +205,7 @@ class Forwarding:
         source: MessageQueue,
         entity: Entity,
         message: Message,
-        payload: bytes | None,
+        sections: Sections | None,
         out: Outcome,
     ) -> None:
         """Dead-letter a message that would become too many copies; it goes on to where dead letters go."""
@@ -212,12 +213,12 @@ class Forwarding:
         assert dead_letters is not None
         _bury(message, _TOO_MANY_COPIES)
         if source is dead_letters:
-            _record_burial(source, message, payload, dead_letters, out)
-            arrival.take_in(dead_letters, message, payload, out)
+            _record_burial(source, message, sections, dead_letters, out)
+            arrival.take_in(dead_letters, message, sections, out)
             out.touch(dead_letters)
             return
         out.dead_lettered(source, message, message.overlay, dead_letters.name)
-        arrival.dead_letter_arriving(dead_letters, message, payload, out)
+        arrival.dead_letter_arriving(dead_letters, message, sections, out)
 
     def _obstacle(
         self, target: Entity | None, path: str, message: Message, *, routing_known: bool
@@ -339,14 +340,14 @@ class _Read:
     __slots__ = ("head", "routing")
 
     def __init__(self, payload: bytes, overlay: bytes | None) -> None:
-        self.routing = read_routing(payload, overlay)
         self.head = without_body(payload)
+        self.routing = read_routing(self.head, overlay)
 
 
 def _to_subscriptions(
     topic: MessageQueue,
     message: Message,
-    head: bytes,
+    head: Sections,
     out: Outcome,
 ) -> None:
     """Give the subscriptions a message that was parked in its topic."""
@@ -363,11 +364,11 @@ def _is_short_of_copies(target: Entity, message: Message) -> bool:
     return target.fan_out is not None and message.copies_left < len(target.fan_out)
 
 
-def _makes_too_many_copies(target: Entity, message: Message, head: bytes | None) -> bool:
+def _makes_too_many_copies(target: Entity, message: Message, head: Sections | None) -> bool:
     """Whether a topic would make more copies of a message than may still follow from it.
 
     Args:
-        head: the encoded message, without its body perhaps; it was read when the answer depends on it.
+        head: what the rules see of it, without its body perhaps; it was read when the answer depends on it.
     """
     if not _is_short_of_copies(target, message):
         return False
@@ -376,7 +377,7 @@ def _makes_too_many_copies(target: Entity, message: Message, head: bytes | None)
     return target.fan_out.copies_of(message, head) > message.copies_left
 
 
-def _rests(target: Entity, message: Message, head: bytes | None) -> bool:
+def _rests(target: Entity, message: Message, head: Sections | None) -> bool:
     """Whether a dead letter was refused for its copies before and would be again."""
     if message.overlay is None or overlays.dead_letter_reason(message.overlay) != _TOO_MANY_COPIES[0]:
         return False
@@ -384,11 +385,11 @@ def _rests(target: Entity, message: Message, head: bytes | None) -> bool:
 
 
 def _record_burial(
-    source: MessageQueue, message: Message, payload: bytes | None, to: MessageQueue, out: Outcome
+    source: MessageQueue, message: Message, sections: Sections | None, to: MessageQueue, out: Outcome
 ) -> None:
     if source is not to:  # a dead letter that rests where it is goes on living there
         out.dead_lettered(source, message, message.overlay, to.name)
-        out.arrived(to, message, payload)
+        out.arrived(to, message, sections)
 
 
 def _bury(message: Message, reason: _Reason) -> None:

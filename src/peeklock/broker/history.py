@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from peeklock.amqp.codec import DecodeError
-from peeklock.amqp.messaging import scan
 from peeklock.broker.changes import QUEUES_PER_ENTITY
 from peeklock.broker.commands import Address, LinkId, SubQueue
 
 if TYPE_CHECKING:
+    from peeklock.amqp.messaging import Sections
     from peeklock.broker.message import Message, MessageView
     from peeklock.broker.message_queue import MessageQueue
 
@@ -153,10 +152,10 @@ class History:
 
     # What happens, told by `history_recorder`
 
-    def arrived(self, queue: MessageQueue, message: Message, payload: bytes | None) -> None:
-        """Follow a message; without a payload it is the one that left its place just now."""
-        if payload is not None:
-            kept, body_cut = _kept(payload)
+    def arrived(self, queue: MessageQueue, message: Message, sections: Sections | None) -> None:
+        """Follow a message; without sections it is the one that left its place just now."""
+        if sections is not None:
+            kept, body_cut = _kept(sections)
             life = _Life(kept, body_cut=body_cut)
         elif self._going is not None:
             life = _Life(self._going.payload, body_cut=self._going.body_cut)
@@ -225,17 +224,9 @@ class History:
             lives.popitem(last=False)
 
 
-def _kept(payload: bytes) -> tuple[bytes | None, bool]:
+def _kept(sections: Sections) -> tuple[bytes, bool]:
     """Return an encoded message with the first bytes of its body, and whether any are left out."""
-    if len(payload) <= BODY_BYTES_MAX:
-        return payload, False
-    try:
-        sections = scan(payload)
-    except DecodeError:
-        return None, True
-    if sections.body is None:
-        return payload, False
-    start, end = sections.body
+    payload, start, end = sections.payload, sections.body_offset, sections.body_end
     if end - start <= BODY_BYTES_MAX:
         return payload, False
     data_start = start + len(_DATA) + 4

@@ -17,6 +17,7 @@ from peeklock.broker.message import NEVER_MS, MessageView
 from peeklock.broker.recorder import Recorder
 
 if TYPE_CHECKING:
+    from peeklock.amqp.messaging import Sections
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
     from peeklock.broker.receivers import ReceiverLink
@@ -69,14 +70,14 @@ class HistoryRecorder(Recorder):
         self,
         queue: MessageQueue,
         message: Message,
-        payload: bytes | None,
+        sections: Sections | None,
         kind: EventType = EventType.ENQUEUED,
         *,
         reason: str | None = None,
     ) -> None:
-        self._history.arrived(queue, message, payload)
+        self._history.arrived(queue, message, sections)
         if self.captures:
-            super().arrived(queue, message, payload, kind, reason=reason)
+            super().arrived(queue, message, sections, kind, reason=reason)
 
     def message(
         self,

@@ -233,17 +233,6 @@ class MessageQueue:
         self.line = delivery.QueueLine()
         self.cursors = None
 
-    # Arrival (see `arrival`)
-
-    def take_position(self) -> int:
-        """Give out the next position, which is also the order of the next number without partitions."""
-        position = self.next_position
-        self.next_position = position + 1
-        if not self.numbers_dirty:
-            self.numbers_dirty = True
-            self.shared.issued.append(self)
-        return position
-
     def dead_letter(
         self,
         message: Message,

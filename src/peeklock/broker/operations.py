@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 from uuid import UUID
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker import arrival, cancelling, settlement
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
@@ -90,9 +91,9 @@ class Operations:
             queue = self._check_send(command.queue_id, (message,), message.size_bytes, command.destination)
         queue.accessed_at_ms = out.now_ms
         if command.destination is None:
-            arrival.store(queue, message, command.payload, out)
+            arrival.store(queue, message, command.sections, out)
         else:
-            arrival.store(queue, message, command.payload, out, forward_to=command.destination.path)
+            arrival.store(queue, message, command.sections, out, forward_to=command.destination.path)
         reply_to = command.reply_to
         if reply_to is not None:
             out.effects.append(Accepted(reply_to))
@@ -247,8 +248,8 @@ class Operations:
             queue = self._queues[command.queue_id]
             queue.accessed_at_ms = out.now_ms
             to = None if command.destination is None else command.destination.path
-            for message, payload in messages_of(command):
-                arrival.store(queue, message, payload, out, partition=partition, forward_to=to)
+            for message, sections in messages_of(command):
+                arrival.store(queue, message, sections, out, partition=partition, forward_to=to)
             queue.serve(out)
             return
         locks = self.locks_of(command, out.now_ms)
@@ -379,7 +380,7 @@ class Operations:
         self.storing = Storing(queue, command)
         self.store_on(out)
 
-    def check_scheduled(self, queue_id: int, messages: list[tuple[Message, bytes]]) -> None:
+    def check_scheduled(self, queue_id: int, messages: list[tuple[Message, Sections]]) -> None:
         sizes = [message.size_bytes for message, _ in messages]
         scheduled = [message for message, _ in messages]
         self._check_send(queue_id, scheduled, max(sizes, default=0), total_bytes=sum(sizes))

@@ -18,6 +18,7 @@ from peeklock.broker.events import Event, EventType
 from peeklock.broker.properties import dead_letter_reason
 
 if TYPE_CHECKING:
+    from peeklock.amqp.messaging import Sections
     from peeklock.broker.entity import Entity
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
@@ -116,7 +117,7 @@ class Outcome:
         self,
         queue: MessageQueue,
         message: Message,
-        payload: bytes | None,
+        sections: Sections | None,
         kind: EventType = EventType.ENQUEUED,
         *,
         reason: str | None = None,
@@ -124,19 +125,19 @@ class Outcome:
         """A message has been numbered and stands in a queue, or goes on from there.
 
         Args:
-            payload: None for a message whose body is stored already.
+            sections: None for a message whose body is stored already.
         """
         if self._recorder is not None:
-            self._recorder.arrived(queue, message, payload, kind, reason=reason)
+            self._recorder.arrived(queue, message, sections, kind, reason=reason)
 
     def scheduled(
-        self, queue: MessageQueue, message: Message, payload: bytes | None, *, reason: str | None = None
+        self, queue: MessageQueue, message: Message, sections: Sections | None, *, reason: str | None = None
     ) -> None:
         """A message has been numbered and waits for its time."""
         queue.counters.scheduled += 1
         self.counters.scheduled += 1
         if self._recorder is not None:
-            self._recorder.arrived(queue, message, payload, EventType.SCHEDULED, reason=reason)
+            self._recorder.arrived(queue, message, sections, EventType.SCHEDULED, reason=reason)
 
     def number_issued(self, queue: MessageQueue, message: Message, transaction_id: bytes) -> None:
         """A message of a transaction has its number before it is stored."""
@@ -148,18 +149,18 @@ class Outcome:
         queue: MessageQueue,
         message: Message,
         first_number: int,
-        payload: bytes | None,
+        sections: Sections | None,
         used_number: int = 0,
     ) -> None:
         """A message was accepted and not stored; see `Recorder.duplicate_dropped`.
 
         Args:
-            payload: None for a message whose body is stored already: it is not recorded.
+            sections: None for a message whose body is stored already: it is not recorded.
         """
         queue.counters.duplicates += 1
         self.counters.duplicates += 1
-        if self._recorder is not None and payload is not None:
-            self._recorder.duplicate_dropped(queue, message, first_number, payload, used_number)
+        if self._recorder is not None and sections is not None:
+            self._recorder.duplicate_dropped(queue, message, first_number, sections, used_number)
 
     # Messages that are received
 

@@ -21,6 +21,7 @@ from peeklock.broker.outcome import Outcome
 from peeklock.broker.timers import FAR_MS, TimerKey
 
 if TYPE_CHECKING:
+    from peeklock.amqp.messaging import Sections
     from peeklock.broker.entity import Entity
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
@@ -140,7 +141,7 @@ class Recorder:
         self,
         queue: MessageQueue,
         message: Message,
-        payload: bytes | None,
+        sections: Sections | None,
         kind: EventType = EventType.ENQUEUED,
         *,
         reason: str | None = None,
@@ -148,19 +149,19 @@ class Recorder:
         """A message has been numbered and stands in a queue, or goes on from there.
 
         Args:
-            payload: None for a message whose body is stored already.
+            sections: None for a message whose body is stored already.
         """
         queue_id = queue.queue_id
         head = None
-        if payload is not None:
+        if sections is not None:
             with_body = self._with_body.get(queue_id)
             if with_body is None:
                 with_body = self._with_body[queue_id] = self._captures_body(queue.name)
             if with_body and self._bodies_bytes < BODIES_BYTES_MAX:
-                head = payload
-                self._bodies_bytes += len(payload)
+                head = sections.payload
+                self._bodies_bytes += len(head)
             else:
-                head = _properties_section(payload, message.bare_offset)
+                head = _properties_section(sections)
                 if with_body and reason is None:
                     reason = BODY_LEFT_OUT
         if not self._events:
@@ -327,7 +328,7 @@ class Recorder:
         queue: MessageQueue,
         message: Message,
         first_number: int,
-        payload: bytes,
+        sections: Sections,
         used_number: int = 0,
     ) -> None:
         """A message was accepted and not stored; the first one with its id has this number.
@@ -336,7 +337,7 @@ class Recorder:
             used_number: which it had been given itself, in a transaction.
         """
         event = self._other(EventType.DUPLICATE_DROPPED, queue.queue_id, queue.name)
-        head = _properties_section(payload, message.bare_offset)
+        head = _properties_section(sections)
         self._add(
             event._replace(
                 sequence_number=first_number,
@@ -390,19 +391,7 @@ def _settings(description: Description) -> str:
     return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
 
 
-def _properties_section(payload: bytes, at: int) -> bytes | None:
-    """Cut the properties section out of an encoded message whose bare part begins at `at`, without decoding
-    it; None when it has none.
-
-    Source: AMQP 1.0 part 3.2.4 and part 1.6.22: 00 53 73, then list8 (c0, size u8) or list32 (d0, size u32).
-    """
-    if payload.startswith(_SHORT_PROPERTIES, at):
-        return payload[at : at + 5 + payload[at + 4]]
-    if payload.startswith(_LONG_PROPERTIES, at):
-        end = at + 8 + int.from_bytes(payload[at + 4 : at + 8], "big")
-        return payload[at:end] if end - at <= _HEAD_BYTES_MAX else None
-    return None
-
-
-_SHORT_PROPERTIES = b"\x00\x53\x73\xc0"
-_LONG_PROPERTIES = b"\x00\x53\x73\xd0"
+def _properties_section(sections: Sections) -> bytes | None:
+    """Cut the properties section out of an encoded message; None when it has none."""
+    start, end = sections.bare_offset, sections.properties_end
+    return sections.payload[start:end] if 0 < end - start <= _HEAD_BYTES_MAX else None

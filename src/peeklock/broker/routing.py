@@ -19,7 +19,7 @@ from peeklock.amqp.codec import (
     skip,
 )
 from peeklock.amqp.encoding import encode
-from peeklock.amqp.messaging import Sections, scan
+from peeklock.amqp.messaging import Sections
 from peeklock.amqp.types import Symbol
 from peeklock.broker.errors import ArgumentInvalid, InvalidOperation
 from peeklock.broker.message import Routing
@@ -47,17 +47,16 @@ _ONE_FORM = frozenset((_STR8, 0xA0, 0x98))
 """A short text, short binary or uuid: as it came is the only way that we encode it."""
 
 
-def read_routing(payload: bytes, overlay: bytes | None = None) -> Routing:
+def read_routing(sections: Sections, overlay: bytes | None = None) -> Routing:
     """Read what decides where a stored message goes.
 
     It may have been accepted where nothing depended on it: what cannot be read counts as absent.
 
     Args:
-        payload: the encoded message; its body is not looked at.
+        sections: the encoded message; its body is not looked at.
         overlay: what was changed since it was sent (`properties`).
     """
     try:
-        sections = scan(payload)
         annotations = sections.decode_message_annotations()
         routing = routing_of(sections, key_text(annotations.get(PARTITION_KEY)))
         routing.via_partition_key = key_text(annotations.get(VIA_PARTITION_KEY))
@@ -106,7 +105,7 @@ def routing_of(sections: Sections, key: str | None) -> Routing:
         ArgumentInvalid: an id is too long, or a session id is no string.
         InvalidOperation: a session id that is not empty and the partition key differ.
     """
-    if sections.properties is None:
+    if sections.properties_end == sections.bare_offset:
         return Routing(None, None, key)
     message_id, session_id = _raw_ids(sections)
     if message_id is not None:
@@ -129,9 +128,7 @@ def routing_of(sections: Sections, key: str | None) -> Routing:
 
 def _raw_ids(sections: Sections) -> tuple[bytes | None, bytes | None]:
     """Give message-id and group-id as encoded, None where absent: one pass over the section."""
-    payload = sections.payload
-    assert sections.properties is not None
-    start, end = sections.properties
+    payload, start, end = sections.payload, sections.bare_offset, sections.properties_end
     try:
         if payload[start + 1] == 0x53 and payload[start + 3] == 0xC0:
             position, count = start + 6, payload[start + 5]

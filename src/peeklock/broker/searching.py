@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker import cancelling
 from peeklock.broker import effects as do
 from peeklock.broker.browsing import in_order_of_number, seen_in
@@ -51,6 +52,7 @@ BYTES_MAX = 16 * 1024 * 1024
 """A call ends with the round that makes its messages so large."""
 
 _NONE_YET = -1
+_UNREAD = Sections(b"")
 
 _Found = tuple[SearchCursor, MessageQueue, Message]
 _Place = tuple[int, int]
@@ -74,7 +76,7 @@ class _Search:
         self.deleted = 0
         self.locked = 0
         self.asked: list[_Found] = []  # the round under way
-        self.heads: dict[_Place, bytes] = {}  # what came of it
+        self.heads: dict[_Place, Sections] = {}  # what came of it
         self.waiting = 0  # for so many more
 
     @property
@@ -206,7 +208,7 @@ class Searching:
             search.at = at
             if self._entities.find_stored(queue.queue_id, message.position) is not message:
                 continue  # it has left meanwhile
-            head = heads.get((queue.queue_id, message.position), b"")
+            head = heads.get((queue.queue_id, message.position), _UNREAD)
             if search.filter is not None and not self._is_true(search.filter, message, head):
                 continue
             if isinstance(search.command, DeleteMatching):
@@ -216,7 +218,7 @@ class Searching:
         for queue in {id(queue): queue for _, queue, _ in asked}.values():
             queue.forget_returned()
 
-    def _is_true(self, filter: CompiledFilter, message: Message, head: bytes) -> bool:
+    def _is_true(self, filter: CompiledFilter, message: Message, head: Sections) -> bool:
         try:
             return filter.matches(MessageSubject(message, head, self._shared.tokens))
         except EvaluationError:

@@ -42,12 +42,12 @@ class Storing:
             arrival.store(
                 queue,
                 message,
-                payload,
+                sections,
                 out,
                 turn=self._turn,
                 forward_to=self._forward_to,
             )
-            for message, payload in messages
+            for message, sections in messages
         ]
         self._done += len(messages)
         more = self._done < len(command.messages)

@@ -50,21 +50,20 @@ OVERLAID_FIELDS = {
 class MessageSubject:
     """One message, as it is sent to a topic. Its mappings are made when they are first asked for."""
 
-    __slots__ = ("_message", "_names", "_payload", "_sections", "_tokens", "system", "user")
+    __slots__ = ("_message", "_names", "_sections", "_tokens", "system", "user")
 
     user: Mapping[str, Value]
     system: Mapping[str, Value]
 
-    def __init__(self, message: Message, payload: bytes, tokens: Callable[[], bytes]) -> None:
+    def __init__(self, message: Message, sections: Sections, tokens: Callable[[], bytes]) -> None:
         """See `message` as it is now.
 
         Args:
-            payload: the encoded message; its body is not looked at.
+            sections: the encoded message; its body is not looked at.
             tokens: gives 16 random bytes, for newid().
         """
         self._message = message
-        self._payload = payload
-        self._sections: Sections | None = None
+        self._sections = sections
         self._tokens = tokens
 
     def has_user(self, folded_name: str) -> bool:
@@ -90,19 +89,10 @@ class MessageSubject:
             raise AttributeError(name)
         return getattr(self, name)
 
-    def _scanned(self) -> Sections:
-        if self._sections is None:
-            try:
-                self._sections = scan(self._payload)
-            except DecodeError:
-                self._sections = Sections(b"")
-        return self._sections
-
     def _read_user(self) -> None:
-        sections = self._scanned()
         found: dict[Any, Any] = {}
         try:
-            found = sections.decode_application_properties()
+            found = self._sections.decode_application_properties()
         except DecodeError:
             found = {}
         if self._message.overlay is not None:
@@ -128,7 +118,7 @@ class MessageSubject:
 
     def _read_system(self) -> dict[str, Value]:
         message = self._message
-        sections = self._scanned()
+        sections = self._sections
         fields = Properties()
         annotations: dict[str, Any] = {}
         try:
@@ -176,14 +166,15 @@ class MessageSubject:
         return system
 
 
-def without_body(payload: bytes) -> bytes:
-    """Give what filters can ask for: the body may have 100 MB, and many messages are read at a time."""
+def without_body(payload: bytes) -> Sections:
+    """Return what filters can ask of a stored message: its body may have 100 MB, and many are read at a time.
+
+    What cannot be read is empty.
+    """
     try:
-        sections = scan(payload)
+        return scan(payload).without_body()
     except DecodeError:
-        return b""
-    rest = sections.body or sections.footer
-    return payload if rest is None else payload[: rest[0]]
+        return Sections(b"")
 
 
 def overlaid(overlay: bytes) -> list[tuple[Any, Any]]:

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker import arrival
 from peeklock.broker import commands as ask
 from peeklock.broker import effects as do
@@ -288,14 +289,14 @@ class Transactions:
         queue.accessed_at_ms = now_ms
         partition = transaction.partitions.of(entity, queue)
         numbers: list[int] = []
-        kept: list[tuple[Message, bytes]] = []
+        kept: list[tuple[Message, Sections]] = []
         for message, given in schedule.messages:
-            number, payload = arrival.number_ahead(
+            number, sections = arrival.number_ahead(
                 queue, message, given, partition, transaction.transaction_id, out
             )
             numbers.append(number)
-            if payload is not None:
-                kept.append((message, payload))
+            if sections is not None:
+                kept.append((message, sections))
         schedule.messages = kept
         if kept:
             out.changes.append(queue.numbers_issued())

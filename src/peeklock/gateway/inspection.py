@@ -49,8 +49,8 @@ _ID_FREE_BYTES = ID_LENGTH_MAX + 7
 """A properties section of so many bytes holds no id that is too long: its own constructors take 7."""
 
 
-def take_in(payload: bytes, reads_routing: bool) -> tuple[Message, bytes]:
-    """Make the record of an arriving message, and the payload as it is kept.
+def take_in(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
+    """Make the record of an arriving message, and the message as it is kept.
 
     That has its sections in order, and symbols as keys of annotations and footer: the official Java client
     writes strings there and does not read them (wire contract C5).
@@ -87,7 +87,7 @@ class BatchReader:
         """Args: members: those of a batch or a schedule, found when they are asked for."""
         self._members = members
         self._reads_routing = reads_routing
-        self.messages: list[tuple[Message, bytes]] = []
+        self.messages: list[tuple[Message, Sections]] = []
         """Those that were read."""
 
     def read(self, count: int) -> bool:
@@ -117,27 +117,24 @@ class BatchReader:
         return len(members) == count
 
 
-def _inspect(payload: bytes, reads_routing: bool) -> tuple[Message, bytes]:
+def _inspect(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
     sections = scan(payload)
     message = Message(len(payload), bare_offset=sections.bare_offset)
     # AMQP 3.2 wants a body, but the official Python client sends none for an empty value (None, 0, "").
-    body = sections.body or sections.footer or (len(payload), 0)
-    if body[0] > PROPERTY_BYTES_MAX:
-        _check_sizes(sections, body[0])
+    if sections.body_offset > PROPERTY_BYTES_MAX:
+        _check_sizes(sections, sections.body_offset)
     string_keys: list[int] = []
     key, via_key = _read_prefix(sections, message, string_keys) if sections.bare_offset else (None, None)
-    if sections.footer is not None:
-        string_keys += _footer_string_keys(payload, sections.footer)
+    if sections.footer_end > sections.body_end:
+        string_keys += _footer_string_keys(payload, (sections.body_end, sections.footer_end))
     if string_keys:
-        payload = _with_symbols(payload, string_keys)
+        sections.payload = _with_symbols(payload, string_keys)  # of the same length
     if reads_routing or via_key is not None:
         message.routing = routing_of(sections, key)
         message.routing.via_partition_key = via_key
-    else:
-        properties = sections.properties
-        if properties is not None and (key is not None or properties[1] - properties[0] > _ID_FREE_BYTES):
-            routing_of(sections, key)  # for its checks
-    return message, payload
+    elif key is not None or sections.properties_end - sections.bare_offset > _ID_FREE_BYTES:
+        routing_of(sections, key)  # for its checks
+    return message, sections
 
 
 def _check_sizes(sections: Sections, size_bytes: int) -> None:
@@ -166,19 +163,20 @@ def _read_prefix(
 
     Where keys of annotations are strings is added to `string_keys`.
     """
-    if sections.header is not None:
-        start, end = sections.header
-        message.ttl_ms = _read_ttl_ms(sections.payload[start:end])
+    payload, header_end = sections.payload, sections.header_end
+    if header_end:
+        message.ttl_ms = _read_ttl_ms(payload[:header_end])
         if message.ttl_ms == TTL_MS_MAX and sections.properties is not None:
             message.ttl_ms = _long_ttl_ms(sections)
-    if sections.delivery_annotations is not None:
-        string_keys += _string_keys(sections.payload, sections.delivery_annotations)
-    if sections.message_annotations is None:
+    annotations_start = sections.delivery_annotations_end
+    if annotations_start > header_end:
+        string_keys += _string_keys(payload, (header_end, annotations_start))
+    if sections.bare_offset == annotations_start:
         return None, None
     annotations = sections.decode_message_annotations()
     for name in annotations:
         if type(name) is not Symbol:
-            string_keys += _string_keys(sections.payload, sections.message_annotations)
+            string_keys += _string_keys(payload, (annotations_start, sections.bare_offset))
             break
     at = annotations.get("x-opt-scheduled-enqueue-time")
     if at is not None:
@@ -208,7 +206,7 @@ def _read_ttl_ms(header: bytes) -> int | None:
     """Read the time-to-live of a header section. A sender's headers are mostly the same few bytes."""
     if len(header) > _HEADER_BYTES_MAX:
         raise DecodeError("the header is too long")
-    ttl_ms = scan(header).decode_header().ttl
+    ttl_ms = Sections(header, len(header)).decode_header().ttl
     if ttl_ms is not None and not 0 <= ttl_ms <= TTL_MS_MAX:
         raise DecodeError("the time-to-live is no uint")
     return ttl_ms

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from peeklock.amqp.messaging import Sections
 from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
 from peeklock.auth import AuthorizationError, Right
 from peeklock.broker.commands import (
@@ -232,7 +233,7 @@ def _read_peek(request: Request, context: Context, now_ms: int) -> Callable[[Rep
 
 
 def _read_schedule(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    messages: list[tuple[Message, bytes]] = request.body  # see `_read_messages`
+    messages: list[tuple[Message, Sections]] = request.body  # see `_read_messages`
     for message, _ in messages:
         if message.scheduled_at_ms is None:
             message.scheduled_at_ms = min(now_ms, context.claims.wall_ms(now_ms))  # past in either case

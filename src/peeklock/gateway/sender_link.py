@@ -105,14 +105,14 @@ class SenderLink(Intake):
             self.context.read(self._read_batch(event, queue_id, now_ms))
             return
         try:
-            message, payload = take_in(event.payload, self._reads_routing)
+            message, sections = take_in(event.payload, self._reads_routing)
         except (ServiceBusError, GatewayError) as error:
             self._refuse(event, error, now_ms)
             return
         link = self.link
         reply_to = None if event.settled else ReplyTo(link.connection_id, link.number, event.delivery_id)
-        command = Send(queue_id, message, payload, reply_to, self._destination)
-        self._offer(event, command, len(payload) + MESSAGE_OVERHEAD_BYTES, now_ms)
+        command = Send(queue_id, message, sections, reply_to, self._destination)
+        self._offer(event, command, message.size_bytes + MESSAGE_OVERHEAD_BYTES, now_ms)
 
     def _read_batch(self, event: DeliveryReceived, queue_id: int, now_ms: int) -> Iterator[None]:
         """Turn a batch into a command, or refuse it; yields where others may have a turn."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from peeklock.amqp.encoding import compound8_or_32, encode_into
-from peeklock.amqp.messaging import Header, encode_message
+from peeklock.amqp.messaging import Header, Sections, encode_message
 from peeklock.broker.message import Message, Routing
 from peeklock.broker.routing import ID_LENGTH_MAX, PARTITION_KEY, VIA_PARTITION_KEY
 from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
@@ -34,7 +34,7 @@ _HARMLESS_BYTES = PROPERTY_BYTES_MAX
 _DATA_8, _DATA_32 = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 
 
-Encoded = tuple[Message, bytes]
+Encoded = tuple[Message, Sections]
 
 
 def message_of(body: bytes, given: BrokerProperties, own: Mapping[str, Any], now_ms: int) -> Encoded:
@@ -54,10 +54,12 @@ def message_of(body: bytes, given: BrokerProperties, own: Mapping[str, Any], now
         out += _header(min(given.ttl_ms, TTL_MS_MAX))
         if given.ttl_ms > TTL_MS_MAX:
             created_ms, expires_ms = now_ms, min(now_ms + given.ttl_ms, INSTANT_MS_MAX)
+    header_end = len(out)
     _annotate(out, given)
     bare_offset = len(out)
     message_id = None if given.message_id is None else _text(given.message_id)
     _describe(out, message_id, given, created_ms, expires_ms)
+    properties_end = len(out)
     if own:
         _own(out, own)
     begins = len(out)
@@ -78,7 +80,20 @@ def message_of(body: bytes, given: BrokerProperties, own: Mapping[str, Any], now
     if not harmless:
         return take_in(payload, reads_routing=True)
     routing = Routing(message_id, given.session_id, given.partition_key)
-    return Message(len(payload), bare_offset=bare_offset, ttl_ms=given.ttl_ms, routing=routing), payload
+    end = len(payload)
+    sections = Sections(
+        payload,
+        header_end,
+        header_end,
+        bare_offset,
+        properties_end,
+        begins,
+        end,
+        end,
+        lacks_message_id=message_id is None,
+    )
+    message = Message(end, bare_offset=bare_offset, ttl_ms=given.ttl_ms, routing=routing)
+    return message, sections
 
 
 @lru_cache(maxsize=256)
