@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from peeklock.broker.commands import DELIVERY_BYTES
+from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.effects import Deliver, Drained
 from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Lock
@@ -114,6 +115,7 @@ def deliver(queue: MessageQueue, line: Line, out: Outcome) -> None:
     turns = receivers.turns
     wall, bodies = queue.shared.wall, queue.shared.bodies
     instant_ms = now_ms + wall.due_ahead_ms
+    default_ttl_ms = queue.default_ttl_ms if queue.default_ttl_ms < UNLIMITED_MS else None  # that is shown
     passed_over = worn = 0
     while turns:
         message = line.take(queue)
@@ -170,7 +172,7 @@ def deliver(queue: MessageQueue, line: Line, out: Outcome) -> None:
                 token,
                 until_shown_ms,
                 message.delivery_count,
-                queue.ttl_shown_ms(message),
+                message.expires_at_ms - message.enqueued_at_ms if message.expires_at_ms else default_ttl_ms,
                 message.state,
                 message.overlay,
                 receiver.link,

@@ -42,7 +42,12 @@ from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.message_table import MessageTable
 from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Holder, Lock
-from peeklock.broker.sequence_numbers import Partitions, number_of, order_of, order_to_browse_from
+from peeklock.broker.sequence_numbers import (
+    SEQUENCE_NUMBER_MAX,
+    Partitions,
+    order_of,
+    order_to_browse_from,
+)
 from peeklock.broker.shared import Shared
 from peeklock.broker.timers import FAR_MS, Activation, Expiry
 
@@ -585,7 +590,7 @@ class MessageQueue:
         return NumbersIssued(
             self.queue_id,
             self.next_position,
-            number_of(self.next_position),
+            self.next_position & SEQUENCE_NUMBER_MAX,
             self.last_enqueued_at_ms,
             () if self.partitions is None else tuple(self.partitions.nexts),
         )

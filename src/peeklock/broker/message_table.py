@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from typing import final
 
 from peeklock.broker.message import Message
 
@@ -27,6 +28,7 @@ DENSE_MIN = 12
 """Fewest entries of a list chunk. Far enough below SPARSE_MAX that a chunk does not turn back and forth."""
 
 
+@final
 class _Dense(list["Message | None"]):
     """A list of 256 places, and how many are taken."""
 
@@ -60,9 +62,9 @@ class MessageTable:
         chunk = self._chunks.get(position >> CHUNK_BITS)
         if chunk is None:
             return None
-        if isinstance(chunk, dict):
-            return chunk.get(position)
-        return chunk[position & _PLACE]
+        if type(chunk) is _Dense:
+            return chunk[position & _PLACE]
+        return chunk.get(position)
 
     def put(self, position: int, message: Message) -> None:
         """Add a message at a position that is free."""
@@ -76,13 +78,13 @@ class MessageTable:
                 ids.append(chunk_id)
             else:
                 insort(ids, chunk_id)
-        elif isinstance(chunk, dict):
+        elif type(chunk) is _Dense:
+            chunk[position & _PLACE] = message
+            chunk.taken += 1
+        else:
             chunk[position] = message
             if len(chunk) > SPARSE_MAX:
                 self._chunks[chunk_id] = _Dense(chunk)
-        else:
-            chunk[position & _PLACE] = message
-            chunk.taken += 1
 
     def remove(self, position: int) -> Message | None:
         """Take the message at a position out, or answer None when there is none."""
@@ -90,13 +92,7 @@ class MessageTable:
         chunk = self._chunks.get(chunk_id)
         if chunk is None:
             return None
-        if isinstance(chunk, dict):
-            message = chunk.pop(position, None)
-            if message is None:
-                return None
-            if not chunk:
-                self._forget(chunk_id)
-        else:
+        if type(chunk) is _Dense:
             message = chunk[position & _PLACE]
             if message is None:
                 return None
@@ -107,6 +103,12 @@ class MessageTable:
                 self._chunks[chunk_id] = {
                     base + place: kept for place, kept in enumerate(chunk) if kept is not None
                 }
+        else:
+            message = chunk.pop(position, None)
+            if message is None:
+                return None
+            if not chunk:
+                self._forget(chunk_id)
         self._count -= 1
         return message
 

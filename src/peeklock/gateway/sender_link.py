@@ -100,7 +100,9 @@ class SenderLink(Intake):
         if queue_id is None:
             self._keep_early(event)
             return
-        self._use_credit()
+        self._credit -= 1  # as `_use_credit` does, without its call
+        if self._credit <= self._credit_max >> 1 and self._credit_max:
+            self._grant_credit()
         if event.message_format == BATCH_FORMAT:
             self.context.read(self._read_batch(event, queue_id, now_ms))
             return
