@@ -262,9 +262,7 @@ class Broker:
         """Compare the counters with the events; both tell of the same happenings."""
         if self.settings["captures_body"] is None:
             return
-        total: Counter[str] = Counter()
-        for (_, name), count in self.told.items():
-            total[name] += count
+        total: Counter[str] = sum((Counter({name: n}) for (_, name), n in self.told.items()), Counter())
         assert counted(self.namespace.counters) == +total
         for entity in self.namespace._entities:
             told = {name: n for (entity_id, name), n in self.told.items() if entity_id == entity.entity_id}

@@ -129,16 +129,6 @@ def test_requests_are_counted_by_operation_and_by_what_became_of_them() -> None:
     assert requests["create_entity"].succeeded == 1
 
 
-def test_connections_are_counted_when_they_come_and_go() -> None:
-    broker = Broker()
-    broker.create()
-    broker.sender(connection=1)
-    broker.sender(connection=2)
-    broker.drop(1)
-    assert (broker.namespace.connections_opened, broker.namespace.connections_closed) == (2, 1)
-    assert broker.namespace.totals().connections == 1
-
-
 def test_each_reason_of_the_broker_is_one() -> None:
     """A reason that is left out would be counted as one of a receiver's."""
     folder = Path(peeklock.broker.__file__).parent

@@ -32,6 +32,7 @@ from peeklock.broker.errors import ArgumentInvalid, QuotaExceeded
 from peeklock.broker.fan_out import OVERLAYS_BYTES_MAX
 from peeklock.broker.message import Message, Routing
 from peeklock.broker.quotas import STANDARD
+from peeklock.broker.storing import SLICE_MESSAGES
 from peeklock.rules.filters import CorrelationFilter, SqlAction, SqlFilter, TrueFilter
 from tests.broker.playbook import MINUTE_MS, Broker
 
@@ -73,9 +74,12 @@ def copies(broker: Broker, topic_id: int, since: int) -> int:
 # Many copies
 
 
-def test_a_batch_makes_a_bounded_number_of_copies_at_once_and_the_others_follow_in_order() -> None:
-    """Req: P-01, P-05, T-04"""
-    broker = Broker()
+@pytest.mark.parametrize("slice_items", [SLICE_MESSAGES, 10])
+def test_a_batch_makes_a_bounded_number_of_copies_at_once_and_the_others_follow_in_order(
+    slice_items: int,
+) -> None:
+    """Req: P-01, P-05, T-04. The bound is that of the command, however many steps it is done in."""
+    broker = Broker(slice_items=slice_items)
     broker.checks = False
     topic_id = broker.create_topic()
     names = [f"s{number}" for number in range(40)]

@@ -42,6 +42,7 @@ from peeklock.engine.driver import (
     WakeAt,
 )
 from peeklock.engine.engine import EVENT_ROWS_A_BATCH, Engine
+from peeklock.engine.reclaim import SETTLE_MS
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
 from tests.engine.rig import at_once
@@ -61,8 +62,8 @@ class Driven:
         self.offer(Create())
         assert answers(self.step_and_land()) == [1]
 
-    def offer(self, *commands: object) -> None:
-        self.driver.offer(cast("list[Command]", list(commands)), 0)
+    def offer(self, *commands: object, now_ms: int = 0) -> None:
+        self.driver.offer(cast("list[Command]", list(commands)), now_ms)
 
     def step(self, lease_until_ms: float = NEVER, now_ms: int = 0) -> list[Action]:
         actions = self.driver.step(now_ms, lease_until_ms)
@@ -74,10 +75,10 @@ class Driven:
                 self.driver.reclaimed(at_once(action.wanted.read_from(self.store)), now_ms)
         return actions
 
-    def land(self) -> None:
+    def land(self, now_ms: int = 0) -> None:
         assert self.flying is not None
         batch, self.flying = self.flying.batch, None
-        self.driver.committed(batch.no, at_once(self.store.commit(batch)), 0)
+        self.driver.committed(batch.no, at_once(self.store.commit(batch)), now_ms)
 
     def step_and_land(self) -> list[Action]:
         """Commit what is open and return all actions until nothing is left."""
@@ -257,6 +258,32 @@ def test_a_deleted_entity_is_released_a_batch_after_the_other(
     driven.offer(Delete())
     driven.step_and_land()
     assert driven.engine.ledger.live_messages == 0
+
+
+def test_a_sparse_row_is_copied_forward_although_nothing_else_happens(driven: Driven) -> None:
+    driven.offer(*[Put(b"body") for _ in range(4)])
+    driven.step_and_land()
+    driven.offer(*[Take(position) for position in (1, 2, 3)])
+    driven.step_and_land()
+    for now_ms, wanted in ((SETTLE_MS - 1, 0), (SETTLE_MS, 1)):
+        driven.driver.look_for_space()
+        actions = driven.step(now_ms=now_ms)
+        assert sum(isinstance(action, Reclaim) for action in actions) == wanted, now_ms
+
+
+def test_a_row_settles_from_when_it_becomes_sparse_however_long_nothing_happened(driven: Driven) -> None:
+    driven.offer(*[Put(b"body") for _ in range(4)])
+    driven.step_and_land()
+    now_ms = 10 * SETTLE_MS
+    driven.offer(*[Take(position) for position in (1, 2, 3)], now_ms=now_ms)
+    driven.step(now_ms=now_ms)
+    driven.land(now_ms)
+    for wait_ms, wanted in ((SETTLE_MS - 1, 0), (SETTLE_MS, 1)):
+        driven.driver.look_for_space()
+        actions: list[Action] = []
+        while driven.driver.more or not actions:
+            actions += driven.step(now_ms=now_ms + wait_ms)
+        assert sum(isinstance(action, Reclaim) for action in actions) == wanted, wait_ms
 
 
 def test_event_rows_that_were_exported_go_a_batch_after_the_other(driven: Driven) -> None:

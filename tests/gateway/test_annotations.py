@@ -14,7 +14,8 @@ from peeklock.amqp.codec import decode_typed
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Array, Described, Int, Long, Short, Symbol, Timestamp, UByte, UInt, ULong
-from peeklock.broker.message import NEVER_MS, MessageState, MessageView
+from peeklock.broker.message import EMPTY_PAYLOAD, NEVER_MS, MessageState, MessageView
+from peeklock.broker.properties import STORE_DAMAGED, with_reason
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.inspection import take_in
 from tests.gateway.playbook import TOKEN, message_bytes, section, stored
@@ -635,3 +636,13 @@ def test_an_overlay_changes_what_it_names_and_nothing_else(
     shown_annotations = typed(encoded, "message_annotations")
     assert {key: shown_annotations[key] for key in ANNOTATIONS if key in shown_annotations} == kept
     assert encoded.endswith(section(0x75, b"hello"))
+
+
+def test_what_stands_for_a_damaged_body_says_so_in_an_older_view_too() -> None:
+    """The view was made before the body was read and found damaged."""
+    message = stored(b"", number=1)
+    message.overlay = with_reason(None, STORE_DAMAGED, "gone")
+    view = MessageView(message, TOKEN.bytes_le, UNTIL_MS, 0, None, MessageState.ACTIVE, None)
+    encoded = encode_for_receiver(view, EMPTY_PAYLOAD)
+    properties = scan(encoded).decode_application_properties()
+    assert properties["DeadLetterReason"] == STORE_DAMAGED

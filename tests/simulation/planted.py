@@ -112,7 +112,7 @@ class SharedSessions(Watched):
             for queue, sessions in self.queues_with_sessions():
                 session = sessions.get(command.session.session_id or "")
                 if session is not None and session.lock is not None and command.address.path == queue.name:
-                    self._out.begin(command, now_ms)
+                    self._out.resume(command, now_ms)
                     sessions.release(session, self._out, counted=False)
                     changes, effects = self._out.take()
                     opened, told = super().apply(command, now_ms)

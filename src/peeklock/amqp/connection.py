@@ -12,7 +12,7 @@ One batch of bytes gives one list of events. Where the owner's answer to an even
 mean (the SASL outcome, or a handle freed and taken anew in one batch), reading stops there: `stalled` is true
 then, `next_deadline_ms` is now, and the next `receive(b"", now_ms)` or `tick` goes on.
 
-Reading also stops when the units that the owner allows are used: `unread` is true then, and the next
+Reading also stops when the units that the owner allows are used: `unread` has the rest, and the next
 `receive(b"", now_ms, units)` goes on. So an owner with many connections shares its time among them, although
 one read holds thousands of frames.
 Source: OASIS AMQP 1.0 sections 2.2-2.4 and 2.8.16.
@@ -349,7 +349,7 @@ class Connection:
             LocalProtocolError: no client is waiting for an outcome.
         """
         self._handshake.sasl_outcome(ok)
-        self.unread, self._unread_at = bytes(self._partial), 0  # it means something now
+        self.unread, self._unread_at = bytes(self._partial), 0  # it can be read now
         self._partial.clear()
 
     def open(self) -> None:

@@ -358,8 +358,8 @@ class Incoming:
 
 
 def _two_uints(buf: bytes, at: int) -> tuple[int, int, int]:
-    """Read two uints, each in one of three encodings; return them and the offset behind. What is none is -1,
-    and the offset is where it begins."""
+    """Read two uints, each in one of three encodings; return them and the offset behind. Anything else
+    gives -1, and the offset where it begins."""
     first = second = -1
     code = buf[at]
     if code == 0x70:

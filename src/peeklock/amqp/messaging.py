@@ -300,7 +300,7 @@ def scan(payload: bytes, *, whole: bool = True) -> Sections:
 
     Args:
         payload: the encoded message.
-        whole: where it cannot be read on, raise; else return what was found until then.
+        whole: raise at the first error; else return what stands before it.
 
     Raises:
         DecodeError: no section where one should begin, of a wrong type, out of order, or cut short; more than
@@ -313,7 +313,7 @@ def scan(payload: bytes, *, whole: bool = True) -> Sections:
     # Each section that is found moves the ends of those behind it too, which may be absent.
     header_end = delivery_annotations_end = bare_offset = properties_end = 0
     body_offset = body_end = footer_end = 0
-    lacks_message_id = size > 0  # of an empty one nothing is to be said
+    lacks_message_id = size > 0  # an empty message lacks nothing
     try:
         while position < size:
             if payload[position] == 0 and payload[position + 1] == 0x53:

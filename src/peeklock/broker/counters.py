@@ -3,8 +3,8 @@
 Owns: the counters of one entity and of the namespace, and which events they count. Must not know: how they
 are shown.
 
-An entity counts what came into it, whoever sent it; the namespace counts what its clients sent. Nothing is
-lost to a total when an entity is deleted.
+An entity counts all that came into it; the namespace counts what its clients sent. A total loses nothing when
+an entity is deleted.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Counters:
     duplicates: int = 0
     """Dropped by duplicate detection."""
     scheduled: int = 0
+    """By a client, or by an action of a rule where its copy is forwarded to."""
     forwarded: int = 0
     """Passed on to another entity, in the entity that passed it on."""
     lock_lapses: int = 0
@@ -70,6 +71,7 @@ class RequestCounters:
     """What became of the requests for one operation."""
 
     succeeded: int = 0
+    """Done, or begun: a request that waits, for a session or a body, counts before it is answered."""
     throttled: int = 0
     """Refused with `ServerBusy`."""
     refused: int = 0

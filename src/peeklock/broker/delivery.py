@@ -115,7 +115,8 @@ def deliver(queue: MessageQueue, line: Line, out: Outcome) -> None:
     turns = receivers.turns
     wall, bodies = queue.shared.wall, queue.shared.bodies
     instant_ms = now_ms + wall.due_ahead_ms
-    default_ttl_ms = queue.default_ttl_ms if queue.default_ttl_ms < UNLIMITED_MS else None  # that is shown
+    # As `ttl_shown_ms` does, without its call.
+    default_ttl_ms = queue.default_ttl_ms if queue.default_ttl_ms < UNLIMITED_MS else None
     passed_over = worn = 0
     while turns:
         message = line.take(queue)

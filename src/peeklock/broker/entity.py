@@ -85,10 +85,8 @@ class Entity:
         self.description = description
         self.created_at_ms = stored.created_at_ms
         self.updated_at_ms = stored.updated_at_ms
-        self.deleting = stored.deleting
-        """Of a topic: see `deletions`."""
-        self.forwards = False
-        """Whether its messages or dead letters go on to another entity."""
+        self.deleting = stored.deleting  # of a topic: see `deletions`
+        self.forwards = False  # whether its messages or dead letters go on to another entity
         self.links: dict[LinkId, AnyLink] = {}
         self.counters = Counters()
         self.transfers: MessageQueue | None = None

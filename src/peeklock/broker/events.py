@@ -4,7 +4,7 @@ Owns: the vocabulary of events and the list that fills during a batch. Must not 
 are stored or written, queues beyond their id and name.
 
 Changes say how things *are*, which is all that a restart needs; events say what *happened* and why, which is
-what people ask about. They are recorded only while capture is on (`Shared.events`), ride in the batch of the
+what people ask about. They are recorded only while capture is on (see `recorder`), ride in the batch of the
 changes they belong to, and so are durable with them, or not at all. What changes nothing durable (a delivery,
 a renewal, a lock that lapsed unseen) waits for the next batch; one is made for it within `FLUSH_MS`.
 

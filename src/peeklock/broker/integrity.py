@@ -6,7 +6,8 @@ Owns: the comparison, for tests and simulation. Must not know: how a queue got t
 from __future__ import annotations
 
 from peeklock.broker.browsing import scheduled_by_number
-from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
+from peeklock.broker.message import ACTIVE
+from peeklock.broker.message_queue import DEFERRED, SCHEDULED, MessageQueue
 from peeklock.broker.peek_lock import Claim
 from peeklock.broker.sequence_numbers import number_of
 

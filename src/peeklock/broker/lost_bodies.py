@@ -18,8 +18,8 @@ from peeklock.broker import properties as overlays
 from peeklock.broker.changes import QUEUES_PER_ENTITY, SESSION_STATES, MessageStored
 from peeklock.broker.effects import LostBody
 from peeklock.broker.entities import Entities
-from peeklock.broker.message import Message
-from peeklock.broker.message_queue import ACTIVE, MessageQueue
+from peeklock.broker.message import ACTIVE, Message
+from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.outcome import Outcome
 from peeklock.broker.peek_lock import Claim, Lock
 

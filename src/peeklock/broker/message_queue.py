@@ -37,7 +37,7 @@ from peeklock.broker.counters import Counters
 from peeklock.broker.descriptions import UNLIMITED_MS, Description
 from peeklock.broker.duplicates import Duplicates
 from peeklock.broker.events import EventType
-from peeklock.broker.message import NEVER_MS, Message, MessageState, MessageView
+from peeklock.broker.message import ACTIVE, NEVER_MS, Message, MessageState, MessageView
 from peeklock.broker.message_sessions import MessageSessions
 from peeklock.broker.message_table import MessageTable
 from peeklock.broker.outcome import Outcome
@@ -59,7 +59,6 @@ FORWARDS_MAX = 4
 """What becomes of a message that is forwarded counts as so many items of due work: it makes as many hops at
 most (wire contract 10.1)."""
 
-ACTIVE = MessageState.ACTIVE
 DEFERRED = MessageState.DEFERRED
 SCHEDULED = MessageState.SCHEDULED
 
@@ -590,7 +589,7 @@ class MessageQueue:
         return NumbersIssued(
             self.queue_id,
             self.next_position,
-            self.next_position & SEQUENCE_NUMBER_MAX,
+            self.next_position & SEQUENCE_NUMBER_MAX,  # as `number_of` has it
             self.last_enqueued_at_ms,
             () if self.partitions is None else tuple(self.partitions.nexts),
         )

@@ -233,7 +233,7 @@ class Namespace:
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
         """Do what a command asks, or refuse it as a whole; while it is `unfinished`, `go_on` comes next."""
         out = self._out
-        # `begin`, and `take` at the end, without their calls: each message comes by here twice or more.
+        # Without a call of `Outcome`, here and at the end: each message comes by here twice or more.
         out.now_ms = now_ms
         out.copies = 0
         if self._recorder is not None:
@@ -274,7 +274,7 @@ class Namespace:
         out = self._out
         storing = self._operations.storing
         assert storing is not None, "no command is unfinished"
-        out.begin(storing.command, now_ms)
+        out.resume(storing.command, now_ms)
         self._operations.store_on(out)
         if out.touched:
             self._serve_touched()
@@ -475,19 +475,11 @@ class Namespace:
         """Return what happened in each entity since the start or since it was created, by its path."""
         return {entity.name: entity.counters for entity in self._entities}
 
-    @property
-    def connections_opened(self) -> int:
-        """Connections that have opened a link or asked for something since the start."""
-        return self._shared.links.connections_opened
-
-    @property
-    def connections_closed(self) -> int:
-        """Those of them that are over."""
-        links = self._shared.links
-        return links.connections_opened - len(links.connections)
-
     def requests(self) -> dict[str, RequestCounters]:
-        """Return what became of the requests since the start, by operation: `send`, `send_batch`."""
+        """Return what became of the requests since the start, by operation: `send`, `send_batch`.
+
+        Among the releases are those of the broker, of deliveries that reached no client.
+        """
         return {
             re.sub("(?<!^)(?=[A-Z])", "_", command.__name__).lower(): counters
             for command, (_, refusal, counters) in self._handlers.items()

@@ -1,7 +1,7 @@
 """What follows from one command, or from what is due: one accumulator for all of it.
 
 Owns: the facts and effects of the call under way, and who is told what happened: the counters always, the
-recorder while something listens. Must not know: why something happens.
+recorder while there is one. Must not know: why something happens.
 
 A handler is given the outcome as its last argument and says once what happened: `out.completed(...)` counts
 it and records it. Facts go to `changes`, what is to be done once they are durable to `effects`.
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """See the module. A namespace has one; each of its calls begins it and takes what it holds."""
+    """See the module. A namespace has one; each of its calls takes what it holds at the end.
+
+    A defect ends the process: what it leaves here is not cleared.
+    """
 
     __slots__ = ("_recorder", "changes", "copies", "counters", "effects", "now_ms", "touched")
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         """Begin with nothing at time 0."""
-        self._recorder = recorder  # None: nobody listens
+        self._recorder = recorder  # None: events are not recorded
         self.counters = Counters()
         """Of the namespace."""
         self.now_ms = 0
@@ -55,22 +58,21 @@ class Outcome:
 
     # Around a call
 
-    def begin(self, command: object, now_ms: int) -> None:
-        """Begin: what happens from now on follows from this command."""
+    def resume(self, command: object, now_ms: int) -> None:
+        """Go on with a command that is done in steps: what it has copied so far counts on."""
         self.now_ms = now_ms
-        self.copies = 0
         if self._recorder is not None:
             self._recorder.begin(command, now_ms)
 
     def begin_due(self, now_ms: int) -> None:
-        """Begin: what happens from now on follows from time alone."""
+        """Begin with what time alone leads to."""
         self.now_ms = now_ms
         self.copies = 0
         if self._recorder is not None:
             self._recorder.begin_due(now_ms)
 
     def take(self) -> tuple[list[Change], list[Effect]]:
-        """End: return the facts and the effects, and keep none of them."""
+        """Return the facts and the effects, and keep none of them."""
         taken = self.changes, self.effects
         self.changes = []
         self.effects = []
@@ -100,7 +102,7 @@ class Outcome:
     # Messages that come in
 
     def sent(self, queue: MessageQueue, message: Message) -> None:
-        """A message of a client was accepted."""
+        """Count a message that a client sent."""
         size_bytes = message.size_bytes
         counters, totals = queue.counters, self.counters
         counters.received += 1
@@ -109,7 +111,7 @@ class Outcome:
         totals.received_bytes += size_bytes
 
     def came(self, queue: MessageQueue, message: Message) -> None:
-        """A message was accepted that another entity has passed on or copied."""
+        """Count a message that another entity has passed on or copied."""
         queue.counters.received += 1
         queue.counters.received_bytes += message.size_bytes
 
@@ -122,7 +124,7 @@ class Outcome:
         *,
         reason: str | None = None,
     ) -> None:
-        """A message has been numbered and stands in a queue, or goes on from there.
+        """Record that a message has its number and stands in a queue, or goes on from there.
 
         Args:
             sections: None for a message whose body is stored already.
@@ -133,14 +135,14 @@ class Outcome:
     def scheduled(
         self, queue: MessageQueue, message: Message, sections: Sections | None, *, reason: str | None = None
     ) -> None:
-        """A message has been numbered and waits for its time."""
+        """Count and record a message that has its number and waits for its time."""
         queue.counters.scheduled += 1
         self.counters.scheduled += 1
         if self._recorder is not None:
             self._recorder.arrived(queue, message, sections, EventType.SCHEDULED, reason=reason)
 
     def number_issued(self, queue: MessageQueue, message: Message, transaction_id: bytes) -> None:
-        """A message of a transaction has its number before it is stored."""
+        """Record that a message of a transaction has its number before it is stored."""
         if self._recorder is not None:
             self._recorder.number_issued(queue, message, transaction_id)
 
@@ -152,7 +154,7 @@ class Outcome:
         sections: Sections | None,
         used_number: int = 0,
     ) -> None:
-        """A message was accepted and not stored; see `Recorder.duplicate_dropped`.
+        """Count and record a message that was accepted and not stored; see `Recorder.duplicate_dropped`.
 
         Args:
             sections: None for a message whose body is stored already: it is not recorded.
@@ -167,7 +169,7 @@ class Outcome:
     def delivered(
         self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: ReceiverLink
     ) -> None:
-        """A message was handed out over a link, under a lock or, without one, to be deleted."""
+        """Count and record a delivery over a link, under a lock or, without one, to be deleted."""
         size_bytes = message.size_bytes
         counters, totals = queue.counters, self.counters
         counters.delivered += 1
@@ -181,7 +183,7 @@ class Outcome:
     def handed_over(
         self, queue: MessageQueue, message: Message, kind: EventType = EventType.DELIVERED, **told: int | str
     ) -> None:
-        """A message was handed out as the answer to a request: one that was deferred, or claimed."""
+        """Count and record a delivery that answers a request: of a deferred message, or of a claimed one."""
         for counters in (queue.counters, self.counters):
             counters.delivered += 1
             counters.delivered_bytes += message.size_bytes
@@ -189,7 +191,7 @@ class Outcome:
             self._recorder.message(kind, queue, message, **told)  # type: ignore[arg-type]
 
     def completed(self, queue: MessageQueue, message: Message, reason: str | None = None) -> None:
-        """A message that was received is about to be removed."""
+        """Count and record the completion of a message, which is removed next."""
         queue.counters.completed += 1
         self.counters.completed += 1
         if self._recorder is not None:
@@ -206,7 +208,7 @@ class Outcome:
         token: bytes | None = None,
         until_ms: int = 0,
     ) -> None:
-        """Anything else happened to a message, which is as it was before, but for its delivery count."""
+        """Count and record anything else of a message, which is as before but for its delivery count."""
         counter = COUNTED.get(kind)
         if counter is not None:
             self._count(queue, counter)
@@ -226,7 +228,7 @@ class Outcome:
         token: bytes | None = None,
         kind: EventType = EventType.DEAD_LETTERED,
     ) -> None:
-        """A message leaves its queue as a dead letter; its properties say why.
+        """Count and record that a message leaves its queue as a dead letter; its properties say why.
 
         Args:
             kind: `EXPIRED` for one whose time was up.
@@ -242,21 +244,21 @@ class Outcome:
     # Messages that go on elsewhere
 
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event | None:
-        """A message is about to be passed on, and is changed by that; `went` or `fanned_out` is next.
+        """Record a message before it is passed on, which changes it; `went` or `fanned_out` is next.
 
-        Return its event, None while nobody listens.
+        Return its event, None without a recorder.
         """
         return None if self._recorder is None else self._recorder.forwarded(queue, message, to)
 
     def went(self, queue: MessageQueue, forwarded: Event | None, number: int) -> None:
-        """A message was passed on to another entity, under this number there."""
+        """Count and record that a message went to another entity, under this number there."""
         queue.counters.forwarded += 1
         self.counters.forwarded += 1
         if self._recorder is not None and forwarded is not None:
             self._recorder.went(forwarded, number)
 
     def fanned_out(self, forwarded: Event | None, copies: int) -> None:
-        """A topic's message was judged by all rules."""
+        """Record that all rules have judged a topic's message."""
         if self._recorder is not None and forwarded is not None:
             self._recorder.fanned_out(forwarded, copies)
 
@@ -265,26 +267,26 @@ class Outcome:
     def session(
         self, kind: EventType, queue: MessageQueue, session: MessageSession, size_bytes: int = 0
     ) -> None:
-        """Something happened to a session that is held; see `Recorder.session`."""
+        """Record what happens to a session that is held; see `Recorder.session`."""
         if self._recorder is not None:
             self._recorder.session(kind, queue, session, size_bytes)
 
     def entity(self, kind: EventType, entity: Entity) -> None:
-        """An entity is there, or is no more."""
+        """Record that an entity is there, or is no more."""
         if self._recorder is not None:
             self._recorder.entity(kind, entity)
 
     def connection_lost(self) -> None:
-        """The connection whose end is under way broke, and leaves locks of messages."""
+        """Record that the connection that ends broke, and leaves locks of messages."""
         if self._recorder is not None:
             self._recorder.connection_lost()
 
     def clock_stepped(self, step_ms: int) -> None:
-        """The wall clock was set, or (0) an operator believes it now."""
+        """Record that the wall clock was set, or (0) that an operator accepts it."""
         if self._recorder is not None:
             self._recorder.clock_stepped(step_ms, self.now_ms)
 
     def epoch_started(self, lock_grace_ms: int | None) -> None:
-        """The broker begins."""
+        """Record the start of the broker."""
         if self._recorder is not None:
             self._recorder.epoch_started(lock_grace_ms)

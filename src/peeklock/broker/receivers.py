@@ -108,17 +108,15 @@ class Connection:
 class Links:
     """All links of a namespace, by name and by connection."""
 
-    __slots__ = ("by_link", "connections", "connections_opened")
+    __slots__ = ("by_link", "connections")
 
     def __init__(self) -> None:
         self.by_link: dict[LinkId, AnyLink] = {}
         self.connections: dict[int, Connection] = {}
-        self.connections_opened = 0  # since start
 
     def connection(self, connection_id: int) -> Connection:
         connection = self.connections.get(connection_id)
         if connection is None:
-            self.connections_opened += 1
             connection = self.connections[connection_id] = Connection()
         return connection
 

@@ -3,8 +3,7 @@
 Owns: the events since the last batch, who and what the command under way is. Must not know: what becomes of
 events, why something happens.
 
-What happens is said to the `Outcome` of the call, which tells it here while somebody listens; else one
-comparison is all that it costs.
+The `Outcome` of a call passes on what happened. Without a recorder that costs one comparison.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.entities import Entities
 from peeklock.broker.entity import Entity
 from peeklock.broker.fan_out import Rule
-from peeklock.broker.message import NEVER_MS, Message
-from peeklock.broker.message_queue import ACTIVE, DEFERRED, SCHEDULED, MessageQueue
+from peeklock.broker.message import ACTIVE, NEVER_MS, Message
+from peeklock.broker.message_queue import DEFERRED, SCHEDULED, MessageQueue
 from peeklock.broker.outcome import Outcome
 
 
@@ -213,7 +213,7 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
     if queue.sessions is not None:
         for _, message in entries:
             queue.sessions.stored(message)
-        queue.sessions.serve(Outcome())  # nobody is there yet
+        queue.sessions.serve(Outcome())  # no receiver is there yet
     if queue.expiry is not None:
         limited = queue.default_ttl_ms < UNLIMITED_MS
         for _, message in active:

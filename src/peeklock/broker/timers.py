@@ -14,15 +14,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.message import NEVER_MS, Message
 from peeklock.broker.message_table import CHUNK_BITS, MessageTable
 from peeklock.broker.outcome import Outcome
-
-if TYPE_CHECKING:
-    pass
 
 FAR_MS = 1 << 62
 """Later than any instant: larger than every time span plus every time of day."""

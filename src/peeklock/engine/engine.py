@@ -350,8 +350,8 @@ class Engine:
         return effects
 
     def _skip_events(self) -> None:
-        """Take note that event rows before the store's first one are not there. Whoever turned capture off
-        for long has millions of batches without one."""
+        """Take note that event rows before the store's first one are not there: a long time without capture
+        leaves millions of batches without one."""
         first_no = self._first_event_no()
         exported_to = self.events_exported_to
         gone_to = exported_to if first_no is None else min(first_no - 1, exported_to)

@@ -187,8 +187,7 @@ class SpaceLedger:
         self._droppable: dict[int, int] = {}  # row -> bytes, died before
         self._droppable_bytes = 0
         self._sparse: dict[int, int] = {}  # row -> since when, oldest first
-        self.doomed: deque[Iterator[Message]] = deque()
-        """Messages of deleted entities that wait to be released."""
+        self.doomed: deque[Iterator[Message]] = deque()  # messages of deleted entities, to be released
         self.live_messages = 0
         self.first_no = 1
         self.frame_live = [0]  # one per frame, the open batch's last

@@ -23,7 +23,7 @@ from peeklock.amqp.encoding import compound8_or_32, encode
 from peeklock.amqp.messaging import Span, scan
 from peeklock.amqp.types import Short, Symbol, Timestamp
 from peeklock.broker.descriptions import UNLIMITED_MS, shown_source
-from peeklock.broker.message import NEVER_MS, MessageState, MessageView
+from peeklock.broker.message import EMPTY_PAYLOAD, NEVER_MS, MessageState, MessageView
 
 TTL_MS_MAX = 0xFFFFFFFF
 """The most that header.ttl can say, 49.7 days; absolute-expiry-time says more (wire contract 3.2)."""
@@ -118,7 +118,8 @@ def encode_for_receiver(
     if partitioned or message.dead_letter_source is not None or view.cursor is not None:
         partition = message.sequence_number >> 48 if partitioned else None
         own += _own_pairs(partition, message.dead_letter_source, view.cursor)
-    overlay = view.overlay
+    # What stands for a damaged body says so, also in a view that was made before it was found damaged.
+    overlay = view.overlay if payload is not EMPTY_PAYLOAD else message.overlay
     if overlay is None:
         prefix = payload[:offset]
         bare = payload[offset:] if offset else payload

@@ -13,7 +13,7 @@ from peeklock.engine.driver import Driver, HandOut
 
 
 class Connection(Protocol):
-    """What the shard needs of a connection: a place to hand effects to."""
+    """Takes effects."""
 
     def handle(self, effect: Effect, now_ms: int) -> None:
         """Take one effect; nothing is written yet."""

@@ -105,11 +105,11 @@ class DriverLoop:
         """Stop: the store or the core has failed."""
         self.failed = True
         self._driver.failed()
-        self.store_calls.between_commits.set()  # nobody waits for what is in doubt
+        self.store_calls.between_commits.set()  # what is in doubt is not waited for
         self._on_failure(failure)
 
     def _guarded(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Call the core. What it has half done when it raises must not be built upon, whoever asked."""
+        """Call the core. What it has half done when it raises must not be built upon."""
         try:
             return call(*arguments, **options)
         except BaseException as defect:
@@ -117,7 +117,7 @@ class DriverLoop:
             raise
 
     def _go_on(self) -> None:
-        """Do the next step of a command that has many: one a turn, so that everybody else has theirs."""
+        """Do the next step of a command that has many: one a turn, so that other work has its turns."""
         if not self.failed:
             self._turns.begin()
             self._guarded(self._driver.go_on, self._now_ms())

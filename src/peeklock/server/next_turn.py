@@ -17,7 +17,7 @@ class NextTurn:
         self._loop = asyncio.get_running_loop()
         self._call = call
         self.planned = False
-        """Whether the call is to come; who does its work now sets it for as long."""
+        """Whether the call is to come. Set while its work is done already."""
 
     def plan(self) -> None:
         """Call in the next turn."""

@@ -43,7 +43,7 @@ class OwnRequests:
     # As a connection
 
     def handle(self, effect: Any, now_ms: int) -> None:
-        """Tell who asked; nobody asked for lost bodies, which are logged."""
+        """Answer the request. No request leads to lost bodies: they are logged."""
         if type(effect) is BodiesLost:
             tell_lost_bodies(effect)
             return
