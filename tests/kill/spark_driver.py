@@ -122,7 +122,10 @@ def run(plan: Plan, folder: Path) -> None:
             if failure is None:
                 del queries[lane]
                 continue
-            tell(f"again {lane.name}: {json.dumps(str(failure)[-4000:])}")
+            text = str(failure)
+            if len(text) > 4000:
+                text = f"{text[:1500]} ... {text[-2500:]}"  # what failed, and which query
+            tell(f"again {lane.name}: {json.dumps(text)}")
             starts += 1
             if starts > STARTS_MAX:
                 raise SystemExit(f"started again {starts} times")
