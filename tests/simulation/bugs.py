@@ -353,8 +353,8 @@ another."""
 
 DISORDER_FROM = 58
 """In the seeds before it, a peek shows the disorder of a session before a delivery does."""
-CANCELLED_FROM = 50
-"""In 59 a cancelled accept meets a session that is free."""
+CANCELLED_FROM = 7
+"""In 7, 9 and 17 a cancelled accept meets a session that is free."""
 LAPSED_FROM = 28
 """A seed in which nobody uses or takes a session that has lapsed, so that its link is only to be detached."""
 STALE_FROM = 22
@@ -365,8 +365,8 @@ FREED_FROM = 170
 """A seed in which the id of a cancelled message is sent again behind a restart."""
 WORN_FROM = 285
 """A seed in which a MaxDeliveryCount is lowered below the count of what is delivered then."""
-FLOODED_FROM = 20
-"""A seed in which a flood keeps a client waiting that is served whole."""
+FLOODED_FROM = 50
+"""A seed in which a flood keeps a client waiting that is served whole; 54 is another."""
 RULES_FAIL_FROM = 26
 """A seed in which a rule fails for a message whose subscription wants it as a dead letter."""
 

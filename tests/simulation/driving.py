@@ -67,7 +67,8 @@ class Driving:
                 break
         if not driver.in_flight:
             self._batches.set_under_way(driver.more)
-        if driver.idle and not process.dead:
+        # While there is more, what goes back may have to wait for its own turn: a grace that is over.
+        if driver.idle and not driver.more and not process.dead:
             self._check_locks()
 
     def _do(self, action: Action, now_ms: int) -> None:

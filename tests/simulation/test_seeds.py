@@ -29,6 +29,7 @@ FOUND = {
 FOUND_RECORDING = {
     55: "a wait for a session timed out, and a transaction's way led over another entity from then on",
     74: "the checker: a request for a session waits for its links, and comes after the lock's end",
+    141: "the checker: the turn ended between a hand-out and the end of a grace that was due",
     515: "the checker: a reader asks for a claim of a cursor that went, and another has its name and number",
 }
 """While the broker records events, which has batches of their own."""
