@@ -126,6 +126,15 @@ static size_t open_list(Buffer *b, uint8_t code, uint8_t count) {
 
 static void close_list(Buffer *b, size_t at) { store32(b->data + at + 4, b->end - at - 8); }
 
+// The same as list8, which clients write for a list that fits: close_short_list() writes its size.
+static size_t open_short_list(Buffer *b, uint8_t code, uint8_t count) {
+    size_t at = b->end;
+    put(b, (uint8_t[]){0x00, 0x53, code, 0xc0, 0, count}, 6);
+    return at;
+}
+
+static void close_short_list(Buffer *b, size_t at) { b->data[at + 4] = b->end - at - 5; }
+
 static size_t open_frame(Buffer *b, uint8_t type) {
     size_t at = b->end;
     put(b, (uint8_t[]){0, 0, 0, 0, 2, type, 0, 0}, 8);

@@ -275,10 +275,10 @@ static void write_credit(Link *l) {
 
 static void write_accepted(Connection *c, uint32_t first, uint32_t last) {
     Buffer *b = &c->out;
-    size_t frame = open_frame(b, AMQP_FRAME), list = open_list(b, DISPOSITION, 5);
+    size_t frame = open_frame(b, AMQP_FRAME), list = open_short_list(b, DISPOSITION, 6);
     put_bool(b, ROLE_RECEIVER), put_uint(b, first), put_uint(b, last), put_bool(b, !opt.await_answer);
-    put(b, (uint8_t[]){0x00, 0x53, ACCEPTED, 0x45}, 4);
-    close_list(b, list), close_frame(b, frame);
+    put(b, (uint8_t[]){0x00, 0x53, ACCEPTED, 0x45}, 4), put_null(b); // batchable
+    close_short_list(b, list), close_frame(b, frame);
 }
 
 static void flush_accepted(Connection *c) {
@@ -289,12 +289,13 @@ static void flush_accepted(Connection *c) {
 static void write_transfer(Connection *c, uint32_t session, uint32_t tenant) {
     uint8_t head[40], *p = head + 8;
     number_message(c->id, c->next_out, session, tenant);
-    // handle 0, delivery-id, delivery-tag, message-format 0, settled
-    memcpy(p, (uint8_t[]){0x00, 0x53, TRANSFER, 0xc0, 0, 5, 0x43, 0x70}, 8), p += 8;
+    // handle 0, delivery-id, delivery-tag, message-format 0, settled, and all other fields, as .NET's client has them
+    memcpy(p, (uint8_t[]){0x00, 0x53, TRANSFER, 0xc0, 0, 11, 0x43, 0x70}, 8), p += 8;
     store32(p, c->next_out), p += 4;
     *p++ = 0xa0, *p++ = 4;
     store32(p, c->next_out), p += 4;
     *p++ = 0x43, *p++ = opt.settled ? 0x41 : 0x42;
+    memcpy(p, (uint8_t[]){0x42, 0x40, 0x40, 0x40, 0x40, 0x42}, 6), p += 6; // more, ..., batchable
     head[12] = p - head - 13;
     store32(head, (p - head) + message.end);
     memcpy(head + 4, (uint8_t[]){2, AMQP_FRAME, 0, 0}, 4);
