@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import peeklock.broker
@@ -14,7 +15,7 @@ from peeklock.broker.commands import (
     Peek,
     Send,
 )
-from peeklock.broker.counters import APPLICATION, REASONS, Counters, integers
+from peeklock.broker.counters import APPLICATION, REASONS, Counters
 from tests.broker.playbook import EMPTY, MINUTE_MS, Broker, arriving
 
 
@@ -107,9 +108,9 @@ def test_totals_do_not_fall_when_an_entity_goes() -> None:
     broker = Broker()
     broker.create()
     broker.send()
-    before = dict(integers(broker.namespace.counters))
+    before = asdict(broker.namespace.counters)
     broker.do(DeleteEntity("orders", broker.reply_to()))
-    assert dict(integers(broker.namespace.counters)) == before
+    assert asdict(broker.namespace.counters) == before
     assert broker.namespace.entity_counters() == {}
     broker.create()
     assert broker.namespace.entity_counters() == {"orders": Counters()}

@@ -67,10 +67,10 @@ class Rig:
 
     def reclaim(self) -> bool:
         """Read and offer what the engine wants for its space."""
-        wanted = self.engine.reclaim_wanted()
+        wanted = self.engine.reclaim_wanted(self.now_ms)
         if wanted is None:
             return False
-        self.engine.reclaim_offer(at_once(wanted.read_from(self.store)))
+        self.engine.reclaim_offer(at_once(wanted.read_from(self.store)), self.now_ms)
         return True
 
     def settle(self) -> None:

@@ -19,14 +19,14 @@ def test_a_row_is_not_dropped_while_it_waits_to_be_copied(monkeypatch: pytest.Mo
     rig.commit(*(Take(position) for position in (1, 2, 3)))
     rig.now_ms += reclaim.SETTLE_MS + 1
     rig.engine.advance(rig.now_ms)
-    wanted = rig.engine.reclaim_wanted()
+    wanted = rig.engine.reclaim_wanted(rig.now_ms)
     assert wanted is not None
     assert len(wanted.rows) == 1
     rig.commit(Take(4))
     rig.commit(Put(b"next"))
     rig.commit(Put(b"and next"))
     found = at_once(wanted.read_from(rig.store))
-    rig.engine.reclaim_offer(found)
+    rig.engine.reclaim_offer(found, rig.now_ms)
     rig.settle()
     assert wanted.rows[0] not in rig.store._bodies
 
@@ -44,11 +44,11 @@ def test_a_body_that_somebody_waits_for_is_not_moved(monkeypatch: pytest.MonkeyP
     row = message.body_row
     rig.now_ms += reclaim.SETTLE_MS + 1
     rig.engine.advance(rig.now_ms)
-    wanted = rig.engine.reclaim_wanted()
+    wanted = rig.engine.reclaim_wanted(rig.now_ms)
     assert wanted is not None
     assert wanted.rows == [row]
     rig.engine.bodies.want(row)
-    rig.engine.reclaim_offer(at_once(wanted.read_from(rig.store)))
+    rig.engine.reclaim_offer(at_once(wanted.read_from(rig.store)), rig.now_ms)
     rig.commit(Take(4))
     rig.commit(Put(b"next"))
     rig.commit(Put(b"and next"))

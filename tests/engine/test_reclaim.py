@@ -136,11 +136,11 @@ class Workload:
         self.rig.now_ms += self.random.randint(0, 700)
         self.rig.engine.advance(self.rig.now_ms)
         if self.found is not None:
-            self.rig.engine.reclaim_offer(self.found)
+            self.rig.engine.reclaim_offer(self.found, self.rig.now_ms)
             self.found = None
             return
         if self.wanted is None:
-            self.wanted = self.rig.engine.reclaim_wanted()
+            self.wanted = self.rig.engine.reclaim_wanted(self.rig.now_ms)
         else:
             self.seen["copied"] += len(self.wanted.rows)
             self.found = at_once(self.wanted.read_from(self.rig.store))
@@ -320,10 +320,10 @@ def test_a_message_that_went_while_its_frame_was_read_is_not_recorded_anew() -> 
     wanted = None
     while wanted is None or not wanted.head_bytes:
         rig.commit(Touch(9))
-        wanted = rig.engine.reclaim_wanted()
+        wanted = rig.engine.reclaim_wanted(rig.now_ms)
     found = at_once(wanted.read_from(rig.store))
     rig.commit(Take(1), Touch(2), Move(3))
-    rig.engine.reclaim_offer(found)
+    rig.engine.reclaim_offer(found, rig.now_ms)
     rig.settle()
     assert Rig(rig.store).state() == rig.state()
     assert sorted(rig.namespace.queues[QUEUE_ID]) == [2, *range(4, 11)]
@@ -370,18 +370,18 @@ def test_a_row_under_half_alive_is_copied_forward_after_a_second() -> None:
     rig = rig_with(5, b"x" * 30)
     rig.settle()
     rig.commit(Take(1), Take(3))
-    assert rig.engine.reclaim_wanted() is None
+    assert rig.engine.reclaim_wanted(rig.now_ms) is None
     rig.commit(Take(5), Move(4))
     for ms in (0, 999):
         rig.now_ms += ms
         rig.engine.advance(rig.now_ms)
-        assert rig.engine.reclaim_wanted() is None
+        assert rig.engine.reclaim_wanted(rig.now_ms) is None
     rig.now_ms += 1
     rig.engine.advance(rig.now_ms)
-    wanted = rig.engine.reclaim_wanted()
+    wanted = rig.engine.reclaim_wanted(rig.now_ms)
     assert wanted == ReclaimRead([1], 0, None)
-    assert rig.engine.reclaim_wanted() is None  # one answer is awaited
-    rig.engine.reclaim_offer(at_once(wanted.read_from(rig.store)))
+    assert rig.engine.reclaim_wanted(rig.now_ms) is None  # one answer is awaited
+    rig.engine.reclaim_offer(at_once(wanted.read_from(rig.store)), rig.now_ms)
     rig.settle()
     assert rows(rig) == [2]
     assert {m.position: rig.body(m) for m in rig.namespace.queues[QUEUE_ID].values()} == {2: b"x" * 30 + b"1"}
@@ -613,9 +613,9 @@ def test_bodies_that_many_share_are_copied_forward_in_slices(monkeypatch: pytest
     rig.now_ms += 1001
     rig.engine.advance(rig.now_ms)
     places = []
-    while (wanted := rig.engine.reclaim_wanted()) is not None:
+    while (wanted := rig.engine.reclaim_wanted(rig.now_ms)) is not None:
         assert wanted.rows == [1]
-        rig.engine.reclaim_offer(at_once(wanted.read_from(rig.store)))
+        rig.engine.reclaim_offer(at_once(wanted.read_from(rig.store)), rig.now_ms)
         rig.begin()
         rig.finish()
         places.append(Counter(message.body_row for message in rig.messages()))

@@ -640,7 +640,7 @@ def test_reclaiming_passes_over_a_damaged_row(tmp_path: Path) -> None:
         found = await rig.store.read_body_rows([row])
         ledger = rig.engine.ledger
         ledger._sparse[row] = 0
-        rig.engine.reclaim_offer(ReclaimFound(rows=found))
+        rig.engine.reclaim_offer(ReclaimFound(rows=found), NOW_MS)
         assert row not in ledger._sparse
         assert {each.body_row for each in await rig.peek("orders")} == {row}
 

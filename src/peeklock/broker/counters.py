@@ -9,8 +9,7 @@ an entity is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final
 
 from peeklock.broker.errors import ServerBusy, ServiceBusError
@@ -92,13 +91,3 @@ COUNTED: Final = {
     EventType.LOCK_LAPSED: "lock_lapses",
 }
 """The counter of each event that has one and no method of its own in `outcome`."""
-
-
-def integers(counters: Counters) -> Iterator[tuple[str, int]]:
-    """Yield name and value of each counter; of dead letters `dead_lettered/REASON`."""
-    for each in fields(counters):
-        value = getattr(counters, each.name)
-        if isinstance(value, dict):
-            yield from ((f"{each.name}/{reason}", count) for reason, count in value.items())
-        else:
-            yield each.name, value

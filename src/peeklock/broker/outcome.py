@@ -181,14 +181,23 @@ class Outcome:
             self._recorder.delivered(queue, message, token, until_ms, receiver)
 
     def handed_over(
-        self, queue: MessageQueue, message: Message, kind: EventType = EventType.DELIVERED, **told: int | str
+        self,
+        queue: MessageQueue,
+        message: Message,
+        kind: EventType = EventType.DELIVERED,
+        *,
+        reason: str | None = None,
+        related_number: int = 0,
+        until_ms: int = 0,
     ) -> None:
         """Count and record a delivery that answers a request: of a deferred message, or of a claimed one."""
         for counters in (queue.counters, self.counters):
             counters.delivered += 1
             counters.delivered_bytes += message.size_bytes
         if self._recorder is not None:
-            self._recorder.message(kind, queue, message, **told)  # type: ignore[arg-type]
+            self._recorder.message(
+                kind, queue, message, reason, related_number=related_number, until_ms=until_ms
+            )
 
     def completed(self, queue: MessageQueue, message: Message, reason: str | None = None) -> None:
         """Count and record the completion of a message, which is removed next."""

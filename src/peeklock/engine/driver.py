@@ -207,7 +207,7 @@ class Driver:
 
         Raises: what the core raises, a defect after which nothing may be built upon its state.
         """
-        self._asked_at_ms = self._engine.ledger.now_ms = now_ms
+        self._asked_at_ms = now_ms
         self._may_close = True
         offer = self._engine.offer
         for command in commands:
@@ -218,7 +218,7 @@ class Driver:
     ) -> Sequence[Command]:
         """Apply commands until `stop` says so, one at least; return those that are left over. Raises: as
         `offer`."""
-        self._asked_at_ms = self._engine.ledger.now_ms = now_ms
+        self._asked_at_ms = now_ms
         self._may_close = True
         offer = self._engine.offer
         for number, command in enumerate(commands, 1):
@@ -230,13 +230,11 @@ class Driver:
     def _offer(self, command: Command, now_ms: int) -> None:
         """Apply a command of the driver's own."""
         self._may_close = True
-        self._engine.ledger.now_ms = now_ms
         self._engine.offer(command, now_ms)
 
     def go_on(self, now_ms: int) -> None:
         """Do the next step of a command that has many, once a turn while `unfinished`."""
         self._may_close = True
-        self._engine.ledger.now_ms = now_ms
         self._engine.go_on(now_ms)
 
     def committed(self, no: int, size_bytes: int, now_ms: int) -> None:
@@ -292,9 +290,8 @@ class Driver:
     def reclaimed(self, found: ReclaimFound, now_ms: int) -> None:
         """Take what was read to win space. Raises: StoreDamaged, as `rows_read`."""
         self._may_close = True
-        self._engine.ledger.now_ms = now_ms
         self._lose(found.rows, now_ms)
-        self._engine.reclaim_offer(found)
+        self._engine.reclaim_offer(found, now_ms)
 
     def look_for_space(self) -> None:
         """Have the next step look for space to win; it does so after each commit anyway."""
@@ -324,7 +321,6 @@ class Driver:
         self.more = False
         if self._failed:
             return actions
-        self._engine.ledger.now_ms = now_ms  # also without a pass: rows settle while nothing happens
         if self._leaving and (self._leaving_no is not None or now_ms < lease_until_ms):
             self._hand_out(actions, now_ms)
         elif self._arrived:
@@ -338,7 +334,7 @@ class Driver:
             actions.append(self._wake)
         if self._looks_for_space:
             self._looks_for_space = False
-            wanted = self._engine.reclaim_wanted()
+            wanted = self._engine.reclaim_wanted(now_ms)
             if wanted is not None:
                 actions.append(Reclaim(wanted))
         if self._reads:

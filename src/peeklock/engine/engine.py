@@ -166,6 +166,7 @@ class Engine:
             return
         changes, effects = self._apply(command, now_ms)
         if changes:
+            self.ledger.now_ms = now_ms
             self._record(changes)
         if effects:
             self._effects += effects
@@ -180,6 +181,7 @@ class Engine:
         namespace = self.namespace
         if namespace.unfinished:
             changes, effects = namespace.go_on(now_ms)
+            self.ledger.now_ms = now_ms
             self._record(changes)
             self._effects += effects
             self.under_way = len(self._waiting) > 0 or self.namespace.unfinished
@@ -381,20 +383,22 @@ class Engine:
         """Whether anything lives in a body row, so that it must be there when read."""
         return self.ledger.holds_row(row)
 
-    def reclaim_wanted(self) -> ReclaimRead | None:
-        """Name what should be read to win space; None when nothing or while an answer is awaited."""
+    def reclaim_wanted(self, now_ms: int) -> ReclaimRead | None:
+        """Return what is to be read to win space; None when nothing is, or while an answer is awaited."""
         if self._reading:
             return None
+        self.ledger.now_ms = now_ms  # rows settle while nothing else happens
         wanted = self.ledger.wanted(self.bodies.pinned)
         self._reading = wanted is not None
         self._reading_rows = set() if wanted is None else set(wanted.rows)
         return wanted
 
-    def reclaim_offer(self, found: ReclaimFound) -> None:
+    def reclaim_offer(self, found: ReclaimFound, now_ms: int) -> None:
         """Take what was read: records made anew and bodies copied forward join the open batch."""
         self._reading = False
         self._reading_rows = set()
         ledger = self.ledger
+        ledger.now_ms = now_ms
         texts: set[str | None] = set()
         for keys in found.head:
             self._record(self._still_true(keys, texts))
