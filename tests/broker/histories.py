@@ -453,7 +453,7 @@ class Scene:
     def pass_time(self) -> None:
         self.now_ms += self.random.choice([0, 1, 1, 200, 500, 1_000, 2_000, 20_000])
         for _ in range(self.random.choice([0, 1, 3, 1_000])):
-            due_ms = self.namespace.next_deadline_ms()
+            due_ms = self.namespace.timers.next_ms
             if due_ms is None or due_ms > self.now_ms:
                 return
             self.purging = bool(self.namespace._purging._by_queue)

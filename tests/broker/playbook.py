@@ -203,7 +203,7 @@ class Broker:
         """Let everything happen that is due at this instant."""
         effects: list[Effect] = []
         for _ in range(100_000):
-            due_ms = self.namespace.next_deadline_ms()
+            due_ms = self.namespace.timers.next_ms
             if due_ms is None or due_ms > self.now_ms:
                 return effects
             changes, more = self.namespace.advance(self.now_ms)
@@ -216,7 +216,7 @@ class Broker:
         end_ms = self.now_ms + ms
         effects = self.settle_time()
         while True:
-            due_ms = self.namespace.next_deadline_ms()
+            due_ms = self.namespace.timers.next_ms
             if due_ms is None or due_ms > end_ms:
                 break
             self.now_ms = max(self.now_ms, due_ms)

@@ -51,7 +51,7 @@ def circle(broker: Broker, *names: str, **settings: Any) -> None:
 def at_rest(broker: Broker, ms: int = 24 * 60 * MINUTE_MS) -> None:
     """Let a day go by; after it nothing is due any more."""
     broker.advance(ms)
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
 
 
 def answer(broker: Broker, effects: list[Effect]) -> None:
@@ -327,7 +327,7 @@ def follow(broker: Broker, effects: list[Effect]) -> list[int]:
             fetch = fetches.pop(0)
             payload = broker.payloads[fetch.message.size_bytes]
             effects = broker.do(Fetched(fetch.queue_id, fetch.message.position, payload))
-        elif (due_ms := broker.namespace.next_deadline_ms()) is not None and due_ms <= broker.now_ms:
+        elif (due_ms := broker.namespace.timers.next_ms) is not None and due_ms <= broker.now_ms:
             changes, effects = broker.namespace.advance(broker.now_ms)
             broker._keep(changes)
         else:
@@ -451,7 +451,7 @@ def test_copies_that_expire_in_a_circle_are_limited_too(broker: Broker) -> None:
     dead = dead_by_reason(broker, 15)
     assert sum(dead.values()) == copies - (copies // 15 - 1)
     assert {reason for reason, _ in dead} == {TOO_FAR}
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
 
 
 def test_dead_letters_beyond_the_limit_go_on_to_where_dead_letters_go(broker: Broker) -> None:

@@ -97,7 +97,7 @@ def test_a_topic_of_more_goes_in_slices_and_is_answered_at_the_end() -> None:
     assert found == [Done(ReplyTo(9, 0, 9))]
     assert removed(broker) == [*range(2, COUNT + 2), 1]
     assert not broker.namespace.is_deleting
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
     assert broker.namespace.entity_views() == []
 
 

@@ -213,7 +213,7 @@ def test_ids_are_forgotten_in_time(broker: Broker) -> None:
     assert seen(broker) > 0
     broker.advance(SWEPT_AFTER_MS)
     assert seen(broker) == 0
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
 
 
 @pytest.mark.parametrize("a_second", [1_000, 10_000])

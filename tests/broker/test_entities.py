@@ -406,7 +406,7 @@ def test_deletion_detaches_every_link_and_forgets_everything(broker: Broker) -> 
     assert effects[-1] == Done(command.reply_to)
     assert broker.facts[-1] == EntityRemoved(1)
     assert broker.do(SetCredit(receiver, 5, LOTS)) == []
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
     assert broker.advance(MINUTE_MS) == []
     assert isinstance(broker.refused(Complete(4, token(delivery), broker.reply_to())), EntityDeleted)
     assert broker.drop(1) == []

@@ -351,7 +351,7 @@ def test_what_nothing_durable_follows_asks_for_a_batch_within_a_second(broker: B
     assert delivery.lock_token is not None
     renewal = RenewLocks(Address("orders"), [delivery.lock_token], broker.reply_to())
     namespace.apply(renewal, broker.now_ms)  # and no batch takes what happened
-    assert namespace.next_deadline_ms() == broker.now_ms + FLUSH_MS
+    assert namespace.timers.next_ms == broker.now_ms + FLUSH_MS
     namespace.advance(broker.now_ms + FLUSH_MS)
     assert namespace.events_due
     assert [event[0] for event in namespace.take_events() or []] == [EventType.RENEWED]

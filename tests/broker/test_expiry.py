@@ -61,7 +61,7 @@ def test_expiry_acts_at_its_instant_without_any_listener(broker: Broker) -> None
     assert broker.view().active_count == 1
     broker.advance(1)
     assert broker.view().active_count == 0
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
 
 
 def test_a_deferred_message_does_not_expire(broker: Broker) -> None:
@@ -180,7 +180,7 @@ def test_an_unlimited_default_shows_no_time_to_live(broker: Broker) -> None:
     assert broker.view().description.default_ttl_ms == UNLIMITED_MS
     assert broker.peek()[0].ttl_ms is None
     assert broker.receive()[0].ttl_ms is None
-    assert broker.namespace.next_deadline_ms() == START_MS + MINUTE_MS  # the lock alone
+    assert broker.namespace.timers.next_ms == START_MS + MINUTE_MS  # the lock alone
 
 
 def test_a_shorter_default_reaches_stored_messages_without_their_own(broker: Broker) -> None:
@@ -298,7 +298,7 @@ def test_a_burst_expires_in_slices(broker: Broker) -> None:
     broker.update(default_ttl_ms=1_000)
     broker.jump(1_000)
     removed = []
-    while (due_ms := broker.namespace.next_deadline_ms()) is not None:
+    while (due_ms := broker.namespace.timers.next_ms) is not None:
         assert due_ms <= broker.now_ms
         changes, _ = broker.namespace.advance(broker.now_ms)
         broker.namespace.take_events()  # as each batch does

@@ -362,7 +362,7 @@ def test_an_orderly_end_gives_no_grace(broker: Broker) -> None:
     """Req: C26, L-13"""
     taken(broker)
     broker.drop(7, broken=False)
-    assert broker.namespace.next_deadline_ms() is not None
+    assert broker.namespace.timers.next_ms is not None
     broker.advance(MINUTE_MS - 1)
     assert broker.receive() == []
     assert "CONNECTION_LOST" not in [name for name, _, _ in told(broker)]

@@ -62,7 +62,7 @@ def test_an_unused_queue_is_deleted_with_its_messages_and_links(broker: Broker) 
     assert isinstance(broker.facts[-1], EntityRemoved)
     assert not is_there(broker)
     assert len(list(broker.namespace.removed_entity_messages(1))) == 1
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
     broker.restart()
     assert not is_there(broker)
 
@@ -273,7 +273,7 @@ def test_another_idle_time_counts_from_the_update_on(broker: Broker) -> None:
     """Req: A-03, A-07"""
     broker.update(auto_delete_on_idle_ms=UNLIMITED_MS)
     broker.advance(100 * IDLE_MS)
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
     broker.update(auto_delete_on_idle_ms=2 * IDLE_MS)
     broker.advance(MINUTE_MS)
     broker.update(auto_delete_on_idle_ms=IDLE_MS)

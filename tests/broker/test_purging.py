@@ -99,7 +99,7 @@ def test_an_empty_queue_is_purged_at_once(broker: Broker) -> None:
     facts = len(broker.facts)
     assert purge(broker) == 0
     assert len(broker.facts) == facts
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
 
 
 def test_it_goes_on_in_slices_and_answers_at_the_end(broker: Broker) -> None:
@@ -111,9 +111,9 @@ def test_it_goes_on_in_slices_and_answers_at_the_end(broker: Broker) -> None:
         assert a_slice(broker) == []
         assert len(broker.facts) == facts + SLICE
         assert broker.namespace.totals().active_messages == 3 * SLICE + 1 - gone
-        assert broker.namespace.next_deadline_ms() == broker.now_ms
+        assert broker.namespace.timers.next_ms == broker.now_ms
     assert a_slice(broker) == [MessagesDeleted(reply_to, 3 * SLICE + 1)]
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
 
 
 def test_messages_that_come_meanwhile_stay(broker: Broker) -> None:
@@ -201,7 +201,7 @@ def test_a_slice_looks_at_a_bounded_number_of_messages_of_sessions_too(broker: B
         looks += event == "call" and frame.f_code is MessageQueue.find.__code__
 
     most = 0
-    while broker.namespace.next_deadline_ms() == broker.now_ms:
+    while broker.namespace.timers.next_ms == broker.now_ms:
         looks = 0
         sys.setprofile(count)
         try:

@@ -252,7 +252,7 @@ def test_a_burst_is_activated_in_slices_and_in_order(broker: Broker) -> None:
     broker.schedule(*delays)
     broker.jump(6_000)
     steps = []
-    while (due_ms := broker.namespace.next_deadline_ms()) is not None and due_ms <= broker.now_ms:
+    while (due_ms := broker.namespace.timers.next_ms) is not None and due_ms <= broker.now_ms:
         changes, _ = broker.namespace.advance(broker.now_ms)
         broker._keep(changes)
         steps.append(len(changes) // 2)

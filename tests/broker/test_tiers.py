@@ -131,7 +131,7 @@ def test_the_largest_span_means_never_in_every_tier() -> None:
     for tier in TIERS.values():
         broker = Broker(tier)
         broker.create(auto_delete_on_idle_ms=UNLIMITED_MS)
-        assert broker.namespace.next_deadline_ms() is None
+        assert broker.namespace.timers.next_ms is None
 
 
 # Targets

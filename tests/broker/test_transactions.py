@@ -294,7 +294,7 @@ def test_what_is_open_is_rolled_back_when_its_link_is_gone(broker: Broker, link:
         assert broker.do(CloseLink(link)) == []
     else:
         assert broker.drop(broken=end == "drop") == []
-    assert broker.namespace.next_deadline_ms() == held.locked_until_ms
+    assert broker.namespace.timers.next_ms == held.locked_until_ms
     again = broker.coordinator()
     error = broker.refused(Discharge(again, transaction, False, broker.reply_to()))
     assert type(error) is TransactionUnknown
@@ -644,7 +644,7 @@ def test_transactions_time_out_one_after_the_other(broker: Broker, link: LinkId)
     assert type(broker.refused(Enlist(1, first, sending(broker)))) is TransactionTimedOut
     broker.advance(MINUTE_MS)
     assert type(broker.refused(Enlist(1, second, sending(broker)))) is TransactionTimedOut
-    assert broker.namespace.next_deadline_ms() is None
+    assert broker.namespace.timers.next_ms is None
 
 
 def test_a_transaction_without_an_operation_ends_ten_minutes_after_its_declare(

@@ -24,6 +24,7 @@ from peeklock.broker.commands import LinkId, ReplyTo
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Deliver, Done, Effect
 from peeklock.broker.message import Message
+from peeklock.broker.timers import Timers
 
 ENTITY_ID = 1
 QUEUE_ID = ENTITY_ID * QUEUES_PER_ENTITY
@@ -110,6 +111,7 @@ class TinyNamespace:
     is_purging = False
 
     def __init__(self, *, id_window_ms: int = 1000) -> None:
+        self.timers = Timers()
         self.entities: dict[int, EntityStored] = {}
         self.rules: list[RuleStored] = []
         self.queues: dict[int, dict[int, Message]] = {}
@@ -209,9 +211,6 @@ class TinyNamespace:
 
     def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
         return [], []
-
-    def next_deadline_ms(self) -> int | None:
-        return None
 
     def numbers_issued(self) -> list[NumbersIssued]:
         issued = [self._numbers(queue_id) for queue_id in sorted(self._issued) if queue_id in self.queues]

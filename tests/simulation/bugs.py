@@ -23,7 +23,7 @@ from peeklock.broker.commands import Command, UpdateDisposition
 from peeklock.broker.effects import Deliver, Drained, Effect
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.peek_lock import Holder, Lock
-from peeklock.broker.timers import FAR_MS
+from peeklock.broker.timers import FAR_MS, Timers
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store
@@ -99,6 +99,17 @@ from tests.simulation.sizes import COPIES_FOLLOWING_MAX
 from tests.simulation.topology import CIRCLES_FIRST, TOPIC_CIRCLES_FIRST, TOPICS_FIRST
 
 
+class _EarlyTimers(Timers):
+    """Those of a namespace; something is due while effects of a batch in flight are to be handed out."""
+
+    def __init__(self, engine: EarlyEngine) -> None:
+        self._engine = engine
+
+    @property
+    def next_ms(self) -> int | None:  # type: ignore[override]
+        return 0 if self._engine._early else self._engine.namespace.timers.next_ms
+
+
 class EarlyEngine(Engine):
     """Hands out the effects of a batch while it is in flight."""
 
@@ -106,7 +117,7 @@ class EarlyEngine(Engine):
         super().__init__(namespace, bodies)
         self._early: list[Effect] = []
         self._commits = False
-        self.next_deadline_ms = self._next_deadline_ms
+        self.timers = _EarlyTimers(self)
 
     @property
     def idle(self) -> bool:
@@ -129,9 +140,6 @@ class EarlyEngine(Engine):
         early, self._early = self._early, []
         self.in_flight = self._commits
         return early or super().release()
-
-    def _next_deadline_ms(self) -> int | None:
-        return 0 if self._early else self.namespace.next_deadline_ms()
 
 
 class TornEngine(Engine):

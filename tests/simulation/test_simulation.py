@@ -83,7 +83,7 @@ def test_a_pass_that_the_driver_leaves_out_would_find_nothing(
             idle_steps += 1
             assert driver._engine.take_batch(now_ms) is None
             assert driver._engine.release() == []
-            due_ms = driver.next_deadline_ms()
+            due_ms = driver.timers.next_ms
             assert actions == [WakeAt(None if due_ms is None else max(due_ms, driver._rest_until_ms))]
         return actions
 

@@ -52,7 +52,7 @@ from .frames import (
 from .handshake import LEGAL, WAITING_FOR_HEADER, ConnectionState, Handshake
 from .idle import Idle
 from .link import ReassemblyBudget
-from .output import Output
+from .outgoing import Output
 from .performatives import DeliveryState, Terminus, encode_open
 from .sasl import Sasl
 from .session import GONE, Shared

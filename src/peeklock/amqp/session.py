@@ -31,8 +31,7 @@ from .events import Event, LinkAttached, LinkDetached, LinkDrained, LinkFlow, Se
 from .frames import Limits
 from .incoming import Incoming, Tails
 from .link import Link, ReassemblyBudget
-from .outgoing import Outgoing
-from .output import Output
+from .outgoing import Outgoing, Output
 from .performatives import (
     DeliveryState,
     Source,

@@ -58,7 +58,7 @@ class IdleDeletion:
         # "An entity with ForwardTo never counts as idle, since forwarding receives from it" F-02
         if idle_ms >= UNLIMITED_MS or entity.description.forward_to is not None:
             if watch is not None:
-                watch.timer_ms = FAR_MS
+                self._timers.cancel(watch)
             return
         if watch is None:
             # One for an entity's whole life: timers cannot tell two of one key apart.
@@ -69,7 +69,7 @@ class IdleDeletion:
         """Look at a deleted entity no more."""
         watch = self._watches.pop(entity.entity_id, None)
         if watch is not None:
-            watch.timer_ms = FAR_MS
+            self._timers.cancel(watch)
 
     def check(self) -> None:
         """Whatever may be idle is looked at in time."""

@@ -232,7 +232,7 @@ class MessageQueue:
     def retire(self) -> None:
         """Stop being called: the entity is gone. The locks are forgotten; their holders may still name
         them."""
-        self.timer_ms = FAR_MS
+        self.shared.timers.cancel(self)
         self.locks = {}
         self.line = delivery.QueueLine()
         self.cursors = None

@@ -136,8 +136,8 @@ class Namespace:
         self._out = Outcome(self._recorder)
         self.unfinished = False
         """Whether the last command was done in part: a batch of many messages, which was checked whole."""
-        self.next_deadline_ms: Callable[[], int | None] = shared.timers.next_ms
-        """Returns when `advance` has something to do; None when it never has."""
+        self.timers = shared.timers
+        """Say when `advance` has something to do."""
         self._entities = Entities(
             limits,
             self._shared,
@@ -282,7 +282,7 @@ class Namespace:
         return out.take()
 
     def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        """Do what is due, a bounded slice a call: while `next_deadline_ms` is past there is more."""
+        """Do what is due, a bounded slice a call: while `timers.next_ms` is past there is more."""
         out = self._out
         out.begin_due(now_ms)
         left = SLICE

@@ -113,7 +113,7 @@ class Recorder:
         self._events = []
         self._bodies_bytes = 0
         self.due = False
-        self.timer_ms = FAR_MS
+        self._timers.cancel(self)
         return taken
 
     def flush(self) -> None:

@@ -60,46 +60,61 @@ class Timers:
     sweep, which is due since it began, does not hold up the others.
     """
 
-    __slots__ = ("_heap", "_round", "_size_max")
+    __slots__ = ("_heap", "_round", "_size_max", "next_ms")
 
     def __init__(self) -> None:
+        self.next_ms: int | None = None
+        """The earliest instant that somebody wants, None when nobody does. Read at each commit."""
         self._heap: list[tuple[int, int, Timed]] = []
         self._round: list[tuple[int, int, Timed]] = []  # the last one is next
         self._size_max = 64
 
     def set(self, timed: Timed, due_ms: int) -> None:
         """Have somebody called at an instant, instead of at the one set before."""
-        timed.timer_ms = due_ms
+        before_ms, timed.timer_ms = timed.timer_ms, due_ms
         heappush(self._heap, (due_ms, timed.timer_key, timed))
         if len(self._heap) > self._size_max:
             self._heap = [entry for entry in self._heap if entry[2].timer_ms == entry[0]]
             heapify(self._heap)
             self._size_max = 2 * len(self._heap) + 64
+        if self.next_ms is None or due_ms < self.next_ms:
+            self.next_ms = due_ms
+        elif before_ms == self.next_ms:
+            self._find_next()
 
-    def next_ms(self) -> int | None:
-        """Give the earliest instant that somebody wants."""
+    def cancel(self, timed: Timed) -> None:
+        """Have somebody not called."""
+        before_ms, timed.timer_ms = timed.timer_ms, FAR_MS
+        if before_ms == self.next_ms:
+            self._find_next()
+
+    def _find_next(self) -> None:
+        """Drop what does not count from both ends, and take the earlier of what they end in then."""
         heap = self._heap
         while heap and heap[0][2].timer_ms != heap[0][0]:
             heappop(heap)
         left = self._round
         while left and left[-1][2].timer_ms != left[-1][0]:
             left.pop()
-        if not left:
-            return heap[0][0] if heap else None
-        return min(heap[0][0], left[-1][0]) if heap else left[-1][0]
+        if heap and left:
+            self.next_ms = min(heap[0][0], left[-1][0])
+        elif heap or left:
+            self.next_ms = heap[0][0] if heap else left[-1][0]
+        else:
+            self.next_ms = None
 
     def take_due(self, now_ms: int) -> Timed | None:
-        """Give somebody who is due, and forget the timer."""
-        due_ms = self.next_ms()
-        if due_ms is None or due_ms > now_ms:
+        """Return somebody who is due, and forget the timer; None when nobody is."""
+        if self.next_ms is None or self.next_ms > now_ms:
             return None
+        self._find_next()  # the last of the round counts from here on
         if not self._round:
             heap = self._heap
             while heap and heap[0][0] <= now_ms:
                 self._round.append(heappop(heap))
             self._round.reverse()
         timed = self._round.pop()[2]
-        timed.timer_ms = FAR_MS
+        self.cancel(timed)
         return timed
 
 

@@ -128,8 +128,8 @@ class Driver:
     def __init__(self, engine: Engine) -> None:
         """Drive a recovered engine, which nothing else drives from now on."""
         self._engine = engine
-        self.next_deadline_ms: Callable[[], int | None] = engine.next_deadline_ms
-        """Returns when something is due by itself, None for never."""
+        self.timers = engine.timers
+        """Say when something is due by itself."""
         self._may_close = True
         """Whether there may be a batch to close or an effect to release, even if nothing is due."""
         self._wake = WakeAt(None)
@@ -345,7 +345,7 @@ class Driver:
     def _close_batch(self, actions: list[Action], now_ms: int, lease_until_ms: float) -> None:
         engine = self._engine
         self._may_close = False
-        due_ms = engine.next_deadline_ms()
+        due_ms = self.timers.next_ms
         if due_ms is not None and max(due_ms, self._rest_until_ms) <= now_ms and not self._resting:
             self._advance(now_ms)
         batch = engine.take_batch(now_ms)
@@ -360,8 +360,11 @@ class Driver:
                     self._hand_out(actions, now_ms)
             else:
                 self._may_close = True  # what waits for the lease
-        due_ms = None if self._resting else engine.next_deadline_ms()
-        self._wake = WakeAt(None if due_ms is None else max(due_ms, self._rest_until_ms))
+        due_ms = None if self._resting else self.timers.next_ms
+        if due_ms is not None and due_ms < self._rest_until_ms:
+            due_ms = self._rest_until_ms
+        if due_ms != self._wake.at_ms:
+            self._wake = WakeAt(due_ms)
 
     def _hand_out(self, actions: list[Action], now_ms: int) -> None:
         """Add the effects that leave next, by connection."""

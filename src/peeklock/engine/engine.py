@@ -43,6 +43,7 @@ from peeklock.broker.effects import Effect
 from peeklock.broker.events import EventTuple
 from peeklock.broker.message import LOST_BODY, Message
 from peeklock.broker.properties import is_bodiless
+from peeklock.broker.timers import Timers
 from peeklock.engine.bodies import BodyCache, has_lost
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger, extra_bytes, numbers_bytes
 from peeklock.store.base import Batch, FrameKeys, Store
@@ -69,6 +70,8 @@ EVENT_ROWS_A_BATCH = 64
 class Decisions(Protocol):
     """What the engine needs of a namespace; see `broker.namespace.Namespace`."""
 
+    timers: Timers
+
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
 
     @property
@@ -80,8 +83,6 @@ class Decisions(Protocol):
 
     @property
     def is_purging(self) -> bool: ...
-
-    def next_deadline_ms(self) -> int | None: ...
 
     def numbers_issued(self) -> list[NumbersIssued]: ...
 
@@ -116,8 +117,8 @@ class Engine:
         self.bodies = bodies
         self.ledger = SpaceLedger()
         self._apply = namespace.apply
-        self.next_deadline_ms: Callable[[], int | None] = namespace.next_deadline_ms
-        """Returns when `advance` has something to do; None when it never has."""
+        self.timers = namespace.timers
+        """Say when `advance` has something to do."""
         namespace.look_for_bodies(partial(_at_hand, bodies))
         self._waiting: deque[Command] = deque()
         self.under_way = False

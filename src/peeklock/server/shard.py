@@ -78,8 +78,8 @@ class Shard:
         self.now_ms = now_ms
         self.body: Callable[[Message], bytes | None] = driver.body
         """Returns a message's body if it is in memory."""
-        self.next_deadline_ms: Callable[[], int | None] = driver.next_deadline_ms
-        """Returns when something is due by itself, None for never."""
+        self.timers = driver.timers
+        """Say when something is due by itself."""
         # What others do, by the names that the server knows: see `Connections`, `DriverLoop`, `OwnRequests`.
         self.add = self._connections.add
         self.remove = self._connections.remove

@@ -161,7 +161,7 @@ class InProcessBroker(Administration):
         """Move the clock and let happen what is due meanwhile, each thing at its own instant."""
         end = self.clock.now_ms + ms
         while True:
-            due = [self.driver.next_deadline_ms()]
+            due = [self.driver.timers.next_ms]
             due += [connection.gateway.next_deadline_ms() for connection in self.pump.connections.values()]
             at = min((instant for instant in due if instant is not None), default=end)
             if at > end:

@@ -94,7 +94,7 @@ class ServedBroker:
 
     async def _advance(self, broker: Broker, ms: int) -> None:
         end = self._clock.now_ms() + ms
-        while (due := broker.shard.next_deadline_ms()) is not None and due <= end:
+        while (due := broker.shard.timers.next_ms) is not None and due <= end:
             self._clock.move_to(due)
             await broker.shard.catch_up()
         self._clock.move_to(end)
