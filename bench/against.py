@@ -10,6 +10,7 @@ meets both sides.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -25,6 +26,15 @@ from bench.systems import Peeklock, StartFailed
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 5
 MESSAGES = 30_000
+
+
+_KEEP_PAGES = {
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_TRIM_THRESHOLD_": "1000000000",
+    "MALLOC_TOP_PAD_": "100000000",
+}
+"""For the C library of Linux: memory that was freed is not given back. Else it depends on where the heap
+happens to end whether each read of some 100 KB takes 30 page faults or none, half of a stage's time."""
 
 
 class CannotCompare(Exception):
@@ -47,7 +57,9 @@ class Side:
         if not (self.tree / "bench" / "stages.py").exists():
             return {}
         arguments = ["-m", "bench.stages", "--json", "--rounds", "3", "--messages", str(messages)]
-        said = _run([str(self.python), *arguments], self.tree, f"the stages of {self.name}")
+        said = _run(
+            [str(self.python), *arguments], self.tree, f"the stages of {self.name}", os.environ | _KEEP_PAGES
+        )
         found: dict[str, float] = json.loads(said)
         return {f"{name}, us of CPU": value for name, value in found.items()}
 
@@ -106,12 +118,12 @@ def medians(
     rounds: list[tuple[dict[str, float], dict[str, float]]],
 ) -> dict[str, tuple[float, float, float]]:
     """Return the medians before and after, and the median of the ratios, of each measure that both sides
-    have.
+    have; one that takes no time before is none.
 
     Args:
         rounds: the figures before and after, by measure, of each round.
     """
-    names = [name for name in rounds[0][1] if all(name in before for before, _ in rounds)]
+    names = [name for name in rounds[0][1] if all(before.get(name) for before, _ in rounds)]
     return {
         name: (
             statistics.median(before[name] for before, _ in rounds),
@@ -148,8 +160,8 @@ def _install(name: str, tree: Path, environment: Path) -> Side:
     return Side(name, tree, python)
 
 
-def _run(command: list[str], folder: Path, what: str) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def _run(command: list[str], folder: Path, what: str, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CannotCompare(f"{what}: {' '.join(command[:3])} ... failed:\n{done.stderr.strip()}")
     return done.stdout

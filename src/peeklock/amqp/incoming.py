@@ -61,11 +61,12 @@ class Incoming:
 
     __slots__ = (
         "channel",
+        "disposition_tails",
         "last_delivery_id",
         "links",
         "next_id_at_top_up",
         "outgoing",
-        "tails",
+        "transfer_tails",
         "window",
         "window_left",
         "window_low",
@@ -83,7 +84,8 @@ class Incoming:
         self.channel = channel
         self.links = links
         self.outgoing = outgoing
-        self.tails = tails
+        self.transfer_tails = tails.transfers
+        self.disposition_tails = tails.dispositions
         self.window = window
         self.window_low = window // 2
         self.window_left = window
@@ -142,16 +144,14 @@ class Incoming:
             size, count = _LIST32(buf, position + 1)
             payload_start = position + 5 + size
             at = position + 9
-        if payload_start > end:
-            return False
         handle, delivery_id, at = _two_uints(buf, at)
         link = self.links.get(handle)
         if link is None or not link.fast or delivery_id < 0 or buf[at] != 0xA0:
             return False
         tail_start = at + 2 + buf[at + 1]
-        if tail_start > payload_start:
+        if not tail_start <= payload_start <= end:
             return False
-        tail = self.tails.transfers.get(buf[tail_start:payload_start])
+        tail = self.transfer_tails.get(buf[tail_start:payload_start])
         if tail is None:
             tail = self._learn_transfer_tail(buf, tail_start, payload_start, count)
             if tail is None:
@@ -197,9 +197,9 @@ class Incoming:
         elif not isinstance(message_format, int) or not 0 <= message_format <= MASK:
             return None
         tail = (count, int(message_format), bool(settled))
-        if len(self.tails.transfers) >= TAILS_MAX:
-            self.tails.transfers.clear()
-        self.tails.transfers[buf[start:end]] = tail
+        if len(self.transfer_tails) >= TAILS_MAX:
+            self.transfer_tails.clear()
+        self.transfer_tails[buf[start:end]] = tail
         return tail
 
     def on_transfer(
@@ -290,7 +290,7 @@ class Incoming:
             at += 1
         if first < 0 or last < 0 or at > end or (last - first) & MASK >= HALF:
             return False
-        tail = self.tails.dispositions.get(buf[at:end])
+        tail = self.disposition_tails.get(buf[at:end])
         if tail is None:
             tail = self._learn_disposition_tail(buf, at, end, count)
             if tail is None:
@@ -314,9 +314,9 @@ class Incoming:
         if not _shareable(state):
             return None
         tail = (count, bool(settled), state)
-        if len(self.tails.dispositions) >= TAILS_MAX:
-            self.tails.dispositions.clear()
-        self.tails.dispositions[buf[start:end]] = tail
+        if len(self.disposition_tails) >= TAILS_MAX:
+            self.disposition_tails.clear()
+        self.disposition_tails[buf[start:end]] = tail
         return tail
 
     def on_disposition(self, performative: Performative, events: list[Event]) -> None:

@@ -71,28 +71,28 @@ NEVER = float("inf")
 """End of the lease on a store that knows none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Commit:
     """Make a batch durable, then call `committed`; call `failed` if that fails. One at a time."""
 
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReadRows:
     """Read these body rows, ascending and at most `READ_ROWS_MAX`, then call `rows_read`."""
 
     rows: list[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reclaim:
     """Read what wins space, then call `reclaimed`. One at a time."""
 
     wanted: ReclaimRead
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HandOut:
     """Give effects to a connection, in order, then call `want` with the rows that it waits for.
 
@@ -105,14 +105,14 @@ class HandOut:
     """The batch that made them durable; None: nothing durable precedes them, the lease alone allows it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BodiesRead:
     """Have a connection try again what waits for bodies, then call `want`."""
 
     connection_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WakeAt:
     """Call `step` at this time, in UTC ms; None: no time is set. It replaces the one before."""
 

@@ -282,7 +282,7 @@ class Engine:
             self._add_numbers(numbers)
         changes = self._changes
         no = self._no
-        dropped = ledger.take_dropped(self.bodies.wanted | self._reading_rows, alone=not changes)
+        dropped = ledger.take_dropped(self.bodies.wanted, self._reading_rows, alone=not changes)
         truncate_before = ledger.take_truncation()
         if self.events_exported_to > self._events_dropped_to:
             self._skip_events()

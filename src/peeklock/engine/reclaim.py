@@ -338,15 +338,15 @@ class SpaceLedger:
         """Whether so many rows are dead that they are worth a batch without facts."""
         return self._droppable_bytes >= DROP_ALONE_BYTES or len(self._droppable) >= DROP_ROWS_MAX
 
-    def take_dropped(self, wanted: set[int], *, alone: bool) -> list[int]:
-        """Give dead rows to drop with this batch, none that is wanted. `alone`: the batch would have no
-        facts."""
-        if alone and not self.drops_alone:
+    def take_dropped(self, wanted: set[int], reading: set[int], *, alone: bool) -> list[int]:
+        """Return dead rows to drop with this batch, none that is wanted or being read. `alone`: the batch
+        would have no facts."""
+        if not self._droppable or (alone and not self.drops_alone):
             return []
         rows = []
         size_bytes = 0
         for row, row_bytes in self._droppable.items():
-            if row in wanted:
+            if row in wanted or row in reading:
                 continue
             rows.append(row)
             size_bytes += row_bytes
