@@ -15,7 +15,7 @@ from peeklock.amqp.codec import encode
 from peeklock.amqp.composites import composite
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.errors import AmqpError
-from peeklock.amqp.events import ConnectionClosed, DeliveryReceived, DispositionReceived, SessionEnded
+from peeklock.amqp.events import ConnectionClosed, DeliveryReceived, DispositionReceived, Event, SessionEnded
 from peeklock.amqp.frames import frame
 from peeklock.amqp.incoming import TAILS_MAX
 from peeklock.amqp.performatives import (
@@ -229,6 +229,36 @@ def test_a_settlement_straight_before_the_peers_end_or_close_does_no_harm() -> N
     assert isinstance(at_client[-1], ConnectionClosed)
     pair.server.disposition(channel, Role.RECEIVER, 1, 1, ACCEPTED)
     assert pair.server.data_to_send() == b""
+
+
+def test_neighbours_that_come_together_are_one_event() -> None:
+    """Most clients write a frame for each delivery. Req: T-04"""
+    server = server_that_sent(9)
+    data = b"".join(disposition(number, number) for number in (0, 1, 2, 5, 4, 6, 7, 8))
+    data += disposition(9, 9) + disposition(8, 8, receiver=False)
+    events = every(server.receive(data, 0), DispositionReceived)
+    assert [(event.first, event.last) for event in events] == [(0, 2), (5, 5), (4, 4), (6, 8)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.booleans(), st.booleans()), max_size=30))
+def test_dispositions_mean_the_same_whether_they_come_together_or_one_by_one(
+    said: list[tuple[int, bool, bool]],
+) -> None:
+    frames = [
+        disposition(number, number, receiver=receiver, settled=settled) for number, receiver, settled in said
+    ]
+
+    def meant(events: list[Event]) -> list[tuple[int, Role, bool]]:
+        return [
+            (number, event.role, event.settled)
+            for event in every(events, DispositionReceived)
+            for number in range(event.first, event.last + 1)
+        ]
+
+    apart = server_that_sent(10)
+    assert meant(server_that_sent(10).receive(b"".join(frames), 0)) == meant(
+        [event for data in frames for event in apart.receive(data, 0)]
+    )
 
 
 def test_a_range_without_last_is_one_delivery() -> None:

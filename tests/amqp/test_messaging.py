@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peeklock.amqp import messaging
 from peeklock.amqp.codec import DecodeError, decode, encode
 from peeklock.amqp.messaging import (
     REMOVE,
@@ -382,3 +384,46 @@ def test_ttl_is_an_unsigned_integer() -> None:
     fields = decode(encode_message(header=Header(ttl=5), data=b""))[0].value
     assert fields == [False, 4, 5, False, 0]
     assert encode(UInt(5)) in encode_message(header=Header(ttl=5), data=b"")
+
+
+PARTS = st.sampled_from(
+    [
+        b"\x00\x53\x70\xc0\x02\x01\x41",
+        b"\x00\x53\x70\x45",
+        b"\x00\x53\x71\xc1\x01\x00",
+        b"\x00\x53\x72\xc1\x06\x02\xa3\x01k\x41\x41",
+        b"\x00\x53\x73\xc0\x03\x01\x52\x05",
+        b"\x00\x53\x73\xc0\x03\x02\x40\x41",
+        b"\x00\x53\x73\xc0\x01\x00",
+        b"\x00\x53\x73\xc0\x01\x05",
+        b"\x00\x53\x73\xc0\x00",
+        b"\x00\x53\x73\xd0\x00\x00\x00\x06\x00\x00\x00\x01\x52\x05",
+        b"\x00\x53\x74\xc1\x01\x00",
+        b"\x00\x53\x75\xa0\x02ab",
+        b"\x00\x53\x75\xb0\x00\x00\x00\x02ab",
+        b"\x00\x53\x75\xa0\x00",
+        b"\x00\x53\x76\x45",
+        b"\x00\x53\x77\x52\x01",
+        b"\x00\x53\x78\xc1\x01\x00",
+        b"\x00\x53\x75\xa0",
+        b"\x00\x53",
+        b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xa0\x01a",
+    ]
+)
+
+
+@settings(max_examples=500)
+@given(st.lists(PARTS, max_size=6), st.integers(0, 8), st.booleans())
+def test_the_usual_layout_is_read_as_any_other(parts: list[bytes], cut: int, whole: bool) -> None:
+    payload = b"".join(parts)
+    payload = payload[: len(payload) - cut]
+
+    def found(look: Callable[[], Sections]) -> object:
+        try:
+            sections = look()
+        except DecodeError as error:
+            return str(error)
+        return [getattr(sections, name) for name in Sections.__slots__]
+
+    expected = found(lambda: messaging._scan_any(payload, whole))
+    assert found(lambda: scan(payload, whole=whole)) == expected

@@ -48,7 +48,12 @@ BORDER = frozenset(f"Gateway.{name}" for name in (*CALLS, *OTHERS, *PROPERTIES, 
 """What catches the failures, so cannot fail itself: each is its own few lines."""
 
 
-FORGET = (annotations._LAYOUTS.clear, annotations._own_pairs.cache_clear, inspection._read_ttl_ms.cache_clear)
+FORGET = (
+    annotations._LAYOUTS.clear,
+    annotations._own_pairs.cache_clear,
+    inspection._known_annotations.cache_clear,
+    inspection._read_ttl_ms.cache_clear,
+)
 """Empties what the process remembers, so that each replay makes the same calls."""
 
 UNREACHED = frozenset(

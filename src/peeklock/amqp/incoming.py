@@ -297,7 +297,20 @@ class Incoming:
                 return False
         if tail[0] != count:
             return False
-        self._disposition(role, first, last, tail[1], tail[2], events)
+        before = events[-1] if events else None
+        if (
+            type(before) is DispositionReceived
+            and first == before.last + 1
+            and first == last
+            and role is before.role
+            and tail[2] is before.state
+            and tail[1] is before.settled
+            and self.channel == before.channel
+            and last <= (self.outgoing.last_delivery_id if role is RECEIVER else self.last_delivery_id)
+        ):
+            before.last = last  # most clients write a frame for each delivery: one event for a run of them
+        else:
+            self._disposition(role, first, last, tail[1], tail[2], events)
         return True
 
     def _learn_disposition_tail(self, buf: bytes, start: int, end: int, count: int) -> DispositionTail | None:

@@ -37,6 +37,15 @@ Span = tuple[int, int]
 """Start of a section (its descriptor) and its end."""
 
 _U32 = struct.Struct(">I").unpack_from
+_SHORT = struct.Struct(">IB").unpack_from
+"""Descriptor and constructor of a section, and its size in the short form."""
+
+_SHORT_HEADER: Final = 0x005370C0
+_SHORT_ANNOTATIONS: Final = 0x005372C1
+_SHORT_PROPERTIES: Final = 0x005373C0
+_SHORT_APPLICATION_PROPERTIES: Final = 0x005374C1
+_SHORT_DATA: Final = 0x005375A0
+_LONG_DATA: Final = 0x005375B0
 
 _LIST: Final = frozenset((0x45, 0xC0, 0xD0))
 _MAP: Final = frozenset((0xC1, 0xD1))
@@ -306,6 +315,52 @@ def scan(payload: bytes, *, whole: bool = True) -> Sections:
         DecodeError: no section where one should begin, of a wrong type, out of order, or cut short; more than
         `SECTIONS_MAX` in the body.
     """
+    # What nearly every client sends: sections in their short forms, and one of data. Where that ends says
+    # whether all of them are whole. Anything else is for the loop, from the start.
+    try:
+        head, size = _SHORT(payload, 0)
+        header_end = at = 5 + size if head == _SHORT_HEADER else 0
+        if at:
+            head, size = _SHORT(payload, at)
+        if head == _SHORT_ANNOTATIONS:
+            at += 5 + size
+            head, size = _SHORT(payload, at)
+        bare_offset = at
+        lacks_message_id = True
+        if head == _SHORT_PROPERTIES:
+            count = payload[at + 5]
+            if count >= size:
+                return _scan_any(payload, whole)
+            lacks_message_id = not count or payload[at + 6] == 0x40
+            at += 5 + size
+            head, size = _SHORT(payload, at)
+        properties_end = at
+        if head == _SHORT_APPLICATION_PROPERTIES:
+            at += 5 + size
+            head, size = _SHORT(payload, at)
+        body_offset = at
+        if head == _LONG_DATA:
+            at += 8 + _U32(payload, at + 4)[0]
+        elif head == _SHORT_DATA:
+            at += 5 + size
+        if body_offset < at == len(payload):
+            return Sections(
+                payload,
+                header_end,
+                header_end,
+                bare_offset,
+                properties_end,
+                body_offset,
+                at,
+                at,
+                lacks_message_id,
+            )
+    except (IndexError, struct.error):
+        pass
+    return _scan_any(payload, whole)
+
+
+def _scan_any(payload: bytes, whole: bool) -> Sections:
     size = len(payload)
     position = 0
     last = 0

@@ -45,6 +45,13 @@ _STRING = (0xA1, 0xB1)
 _HEADER_BYTES_MAX = 64
 """Our choice: its five fields take 28 bytes in their longest legal forms."""
 
+_PREFIX_BYTES_MAX = 256
+"""Longer ones are unlikely to repeat, and are not remembered."""
+
+_Prefix = tuple[int | None, int | None, str | None, str | None, tuple[int, ...]]
+"""Time-to-live and scheduled enqueue time in ms, the partition key, that of the way, and where keys of
+annotations are strings."""
+
 _ID_FREE_BYTES = ID_LENGTH_MAX + 7
 """A properties section of so many bytes holds no id that is too long: its own constructors take 7."""
 
@@ -123,8 +130,17 @@ def _inspect(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
     # AMQP 3.2 wants a body, but the official Python client sends none for an empty value (None, 0, "").
     if sections.body_offset > PROPERTY_BYTES_MAX:
         _check_sizes(sections, sections.body_offset)
-    string_keys: list[int] = []
-    key, via_key = _read_prefix(sections, message, string_keys) if sections.bare_offset else (None, None)
+    key = via_key = None
+    string_keys: tuple[int, ...] = ()
+    bare_offset = sections.bare_offset
+    if bare_offset:
+        if bare_offset == sections.header_end:
+            message.ttl_ms = _read_ttl_ms(payload[:bare_offset])
+        else:
+            read = _known_annotations if bare_offset <= _PREFIX_BYTES_MAX else _read_annotations
+            message.ttl_ms, message.scheduled_at_ms, key, via_key, string_keys = read(payload[:bare_offset])
+        if message.ttl_ms == TTL_MS_MAX and sections.properties is not None:
+            message.ttl_ms = _long_ttl_ms(sections)
     if sections.footer_end > sections.body_end:
         string_keys += _footer_string_keys(payload, (sections.body_end, sections.footer_end))
     if string_keys:
@@ -156,37 +172,33 @@ def _check_sizes(sections: Sections, size_bytes: int) -> None:
             )
 
 
-def _read_prefix(
-    sections: Sections, message: Message, string_keys: list[int]
-) -> tuple[str | None, str | None]:
-    """Read what stands before the bare message; return the partition key, and that of the way.
-
-    Where keys of annotations are strings is added to `string_keys`.
-    """
-    payload, header_end = sections.payload, sections.header_end
-    if header_end:
-        message.ttl_ms = _read_ttl_ms(payload[:header_end])
-        if message.ttl_ms == TTL_MS_MAX and sections.properties is not None:
-            message.ttl_ms = _long_ttl_ms(sections)
-    annotations_start = sections.delivery_annotations_end
+def _read_annotations(prefix: bytes) -> _Prefix:
+    """Read what stands before the bare message, annotations among it. Raises: as `take_in`."""
+    sections = scan(prefix)
+    header_end, annotations_start = sections.header_end, sections.delivery_annotations_end
+    ttl_ms = _read_ttl_ms(prefix[:header_end]) if header_end else None
+    string_keys: tuple[int, ...] = ()
     if annotations_start > header_end:
-        string_keys += _string_keys(payload, (header_end, annotations_start))
+        string_keys = _string_keys(prefix, (header_end, annotations_start))
     if sections.bare_offset == annotations_start:
-        return None, None
+        return ttl_ms, None, None, None, string_keys
     annotations = sections.decode_message_annotations()
-    for name in annotations:
-        if type(name) is not Symbol:
-            string_keys += _string_keys(payload, (annotations_start, sections.bare_offset))
-            break
+    if any(type(name) is not Symbol for name in annotations):
+        string_keys += _string_keys(prefix, (annotations_start, sections.bare_offset))
     at = annotations.get("x-opt-scheduled-enqueue-time")
     if at is not None:
         if not _is_integer(at):
             raise ArgumentInvalid("The annotation x-opt-scheduled-enqueue-time is not a timestamp.")
         if at > INSTANT_MS_MAX:
             raise ArgumentOutOfRange("The annotation x-opt-scheduled-enqueue-time is beyond the year 9999.")
-        message.scheduled_at_ms = int(at)
+        at = int(at)
+    key = _read_key("PartitionKey", annotations.get(PARTITION_KEY))
     via_key = _read_key("ViaPartitionKey", annotations.get(VIA_PARTITION_KEY))
-    return _read_key("PartitionKey", annotations.get(PARTITION_KEY)), via_key
+    return ttl_ms, at, key, via_key, string_keys
+
+
+_known_annotations = lru_cache(maxsize=1024)(_read_annotations)
+"""The same, remembered: what a sender writes there is mostly the same few bytes."""
 
 
 def _read_key(name: str, value: object) -> str | None:
@@ -221,16 +233,16 @@ def _long_ttl_ms(sections: Sections) -> int:
     return TTL_MS_MAX
 
 
-def _string_keys(payload: bytes, section: Span) -> list[int]:
+def _string_keys(payload: bytes, section: Span) -> tuple[int, ...]:
     """Walk a section's map, and return where its keys are strings that may be symbols."""
-    return [
+    return tuple(
         start
         for key, start, _, _ in iter_map_raw(payload, decode(payload, section[0] + 1)[1])
         if payload[start] in _STRING and key.isascii()
-    ]
+    )
 
 
-def _footer_string_keys(payload: bytes, footer: Span) -> list[int]:
+def _footer_string_keys(payload: bytes, footer: Span) -> tuple[int, ...]:
     """Do the same for a footer, which is held to the limit of what stands before the body."""
     size_bytes = footer[1] - footer[0]
     if size_bytes > PROPERTIES_BYTES_MAX:
@@ -238,7 +250,7 @@ def _footer_string_keys(payload: bytes, footer: Span) -> list[int]:
     return _string_keys(payload, footer)
 
 
-def _with_symbols(payload: bytes, strings: list[int]) -> bytes:
+def _with_symbols(payload: bytes, strings: tuple[int, ...]) -> bytes:
     """Make symbols of the strings at these places: the same form, under a code that is 2 higher."""
     changed = bytearray(payload)
     for start in strings:
