@@ -202,11 +202,13 @@ class Desk:
         self.pump()
         return handle
 
-    def sender(self, address: str = "orders", *, routed: bool = False, **options: Any) -> int:
+    def sender(
+        self, address: str = "orders", *, routed: bool = False, takes_runs: bool = False, **options: Any
+    ) -> int:
         """Attach a sender that the broker accepts."""
         handle = self.attach(Role.SENDER, address, **options)
         command = self.take(OpenSender)
-        self.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, routed))
+        self.effect(SenderOpened(command.link, QUEUE_ID, SIZE_MAX, routed, takes_runs))
         return handle
 
     def receiver(
@@ -363,7 +365,9 @@ class LiveDesk(Desk):
         self._wire.write(data)
         self.pump()
 
-    def sender(self, address: str = "orders", *, routed: bool = False, **options: Any) -> int:
+    def sender(
+        self, address: str = "orders", *, routed: bool = False, takes_runs: bool = False, **options: Any
+    ) -> int:
         return self.attach(Role.SENDER, address, **options)
 
     def receiver(

@@ -431,11 +431,43 @@ def test_a_range_settles_each_delivery_and_is_answered_as_a_range(desk: Desk) ->
     """Source: wire contract 4.3."""
     delivered(desk, 4)
     desk.settle(0, 3, ACCEPTED)
-    commands = [desk.take(Complete) for _ in range(4)]
-    assert [command.lock_token for command in commands] == tokens(4)
-    desk.effect(*(Settled(command.reply_to) for command in commands if command.reply_to))
+    command = desk.take(Complete)
+    assert [command.lock_token, *command.further] == tokens(4)
+    assert command.reply_to is not None
+    desk.effect(Settled(command.reply_to, 4))
     answer = desk.take_event(DispositionReceived)
     assert (answer.first, answer.last, answer.state) == (0, 3, ACCEPTED)
+
+
+def test_a_range_over_two_links_is_a_command_for_each_run_of_neighbours(desk: Desk) -> None:
+    """Req: T-04"""
+    links = [desk.receiver(credit=5, name=name)[1].link for name in ("one", "two")]
+    for number, link in enumerate((0, 0, 1, 1, 1, 0), 1):
+        token = uuid.UUID(int=number)
+        desk.effect(desk.deliver(links[link], message_bytes(), number=number, token=token))
+    desk.commands.clear()
+    desk.settle(0, 5, ACCEPTED)
+    found = [(command.reply_to, [command.lock_token, *command.further]) for command in desk.commands]  # type: ignore[union-attr]
+    given = tokens(6)
+    assert found == [
+        (ReplyTo(*links[0], 0), given[:2]),
+        (ReplyTo(*links[1], 2), given[2:5]),
+        (ReplyTo(*links[0], 5), given[5:]),
+    ]
+
+
+def test_settlements_of_a_command_may_end_differently(desk: Desk) -> None:
+    """Req: T-04"""
+    delivered(desk, 5)
+    desk.settle(0, 4, ACCEPTED)
+    asked = desk.take(Complete).reply_to
+    assert asked is not None
+    behind = asked._replace(number=asked.number + 2)
+    lost = SettlementFailed(behind, MessageLockLost("gone"))
+    desk.effect(Settled(asked, 2), lost, Settled(asked._replace(number=asked.number + 3), 2))
+    answers = [desk.take_event(DispositionReceived) for _ in range(3)]
+    assert [(answer.first, answer.last) for answer in answers] == [(0, 1), (2, 2), (3, 4)]
+    assert isinstance(answers[1].state, Rejected)
 
 
 def test_a_range_answers_lock_lost_for_the_deliveries_it_does_not_know(desk: Desk) -> None:
@@ -467,7 +499,9 @@ def test_a_range_of_two_thousand_million_deliveries_costs_nothing(desk: Desk) ->
     )
     frame = (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + desk.channel.to_bytes(2, "big") + body
     desk.commands += desk.gateway.receive(frame, desk.clock.now_ms)
-    assert [type(command) for command in desk.commands] == [Complete, Complete]
+    command = desk.take(Complete)
+    assert [command.lock_token, *command.further] == tokens(2)
+    assert desk.commands == []
 
 
 # Settlement: what comes with it

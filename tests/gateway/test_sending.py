@@ -13,7 +13,7 @@ from peeklock.amqp.events import DispositionReceived, LinkAttached, LinkFlow
 from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
-from peeklock.broker.commands import CloseLink, CountDroppedSend, LinkId, OpenSender, Send, SendBatch
+from peeklock.broker.commands import CloseLink, CountDroppedSend, LinkId, OpenSender, ReplyTo, Send, SendBatch
 from peeklock.broker.descriptions import RuleDescription
 from peeklock.broker.effects import Accepted, DetachLink, Rejected, SenderOpened
 from peeklock.broker.errors import EntityDeleted, EntityDisabled, QuotaExceeded, ServerBusy
@@ -114,6 +114,40 @@ def test_outcomes_of_a_turn_are_merged_into_ranges(desk: Desk) -> None:
     outcome = desk.take_event(DispositionReceived)
     assert (outcome.first, outcome.last) == (0, 4)
     assert not any(isinstance(event, DispositionReceived) for event in desk.events)
+
+
+def together(desk: Desk, *transfers: tuple[int, dict[str, Any]]) -> None:
+    """Send deliveries so that the gateway reads all of them at once."""
+    for number, (handle, options) in enumerate(transfers):
+        desk.client.send(desk.channel, handle, str(number).encode(), message_bytes(), **options)
+    desk.pump()
+
+
+def test_what_comes_behind_a_message_is_part_of_its_command(desk: Desk) -> None:
+    """Req: T-04."""
+    first, second = desk.sender(name="one", takes_runs=True), desk.sender(name="two", takes_runs=True)
+    together(
+        desk, (first, {}), (first, {}), (first, {}), (second, {}), (first, {}), (first, {"settled": True})
+    )
+    sends = [command for command in desk.commands if isinstance(command, Send)]
+    assert [(send.reply_to and send.reply_to.number, len(send.further)) for send in sends] == [
+        (0, 2), (3, 0), (4, 0), (None, 0),
+    ]  # fmt: skip
+    asked = sends[0].reply_to
+    assert asked is not None
+    assert desk.gateway.uncommitted_bytes > 0
+    desk.effect(Accepted(asked, 2), Rejected(asked._replace(number=2), QuotaExceeded("full")))
+    assert [desk.take_event(DispositionReceived).last for _ in range(2)] == [1, 2]
+    for number in (3, 4):
+        desk.effect(Accepted(ReplyTo(*sends[number - 2].reply_to[:2], number)))  # type: ignore[index]
+    assert desk.gateway.uncommitted_bytes == 0
+
+
+def test_a_topic_is_sent_each_message_by_itself(desk: Desk) -> None:
+    """One of them may become thousands of copies. Req: R-06"""
+    handle = desk.sender()
+    together(desk, (handle, {}), (handle, {}))
+    assert [len(desk.take(Send).further) for _ in range(2)] == [0, 0]
 
 
 def test_outcomes_may_come_out_of_order(desk: Desk) -> None:

@@ -154,6 +154,10 @@ class DropConnection:
     uncounted (L-16)."""
 
 
+def _behind(reply_to: ReplyTo | None, count: int) -> ReplyTo | None:
+    return None if reply_to is None else reply_to._replace(number=reply_to.number + count)
+
+
 # Sending
 
 
@@ -168,6 +172,17 @@ class Send:
     reply_to: ReplyTo | None
     destination: Address | None = None
     """Of a link that sends via the queue."""
+    further: list[tuple[Message, Sections]] | tuple[()] = ()
+    """Messages that came right behind it over the same link. Each is accepted or refused by itself, under the
+    number that follows."""
+
+    def after(self, count: int) -> Send | None:
+        """Return what is left when so many messages are done; None when all are."""
+        if count > len(self.further):
+            return None
+        message, sections = self.further[count - 1]
+        reply_to = _behind(self.reply_to, count)
+        return Send(self.queue_id, message, sections, reply_to, self.destination, [*self.further[count:]])
 
 
 @dataclass(slots=True)
@@ -197,6 +212,15 @@ class Complete:
     queue_id: int
     lock_token: bytes
     reply_to: ReplyTo | None
+    further: list[bytes] | tuple[()] = ()
+    """Lock tokens of the deliveries behind it, which one disposition completes too; as of `Send`."""
+
+    def after(self, count: int) -> Complete | None:
+        """Return what is left when so many messages are done; None when all are."""
+        if count > len(self.further):
+            return None
+        reply_to = _behind(self.reply_to, count)
+        return Complete(self.queue_id, self.further[count - 1], reply_to, [*self.further[count:]])
 
 
 @dataclass(slots=True)

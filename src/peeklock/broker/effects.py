@@ -23,6 +23,8 @@ class SenderOpened:
     message_size_bytes_max: int
     reads_routing: bool
     """The gateway must read the `Routing` of each message sent here."""
+    takes_runs: bool = False
+    """A `Send` may have further messages: each takes microseconds, however many there are."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,8 @@ class SessionLockLapsed:
 @dataclass(slots=True)
 class Accepted:
     reply_to: ReplyTo
+    count: int = 1
+    """It answers so many messages: that of `reply_to` and those behind it."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,8 @@ class Drained:
 @dataclass(slots=True)
 class Settled:
     reply_to: ReplyTo
+    count: int = 1
+    """As of `Accepted`."""
 
 
 @dataclass(slots=True)

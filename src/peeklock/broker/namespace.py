@@ -238,22 +238,29 @@ class Namespace:
         out.copies = 0
         if self._recorder is not None:
             self._recorder.begin(command, now_ms)
-        handler, refusal, requests = self._handlers[type(command)]
-        try:
-            handler(command, out)
-        except ServiceBusError as error:
-            assert not out.changes, "a refused command must change nothing"
-            requests.count_refusal(error)
-            # A plain value from here on. Its frames hold the effects that it is one of: a circle for the
-            # collector.
-            error.__traceback__ = error.__context__ = error.__cause__ = None
-            effect = refusal(command, error)
-            if effect is not None:
-                out.effects.append(effect)
-            if type(error) is SessionLockLost:
-                self._session_operations.refused_session_lock(command, out)
-        else:
-            requests.succeeded += 1
+        left: Command | None = command
+        while left is not None:
+            command = left
+            handler, refusal, requests = self._handlers[type(command)]
+            changed = len(out.changes)
+            try:
+                handler(command, out)
+            except ServiceBusError as error:
+                assert len(out.changes) == changed, "what is refused must change nothing"
+                requests.count_refusal(error)
+                # A plain value from here on. Its frames hold the effects that it is one of: a circle for the
+                # collector.
+                error.__traceback__ = error.__context__ = error.__cause__ = None
+                effect = refusal(command, error)
+                if effect is not None:
+                    out.effects.append(effect)
+                if type(error) is SessionLockLost:
+                    self._session_operations.refused_session_lock(command, out)
+                left = command.after(1) if isinstance(command, ask.Send | ask.Complete) else None
+            else:
+                requests.succeeded += 1 + out.further
+                left = out.left
+                out.further, out.left = 0, None
         if out.touched:
             self._serve_touched()
         self.unfinished = self._operations.storing is not None

@@ -94,11 +94,27 @@ class Operations:
             arrival.store(queue, message, command.sections, out)
         else:
             arrival.store(queue, message, command.sections, out, forward_to=command.destination.path)
+        count = self._send_further(queue, command, out) if command.further else 1
         reply_to = command.reply_to
         if reply_to is not None:
-            out.effects.append(Accepted(reply_to))
+            out.effects.append(Accepted(reply_to, count))
         if queue.sessions is not None or queue.line.receivers.turns:
             queue.serve(out)
+
+    def _send_further(self, queue: MessageQueue, command: ask.Send, out: Outcome) -> int:
+        """Store what came behind the first message, up to one that may be refused; return how many are stored
+        in all."""
+        count = 1
+        if not queue.checks_sends:
+            size_bytes_max, duplicates = queue.message_size_bytes_max, queue.duplicates
+            for message, sections in command.further:
+                if message.size_bytes > size_bytes_max or (duplicates is not None and duplicates.full):
+                    break
+                arrival.store(queue, message, sections, out)
+                count += 1
+        out.further = count - 1
+        out.left = command.after(count)
+        return count
 
     def send_batch(self, command: ask.SendBatch, out: Outcome) -> None:
         self.check(command, out.now_ms)
@@ -280,8 +296,18 @@ class Operations:
         if queue is None or lock is None:
             self._lost(command.queue_id, command.lock_token, out.now_ms)
         queue.complete(lock, out)
+        count = 1
+        if command.further:
+            for token in command.further:
+                lock = queue.held(token, out.now_ms)
+                if lock is None:
+                    break
+                queue.complete(lock, out)
+                count += 1
+            out.further = count - 1
+            out.left = command.after(count)
         if command.reply_to is not None:
-            out.effects.append(Settled(command.reply_to))
+            out.effects.append(Settled(command.reply_to, count))
 
     def settle(
         self,

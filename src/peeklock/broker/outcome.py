@@ -19,6 +19,7 @@ from peeklock.broker.properties import dead_letter_reason
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
+    from peeklock.broker.commands import Command
     from peeklock.broker.entity import Entity
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
@@ -34,7 +35,17 @@ class Outcome:
     A defect ends the process: what it leaves here is not cleared.
     """
 
-    __slots__ = ("_recorder", "changes", "copies", "counters", "effects", "now_ms", "touched")
+    __slots__ = (
+        "_recorder",
+        "changes",
+        "copies",
+        "counters",
+        "effects",
+        "further",
+        "left",
+        "now_ms",
+        "touched",
+    )
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         """Begin with nothing at time 0."""
@@ -49,6 +60,10 @@ class Outcome:
         """What follows once that is durable."""
         self.copies = 0
         """Copies and forwards that were made."""
+        self.further = 0
+        """Messages that were done besides the first one of the command."""
+        self.left: Command | None = None
+        """What is to be done next of the command, since it cannot be done with the rest of it."""
         self.touched: dict[int, MessageQueue] = {}
         """Queues that got messages without being named, by id."""
 

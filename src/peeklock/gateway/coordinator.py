@@ -105,7 +105,12 @@ class CoordinatorLink(Intake):
         self._open_ids.remove(transaction_id)
         return self.context.transactions.pop(transaction_id)
 
-    def accepted(self, delivery_id: int, now_ms: int) -> None:
+    def accepted(self, first: int, count: int, now_ms: int) -> None:
+        """Tell the controller that its transactions are over: so many, from this delivery id on."""
+        for delivery_id in range(first, first + count):
+            self._discharged(delivery_id, now_ms)
+
+    def _discharged(self, delivery_id: int, now_ms: int) -> None:
         """Tell the controller that its transaction is committed, or rolled back as it wanted."""
         request, settled = self._discharging.pop(delivery_id, (None, False))
         transaction = None if request is None else self.ended(request.txn_id)

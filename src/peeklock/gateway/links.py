@@ -331,7 +331,7 @@ class Links:
         reply_to = effect.reply_to
         link = self._by_number.get(reply_to.link_number)
         if link is not None:
-            link.accepted(reply_to.number, now_ms)  # type: ignore[union-attr]  # the number is no receiver's
+            link.accepted(reply_to.number, effect.count, now_ms)  # type: ignore[union-attr]  # the number is no receiver's
 
     def _rejected(self, effect: Rejected, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to.link_number)

@@ -29,8 +29,9 @@ SHARE_BYTES_MIN = 16_384
 """Output that each receiver of a connection may fill, however many there are. Our choice: less, and a link
 with small messages would ask the broker for more after every few of them."""
 
-Answer = tuple[int, DeliveryState, bool]
-"""A delivery id, what becomes of the delivery, and whether that settles it: the client has asked for it."""
+Answer = tuple[int, int, DeliveryState, bool]
+"""First and last delivery id, what becomes of the deliveries, and whether that settles them: the client has
+asked for it."""
 
 
 class Unsettled(dict[int, "ReceiverLink"]):
@@ -200,10 +201,8 @@ class ReceiverLink:
             elif isinstance(effect, Drained):
                 self._give_back_credit()
             else:
-                delivery_id, state, settled = effect
-                self.context.connection.disposition(
-                    self.channel, SENDER, delivery_id, delivery_id, state, settled=settled
-                )
+                first, last, state, settled = effect
+                self.context.connection.disposition(self.channel, SENDER, first, last, state, settled=settled)
             outbox.popleft()
 
     def session_lapsed(self) -> None:
@@ -353,9 +352,14 @@ class ReceiverLink:
         return True
 
     def settled(self, effect: Settled) -> None:
-        """Answer a settlement that was performed."""
-        delivery_id = effect.reply_to.number
-        self._answer(delivery_id, self._take_echo(delivery_id) if self._echoes else ACCEPTED)
+        """Answer settlements that were performed."""
+        first = effect.reply_to.number
+        last = first + effect.count - 1
+        if self._echoes:
+            for delivery_id in range(first, last + 1):
+                self._answer(delivery_id, delivery_id, self._take_echo(delivery_id))
+        else:
+            self._answer(first, last, ACCEPTED)
 
     def enlisted(self, delivery_id: int) -> None:
         """Answer a settlement that will be performed when its transaction is committed: the outcome is
@@ -365,7 +369,7 @@ class ReceiverLink:
         transaction = self.context.transactions.get(state.txn_id)
         if transaction is not None:
             transaction.settled.append((self, delivery_id, state))
-        self._answer(delivery_id, state, settled=False)
+        self._answer(delivery_id, delivery_id, state, settled=False)
 
     def settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
         """Answer a settlement that was refused."""
@@ -373,7 +377,7 @@ class ReceiverLink:
         self._take_echo(delivery_id)
         self._within.pop(delivery_id, None)
         refusal = self.context.reporter.report(effect.error, shown(self.node.address), now_ms)
-        self._answer(delivery_id, Rejected(refusal))
+        self._answer(delivery_id, delivery_id, Rejected(refusal))
 
     def committed(self, delivery_id: int, state: TransactionalState) -> None:
         """End a delivery whose settlement was part of a transaction, unless the client has done so.
@@ -384,7 +388,7 @@ class ReceiverLink:
         if self._tokens.pop(delivery_id, None) is not None:
             del self.unsettled[delivery_id]
             if not settled_by_client:
-                self._answer(delivery_id, state)
+                self._answer(delivery_id, delivery_id, state)
 
     def _take_echo(self, delivery_id: int) -> DeliveryState:
         echoes = self._echoes.get(delivery_id)
@@ -395,12 +399,11 @@ class ReceiverLink:
             del self._echoes[delivery_id]
         return echo
 
-    def _answer(self, delivery_id: int, state: DeliveryState, *, settled: bool = True) -> None:
+    def _answer(self, first: int, last: int, state: DeliveryState, *, settled: bool = True) -> None:
         if self._outbox:
-            self._outbox.append((delivery_id, state, settled))
+            self._outbox.append((first, last, state, settled))
         else:
-            connection = self.context.connection
-            connection.disposition(self.channel, SENDER, delivery_id, delivery_id, state, settled=settled)
+            self.context.connection.disposition(self.channel, SENDER, first, last, state, settled=settled)
 
     def forget(self) -> None:
         """Drop what belongs to this link. Locks stay with the broker (L-13), those not delivered do not."""

@@ -50,6 +50,7 @@ class SenderLink(Intake):
         "_gone",
         "_queue_id",
         "_reads_routing",
+        "_takes_runs",
         "_unanswered",
         "destination",
         "link",
@@ -66,6 +67,7 @@ class SenderLink(Intake):
         self._destination: Address | None = None if destination is None else destination.address
         self._queue_id: int | None = None
         self._reads_routing = False
+        self._takes_runs = False
         self._gone = False
         self._unanswered: dict[int, int] = {}  # bytes by delivery id, until the outcome is known
         self._enlisting: dict[int, bytes] = {}  # of these, the ids of the transactions that some are part of
@@ -75,6 +77,7 @@ class SenderLink(Intake):
         """Begin to take transfers."""
         self._queue_id = effect.queue_id
         self._reads_routing = effect.reads_routing
+        self._takes_runs = effect.takes_runs
         self._open(self.context.limits.link_credit)
         if self._early:
             self.context.read(self._read_early(now_ms))
@@ -111,10 +114,28 @@ class SenderLink(Intake):
         except (ServiceBusError, GatewayError) as error:
             self._refuse(event, error, now_ms)
             return
-        link = self.link
-        reply_to = None if event.settled else ReplyTo(link.connection_id, link.number, event.delivery_id)
-        command = Send(queue_id, message, sections, reply_to, self._destination)
-        self._offer(event, command, message.size_bytes + MESSAGE_OVERHEAD_BYTES, now_ms)
+        size = message.size_bytes + MESSAGE_OVERHEAD_BYTES
+        if not self._takes_runs or event.settled or event.state is not None:
+            reply_to = None if event.settled else ReplyTo(*self.link, event.delivery_id)
+            self._offer(event, Send(queue_id, message, sections, reply_to, self._destination), size, now_ms)
+            return
+        # As `_offer` does; what comes behind a message over the same link is part of the same command.
+        delivery_id, number, commands = event.delivery_id, self.number, self.context.commands
+        last = commands[-1] if commands else None
+        if (
+            type(last) is Send
+            and type(last.further) is list
+            and last.reply_to is not None
+            and last.reply_to.link_number == number
+            and last.reply_to.number + len(last.further) + 1 == delivery_id
+        ):
+            last.further.append((message, sections))
+        else:
+            reply_to = ReplyTo(self.context.connection_id, number, delivery_id)
+            commands.append(Send(queue_id, message, sections, reply_to, None, []))
+        if not self._gone:
+            self._unanswered[delivery_id] = size
+            self.context.uncommitted_bytes += size
 
     def _read_batch(self, event: DeliveryReceived, queue_id: int, now_ms: int) -> Iterator[None]:
         """Turn a batch into a command, or refuse it; yields where others may have a turn."""
@@ -146,10 +167,12 @@ class SenderLink(Intake):
             self._unanswered[event.delivery_id] = size
             self.context.uncommitted_bytes += size
 
-    def accepted(self, delivery_id: int, now_ms: int) -> None:
-        """Tell the sender that its message is stored."""
-        self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
-        self.context.connection.disposition(self.channel, RECEIVER, delivery_id, delivery_id, ACCEPTED)
+    def accepted(self, first: int, count: int, now_ms: int) -> None:
+        """Tell the sender that its messages are stored: so many, from this delivery id on."""
+        context, take = self.context, self._unanswered.pop
+        for delivery_id in range(first, first + count):
+            context.uncommitted_bytes -= take(delivery_id, 0)
+        context.connection.disposition(self.channel, RECEIVER, first, first + count - 1, ACCEPTED)
 
     def enlisted(self, delivery_id: int) -> None:
         """Tell the sender that its message will be stored when its transaction is committed."""

@@ -28,6 +28,7 @@ from peeklock.amqp.performatives import (
 from peeklock.amqp.serial import MASK, ids_in_range
 from peeklock.amqp.types import SENDER
 from peeklock.broker.commands import (
+    NO_LINK,
     Abandon,
     Complete,
     DeadLetter,
@@ -53,13 +54,21 @@ def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, n
     one range each, unless the client wants no answer: with what the broker detached their receiver for, else
     lock lost.
     """
-    state, first = event.state, event.first
-    if state is ACCEPTED and first == event.last and not event.settled and first in unsettled:
-        # Fast path: a single accepted delivery.
-        link = unsettled.pop(first)
-        assert link.queue_id is not None
-        asked = ReplyTo(context.connection_id, link.number, first)
-        context.commands.append(Complete(link.queue_id, link.take_token(first), asked))
+    state = event.state
+    emit = context.commands.append
+    if state is ACCEPTED and not event.settled:
+        # As below, with less for each delivery: this is the usual outcome.
+        number, behind, further = NO_LINK, 0, []  # what the last command goes on with
+        for delivery_id in _known(context, unsettled, event, now_ms):
+            link = unsettled.pop(delivery_id)
+            if link.number == number and delivery_id == behind:
+                further.append(link.take_token(delivery_id))
+            else:
+                assert link.queue_id is not None
+                number, further = link.number, list[bytes]()
+                asked = ReplyTo(context.connection_id, number, delivery_id)
+                emit(Complete(link.queue_id, link.take_token(delivery_id), asked, further))
+            behind = delivery_id + 1
         return
     if state is None:
         if not event.settled:
@@ -71,7 +80,6 @@ def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, n
     make = _SETTLERS.get(type(state))
     if make is None:
         return  # `received` is no outcome: the delivery stays unsettled
-    emit = context.commands.append
     echo = None if event.settled else _echo(state)
     for delivery_id in _known(context, unsettled, event, now_ms):
         link = unsettled.pop(delivery_id)
