@@ -37,7 +37,7 @@ from peeklock.broker.changes import (
     MessageStored,
     NumbersIssued,
 )
-from peeklock.broker.message import COPIES_FOLLOWING_MAX, Message, MessageState
+from peeklock.broker.message import COPIES_FOLLOWING_MAX, SHARED, SHARED_MAX, Message, MessageState
 from peeklock.store import definitions
 from peeklock.store.base import Batch, Frame, FrameKeys, StoreDamaged
 
@@ -473,7 +473,7 @@ def _messages(
         if expires_at_ms != last_expires:
             last_expires = expires_at_ms
         if size_bytes != last_size:
-            last_size = size_bytes
+            last_size = SHARED[size_bytes] if size_bytes < SHARED_MAX else size_bytes
         m = new(Message)
         m.queue_id = queue_id
         m.position = position
