@@ -136,8 +136,20 @@ def backlog(run: Run) -> None:
         add(name, f"send rate, {label}", "msg/s", of.name, sent, better="higher")
         add(name, f"receive + complete rate, {label}", "msg/s", of.name, received, better="higher")
 
+    def rss(*, peak: bool = False) -> int:
+        return rss_bytes(broker.endpoint().pid, peak=peak)
+
+    def add_recovery(label: str) -> None:
+        add(name, f"restart to serving, {label}", "s", broker.name, broker.start(), aim=6)
+        peak, resident = rss(peak=True), rss()
+        add(name, f"RSS, peak of recovery, {label}", "MB", broker.name, peak / MB, aim=500)
+        for what, size_bytes in (("peak of recovery", peak), ("resident", resident)):
+            each = (size_bytes - idle) / depth
+            add(name, f"memory a message, {what}, {label}", "bytes", broker.name, each)
+
     try:
         broker.start()
+        idle = rss()
         filled = drive_queue(broker, "send", depth, timeout_s=200)
         add(
             name,
@@ -147,6 +159,7 @@ def backlog(run: Run) -> None:
             filled.send_rate,
             better="higher",
         )
+        add(name, "RSS, peak of filling", "MB", broker.name, rss(peak=True) / MB, aim=500)
         _add_memory_and_disk(run, broker, "full")
         # What filling left to be written back by the system is no property of a deep queue.
         os.sync()
@@ -172,14 +185,14 @@ def backlog(run: Run) -> None:
                 aim=0.8,
             )
         broker.stop()
-        add(name, "restart to serving, after SIGTERM", "s", broker.name, broker.start(), aim=6)
+        add_recovery("after SIGTERM")
         broker.kill()
-        add(name, "restart to serving, after SIGKILL", "s", broker.name, broker.start(), aim=6)
+        add_recovery("after SIGKILL")
         # Replace the whole backlog: the journal has then grown to where it is cut, three records a live one.
         churned = drive_queue(broker, "both", depth, *settle, timeout_s=300)
         add(name, "end to end rate over it", "msg/s", broker.name, churned.receive_rate, better="higher")
         broker.kill()
-        add(name, "restart to serving, long journal", "s", broker.name, broker.start(), aim=6)
+        add_recovery("long journal")
         _add_memory_and_disk(run, broker, "full, after restart")
         drained = drive_queue(broker, "recv", depth, *settle, timeout_s=300)
         add(
@@ -190,8 +203,7 @@ def backlog(run: Run) -> None:
             drained.receive_rate,
             better="higher",
         )
-        peak = rss_bytes(broker.endpoint().pid, peak=True) / MB
-        add(name, "RSS, peak of recovery and draining", "MB", broker.name, peak, aim=700)
+        add(name, "RSS, peak of recovery and draining", "MB", broker.name, rss(peak=True) / MB, aim=500)
         _add_space_after_draining(run, broker)
     except (LoadFailed, StartFailed) as error:
         run.left_out("backlog", error)
@@ -202,7 +214,7 @@ def backlog(run: Run) -> None:
 
 def _add_memory_and_disk(run: Run, broker: Peeklock, label: str) -> None:
     rss = rss_bytes(broker.endpoint().pid) / MB
-    run.results.add("backlog", f"RSS, {label}", "MB", broker.name, rss, aim=700)
+    run.results.add("backlog", f"RSS, {label}", "MB", broker.name, rss, aim=500)
     run.results.add("backlog", f"disk, {label}", "MB", broker.name, broker.disk_bytes() / MB)
 
 

@@ -128,6 +128,12 @@ def test_restored_records_share_their_numbers(broker: Broker) -> None:
     assert message.sequence_number is message.position is message.enqueued_sequence_number
 
 
+def test_equal_sizes_are_one_object(broker: Broker) -> None:
+    """Req: T-08. Each would take 32 bytes of its own."""
+    first, second = broker.send(size=int("1000")), broker.send(size=int("1000"))
+    assert first.size_bytes is second.size_bytes
+
+
 def test_a_state_that_comes_as_a_plain_number_is_understood(broker: Broker) -> None:
     """Req: R-02"""
     broker.send()

@@ -14,7 +14,7 @@ from peeklock.broker import properties as overlays
 from peeklock.broker.changes import MessageStored
 from peeklock.broker.descriptions import UNLIMITED_MS
 from peeklock.broker.events import NUMBERED_AHEAD, EventType
-from peeklock.broker.message import Message, MessageState, Routing
+from peeklock.broker.message import SHARED, SHARED_MAX, Message, MessageState, Routing
 from peeklock.broker.message_ids import with_id
 from peeklock.broker.outcome import Outcome
 from peeklock.broker.sequence_numbers import SEQUENCE_NUMBER_MAX, number_of
@@ -397,9 +397,12 @@ def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
 def _keep(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
     """Count and record a message that stands in its table."""
     message.routing = None  # not kept for every stored message
-    queue.size_bytes += message.size_bytes
+    size_bytes = message.size_bytes
+    queue.size_bytes += size_bytes
+    if size_bytes < SHARED_MAX:
+        message.size_bytes = SHARED[size_bytes]
     if queue.copied_by is not None:
-        queue.copied_by.size_bytes += message.size_bytes
+        queue.copied_by.size_bytes += size_bytes
     if queue.numbers is not None:
         queue.numbers.put(queue.key_of(message.sequence_number), message)
     payload = None if sections is None else sections.payload

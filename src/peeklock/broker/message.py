@@ -50,6 +50,12 @@ dead-lettering and forwarding end one record and begin another, ACTIVE; so nothi
 active again."""
 
 
+SHARED_MAX: Final = 4096
+SHARED: Final = tuple(range(SHARED_MAX))
+"""The numbers below `SHARED_MAX`, as one object each: the size of a stored message is one of these, else each
+message would have 32 bytes for its own. A larger one is worth no table of its own: its body takes more."""
+
+
 LOST_BODY: Final = b"a damaged body"
 """Stands for a payload that cannot be read any more; compared by identity."""
 

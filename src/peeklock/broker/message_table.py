@@ -12,7 +12,7 @@ bytes each, which is what this table exists to avoid.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import final
 
 from peeklock.broker.message import Message
@@ -155,7 +155,7 @@ class MessageTable:
     def chunk_count(self) -> int:
         return len(self._chunks)
 
-    def fill(self, entries: list[tuple[int, Message]]) -> None:
+    def fill(self, entries: Iterable[tuple[int, Message]]) -> None:
         """Load an empty table from pairs in ascending order of position, faster than one by one."""
         assert not self._count
         chunk_id = -1
@@ -167,7 +167,6 @@ class MessageTable:
                 sparse = {}
             sparse[position] = message
         self._close_chunk(chunk_id, sparse)
-        self._count = len(entries)
 
     def check(self) -> None:
         """Compare the indexes with each other; an assertion fails when they do not agree."""
@@ -188,6 +187,7 @@ class MessageTable:
         if sparse:
             self._chunks[chunk_id] = _Dense(sparse) if len(sparse) > SPARSE_MAX else sparse
             self._chunk_ids.append(chunk_id)
+            self._count += len(sparse)
 
     def _forget(self, chunk_id: int) -> None:
         del self._chunks[chunk_id]

@@ -7,7 +7,7 @@ its entity was deleted. About 1 us a record, in one tight loop per frame.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
@@ -35,6 +35,8 @@ from peeklock.broker.fan_out import Rule
 from peeklock.broker.message import ACTIVE, NEVER_MS, Message
 from peeklock.broker.message_queue import DEFERRED, SCHEDULED, MessageQueue
 from peeklock.broker.outcome import Outcome
+
+_position_of = attrgetter("position")
 
 
 class Recovery:
@@ -164,17 +166,17 @@ class Recovery:
 
 def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIssued | None) -> None:
     """Take in all messages of an empty queue. Nothing is locked; what is due follows by `advance`."""
-    entries = sorted(records.items())
-    active: list[tuple[int, Message]] = []
-    deferred: list[tuple[int, Message]] = []
-    scheduled: list[tuple[int, Message]] = []
+    messages = list(map(records.__getitem__, sorted(records)))
+    del records  # 42 to 84 bytes an entry
+    active: list[Message] = []
+    deferred: list[Message] = []
+    scheduled: list[Message] = []
     size_bytes = 0
     enqueued_at_ms = 0
-    for entry in entries:
-        position, message = entry
+    for message in messages:
+        position = message.position
         size_bytes += message.size_bytes
-        # Equal numbers came as objects of their own, at 32 bytes each: share them.
-        message.position = position
+        # Equal numbers may be objects of their own, at 32 bytes each: share them.
         if message.sequence_number == position:
             if message.enqueued_sequence_number == position:
                 message.enqueued_sequence_number = position
@@ -186,37 +188,37 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
         state = message.state
         if state == ACTIVE:
             message.state = ACTIVE
-            active.append(entry)
+            active.append(message)
         elif state == DEFERRED:
             message.state = DEFERRED
-            deferred.append(entry)
+            deferred.append(message)
         else:
             message.state = SCHEDULED
-            scheduled.append(entry)
+            scheduled.append(message)
     queue.size_bytes = size_bytes
     if queue.copied_by is not None:
         queue.copied_by.size_bytes += size_bytes
-    queue.active.fill(active)
-    queue.deferred.fill(deferred)
-    queue.scheduled.fill(scheduled)
+    queue.active.fill(zip(map(_position_of, active), active, strict=True))
+    queue.deferred.fill(zip(map(_position_of, deferred), deferred, strict=True))
+    queue.scheduled.fill(zip(map(_position_of, scheduled), scheduled, strict=True))
     if counters is not None:
         queue.next_position = counters.next_position
         queue.last_enqueued_at_ms = counters.last_enqueued_at_ms
         if queue.partitions is not None and counters.partitions:
             queue.partitions.nexts = list(counters.partitions)
-    if entries:
-        queue.next_position = max(queue.next_position, entries[-1][0] + 1)
+    if messages:
+        queue.next_position = max(queue.next_position, messages[-1].position + 1)
     if active:
-        queue.last_enqueued_at_ms = max(queue.last_enqueued_at_ms, active[-1][1].enqueued_at_ms)
-    for _, message in scheduled:
+        queue.last_enqueued_at_ms = max(queue.last_enqueued_at_ms, active[-1].enqueued_at_ms)
+    for message in scheduled:
         queue.activation.note(message)
     if queue.sessions is not None:
-        for _, message in entries:
+        for message in messages:
             queue.sessions.stored(message)
         queue.sessions.serve(Outcome())  # no receiver is there yet
     if queue.expiry is not None:
         limited = queue.default_ttl_ms < UNLIMITED_MS
-        for _, message in active:
+        for message in active:
             if limited or message.expires_at_ms != NEVER_MS:
                 queue.expiry.note(message)
 

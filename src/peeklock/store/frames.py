@@ -28,7 +28,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 
 from peeklock.broker.changes import (
     Change,
@@ -37,7 +37,7 @@ from peeklock.broker.changes import (
     MessageStored,
     NumbersIssued,
 )
-from peeklock.broker.message import COPIES_FOLLOWING_MAX, Message, MessageState
+from peeklock.broker.message import COPIES_FOLLOWING_MAX, SHARED, SHARED_MAX, Message, MessageState
 from peeklock.store import definitions
 from peeklock.store.base import Batch, Frame, FrameKeys, StoreDamaged
 
@@ -264,8 +264,9 @@ def decode(no: int, meta: bytes) -> Frame:
     texts: Texts = (None,)
     for kind, queue_id, data in runs(no, meta):
         if kind in STORED_PAIRS:
-            pairs = STORED_PAIRS[kind].iter_unpack(data)
-            found = messages(queue_id, pairs, overlays.get(queue_id, {}), {no: texts}.__getitem__)
+            pairs = list(STORED_PAIRS[kind].iter_unpack(data))
+            positions, rests = [position for position, _ in pairs], [rest for _, rest in pairs]
+            found = messages(queue_id, positions, rests, overlays.get(queue_id, {}), {no: texts}.__getitem__)
             set_copies_left(found, copies.get(queue_id, {}))
             changes += found
         elif kind == COPIES_LEFT:
@@ -403,21 +404,22 @@ def read_texts(no: int, data: bytes) -> Texts:
 
 def messages(
     queue_id: int,
-    pairs: Iterable[tuple[int, bytes]],
+    positions: Sequence[int],
+    rests: Sequence[bytes],
     overlays: Mapping[int, bytes],
     texts: Callable[[int], Texts],
 ) -> list[MessageStored]:
-    """Make messages of (position, rest of the record).
+    """Make messages of their positions and the rest of their records.
 
     Args:
         queue_id: of all of them.
-        pairs: of records with texts, or without, or some of each.
+        positions: of each message.
+        rests: of records with texts, or without, or some of each.
         overlays: by position.
         texts: gives the texts of a frame by its number.
 
     Raises: StoreDamaged.
     """
-    positions, rests = zip(*pairs, strict=True)
     data = b"".join(rests)
     if len(data) == len(rests) * _STORED_REST.size:
         return _messages(queue_id, positions, _STORED_REST.iter_unpack(data), overlays)
@@ -425,10 +427,12 @@ def messages(
         changes = _messages(queue_id, positions, _WITH_TEXTS_REST.iter_unpack(data), overlays)
         _add_texts(changes, _PLACES_IN_REST.iter_unpack(data), texts)
         return changes
-    both = list(zip(positions, rests, strict=True))
-    plain = [pair for pair in both if len(pair[1]) == _STORED_REST.size]
-    others = [pair for pair in both if len(pair[1]) != _STORED_REST.size]
-    return messages(queue_id, plain, overlays, texts) + messages(queue_id, others, overlays, texts)
+    changes = []
+    is_plain = [len(rest) == _STORED_REST.size for rest in rests]
+    for chosen in (is_plain, [not plain for plain in is_plain]):
+        some = list(compress(positions, chosen)), list(compress(rests, chosen))
+        changes += messages(queue_id, *some, overlays, texts)
+    return changes
 
 
 def _messages(
@@ -469,7 +473,7 @@ def _messages(
         if expires_at_ms != last_expires:
             last_expires = expires_at_ms
         if size_bytes != last_size:
-            last_size = size_bytes
+            last_size = SHARED[size_bytes] if size_bytes < SHARED_MAX else size_bytes
         m = new(Message)
         m.queue_id = queue_id
         m.position = position
