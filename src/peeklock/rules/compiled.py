@@ -5,7 +5,6 @@ Owns: what the broker calls. Must not know: how many rules there are, and of wha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -15,6 +14,7 @@ from peeklock.rules.errors import RuleError
 from peeklock.rules.expression import bind
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlFilter, TrueFilter
 from peeklock.rules.parser import located, parse_filter
+from peeklock.rules.predicate import Judge
 from peeklock.rules.subject import Subject
 from peeklock.rules.terms import Term, compile_terms, matcher
 from peeklock.rules.values import in_utc
@@ -25,7 +25,7 @@ __all__ = ["ActionResult", "CompiledAction", "CompiledFilter", "compile_action",
 class CompiledFilter:
     """A filter as a function, and the terms that an index can use."""
 
-    __slots__ = ("always", "matches", "never", "terms")
+    __slots__ = ("always", "never", "terms", "test")
 
     def __init__(self, terms: tuple[Term, ...] | bool) -> None:
         """`terms` as `terms.compile_terms` makes them, or the answer itself."""
@@ -35,14 +35,16 @@ class CompiledFilter:
         """Matches no message."""
         self.terms: tuple[Term, ...] = () if isinstance(terms, bool) else terms
         """Asked in this order, up to one that is not true, they are the filter."""
-        self.matches: Callable[[Subject], bool] = (
-            (lambda subject: terms) if isinstance(terms, bool) else matcher(terms)
-        )
-        """True only when the filter is true of the message, not when it is unknown.
+        self.test: Judge = (lambda subject: terms) if isinstance(terms, bool) else matcher(terms)
+        """`matches`, but that None may stand for False."""
+
+    def matches(self, subject: Subject) -> bool:
+        """Say whether the filter is true of a message, not false or unknown.
 
         Raises:
             EvaluationError: it cannot be said of this message.
         """
+        return self.test(subject) is True
 
 
 def compile_filter(filter: Filter, *, stored: bool = False) -> CompiledFilter:

@@ -71,12 +71,12 @@ def compile_correlation(given: CorrelationFilter, *, stored: bool = False) -> tu
 def _system(name: str, value: Value) -> Term:
     return equality_term(
         Equality("system", name, index_key(value)),
-        lambda subject: equal(subject.system.get(name), value) is True,
+        lambda subject: equal(subject.system.get(name), value),
     )
 
 
 def _user(name: str, value: Value) -> Term:
     return equality_term(
         Equality("user", name, index_key(value)),
-        lambda subject: equal(subject.user.get(name), value) is True,
+        lambda subject: equal(subject.user.get(name), value),
     )

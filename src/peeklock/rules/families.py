@@ -23,11 +23,12 @@ none of these is a range and all are guards, the first that can fail may be the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import takewhile
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from peeklock.rules.errors import EvaluationError
+from peeklock.rules.predicate import Judge
 from peeklock.rules.ranges import Ranges
 from peeklock.rules.subject import Subject
 from peeklock.rules.terms import Range, Term, matcher
@@ -40,7 +41,7 @@ MANY = 4
 FEW = 8
 """Rules. Asking so many takes about as long as the searches of a family."""
 
-Entry: TypeAlias = tuple[int, K, Callable[[Subject], bool] | None]
+Entry: TypeAlias = tuple[int, K, Judge | None]
 """(number, key, what is asked when it is found; None = it matches by being found). Numbers are given in the
 order of adding, each once, so that sorted entries are in that order and nothing but numbers is compared."""
 Failed: TypeAlias = tuple[int, K, EvaluationError]
@@ -62,39 +63,73 @@ class _Plan(NamedTuple):
 class Bucket(Generic[K]):
     """Rules that a message comes to together."""
 
-    __slots__ = ("_families", "_few", "_places", "_uses")
+    __slots__ = ("_few", "_many")
 
     def __init__(self) -> None:
         """Begin without a rule."""
         self._few: dict[Entry[K], tuple[Term, ...]] = {}
-        self._families: dict[Guards, _Family[K]] = {}
-        self._places: dict[int, _Place[K]] = {}
-        self._uses: dict[Hashable, int] = {}  # of terms that never fail, by identity: rules in families
+        self._many: _Families[K] | None = None
 
     def __len__(self) -> int:
-        return len(self._few) + len(self._places)
+        return len(self._few) if self._many is None else len(self._many)
 
     def add(self, entry: Entry[K], terms: tuple[Term, ...]) -> None:
         """Add a rule, of which these terms are left to be asked."""
-        if not self._families and len(self._few) < FEW:
-            self._few[entry] = terms
-            return
-        added = [*self._few.items(), (entry, terms)]
-        self._few = {}
-        for _, each in added:
-            for term in _free(each):
-                self._uses[term.identity] = self._uses.get(term.identity, 0) + 1
-        for (number, key, _), each in added:
-            self._place(number, key, each)
+        self._few[entry] = terms
+        if self._many is not None or len(self._few) > FEW:
+            if self._many is None:
+                self._many = _Families()
+            self._many.add(self._few)
+            self._few = {}
 
     def remove(self, entry: Entry[K]) -> None:
         """Remove a rule; KeyError if it is not there."""
-        if entry in self._few:
+        if self._many is None:
             del self._few[entry]
             return
-        terms, guards, within, placed = self._places.pop(entry[0])
+        self._many.remove(entry[0])
+        if not len(self._many):
+            self._many = None
+
+    def find(self, subject: Subject, found: list[Entry[K]], failed: list[Failed[K]]) -> None:
+        """Add the rules that match, and those of which it cannot be said, in any order."""
+        if self._many is None:
+            _ask(self._few, subject, found, failed)
+        else:
+            self._many.find(subject, found, failed)
+
+
+class _Families(Generic[K]):
+    """Rules in families."""
+
+    __slots__ = ("_families", "_places", "_uses")
+
+    def __init__(self) -> None:
+        self._families: dict[Guards, _Family[K]] = {}
+        self._places: dict[int, _Place[K]] = {}
+        self._uses: dict[Hashable, int] = {}  # of terms that never fail: how many rules have one
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, rules: Mapping[Entry[K], tuple[Term, ...]]) -> None:
+        for terms in rules.values():
+            for term in _free(terms):
+                self._uses[term.identity] = self._uses.get(term.identity, 0) + 1
+        for (number, key, _), terms in rules.items():
+            plan = _plan(terms, self._uses)
+            guards = frozenset(term.identity for term in plan.guards)
+            family = self._families.get(guards)
+            if family is None:
+                family = self._families[guards] = _Family(plan.guards)
+            entry: Entry[K] = number, key, matcher(plan.rest) if plan.rest else None
+            family.add(plan.range, entry)
+            self._places[number] = terms, guards, plan.range, entry
+
+    def remove(self, number: int) -> None:
+        terms, guards, within, entry = self._places.pop(number)
         family = self._families[guards]
-        family.remove(within, placed)
+        family.remove(within, entry)
         if family.is_empty():
             del self._families[guards]
         for term in _free(terms):
@@ -103,21 +138,8 @@ class Bucket(Generic[K]):
                 del self._uses[term.identity]
 
     def find(self, subject: Subject, found: list[Entry[K]], failed: list[Failed[K]]) -> None:
-        """Add the rules that match, and those of which it cannot be said, in any order."""
-        if self._few:
-            _ask(self._few, subject, found, failed)
         for family in self._families.values():
             family.find(subject, found, failed)
-
-    def _place(self, number: int, key: K, terms: tuple[Term, ...]) -> None:
-        plan = _plan(terms, self._uses)
-        guards = frozenset(term.identity for term in plan.guards)
-        family = self._families.get(guards)
-        if family is None:
-            family = self._families[guards] = _Family(plan.guards)
-        entry: Entry[K] = number, key, matcher(plan.rest) if plan.rest else None
-        family.add(plan.range, entry)
-        self._places[number] = terms, guards, plan.range, entry
 
 
 class _Family(Generic[K]):
@@ -173,7 +195,7 @@ class _Source(Generic[K]):
     __slots__ = ("kind", "ranges", "value_of")
 
     def __init__(self, within: Range) -> None:
-        self.kind = within.source[1]
+        self.kind = within.source[0]
         self.value_of = within.value_of
         self.ranges: Ranges[Entry[K]] = Ranges()
 
@@ -219,12 +241,12 @@ def _ask(
     entries: Iterable[Entry[K]], subject: Subject, found: list[Entry[K]], failed: list[Failed[K]]
 ) -> None:
     for entry in entries:
-        number, key, matches = entry
-        if matches is None:
+        number, key, test = entry
+        if test is None:
             found.append(entry)
         else:
             try:
-                if matches(subject):
+                if test(subject):
                     found.append(entry)
             except EvaluationError as error:
                 failed.append((number, key, error))

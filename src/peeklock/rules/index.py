@@ -53,8 +53,11 @@ class RuleIndex(Generic[K]):
                 break  # what comes behind it may not be asked first
             if term.one_of and (under is None or self._shared_by(term) < self._shared_by(under)):
                 under = term
-        left = tuple(term for term in compiled.terms if term is not under)
-        entry: Entry[K] = number, key, matcher(left) if left else None
+        left, test = compiled.terms, compiled.test if compiled.terms else None
+        if under is not None:
+            left = tuple(term for term in left if term is not under)
+            test = matcher(left) if left else None
+        entry: Entry[K] = number, key, test
         if compiled.always:
             self._always[number] = entry
         elif compiled.never:

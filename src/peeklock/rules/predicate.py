@@ -54,10 +54,10 @@ from peeklock.rules.values import (
 Judge: TypeAlias = Callable[[Subject], Truth]
 
 
-def compile_test(node: Predicate, parameters: Parameters) -> Callable[[Subject], bool] | bool:
-    """Make a closure that says whether a condition is true, or the answer where no message changes it.
+def compile_test(node: Predicate, parameters: Parameters) -> Judge | bool:
+    """Make a closure that says true where a condition is true and only there, or give what it always is.
 
-    Below AND and OR unknown need not be told from false then: AND ends at the first term that is not true.
+    Unknown need not be told from false, so that AND ends at the first term that is not true.
 
     Raises:
         RuleError: as `compile_expression`; also constants that cannot be compared.
@@ -79,14 +79,10 @@ def compile_test(node: Predicate, parameters: Parameters) -> Callable[[Subject],
             judge = compile_condition(node, parameters)
             if isinstance(judge, Fixed):
                 return judge.value is True
-            return _certain(judge)
+            return judge
 
 
-def _certain(judge: Judge) -> Callable[[Subject], bool]:
-    return lambda subject: judge(subject) is True
-
-
-def all_true(tests: Sequence[Callable[[Subject], bool]]) -> Callable[[Subject], bool]:
+def all_true(tests: Sequence[Judge]) -> Judge:
     """Make a closure that says whether all tests are true, asked in this order up to one that is not."""
     if len(tests) == 1:
         return tests[0]
@@ -100,7 +96,7 @@ def all_true(tests: Sequence[Callable[[Subject], bool]]) -> Callable[[Subject], 
     return all_of_them
 
 
-def _any_true(tests: Sequence[Callable[[Subject], bool]]) -> Callable[[Subject], bool]:
+def _any_true(tests: Sequence[Judge]) -> Judge:
     if len(tests) == 1:
         return tests[0]
 

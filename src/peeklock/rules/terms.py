@@ -13,7 +13,7 @@ Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax". What is 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -45,8 +45,7 @@ from peeklock.rules.expression import (
 )
 from peeklock.rules.filters import Value
 from peeklock.rules.like import prefix_of
-from peeklock.rules.predicate import all_true, compile_test
-from peeklock.rules.subject import Subject
+from peeklock.rules.predicate import Judge, all_true, compile_test
 from peeklock.rules.values import MIRRORED, ORDERED, TEXT, equals_itself, index_key, kind
 
 Scope: TypeAlias = Literal["system", "user"]
@@ -54,6 +53,8 @@ Bound: TypeAlias = tuple[Any, int]
 """(constant, 0 or 1), so that `bound <= (value, 0)` says of a lower bound that a value is not below it, and
 `(value, 0) < bound` of an upper one that it is not above."""
 
+_MAY_FAIL = {Arithmetic, Negative, Positive, Like, NamedProperty, NewId}
+"""Nodes of which some fail or say something else when they are asked again."""
 _BOUNDS: dict[str, tuple[int | None, int | None]] = {
     "=": (0, 1),
     ">": (1, None),
@@ -62,6 +63,8 @@ _BOUNDS: dict[str, tuple[int | None, int | None]] = {
     "<=": (None, 1),
 }
 """The second part of the lower and of the upper bound, None where there is none."""
+_ELEMENTS_MAX = 16
+"""Of an IN that is looked up as equalities are: each is half a KB of the index."""
 _LIKE_COST = 4
 """LIKE as compared with another node of a tree, constants left aside."""
 
@@ -79,8 +82,8 @@ class Equality(NamedTuple):
 class Range(NamedTuple):
     """An expression that has a value of one kind within bounds; one of them may be open."""
 
-    source: tuple[Hashable, str]
-    """The same for two ranges exactly if expression and kind are."""
+    source: tuple[Hashable, ...]
+    """The kind, and what is the same for two ranges exactly if the expression is."""
     value_of: Evaluate
     low: Bound | None
     high: Bound | None
@@ -89,16 +92,23 @@ class Range(NamedTuple):
 class Term(NamedTuple):
     """A condition that has to be true for a filter to be true."""
 
-    is_true: Callable[[Subject], bool]
-    """Not also when it is unknown. Raises: EvaluationError, unless it is `certain`."""
+    is_true: Judge
+    """False may stand for unknown. Raises: EvaluationError, unless it is `certain`."""
     certain: bool = False
     """It never fails, and asked twice about one message it says the same."""
-    identity: Hashable = None
-    """Equal only for terms that say the same of each message; of no meaning where the term is not certain."""
     one_of: tuple[Equality, ...] = ()
     """It is true exactly of messages with one of these; empty = it cannot be said so."""
     range: Range | None = None
     """It is true exactly of messages in this range."""
+    text: tuple[Hashable, ...] = ()
+    """Of a certain term that is neither: text and parameters, with which others are the same term."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for certain terms only if they say the same of each message."""
+        if self.range is not None:
+            return self.range.source, self.range.low, self.range.high
+        return self.one_of or self.text
 
 
 def compile_terms(node: Predicate, parameters: Parameters) -> tuple[Term, ...] | bool:
@@ -108,7 +118,7 @@ def compile_terms(node: Predicate, parameters: Parameters) -> tuple[Term, ...] |
         RuleError: as `compile_expression`; also constants that cannot be compared.
     """
     equalities: list[Term] = []
-    others: list[tuple[int, Term]] = []
+    others: list[tuple[Predicate, Term]] = []
     never = False
     for part in node.terms if isinstance(node, And) else (node,):
         is_true = compile_test(part, parameters)
@@ -119,35 +129,34 @@ def compile_terms(node: Predicate, parameters: Parameters) -> tuple[Term, ...] |
         if term.one_of and isinstance(part, Comparison):
             equalities.append(term)
         else:
-            others.append((_cost(part), term))
+            others.append((part, term))
     if never:
         return False
     if not equalities and not others:
         return True
     movable = list(takewhile(lambda other: other[1].certain, others))
     last = others[len(movable) :]
-    movable.sort(key=lambda other: other[0])
+    if len(movable) > 1:
+        movable.sort(key=lambda other: _cost(other[0]))
     return (*equalities, *(term for _, term in movable + last))
 
 
-def equality_term(equality: Equality, is_true: Callable[[Subject], bool]) -> Term:
+def equality_term(equality: Equality, is_true: Judge) -> Term:
     """Return the term that is one equality."""
-    return Term(is_true, True, equality, (equality,))
+    return Term(is_true, True, (equality,))
 
 
-def matcher(terms: tuple[Term, ...]) -> Callable[[Subject], bool]:
-    """Return a function that says whether all of the terms are true; it raises what they raise."""
+def matcher(terms: tuple[Term, ...]) -> Judge:
+    """Return a function that says true exactly where all of the terms are; it raises what they raise."""
     return all_true([term.is_true for term in terms])
 
 
-def _term(node: Predicate, is_true: Callable[[Subject], bool], parameters: Parameters) -> Term:
+def _term(node: Predicate, is_true: Judge, parameters: Parameters) -> Term:
     if one_of := _one_of(node, parameters):
-        return Term(is_true, True, one_of, one_of)
+        return Term(is_true, True, one_of)
     certain = _certain(node)
-    found = _range(node, parameters)
-    if found is not None:
-        return Term(is_true, certain, (found.source, found.low, found.high), range=found)
-    return Term(is_true, certain, _identity(node, parameters) if certain else None)
+    within = _range(node, parameters)
+    return Term(is_true, certain, (), within, _text(node, parameters) if certain and not within else ())
 
 
 def _one_of(node: Predicate, parameters: Parameters) -> tuple[Equality, ...]:
@@ -167,6 +176,8 @@ def _one_of(node: Predicate, parameters: Parameters) -> tuple[Equality, ...]:
             return ()
         if fixed.value is not None and equals_itself(fixed.value):
             keys[index_key(fixed.value)] = None
+    if len(keys) > _ELEMENTS_MAX:
+        return ()
     scope, name = _place(looked_at)
     return tuple(Equality(scope, name, key) for key in keys)
 
@@ -200,10 +211,11 @@ def _range(node: Predicate, parameters: Parameters) -> Range | None:
             bounds = (prefix, 0), (prefix[:-1] + chr(ord(prefix[-1]) + 1), 0)
         case _:
             return None
+    if isinstance(left, Property):
+        return Range((about, *_place(left)), of, *bounds)
     if any(isinstance(part, NewId) for part in _walk(left)):
         return None
-    source = _place(left) if isinstance(left, Property) else _identity(left, parameters)
-    return Range((source, about), of, *bounds)
+    return Range((about, *_text(left, parameters)), of, *bounds)
 
 
 def _prefix(pattern: Expression, escape: Expression | None, parameters: Parameters) -> str | None:
@@ -220,14 +232,15 @@ def _prefix(pattern: Expression, escape: Expression | None, parameters: Paramete
     return prefix_of(text, escaped)
 
 
-def _identity(node: Node, parameters: Parameters) -> Hashable:
+def _text(node: Node, parameters: Parameters) -> tuple[Hashable, ...]:
     used = {part.name.lower() for part in _walk(node) if isinstance(part, Parameter)}
-    # Equal values may differ (1, TRUE, 1.0), and a signalling NaN cannot be hashed.
-    given = [(name, type(parameters[name]).__name__, repr(parameters[name])) for name in sorted(used)]
-    return unparse(node), *given
+    # Values that are equal may differ (1, TRUE, 1.0), and a signalling NaN cannot be hashed.
+    return unparse(node), *((name, repr(parameters[name])) for name in sorted(used))
 
 
 def _certain(node: Node) -> bool:
+    if _MAY_FAIL.isdisjoint(map(type, _walk(node))):
+        return True
     match node:
         case NewId():
             return False
@@ -250,7 +263,8 @@ def _cost(node: Node) -> int:
     return sum(_LIKE_COST if isinstance(part, Like) else 1 for part in asked)
 
 
-def _walk(node: Node) -> Iterator[Node]:
-    yield node
-    for child in children(node):
-        yield from _walk(child)
+def _walk(node: Node) -> list[Node]:
+    found = [node]
+    for each in found:
+        found += children(each)  # the loop comes to them too
+    return found
