@@ -37,7 +37,7 @@ from peeklock.rules.values import equals_itself, kind
 K = TypeVar("K", bound=Hashable)
 
 MANY = 4
-"""Rules that have a term, from which on it is a guard."""
+"""Rules that must have a term for it to be a guard."""
 FEW = 8
 """Rules. Asking so many takes about as long as the searches of a family."""
 
