@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from peeklock.rules.compiled import compile_action, compile_filter
+from bench.rule_mix import compared, properties
+from peeklock.rules.compiled import CompiledFilter, compile_action, compile_filter
 from peeklock.rules.filters import CorrelationFilter, Filter, SqlAction, SqlFilter, TrueFilter, Value
 from peeklock.rules.index import RuleIndex
 from peeklock.rules.parser import parse_filter
@@ -27,22 +28,25 @@ TEN_TERMS = (
 ACTION = "SET total = c * d; SET sys.Label = 'big-' + b; REMOVE g"
 
 
+USER: dict[str, Value] = {
+    "a": 1,
+    "b": "x",
+    "c": 5,
+    "d": 2,
+    "e": "r",
+    "f": 3,
+    "g": "abc",
+    "h": True,
+    "i": 9,
+    "customer": 77,
+}
+
+
 class BenchMessage:
     """A message whose properties have been read."""
 
-    def __init__(self) -> None:
-        self.user: dict[str, Value] = {
-            "a": 1,
-            "b": "x",
-            "c": 5,
-            "d": 2,
-            "e": "r",
-            "f": 3,
-            "g": "abc",
-            "h": True,
-            "i": 9,
-            "customer": 77,
-        }
+    def __init__(self, user: dict[str, Value] = USER) -> None:
+        self.user = user
         self.system: dict[str, Value] = {"label": "order", "messageid": "m-1"}
 
     def has_user(self, folded_name: str) -> bool:
@@ -86,6 +90,46 @@ def indexes() -> dict[str, RuleIndex[int]]:
     return made
 
 
+def mixed(rounds: int) -> None:
+    """Print what a message costs among more and more filters of the mix, and what one filter more or less."""
+    messages = [BenchMessage(user) for user in properties(200)]
+    print("\na mix of comparisons:")
+    for count in (1, 10, 100, 1_000, 10_000):
+        index: RuleIndex[int] = RuleIndex()
+        rules = [compile_filter(compared(n)) for n in range(count)]
+        for number, rule in enumerate(rules):
+            index.add(number, rule)
+        found = sum(len(index.match(message)[0]) for message in messages) / len(messages)
+
+        def match(index: RuleIndex[int] = index) -> None:
+            for message in messages:
+                index.match(message)
+
+        us = best_us(match, max(1, 1_000 // count), rounds) / len(messages)
+        removed, added, first = _changed(index, rules[-100:], count, messages[0])
+        print(
+            f"{count:>9,} rules {us:9.2f} us, {found:.1f} found; remove {removed:.1f}, add {added:.1f}, "
+            f"the first message behind it {first:.1f}"
+        )
+
+
+def _changed(
+    index: RuleIndex[int], rules: list[CompiledFilter], count: int, message: BenchMessage
+) -> tuple[float, float, float]:
+    spent: list[tuple[float, float, float]] = []
+    clock = time.perf_counter
+    for number, rule in enumerate(rules, count - len(rules)):
+        started = clock()
+        index.remove(number)
+        removed = clock()
+        index.add(number, rule)
+        added = clock()
+        index.match(message)
+        spent.append((removed - started, added - removed, clock() - added))
+    removals, additions, matches = (sorted(each)[len(each) // 2] * 1e6 for each in zip(*spent, strict=True))
+    return removals, additions, matches
+
+
 def first_text_ms() -> float:
     """Give what the first expression of a process waits for: lark and the table of the grammar."""
     assert "lark" not in sys.modules
@@ -123,6 +167,7 @@ def main() -> None:
         found = len(index.match(message)[0])
         count = 20_000 if found == 1 and "asked" not in name else 50
         line(name, best_us(lambda index=index: index.match(message), count, rounds), f"{found:,} found")  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+    mixed(rounds)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def test_a_stored_rule_with_two_spellings_keeps_both_conditions() -> None:
     """Req: C36. An earlier release compared names exactly, and took both."""
     filter = CorrelationFilter(properties=(("size", 3), ("Size", 4)))
     both = compile_filter(filter, stored=True)
-    assert len(both.equalities) == 2
+    assert len(both.terms) == 2
     assert not both.matches(FakeMessage({"size": 3, "Size": 4}))
     assert not both.matches(FakeMessage({"size": 4}))
     alike = compile_filter(CorrelationFilter(properties=(("size", 3), ("Size", 3))), stored=True)

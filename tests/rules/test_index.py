@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
 from peeklock.rules.index import RuleIndex
 from peeklock.rules.subject import Subject
+from peeklock.rules.terms import Equality, Term, equality_term
 from tests.rules.strategies import MESSAGES, PREDICATES, USER_NAMES, VALUES
 from tests.rules.subjects import FakeMessage
 
@@ -96,33 +96,43 @@ def test_the_index_finds_what_asking_each_rule_finds(
         index.remove(key)
     assert len(index) == 0
     assert index.match(messages[0]) == ([], [])
-    assert not any(index._tables.values())  # nothing is left behind
+    assert not any(index._tables.values())
 
 
 @given(FILTERS.map(compiled), MESSAGES)
 def test_what_a_filter_says_of_itself_is_so(rule: CompiledFilter | None, message: FakeMessage) -> None:
     if rule is not None and (rule.always or rule.never):
         assert rule.matches(message) is rule.always
-        assert rule.equalities == ()
+        assert rule.terms == ()
 
 
 def sql(expression: str, **parameters: Any) -> CompiledFilter:
     return compile_filter(SqlFilter(expression, tuple((f"@{name}", v) for name, v in parameters.items())))
 
 
+def equalities(expression: str, **parameters: Any) -> list[list[Equality]]:
+    return [list(term.one_of) for term in sql(expression, **parameters).terms]
+
+
 def test_equalities_are_found_in_the_terms_of_and() -> None:
     """Req: P-05"""
-    rule = sql("Color = 'blue' AND 10 = quantity AND sys.Subject = @label AND weight > 2", label="order")
-    assert [(found.scope, found.name, found.key) for found in rule.equalities] == [
-        ("user", "color", "blue"),
-        ("user", "quantity", 10),
-        ("system", "label", "order"),
+    expression = "weight > 2 AND Color = 'blue' AND 10 = quantity AND sys.Subject = @label"
+    assert equalities(expression, label="order") == [
+        [Equality("user", "color", "blue")],
+        [Equality("user", "quantity", 10)],
+        [Equality("system", "label", "order")],
+        [],
     ]
-    assert not rule.exact
-    assert sql("color = 'blue'").exact
-    assert sql("a = 1 AND (b = 2 AND c = 3)").exact
-    for expression in ("a = 1 OR b = 2", "NOT a = 1", "a <> 1", "a = b", "a = NULL", "a = newid()", "flag"):
-        assert sql(expression).equalities == ()
+    assert equalities("a = 1 AND (b = 2 AND c = 3)") == [
+        [Equality("user", "a", 1)],
+        [Equality("user", "b", 2)],
+        [Equality("user", "c", 3)],
+    ]
+    assert equalities("a IN (1, NULL, 'x', TRUE, 1.0)") == [
+        [Equality("user", "a", 1), Equality("user", "a", "x"), Equality("user", "a", (True,))]
+    ]
+    for expression in ("a = 1 OR b = 2", "NOT a = 1", "a <> 1", "a = b", "a = newid()", "a IN (1, b)", "a"):
+        assert equalities(expression) == [[]]
 
 
 def test_a_filter_of_one_equality_is_not_asked() -> None:
@@ -132,9 +142,7 @@ def test_a_filter_of_one_equality_is_not_asked() -> None:
         raise AssertionError("the look-up says it all")
 
     index: RuleIndex[str] = RuleIndex()
-    rule = compile_filter(CorrelationFilter(label="order"))
-    rule.matches = asked
-    index.add("one", rule)
+    index.add("one", CompiledFilter((equality_term(Equality("system", "label", "order"), asked),)))
     assert index.match(FakeMessage({}, {"label": "order"})) == (["one"], [])
     assert index.match(FakeMessage({}, {"label": "other"})) == ([], [])
 
@@ -144,20 +152,16 @@ def test_a_rule_stands_under_the_equality_that_fewest_share() -> None:
     index: RuleIndex[int] = RuleIndex()
     asked: list[int] = []
 
-    def noting(number: int, matches: Callable[[Subject], bool]) -> Callable[[Subject], bool]:
+    def noting(number: int, term: Term) -> Term:
         def note(subject: Subject) -> bool:
             asked.append(number)
-            return matches(subject)
+            return term.is_true(subject)
 
-        return note
+        return term._replace(is_true=note)
 
     for number in range(1000):
         rule = sql(f"sys.Label = 'order' AND customer = {number}")
-        matches = rule.matches
-        rule.matches = lambda subject, number=number, matches=matches: (
-            asked.append(number) or matches(subject)
-        )
-        index.add(number, rule)
+        index.add(number, CompiledFilter(tuple(noting(number, term) for term in rule.terms)))
     assert index.match(FakeMessage({"customer": 567}, {"label": "order"})) == ([567], [])
     assert asked in ([567], [0, 567])  # the first stood where none had been before
 

@@ -44,6 +44,7 @@ from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import CorrelationFilter, SqlFilter
 from peeklock.rules.index import RuleIndex
 from peeklock.rules.subject import Subject
+from peeklock.rules.terms import Term
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
@@ -105,7 +106,7 @@ class Rule:
         def fails(subject: Subject) -> bool:
             raise EvaluationError(text)
 
-        rule.filter = CompiledFilter(fails)
+        rule.filter = CompiledFilter((Term(fails),))
         return rule
 
     @property

@@ -147,10 +147,13 @@ Statement: TypeAlias = Set | Remove
 
 CONDITIONS = (Comparison, IsNull, Exists, In, Like, Not, And, Or)
 FLEXIBLE = (Constant, Parameter, Property, NamedProperty)
+_LEAVES = (Property, Constant, Parameter, NewId)
 
 
 def children(node: Node) -> tuple[Node, ...]:
     """Give the nodes right below one."""
+    if isinstance(node, _LEAVES):  # most of them, and a match would try all else before
+        return ()
     match node:
         case And(terms) | Or(terms):
             return terms
@@ -168,8 +171,6 @@ def children(node: Node) -> tuple[Node, ...]:
             return (looked_at,)
         case NamedProperty(name):
             return (name,)
-        case _:
-            return ()
 
 
 # From the loosest to the tightest.

@@ -5,7 +5,6 @@ Owns: what the broker calls. Must not know: how many rules there are, and of wha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -15,41 +14,37 @@ from peeklock.rules.errors import RuleError
 from peeklock.rules.expression import bind
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlFilter, TrueFilter
 from peeklock.rules.parser import located, parse_filter
-from peeklock.rules.predicate import Equality, compile_top
+from peeklock.rules.predicate import Judge
 from peeklock.rules.subject import Subject
+from peeklock.rules.terms import Term, compile_terms, matcher
 from peeklock.rules.values import in_utc
 
-__all__ = ["ActionResult", "CompiledAction", "CompiledFilter", "Equality", "compile_action", "compile_filter"]
+__all__ = ["ActionResult", "CompiledAction", "CompiledFilter", "compile_action", "compile_filter"]
 
 
 class CompiledFilter:
-    """A filter as a function, and what an index can know of it without a message."""
+    """A filter as a function, and the terms that an index can use."""
 
-    __slots__ = ("always", "equalities", "exact", "matches", "never")
+    __slots__ = ("always", "never", "terms", "test")
 
-    def __init__(
-        self,
-        matches: Callable[[Subject], bool] | bool,
-        equalities: tuple[Equality, ...] = (),
-        exact: bool = False,
-    ) -> None:
-        """`matches` may be the answer itself; `equalities` as they are found by `compile_filter`."""
-        self.always = matches is True
+    def __init__(self, terms: tuple[Term, ...] | bool) -> None:
+        """`terms` as `terms.compile_terms` makes them, or the answer itself."""
+        self.always = terms is True
         """Matches every message."""
-        self.never = matches is False
+        self.never = terms is False
         """Matches no message."""
-        self.matches: Callable[[Subject], bool] = (
-            (lambda subject: matches) if isinstance(matches, bool) else matches
-        )
-        """True only when the filter is true of the message, not when it is unknown.
+        self.terms: tuple[Term, ...] = () if isinstance(terms, bool) else terms
+        """Asked in this order, up to one that is not true, they are the filter."""
+        self.test: Judge = (lambda subject: terms) if isinstance(terms, bool) else matcher(terms)
+        """`matches`, but that None may stand for False."""
+
+    def matches(self, subject: Subject) -> bool:
+        """Say whether the filter is true of a message, not false or unknown.
 
         Raises:
             EvaluationError: it cannot be said of this message.
         """
-        self.equalities = equalities
-        """Each is necessary: a message that lacks one does not match, and `matches` does not raise for it."""
-        self.exact = exact
-        """The equalities together are the whole filter."""
+        return self.test(subject) is True
 
 
 def compile_filter(filter: Filter, *, stored: bool = False) -> CompiledFilter:
@@ -65,12 +60,11 @@ def compile_filter(filter: Filter, *, stored: bool = False) -> CompiledFilter:
             return CompiledFilter(False)
         case CorrelationFilter():
             properties = tuple((name, in_utc(value)) for name, value in filter.properties)
-            matches, equalities = compile_correlation(replace(filter, properties=properties), stored=stored)
-            return CompiledFilter(matches, equalities, exact=True)
+            return CompiledFilter(compile_correlation(replace(filter, properties=properties), stored=stored))
         case SqlFilter(expression, parameters):
             tree = parse_filter(expression)
             try:
-                return CompiledFilter(*compile_top(tree, bind(parameters)))
+                return CompiledFilter(compile_terms(tree, bind(parameters)))
             except RuleError as error:
                 raise located(error, expression) from None
         case _:

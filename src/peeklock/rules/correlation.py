@@ -6,13 +6,11 @@ Source: wire contract 9.2; Learn "Topic filters and actions".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from peeklock.rules.errors import RuleError
 from peeklock.rules.expression import SPELLED, check_value
 from peeklock.rules.filters import CorrelationFilter, Value
-from peeklock.rules.predicate import Equality
-from peeklock.rules.subject import ID_LENGTH_MAX, Subject
+from peeklock.rules.subject import ID_LENGTH_MAX
+from peeklock.rules.terms import Equality, Term, equality_term
 from peeklock.rules.values import equal, equals_itself, index_key
 
 _FIELDS = {
@@ -30,10 +28,8 @@ _BOUNDED = ("message_id", "session_id")
 """Fields that are checked when a message is sent."""
 
 
-def compile_correlation(
-    given: CorrelationFilter, *, stored: bool = False
-) -> tuple[Callable[[Subject], bool], tuple[Equality, ...]]:
-    """Make the closure of a correlation filter, and its equalities, which are all of it.
+def compile_correlation(given: CorrelationFilter, *, stored: bool = False) -> tuple[Term, ...]:
+    """Make the terms of a correlation filter, each of them an equality.
 
     Args:
         given: the filter.
@@ -69,19 +65,18 @@ def compile_correlation(
         user.append((folded, value))
     if not system and not user:
         raise RuleError("The correlation filter is empty; give at least one field or property.")
-    equalities = [Equality("system", name, index_key(value)) for name, value in system]
-    equalities += [Equality("user", name, index_key(value)) for name, value in user]
-
-    def matches(subject: Subject) -> bool:
-        return (not system or _all_equal(subject.system, system)) and (
-            not user or _all_equal(subject.user, user)
-        )
-
-    return matches, tuple(equalities)
+    return *(_system(name, value) for name, value in system), *(_user(name, value) for name, value in user)
 
 
-def _all_equal(values: Mapping[str, Value], wanted: list[tuple[str, Value]]) -> bool:
-    for name, value in wanted:
-        if not equal(values.get(name), value):
-            return False
-    return True
+def _system(name: str, value: Value) -> Term:
+    return equality_term(
+        Equality("system", name, index_key(value)),
+        lambda subject: equal(subject.system.get(name), value),
+    )
+
+
+def _user(name: str, value: Value) -> Term:
+    return equality_term(
+        Equality("user", name, index_key(value)),
+        lambda subject: equal(subject.user.get(name), value),
+    )

@@ -49,6 +49,14 @@ def compile_like(pattern: str, escape: str | None = None) -> Callable[[str], boo
     return _pieces_in_turn(pieces)
 
 
+def prefix_of(pattern: str, escape: str | None = None) -> str | None:
+    """Return the beginning that is all that a pattern asks of a text; None if it asks more."""
+    first, *others = _pieces(pattern, escape)
+    if others != [()]:
+        return None
+    return "".join(character for character in first if character is not None) if None not in first else None
+
+
 def _pieces(pattern: str, escape: str | None) -> list[Piece]:
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise PatternError(f"the pattern has {len(pattern)} characters; the limit is {PATTERN_LENGTH_MAX}")

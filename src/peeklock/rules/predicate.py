@@ -1,19 +1,16 @@
 """Conditions of a tree become closures that say true, false or unknown of a message.
 
-Owns: three-valued logic, and which equalities a filter cannot do without. Must not know: rules, the index.
+Owns: three-valued logic. Must not know: rules, the index.
 
-A filter asks only whether its condition is true, so at its top (below AND and OR, not below NOT) unknown need
-not be told from false: AND ends at the first term that is not true. If the filter is one AND, its equalities
-with a constant come first, whatever their place in the text, because the index looks for them first: a
-message that lacks one does not match, and no other term is evaluated. Else terms are evaluated from left to
-right.
-Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax". What is evaluated first: our choice.
+A filter asks only whether its condition is true: `compile_test`. All three values are needed below a NOT, and
+where they are shown: `compile_condition`. Terms are evaluated from left to right.
+Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from peeklock.rules.ast import (
     And,
@@ -57,118 +54,55 @@ from peeklock.rules.values import (
 Judge: TypeAlias = Callable[[Subject], Truth]
 
 
-class Equality(NamedTuple):
-    """A property that has to have a value for a filter to be true."""
+def compile_test(node: Predicate, parameters: Parameters) -> Judge | bool:
+    """Make a closure that says true where a condition is true and only there, or give what it always is.
 
-    scope: Literal["system", "user"]
-    """The mapping of `Subject` in which `name` is looked up."""
-    name: str
-    key: Hashable
-    """`values.index_key` of the value."""
-
-
-class Top(NamedTuple):
-    """A condition at the top of a filter."""
-
-    matches: Callable[[Subject], bool] | bool
-    """The answer itself where no message changes it."""
-    equalities: tuple[Equality, ...]
-    exact: bool
-    """The condition is these equalities and nothing else."""
-
-
-def compile_top(node: Predicate, parameters: Parameters) -> Top:
-    """Make the closure that says whether a condition is true.
+    Unknown need not be told from false, so that AND ends at the first term that is not true.
 
     Raises:
         RuleError: as `compile_expression`; also constants that cannot be compared.
     """
-    if not isinstance(node, And):
-        equality = _equality(node, parameters)
-        judge = _top_judge(node, parameters)
-        if isinstance(judge, bool):
-            return Top(judge, (), False)
-        return Top(judge, (equality,) if equality else (), equality is not None)
-    equalities: list[Equality] = []
-    first: list[Callable[[Subject], bool]] = []
-    others: list[Callable[[Subject], bool]] = []
-    never = False
-    for term in node.terms:
-        judge = _top_judge(term, parameters)
-        if isinstance(judge, bool):
-            never = never or not judge
-        elif equality := _equality(term, parameters):
-            equalities.append(equality)
-            first.append(judge)
-        else:
-            others.append(judge)
-    if never:
-        return Top(False, (), False)
-    return Top(_all_true(first + others), tuple(equalities), bool(equalities) and not others)
-
-
-def _equality(node: Predicate, parameters: Parameters) -> Equality | None:
-    if not isinstance(node, Comparison) or node.operator != "=":
-        return None
-    for side, other in ((node.left, node.right), (node.right, node.left)):
-        if isinstance(side, Property):
-            fixed = compile_expression(other, parameters)
-            if isinstance(fixed, Fixed) and fixed.value is not None and equals_itself(fixed.value):
-                key = index_key(fixed.value)
-                if side.scope == "sys":
-                    return Equality("system", system_name(side), key)
-                return Equality("user", side.name.lower(), key)
-    return None
-
-
-def _top_judge(node: Predicate, parameters: Parameters) -> Callable[[Subject], bool] | bool:
-    """Make a closure that says true or not true; never unknown."""
     match node:
         case And(terms):
-            found = [_top_judge(term, parameters) for term in terms]
+            found = [compile_test(term, parameters) for term in terms]
             if False in found:
                 return False
-            return _all_true([judge for judge in found if not isinstance(judge, bool)])
+            tests = [test for test in found if not isinstance(test, bool)]
+            return all_true(tests) if tests else True
         case Or(terms):
-            found = [_top_judge(term, parameters) for term in terms]
+            found = [compile_test(term, parameters) for term in terms]
             if True in found:
                 return True
-            return _any_true([judge for judge in found if not isinstance(judge, bool)])
+            tests = [test for test in found if not isinstance(test, bool)]
+            return _any_true(tests) if tests else False
         case _:
             judge = compile_condition(node, parameters)
             if isinstance(judge, Fixed):
                 return judge.value is True
-            return _certain(judge)
+            return judge
 
 
-def _certain(judge: Judge) -> Callable[[Subject], bool]:
-    return lambda subject: judge(subject) is True
+def all_true(tests: Sequence[Judge]) -> Judge:
+    """Make a closure that says whether all tests are true, asked in this order up to one that is not."""
+    if len(tests) == 1:
+        return tests[0]
 
-
-def _all_true(judges: Sequence[Callable[[Subject], bool]]) -> Callable[[Subject], bool] | bool:
-    if not judges:
-        return True
-    if len(judges) == 1:
-        return judges[0]
-
-    def all_true(subject: Subject) -> bool:
-        for judge in judges:
-            if not judge(subject):
+    def all_of_them(subject: Subject) -> bool:
+        for test in tests:
+            if not test(subject):
                 return False
         return True
 
-    return all_true
+    return all_of_them
 
 
-def _any_true(judges: Sequence[Callable[[Subject], bool]]) -> Callable[[Subject], bool] | bool:
-    if not judges:
-        return False
-    if len(judges) == 1:
-        return judges[0]
+def _any_true(tests: Sequence[Judge]) -> Judge:
+    if len(tests) == 1:
+        return tests[0]
 
     def any_true(subject: Subject) -> bool:
-        for judge in judges:
-            if judge(subject):
+        for test in tests:
+            if test(subject):
                 return True
         return False
 
@@ -176,7 +110,7 @@ def _any_true(judges: Sequence[Callable[[Subject], bool]]) -> Callable[[Subject]
 
 
 def compile_condition(node: Predicate, parameters: Parameters) -> Judge | Fixed:
-    """Make the closure of a condition, or what it always is; errors as `compile_top`."""
+    """Make the closure of a condition, or what it always is; errors as `compile_test`."""
     match node:
         case And(terms):
             return _conjunction([compile_condition(term, parameters) for term in terms])

@@ -48,7 +48,8 @@ _KINDS: dict[type, str] = {
     datetime: TIME,
     timedelta: DURATION,
 }
-_ORDERED = {NUMBER, TEXT, TIME, DURATION}
+ORDERED = {NUMBER, TEXT, TIME, DURATION}
+"""Kinds whose values are greater or less than one another."""
 
 # The precision of C#'s decimal. A context of our own: the thread's could be anybody's.
 _DECIMAL = Context(prec=28)
@@ -93,7 +94,7 @@ def equals_itself(value: Value) -> bool:
 def _comparer(compare: Callable[[Any, Any], bool], of_any_kind: bool) -> Comparer:
     def compared(left: object, right: object) -> Truth:
         shared = kind(left)
-        if shared is None or shared != kind(right) or not (of_any_kind or shared in _ORDERED):
+        if shared is None or shared != kind(right) or not (of_any_kind or shared in ORDERED):
             return None
         try:
             truth: bool = compare(left, right)
