@@ -124,15 +124,17 @@ class SenderLink(Intake):
         last = commands[-1] if commands else None
         if (
             type(last) is Send
-            and type(last.further) is list
             and last.reply_to is not None
             and last.reply_to.link_number == number
             and last.reply_to.number + len(last.further) + 1 == delivery_id
         ):
-            last.further.append((message, sections))
+            if last.further:
+                last.further.append((message, sections))
+            else:
+                last.further = [(message, sections)]
         else:
             reply_to = ReplyTo(self.context.connection_id, number, delivery_id)
-            commands.append(Send(queue_id, message, sections, reply_to, None, []))
+            commands.append(Send(queue_id, message, sections, reply_to))
         if not self._gone:
             self._unanswered[delivery_id] = size
             self.context.uncommitted_bytes += size
