@@ -1,6 +1,6 @@
 """`python -m bench [--quick] [--only SYSTEM] [SCENARIO...]`: run scenarios and write `bench/results/`.
 
-With `--against COMMIT` two commits are compared instead, and nothing is written.
+With `--against COMMIT [MEASURE...]` two commits are compared instead, and nothing is written.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ def main(arguments: list[str]) -> int:
         "--folder", type=Path, default=BUILD, help="where the brokers' data goes (default: %(default)s)"
     )
     parser.add_argument(
-        "--against", metavar="COMMIT", help="measure this work tree and that commit in turns; write ratios"
+        "--against",
+        metavar="COMMIT",
+        help="measure this work tree and that commit in turns; print the ratios of all measures, or of those "
+        f"named: {', '.join(against.MEASURES)}",
     )
     options = parser.parse_args(arguments)
     if options.list:
         for name, scenario in SCENARIOS.items():
             print(f"{name:13} {(scenario.__doc__ or '').splitlines()[0]}")
         return 0
-    unknown = set(options.scenarios) - set(SCENARIOS)
+    kind, known = ("measure", against.MEASURES) if options.against else ("scenario", SCENARIOS)
+    unknown = set(options.scenarios) - set(known)
     if unknown:
-        parser.error(f"no such scenario: {', '.join(sorted(unknown))} (there are {', '.join(SCENARIOS)})")
+        parser.error(f"no such {kind}: {', '.join(sorted(unknown))} (there are {', '.join(known)})")
     if not Path("/proc/self/stat").exists():
         parser.error("CPU and memory are read from /proc, which this system does not have")
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -50,9 +54,9 @@ def main(arguments: list[str]) -> int:
         return 1
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="run-") as folder:
         if options.against:
-            if options.scenarios or options.only:
-                parser.error("--against takes no scenarios and no --only: it has measures of its own")
-            return against.compare(options.against, Path(folder), quick=options.quick)
+            if options.only:
+                parser.error("--against takes no --only")
+            return against.compare(options.against, Path(folder), options.scenarios, quick=options.quick)
         run = _prepare(Path(folder), options.only, options.quick)
         try:
             for name in options.scenarios or SCENARIOS:

@@ -858,7 +858,7 @@ static Connection **connect_all(void) {
 
 // How long to wait for bytes before the next message is due, where a rate is offered.
 static double until_due_s(Connection **all) {
-    double wait_s = 1;
+    double wait_s = opt.stall_s < 1 ? opt.stall_s : 1;
     for (int i = 0; opt.rate > 0 && i < opt.senders; i++) {
         const Link *l = &all[i]->links[0];
         if (l->started == l->total) continue;

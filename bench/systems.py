@@ -51,6 +51,8 @@ class System(Protocol):
     """One broker, or one queue type of a broker, under the name it has in the tables."""
 
     name: str
+    warm_s: float
+    """Seconds of load until a broker is as fast as it gets."""
 
     def start(self) -> float:
         """Start the broker if it is not running; return the seconds from spawn to ready."""
@@ -75,6 +77,7 @@ class Peeklock:
     topics: Topics = field(default_factory=dict)
     options: tuple[str, ...] = ()  # further ones of `peeklock serve`
     name: str = "peeklock"
+    warm_s: float = 2
     program: Path = PROGRAM
     process: subprocess.Popen[str] | None = None
     port: int = 0
@@ -262,6 +265,7 @@ class RabbitQueue:
     node: RabbitNode
     kind: str
     name: str = ""
+    warm_s: float = 10
 
     def __post_init__(self) -> None:
         self.name = f"RabbitMQ {self.kind}"

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import over_http, topics
+from bench import awaited, over_http, topics
 from bench.administration import Administration
 from bench.client import Client
 from bench.http_pool import Pool
 from bench.loadgen import LoadFailed, hand_out, idle_connections, offered
-from bench.run import drive_queue, settle_options
+from bench.run import drive_queue, offer_1000, settle_options
 from bench.stalls import answer_times
 from bench.systems import Peeklock
 from bench.transports import TRANSPORTS
@@ -52,6 +52,22 @@ def test_no_message_of_several_runs_is_taken_for_a_duplicate(broker: Peeklock) -
     for _ in range(2):
         drive_queue(broker, "send", 50, "-S", "2", queue="ids")
     drive_queue(broker, "recv", 100, *settle_options(broker), queue="ids")
+
+
+def test_those_who_await_each_answer_leave_the_queue_empty(broker: Peeklock) -> None:
+    loads = awaited.measure(broker, 40)
+    assert list(loads) == list(awaited.PATTERNS)
+    assert all(0 < load.latency_us["p50"] <= load.latency_us["p99"] for load in loads.values())
+    assert all(load.broker_us > 0 for load in loads.values())
+    with pytest.raises(LoadFailed, match="no progress"):  # there are no more
+        drive_queue(broker, "recv", 1, "-T", "0.1", *settle_options(broker))
+
+
+def test_a_rate_is_offered(broker: Peeklock) -> None:
+    load = offer_1000(broker, 100)
+    assert load.seconds >= 0.099
+    assert load.broker_us > 0
+    drive_queue(broker, "recv", 100, *settle_options(broker))
 
 
 @pytest.mark.parametrize("transport", list(TRANSPORTS))
