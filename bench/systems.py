@@ -122,7 +122,7 @@ class Peeklock:
         found = re.search(r"Endpoint=sb://[^;/]*?:(\d+)", line)
         if found is None:
             self.kill()
-            raise StartFailed(f"no connection string in {line!r}; {_tail(self.folder / 'log.txt')}")
+            raise StartFailed(f"no connection string in {line!r}; {log_tail(self.folder / 'log.txt')}")
         self.port = int(found[1])
         return seconds
 
@@ -218,7 +218,7 @@ class RabbitNode:
                 break
             time.sleep(0.1)
         self.stop()
-        raise StartFailed(f"RabbitMQ did not start: {_tail(self.folder / 'console.txt')}")
+        raise StartFailed(f"RabbitMQ did not start: {log_tail(self.folder / 'console.txt')}")
 
     def stop(self) -> None:
         """End the node, then its name server."""
@@ -278,7 +278,7 @@ class RabbitQueue:
 
     def endpoint(self) -> Endpoint:
         assert self.node.process is not None
-        return Endpoint(self.node.port, "guest", "guest", beam_pid(self.node.process.pid))
+        return Endpoint(self.node.port, "guest", "guest", descendant(self.node.process.pid, "beam"))
 
     def address(self, queue: str) -> str:
         return f"/amq/queue/{self.kind}-{queue}"
@@ -293,15 +293,15 @@ def rabbitmq_missing() -> str | None:
     return None
 
 
-def beam_pid(pid: int) -> int:
-    """Find the Erlang machine among a process and its descendants: scripts in front may or may not `exec`."""
+def descendant(pid: int, program: str) -> int:
+    """Find a program among a process and its descendants: scripts in front may or may not `exec`."""
     pending = [pid]
     while pending:
         pid = pending.pop()
-        if Path(f"/proc/{pid}/comm").read_text().startswith("beam"):
+        if Path(f"/proc/{pid}/comm").read_text().startswith(program):
             return pid
         pending.extend(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    raise StartFailed("the RabbitMQ node has no beam process")
+    raise StartFailed(f"no process of {program}")
 
 
 def free_ports(count: int) -> list[int]:
@@ -327,6 +327,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _tail(log: Path) -> str:
+def log_tail(log: Path) -> str:
+    """Return the end of what a broker logged."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return text[-600:].strip() or "it logged nothing"
