@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from pathlib import Path
 from bench.awaited import measure as measure_awaited
 from bench.disk import fsync_us
 from bench.loadgen import LoadFailed
+from bench.machine import interpreter
 from bench.run import drive_queue, offer_1000, settle_options, warm_up
 from bench.systems import Peeklock, StartFailed
 
@@ -158,17 +157,6 @@ def compare(commit: str, folder: Path, names: Sequence[str], *, quick: bool) -> 
         return 1
     print(table)
     return 0
-
-
-def interpreter() -> str:
-    """Return the name of the interpreter's build: version, compiler, and how it was optimized."""
-    options = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    optimized = [
-        text for flag, text in (("--enable-optimizations", "PGO"), ("--with-lto", "LTO")) if flag in options
-    ]
-    build = " and ".join(optimized) or "no PGO, no LTO"
-    version = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"{version}, {platform.python_compiler()}, {build}"
 
 
 def medians(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.loadgen import Load, LoadFailed, drive
 from bench.results import Results
-from bench.systems import Peeklock, RabbitNode, Settings, StartFailed, System, Topics
+from bench.systems import Peeklock, Settings, StartFailed, System, Topics
 
 MB = 1_000_000  # the aims are in decimal megabytes
 
@@ -31,7 +31,6 @@ class Run:
 
     folder: Path
     systems: list[System]
-    node: RabbitNode | None
     quick: bool
     results: Results = field(default_factory=Results)
     numbers: count[int] = field(default_factory=count)
