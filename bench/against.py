@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.awaited import measure as measure_awaited
+from bench.awaited import PATTERNS, drive_pattern
 from bench.disk import fsync_us
 from bench.loadgen import LoadFailed
 from bench.machine import interpreter
@@ -100,7 +100,8 @@ def awaited(side: Side, folder: Path, messages: int) -> Figures:
     """Return what programs cost that await each answer, without fsync; and what one send takes beside it."""
     found: Figures = {}
     with side.broker(folder / "os", "--durability", "os") as broker:
-        for pattern, load in measure_awaited(broker, messages // 3).items():
+        for pattern in PATTERNS:
+            load = drive_pattern(broker, pattern, messages // 3)
             found[f"awaited: {pattern}, us of CPU"] = load.broker_us
             found[f"awaited: {pattern}, p50, us"] = load.latency_us["p50"]
     with side.broker(folder / "fsync") as broker:

@@ -87,6 +87,7 @@ class Artemis:
     name: str = "Artemis"
     warm_s: float = 45
     """The virtual machine compiles what runs often, in steps, for tens of seconds."""
+    answers: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
 

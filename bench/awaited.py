@@ -11,40 +11,60 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.loadgen import Load
+from bench.loadgen import Load, LoadFailed
 from bench.run import Run, drive_queue, settle_options
 from bench.systems import Peeklock, System
 
-SENDERS = ("1 awaiting sender", "8 awaiting senders")
-HANDLERS = ("1 handler", "8 handlers")
-PATTERNS = (*SENDERS, *HANDLERS)
+PATTERNS: dict[str, tuple[str, ...]] = {
+    "1 awaiting sender": ("-w", "1"),
+    "1 handler": ("-H", "1"),
+    "8 awaiting senders": ("-w", "1", "-S", "8"),
+    "8 handlers": ("-H", "8"),
+}
+"""By name: options of the load generator. Handlers take what the senders before them have sent."""
 
 MESSAGES = 10_000
 """Of each pattern."""
 
 
-def measure(system: System, messages: int) -> dict[str, Load]:
-    """Drive a queue by each pattern, and leave it empty.
+def drive_pattern(system: System, pattern: str, messages: int) -> Load:
+    """Drive a queue by one pattern.
 
     Latencies are from a send to its answer, and from a handler's request for a message to the answer to its
     complete.
     """
-    found: dict[str, Load] = {}
-    for sender, handler, number in zip(SENDERS, HANDLERS, ("1", "8"), strict=True):
-        found[sender] = drive_queue(system, "send", messages, "-w", "1", "-S", number)
-        found[handler] = drive_queue(system, "recv", messages, "-H", number, *settle_options(system))
-    return {pattern: found[pattern] for pattern in PATTERNS}
+    if sends(pattern):
+        return drive_queue(system, "send", messages, *PATTERNS[pattern])
+    return drive_queue(system, "recv", messages, *PATTERNS[pattern], *settle_options(system))
+
+
+def sends(pattern: str) -> bool:
+    """Return whether it is one of senders."""
+    return "sender" in pattern
 
 
 def awaited(run: Run) -> None:
     """Send and complete with 1 and with 8 programs that await each answer; peeklock without fsync, too."""
     messages = run.scaled(MESSAGES)
     unsynced = run.fresh_peeklock(options=("--durability", "os"))
+    failed: set[tuple[str, str]] = set()
+
+    def drive_all(name: str, system: System) -> None:
+        for pattern in PATTERNS:
+            if (system.name, pattern) in failed:
+                drive_queue(system, "recv", messages, *settle_options(system))
+                continue
+            try:
+                _add(run, name, pattern, system, drive_pattern(system, pattern, messages))
+            except LoadFailed as error:
+                # RabbitMQ 3 gives more than was asked for when a request and a delivery cross on their way.
+                run.left_out(f"{name}: {system.name}: {pattern}", error)
+                failed.add((system.name, pattern))
 
     def step(system: System) -> None:
-        _add(run, "awaited", system, measure(system, messages))
+        drive_all("awaited", system)
         if isinstance(system, Peeklock):
-            _add(run, "awaited, --durability os", unsynced, measure(unsynced, messages))
+            drive_all("awaited, --durability os", unsynced)
 
     try:
         run.prepare(unsynced)
@@ -53,14 +73,13 @@ def awaited(run: Run) -> None:
         unsynced.stop()
 
 
-def _add(run: Run, name: str, system: System, loads: dict[str, Load]) -> None:
+def _add(run: Run, name: str, pattern: str, system: System, load: Load) -> None:
     add, of = run.results.add, system.name
-    for pattern, load in loads.items():
-        add(name, f"{pattern}, broker CPU", "us/msg", of, load.broker_us)
-        rate = load.send_rate if pattern in SENDERS else load.receive_rate
-        add(name, f"{pattern}, rate", "msg/s", of, rate, better="higher")
-        for percentile in ("p50", "p99"):
-            add(name, f"{pattern}, {percentile}", "us", of, load.latency_us[percentile])
+    add(name, f"{pattern}, broker CPU", "us/msg", of, load.broker_us)
+    rate = load.send_rate if sends(pattern) else load.receive_rate
+    add(name, f"{pattern}, rate", "msg/s", of, rate, better="higher")
+    for percentile in ("p50", "p99"):
+        add(name, f"{pattern}, {percentile}", "us", of, load.latency_us[percentile])
 
 
 SCENARIOS: dict[str, Callable[[Run], None]] = {"awaited": awaited}

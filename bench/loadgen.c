@@ -45,8 +45,8 @@ static const char USAGE[] =
     "  -k N                    mode next: messages in a session when it is filled (1)\n"
     "  -S N  -R N              sending and receiving connections (1 and 1)\n"
     "  -l N                    receiving links over all receiving connections (one each)\n"
-    "  -H N                    handlers on each receiving link, with -2 or -1: each asks for one message, completes it,\n"
-    "                          waits for the answer, and asks again, as those of .NET's processor do\n"
+    "  -H N                    handlers on each receiving link: each asks for one message, completes it, waits for the\n"
+    "                          answer where there is one (-2, -1), and asks again, as those of .NET's processor do\n"
     "  -w N                    unsettled sends, and receive credit, a link (1000)\n"
     "  -o RATE                 offer RATE messages a second over all senders; latency counts from the intended time\n"
     "  -e                      mode send: stop offering when stdin closes, though COUNT is not reached; print a line\n"
@@ -955,7 +955,7 @@ static bool choose_mode(void) {
     if (opt.next && (opt.sessions < 1 || opt.fill < 1 || opt.count % opt.fill || opt.count < opt.sessions * opt.fill))
         return false;
     if (opt.next && (opt.receivers < 1 || opt.settled || opt.rate > 0)) return false;
-    if (opt.handlers && (opt.handlers < 0 || !opt.receivers || opt.next || opt.settled || !opt.await_answer)) return false;
+    if (opt.handlers && (opt.handlers < 0 || !opt.receivers || opt.next || opt.settled)) return false;
     if (opt.handlers) opt.individual = true;
     return opt.count > 0 && opt.size > 0 && opt.window > 0 && opt.senders >= 0 && opt.receivers >= 0 &&
            opt.sessions >= 0 && opt.tenants >= 0 && (!opt.named || opt.sessions >= opt.receivers) &&

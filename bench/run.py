@@ -20,10 +20,6 @@ MB = 1_000_000  # the aims are in decimal megabytes
 WARM_MESSAGES = 5_000
 """Of each portion by which a broker is warmed up."""
 
-# One unsettled disposition a message, each waiting for the broker's answer, as the official clients settle.
-# RabbitMQ refuses receiver-settle-mode second, but answers the same dispositions on a link in mode first.
-SETTLE_EACH = {True: ("-i", "-2"), False: ("-i", "-1")}
-
 
 @dataclass(slots=True)
 class Run:
@@ -84,8 +80,12 @@ class Run:
 
 
 def settle_options(system: System) -> tuple[str, ...]:
-    """Options of the load generator to settle each message by itself and wait for the answer."""
-    return SETTLE_EACH[isinstance(system, Peeklock)]
+    """Options of the load generator to settle each message by itself and wait for the answer.
+
+    RabbitMQ refuses receiver-settle-mode second, but answers the same dispositions on a link in mode first.
+    Artemis answers none: its clients settle by themselves, and so does the load generator there.
+    """
+    return ("-i", *system.answers)
 
 
 def warm_up(system: System, seconds: float) -> None:

@@ -53,6 +53,8 @@ class System(Protocol):
     name: str
     warm_s: float
     """Seconds of load until a broker is as fast as it gets."""
+    answers: tuple[str, ...]
+    """Options of the load generator under which the broker answers each unsettled disposition."""
 
     def start(self) -> float:
         """Start the broker if it is not running; return the seconds from spawn to ready."""
@@ -78,6 +80,7 @@ class Peeklock:
     options: tuple[str, ...] = ()  # further ones of `peeklock serve`
     name: str = "peeklock"
     warm_s: float = 2
+    answers: tuple[str, ...] = ("-2",)
     program: Path = PROGRAM
     process: subprocess.Popen[str] | None = None
     port: int = 0
@@ -266,6 +269,7 @@ class RabbitQueue:
     kind: str
     name: str = ""
     warm_s: float = 10
+    answers: tuple[str, ...] = ("-1",)
 
     def __post_init__(self) -> None:
         self.name = f"RabbitMQ {self.kind}"

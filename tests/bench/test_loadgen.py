@@ -530,7 +530,7 @@ def test_idle_connections_are_held_until_its_input_ends() -> None:
         ["-m", "recv", "-g", "1", "-G", "-R", "2"],
         ["-m", "recv", "-e"],
         ["-m", "recv", "-f"],
-        ["-m", "recv", "-H", "1"],
+        ["-m", "recv", "-H", "1", "-x"],
         ["-m", "send", "-H", "1", "-2"],
     ],
 )
