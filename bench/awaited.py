@@ -47,11 +47,11 @@ def awaited(run: Run) -> None:
     """Send and complete with 1 and with 8 programs that await each answer; peeklock without fsync, too."""
     messages = run.scaled(MESSAGES)
     unsynced = run.fresh_peeklock(options=("--durability", "os"))
-    failed: set[tuple[str, str]] = set()
+    failed: set[tuple[str, str, str]] = set()
 
     def drive_all(name: str, system: System) -> None:
         for pattern in PATTERNS:
-            if (system.name, pattern) in failed:
+            if (name, system.name, pattern) in failed:
                 drive_queue(system, "recv", messages, *settle_options(system))
                 continue
             try:
@@ -59,7 +59,7 @@ def awaited(run: Run) -> None:
             except LoadFailed as error:
                 # RabbitMQ 3 gives more than was asked for when a request and a delivery cross on their way.
                 run.left_out(f"{name}: {system.name}: {pattern}", error)
-                failed.add((system.name, pattern))
+                failed.add((name, system.name, pattern))
 
     def step(system: System) -> None:
         drive_all("awaited", system)

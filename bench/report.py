@@ -138,12 +138,12 @@ def plain(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 PANELS = (
     (
-        "Rate (msg/s, more is better)",
-        [("send", "rate"), ("receive + complete", "rate"), ("end to end", "rate")],
-    ),
-    (
         "Broker CPU (us a message, less is better)",
         [("send", "broker CPU"), ("receive + complete", "broker CPU"), ("end to end", "broker CPU")],
+    ),
+    (
+        "Rate (msg/s, more is better)",
+        [("send", "rate"), ("receive + complete", "rate"), ("end to end", "rate")],
     ),
     (
         "1,000 msg/s offered: send to accepted (us, less is better)",

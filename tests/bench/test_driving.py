@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,13 @@ from bench.administration import Administration
 from bench.client import Client
 from bench.http_pool import Pool
 from bench.loadgen import LoadFailed, hand_out, idle_connections, offered
-from bench.run import drive_queue, offer_1000, settle_options
+from bench.run import Run, drive_queue, offer_1000, settle_options
 from bench.stalls import answer_times
 from bench.systems import Peeklock
 from bench.transports import TRANSPORTS
 from peeklock.amqp.messaging import encode_message
+
+NAMES = ("awaited", "awaited, --durability os")
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -61,6 +64,23 @@ def test_those_who_await_each_answer_leave_the_queue_empty(broker: Peeklock) -> 
         assert load.broker_us > 0
     with pytest.raises(LoadFailed, match="no progress"):  # there are no more
         drive_queue(broker, "recv", 1, "-T", "0.1", *settle_options(broker))
+
+
+def test_a_pattern_that_fails_is_left_out_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaited, "MESSAGES", 100)
+    system = Peeklock(tmp_path / "broker", ("bench",), answers=("-z",))  # no option of the load generator
+    run = Run(tmp_path, [system], quick=True, warmed=[system])
+    try:
+        awaited.awaited(run)
+    finally:
+        system.stop()
+    measured = {name: {row for scenario, row in run.results.rows if scenario == name} for name in NAMES}
+    assert [name for name in measured[NAMES[0]] if "handler" in name] == []
+    assert len(measured[NAMES[0]]) == 2 * 4
+    assert len(measured[NAMES[1]]) == 4 * 4
+    assert [said.split(":")[2] for said in run.results.left_out] == [" 1 handler", " 8 handlers"]
 
 
 def test_a_rate_is_offered(broker: Peeklock) -> None:
