@@ -19,8 +19,6 @@ from bench.systems import Peeklock
 from bench.transports import TRANSPORTS
 from peeklock.amqp.messaging import encode_message
 
-NAMES = ("awaited", "awaited, --durability os")
-
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
 
@@ -66,21 +64,20 @@ def test_those_who_await_each_answer_leave_the_queue_empty(broker: Peeklock) -> 
         drive_queue(broker, "recv", 1, "-T", "0.1", *settle_options(broker))
 
 
-def test_a_pattern_that_fails_is_left_out_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_pattern_is_measured_with_fsync_and_without(
+    broker: Peeklock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(awaited, "MESSAGES", 100)
-    system = Peeklock(tmp_path / "broker", ("bench",), answers=("-z",))  # no option of the load generator
-    run = Run(tmp_path, [system], quick=True, warmed=[system])
-    try:
-        awaited.awaited(run)
-    finally:
-        system.stop()
-    measured = {name: {row for scenario, row in run.results.rows if scenario == name} for name in NAMES}
-    assert [name for name in measured[NAMES[0]] if "handler" in name] == []
-    assert len(measured[NAMES[0]]) == 2 * 4
-    assert len(measured[NAMES[1]]) == 4 * 4
-    assert [said.split(":")[2] for said in run.results.left_out] == [" 1 handler", " 8 handlers"]
+    run = Run(tmp_path, [broker], quick=True)
+    awaited.awaited(run)
+    assert run.results.left_out == []
+    figures = ("broker CPU", "rate", "p50", "p99")
+    assert set(run.results.rows) == {
+        (name, f"{pattern}, {figure}")
+        for name in ("awaited", "awaited, --durability os")
+        for pattern in awaited.PATTERNS
+        for figure in figures
+    }
 
 
 def test_a_rate_is_offered(broker: Peeklock) -> None:
