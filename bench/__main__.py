@@ -1,6 +1,6 @@
 """`python -m bench [--quick] [--only SYSTEM] [SCENARIO...]`: run scenarios and write `bench/results/`.
 
-With `--against COMMIT` two commits are compared instead, and nothing is written.
+With `--against COMMIT [MEASURE...]` two commits are compared instead, and nothing is written.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench import against, report
+from bench import against, regressions, report
+from bench.artemis import Artemis, artemis_missing
 from bench.loadgen import BUILD, LoadFailed, compile_loadgen
+from bench.machine import Calibration, interpreter
+from bench.results import Results
 from bench.run import Run
 from bench.scenarios import SCENARIOS
 from bench.systems import Peeklock, RabbitNode, RabbitQueue, StartFailed, System, rabbitmq_missing
@@ -21,25 +24,31 @@ from bench.systems import Peeklock, RabbitNode, RabbitQueue, StartFailed, System
 
 def main(arguments: list[str]) -> int:
     """Run what the command line names; 0 if everything was measured."""
-    parser = argparse.ArgumentParser(prog="./run bench", description="Measure the broker, beside RabbitMQ.")
+    parser = argparse.ArgumentParser(prog="./run bench", description="Measure the broker, beside its peers.")
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
-    parser.add_argument("--only", choices=("peeklock", "rabbitmq"), help="leave the other broker out")
+    parser.add_argument(
+        "--only", choices=("peeklock", "artemis", "rabbitmq"), help="leave the other brokers out"
+    )
     parser.add_argument("--list", action="store_true", help="name the scenarios and what they do")
     parser.add_argument(
         "--folder", type=Path, default=BUILD, help="where the brokers' data goes (default: %(default)s)"
     )
     parser.add_argument(
-        "--against", metavar="COMMIT", help="measure this work tree and that commit in turns; write ratios"
+        "--against",
+        metavar="COMMIT",
+        help="measure this work tree and that commit in turns; print the ratios of all measures, or of those "
+        f"named: {', '.join(against.MEASURES)}",
     )
     options = parser.parse_args(arguments)
     if options.list:
         for name, scenario in SCENARIOS.items():
             print(f"{name:13} {(scenario.__doc__ or '').splitlines()[0]}")
         return 0
-    unknown = set(options.scenarios) - set(SCENARIOS)
+    kind, known = ("measure", against.MEASURES) if options.against else ("scenario", SCENARIOS)
+    unknown = set(options.scenarios) - set(known)
     if unknown:
-        parser.error(f"no such scenario: {', '.join(sorted(unknown))} (there are {', '.join(SCENARIOS)})")
+        parser.error(f"no such {kind}: {', '.join(sorted(unknown))} (there are {', '.join(known)})")
     if not Path("/proc/self/stat").exists():
         parser.error("CPU and memory are read from /proc, which this system does not have")
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -50,9 +59,11 @@ def main(arguments: list[str]) -> int:
         return 1
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="run-") as folder:
         if options.against:
-            if options.scenarios or options.only:
-                parser.error("--against takes no scenarios and no --only: it has measures of its own")
-            return against.compare(options.against, Path(folder), quick=options.quick)
+            if options.only:
+                parser.error("--against takes no --only")
+            return against.compare(options.against, Path(folder), options.scenarios, quick=options.quick)
+        print(f"bench: {interpreter()}")
+        before = regressions.committed(report.FOLDER / "results.json")
         run = _prepare(Path(folder), options.only, options.quick)
         try:
             for name in options.scenarios or SCENARIOS:
@@ -64,23 +75,29 @@ def main(arguments: list[str]) -> int:
             whole = not (options.scenarios or options.quick or options.only)
             names = [system.name for system in run.systems]
             table = report.write(run.results, names, run.quick, "results" if whole else "partial")
+    if not options.quick:  # its brokers are not warm
+        for line in regressions.compare(run.results.rows.values(), before, interpreter()):
+            print(f"bench: {line}")
     print(f"bench: wrote {os.path.relpath(table)}")
     return int(bool(run.results.left_out))
 
 
 def _prepare(folder: Path, only: str | None, quick: bool) -> Run:
     systems: list[System] = []
-    node = None
-    if only != "rabbitmq":
+    if only in (None, "peeklock"):
         systems.append(Peeklock(folder / "peeklock", ("bench",)))
-    if only != "peeklock":
-        missing = rabbitmq_missing()
-        if missing:
+    if only in (None, "artemis"):
+        if missing := artemis_missing():
+            print(f"bench: without Artemis: {missing}")
+        else:
+            systems.append(Artemis(folder / "artemis", ("bench",)))
+    if only in (None, "rabbitmq"):
+        if missing := rabbitmq_missing():
             print(f"bench: without RabbitMQ: {missing}")
         else:
             node = RabbitNode(folder / "rabbitmq", ("bench",))
             systems += [RabbitQueue(node, "classic"), RabbitQueue(node, "quorum")]
-    return Run(folder, systems, node, quick)
+    return Run(folder, systems, quick, Results(calibrate=Calibration()))
 
 
 def _measure(run: Run, name: str) -> None:

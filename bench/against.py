@@ -1,6 +1,6 @@
-"""`./run bench --against COMMIT`: what a change costs, as ratios of this work tree to a commit.
+"""`./run bench --against COMMIT [MEASURE...]`: what a change costs, as ratios of this work tree to a commit.
 
-Owns: an environment for each of the two, and their turns. Must not know: what a stage is.
+Owns: an environment for each of the two, their turns, and the measures. Must not know: what a stage is.
 
 Both are installed in the same way, each in a virtual environment of its own, and measured in turns. Each
 round gives a ratio of every measure; the table has the median of these ratios. A slow minute of the machine
@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.awaited import PATTERNS, drive_pattern
+from bench.disk import fsync_us
 from bench.loadgen import LoadFailed
-from bench.run import drive_queue, settle_options
+from bench.machine import interpreter
+from bench.run import drive_queue, offer_1000, settle_options, warm_up
 from bench.systems import Peeklock, StartFailed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,40 +52,94 @@ class Side:
     tree: Path
     python: Path
 
-    def stages(self, messages: int) -> dict[str, float]:
-        """Return the microseconds a message of each stage, by the tree's own `bench.stages`.
-
-        No figures where the tree has no such module.
-        """
-        if not (self.tree / "bench" / "stages.py").exists():
-            return {}
-        arguments = ["-m", "bench.stages", "--json", "--rounds", "3", "--messages", str(messages)]
-        said = _run(
-            [str(self.python), *arguments], self.tree, f"the stages of {self.name}", os.environ | _KEEP_PAGES
-        )
-        found: dict[str, float] = json.loads(said)
-        return {f"{name}, us of CPU": value for name, value in found.items()}
-
-    def process(self, folder: Path, messages: int) -> dict[str, float]:
-        """Return the figures of a whole broker: CPU time of the process and rates."""
-        broker = Peeklock(folder, ("bench",), program=self.python.with_name("peeklock"))
+    @contextmanager
+    def broker(self, folder: Path, *options: str) -> Iterator[Peeklock]:
+        """Run a broker of this side, warm, on a folder of its own."""
+        broker = Peeklock(folder, ("bench",), options=options, program=self.python.with_name("peeklock"))
         broker.start()
         try:
-            sent = drive_queue(broker, "send", messages)
-            received = drive_queue(broker, "recv", messages, *settle_options(broker))
-            both = drive_queue(broker, "both", messages, *settle_options(broker))
+            warm_up(broker, broker.warm_s)
+            yield broker
         finally:
             broker.stop()
-        return {
-            "process: send, us of CPU": sent.broker_us,
-            "process: receive + complete, us of CPU": received.broker_us,
-            "process: end to end, us of CPU": both.broker_us,
-            "process: end to end, msg/s": both.receive_rate,
-        }
 
 
-def compare(commit: str, folder: Path, *, quick: bool) -> int:
-    """Measure this work tree and a commit in turns, and print the ratios; 0 if all was measured."""
+Figures = dict[str, float]
+"""Figures of one side in one round, by measure."""
+
+
+def stages(side: Side, folder: Path, messages: int) -> Figures:
+    """Return the microseconds a message of each stage, by the tree's own `bench.stages`.
+
+    No figures where the tree has no such module.
+    """
+    if not (side.tree / "bench" / "stages.py").exists():
+        return {}
+    arguments = ["-m", "bench.stages", "--json", "--rounds", "3", "--messages", str(messages // 3)]
+    command = [str(side.python), *arguments]
+    said = _run(command, side.tree, f"the stages of {side.name}", os.environ | _KEEP_PAGES)
+    found: Figures = json.loads(said)
+    return {f"{name}, us of CPU": value for name, value in found.items()}
+
+
+def queue(side: Side, folder: Path, messages: int) -> Figures:
+    """Return the figures of a whole broker with windows of 1,000: CPU time of the process and rates."""
+    with side.broker(folder) as broker:
+        sent = drive_queue(broker, "send", messages)
+        received = drive_queue(broker, "recv", messages, *settle_options(broker))
+        both = drive_queue(broker, "both", messages, *settle_options(broker))
+    return {
+        "process: send, us of CPU": sent.broker_us,
+        "process: receive + complete, us of CPU": received.broker_us,
+        "process: end to end, us of CPU": both.broker_us,
+        "process: end to end, msg/s": both.receive_rate,
+    }
+
+
+def awaited(side: Side, folder: Path, messages: int) -> Figures:
+    """Return what programs cost that await each answer, without fsync; and what one send takes beside it."""
+    found: Figures = {}
+    with side.broker(folder / "os", "--durability", "os") as broker:
+        for pattern in PATTERNS:
+            load = drive_pattern(broker, pattern, messages // 3)
+            found[f"awaited: {pattern}, us of CPU"] = load.broker_us
+            found[f"awaited: {pattern}, p50, us"] = load.latency_us["p50"]
+    with side.broker(folder / "fsync") as broker:
+        before = fsync_us(folder, pace_s=0)
+        synced = drive_queue(broker, "send", messages // 3, "-w", "1").latency_us["p50"]
+        disk = statistics.mean((before, fsync_us(folder, pace_s=0)))
+    found["awaited: 1 sender, with fsync, p50, us"] = synced
+    found["awaited: the same less the disk's fsync, us"] = synced - disk
+    return found
+
+
+def rate(side: Side, folder: Path, messages: int) -> Figures:
+    """Return CPU time and latencies while 1,000 messages a second are offered, with fsync."""
+    with side.broker(folder) as broker:
+        load = offer_1000(broker, messages * 2 // 3)
+    found = {"1,000 msg/s: us of CPU": load.broker_us}
+    for percentile in ("p50", "p99", "p99.9"):
+        found[f"1,000 msg/s: {percentile}, us"] = load.latency_us[percentile]
+    return found
+
+
+MEASURES: dict[str, Callable[[Side, Path, int], Figures]] = {
+    "stages": stages,
+    "queue": queue,
+    "awaited": awaited,
+    "rate": rate,
+}
+"""By name; each gets a folder of its own and the messages of the largest load."""
+
+
+def compare(commit: str, folder: Path, names: Sequence[str], *, quick: bool) -> int:
+    """Measure this work tree and a commit in turns, and print the ratios; 0 if all was measured.
+
+    Args:
+        names: of the measures; none are all.
+    """
+    # What is installed is what is to run, on both sides.
+    os.environ.pop("PYTHONPATH", None)
     tree = folder / "before"
     rounds, messages = (1, MESSAGES // 10) if quick else (ROUNDS, MESSAGES)
     try:
@@ -93,7 +150,7 @@ def compare(commit: str, folder: Path, *, quick: bool) -> int:
                 _install(f"commit {resolved.strip()}", tree, folder / "environment-before"),
                 _install("this work tree", ROOT, folder / "environment-after"),
             )
-            table = _measure(sides, folder, rounds, messages)
+            table = _measure(sides, names or list(MEASURES), folder, rounds, messages)
         finally:
             _run(["git", "worktree", "remove", "--force", str(tree)], ROOT, "the work tree of the commit")
     except (CannotCompare, LoadFailed, StartFailed) as error:
@@ -101,17 +158,6 @@ def compare(commit: str, folder: Path, *, quick: bool) -> int:
         return 1
     print(table)
     return 0
-
-
-def interpreter() -> str:
-    """Return the name of the interpreter's build: version, compiler, and how it was optimized."""
-    options = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    optimized = [
-        text for flag, text in (("--enable-optimizations", "PGO"), ("--with-lto", "LTO")) if flag in options
-    ]
-    build = " and ".join(optimized) or "no PGO, no LTO"
-    version = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"{version}, {platform.python_compiler()}, {build}"
 
 
 def medians(
@@ -134,7 +180,7 @@ def medians(
     }
 
 
-def _measure(sides: tuple[Side, Side], folder: Path, rounds: int, messages: int) -> str:
+def _measure(sides: tuple[Side, Side], names: Sequence[str], folder: Path, rounds: int, messages: int) -> str:
     found: list[tuple[dict[str, float], dict[str, float]]] = []
     for number in range(rounds):
         figures: dict[str, dict[str, float]] = {}
@@ -142,12 +188,14 @@ def _measure(sides: tuple[Side, Side], folder: Path, rounds: int, messages: int)
         for side in sides if number % 2 == 0 else sides[::-1]:
             print(f"  round {number + 1} of {rounds}: {side.name}", flush=True)
             data = folder / f"data-{number}-{sides.index(side)}"
-            figures[side.name] = {**side.stages(messages // 3), **side.process(data, messages)}
+            figures[side.name] = {}
+            for name in names:
+                figures[side.name] |= MEASURES[name](side, data / name, messages)
         found.append((figures[sides[0].name], figures[sides[1].name]))
     lines = [f"{interpreter()}; median of {rounds} rounds", ""]
-    lines.append(f"{'':42}{'before':>10}{'after':>10}{'ratio':>8}")
+    lines.append(f"{'':46}{'before':>10}{'after':>10}{'ratio':>8}")
     for name, (before, after, ratio) in medians(found).items():
-        lines.append(f"{name:42}{before:10,.2f}{after:10,.2f}{ratio:8.3f}")
+        lines.append(f"{name:46}{before:10,.2f}{after:10,.2f}{ratio:8.3f}")
     return "\n".join(lines)
 
 
@@ -157,6 +205,9 @@ def _install(name: str, tree: Path, environment: Path) -> Side:
     python = environment / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _run([*pip, "--editable", str(tree)], ROOT, name)
+    where = _run([str(python), "-c", "import peeklock; print(peeklock.__file__)"], environment, name)
+    if not Path(where.strip()).is_relative_to(tree):
+        raise CannotCompare(f"{name} runs {where.strip()}, which is not in {tree}")
     return Side(name, tree, python)
 
 

@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 PACE_S = 0.001
+"""Between two, for a load of 1,000 messages a second."""
 
 
-def fsync_us(folder: Path, samples: int = 1000) -> float:
+def fsync_us(folder: Path, samples: int = 1000, pace_s: float = PACE_S) -> float:
     """Median microseconds of appending 4 KiB to a file in `folder` and forcing it to stable storage.
 
-    One a millisecond, as the load that it is compared with: a device that is kept busy answers sooner.
+    As often as the load that it is compared with: a device that is kept busy answers sooner.
     """
     path = folder / "fsync-probe"
     page = bytes(4096)
@@ -25,6 +26,6 @@ def fsync_us(folder: Path, samples: int = 1000) -> float:
             os.fsync(file.fileno())
             took = time.perf_counter() - started
             times.append(took * 1e6)
-            time.sleep(max(0.0, PACE_S - took))
+            time.sleep(max(0.0, pace_s - took))
     path.unlink()
     return statistics.median(times)

@@ -45,6 +45,8 @@ static const char USAGE[] =
     "  -k N                    mode next: messages in a session when it is filled (1)\n"
     "  -S N  -R N              sending and receiving connections (1 and 1)\n"
     "  -l N                    receiving links over all receiving connections (one each)\n"
+    "  -H N                    handlers on each receiving link: each asks for one message, completes it, waits for the\n"
+    "                          answer where there is one (-2, -1), and asks again, as those of .NET's processor do\n"
     "  -w N                    unsettled sends, and receive credit, a link (1000)\n"
     "  -o RATE                 offer RATE messages a second over all senders; latency counts from the intended time\n"
     "  -e                      mode send: stop offering when stdin closes, though COUNT is not reached; print a line\n"
@@ -62,7 +64,7 @@ static struct {
     const char *mode, *host, *port, *user, *password, *send_address, *recv_address;
     long count, sessions, tenants, fill;
     double rate, stall_s;
-    int size, senders, receivers, links, window, idle, broker_pid;
+    int size, senders, receivers, links, handlers, window, idle, broker_pid;
     bool rich, named, next, settled, individual, second, await_answer, until_eof, forgiving, json, encrypted,
         websocket;
 } opt = {
@@ -157,6 +159,9 @@ typedef struct {
     long attaches, received; // so far; messages of this session
     bool drained;            // the broker has said that there is no more
     double left_s;           // when it gave the session back
+    // Where handlers ask for one message each: requests so far, and when the last of each handler's was made
+    long asked;
+    double *asked_s;
 } Link;
 
 typedef struct {
@@ -185,7 +190,8 @@ struct Connection {
 
 static long sent, received; // messages: sends accepted, or refused where that is counted; deliveries settled
 static long refused;        // sends, of those
-static float *latencies_us; // send to accepted; where only receiving, disposition to the broker's answer
+static float *latencies_us; // send to accepted; where only receiving, from a delivery, or from a handler's request for
+                            // one, to the broker's answer to its disposition
 static long latency_count;
 static double clock_s;   // time of the turn: one look at the clock serves all frames of a read
 static double started_s; // when every link stood
@@ -261,22 +267,37 @@ static void write_sasl_init(Connection *c) {
     free(response.data);
 }
 
-static void write_credit(Link *l) {
+// Say what credit a link has, with all fields, as .NET's client does.
+static void write_flow(Link *l, long credit) {
     Connection *c = l->on;
     Buffer *b = &c->out;
-    long left = opt.next ? opt.window : l->total - l->started;
-    l->credit = left < opt.window ? left : opt.window;
-    size_t frame = open_frame(b, AMQP_FRAME), list = open_list(b, FLOW, opt.next ? 9 : 7);
+    l->credit = credit;
+    size_t frame = open_frame(b, AMQP_FRAME), list = open_short_list(b, FLOW, 11);
     put_uint(b, c->next_in), put_uint(b, 0x7fffffff), put_uint(b, c->next_out), put_uint(b, 0x7fffffff);
-    put_uint(b, l->handle), put_uint(b, l->delivery_count), put_uint(b, l->credit);
-    if (opt.next) put_null(b), put_bool(b, true); // drain: say when there is no more
-    close_list(b, list), close_frame(b, frame);
+    put_uint(b, l->handle), put_uint(b, l->delivery_count), put_uint(b, credit), put_uint(b, 0); // available
+    if (opt.next) put_bool(b, true); else put_null(b); // drain: say when there is no more
+    put_bool(b, false), put_null(b);                   // echo, properties
+    close_short_list(b, list), close_frame(b, frame);
+}
+
+static void write_credit(Link *l) {
+    long left = opt.next ? opt.window : l->total - l->started;
+    write_flow(l, left < opt.window ? left : opt.window);
+}
+
+// Let one more handler wait for a message: credit is the number of those who do.
+static void ask_for_one(Link *l) {
+    if (l->asked == l->total) return;
+    l->asked_s[l->asked++ % opt.handlers] = clock_s;
+    write_flow(l, l->credit + 1);
 }
 
 static void write_accepted(Connection *c, uint32_t first, uint32_t last) {
     Buffer *b = &c->out;
     size_t frame = open_frame(b, AMQP_FRAME), list = open_short_list(b, DISPOSITION, 6);
-    put_bool(b, ROLE_RECEIVER), put_uint(b, first), put_uint(b, last), put_bool(b, !opt.await_answer);
+    put_bool(b, ROLE_RECEIVER), put_uint(b, first);
+    if (last == first) put_null(b); else put_uint(b, last);
+    put_bool(b, !opt.await_answer);
     put(b, (uint8_t[]){0x00, 0x53, ACCEPTED, 0x45}, 4), put_null(b); // batchable
     close_short_list(b, list), close_frame(b, frame);
 }
@@ -289,13 +310,15 @@ static void flush_accepted(Connection *c) {
 static void write_transfer(Connection *c, uint32_t session, uint32_t tenant) {
     uint8_t head[40], *p = head + 8;
     number_message(c->id, c->next_out, session, tenant);
-    // handle 0, delivery-id, delivery-tag, message-format 0, settled, and all other fields, as .NET's client has them
-    memcpy(p, (uint8_t[]){0x00, 0x53, TRANSFER, 0xc0, 0, 11, 0x43, 0x70}, 8), p += 8;
-    store32(p, c->next_out), p += 4;
+    // All fields, as .NET's client has them: handle 0, delivery-id, delivery-tag (little endian, from 1 on), ...
+    memcpy(p, (uint8_t[]){0x00, 0x53, TRANSFER, 0xc0, 0, 11, 0x43}, 7), p += 7;
+    if (c->next_out == 0) *p++ = 0x43;
+    else if (c->next_out < 256) *p++ = 0x52, *p++ = c->next_out;
+    else *p++ = 0x70, store32(p, c->next_out), p += 4;
     *p++ = 0xa0, *p++ = 4;
-    store32(p, c->next_out), p += 4;
-    *p++ = 0x43, *p++ = opt.settled ? 0x41 : 0x42;
-    memcpy(p, (uint8_t[]){0x42, 0x40, 0x40, 0x40, 0x40, 0x42}, 6), p += 6; // more, ..., batchable
+    for (uint32_t tag = c->next_out + 1, i = 0; i < 4; i++) *p++ = tag >> 8 * i;
+    // ... message-format 0, settled, more, four that are null, batchable
+    memcpy(p, (uint8_t[]){0x43, opt.settled ? 0x41 : 0x40, 0x42, 0x40, 0x40, 0x40, 0x40, 0x41}, 8), p += 8;
     head[12] = p - head - 13;
     store32(head, (p - head) + message.end);
     memcpy(head + 4, (uint8_t[]){2, AMQP_FRAME, 0, 0}, 4);
@@ -420,6 +443,7 @@ static void settle(Connection *c, uint32_t first, uint32_t last) {
         d->link->done++, d->link->outstanding--;
         ++*(c->sends ? &sent : &received);
         leave_if_done(d->link);
+        if (opt.handlers && !c->sends) ask_for_one(d->link);
         if (id == last) return;
     }
 }
@@ -456,7 +480,7 @@ static void on_transfer(Connection *c, const Performative *p) {
     c->next_in++, l->partial_id = id;
     if (more) return;
     if (l->credit <= 0) die(EXIT_PROTOCOL, "connection %d: more deliveries than credit", c->id);
-    begin_delivery(l, clock_s);
+    begin_delivery(l, opt.handlers ? l->asked_s[l->started % opt.handlers] : clock_s);
     if (opt.next) l->received++, sessions[l->session].inside--;
     if (settled) {
         settle(c, id, id);
@@ -467,7 +491,7 @@ static void on_transfer(Connection *c, const Performative *p) {
         if (c->ack_count++ == 0) c->ack_first = id;
     }
     if (!settled && !opt.await_answer) settle(c, id, id);
-    bool more_wanted = !opt.next && l->started < l->total && l->credit <= opt.window / 2;
+    bool more_wanted = !opt.next && !opt.handlers && l->started < l->total && l->credit <= opt.window / 2;
     if (c->ack_count >= 100 || more_wanted) flush_accepted(c);
     if (more_wanted) write_credit(l);
 }
@@ -586,7 +610,8 @@ static Connection *connect_one(int id, bool sends, int link_count, long deliveri
     c->links = must_alloc(link_count, sizeof *c->links);
     c->by_peer_handle = must_alloc(link_count, sizeof *c->by_peer_handle);
     c->deliveries = must_alloc(deliveries_max, sizeof *c->deliveries);
-    for (int i = 0; i < link_count; i++) c->links[i] = (Link){.on = c, .handle = i, .session = -1};
+    for (int i = 0; i < link_count; i++)
+        c->links[i] = (Link){.on = c, .handle = i, .session = -1, .asked_s = must_alloc(opt.handlers, sizeof(double))};
     int fd = c->wire.fd = socket(found->ai_family, SOCK_STREAM, 0);
     if (fd < 0 || connect(fd, found->ai_addr, found->ai_addrlen))
         die(EXIT_PEER_CLOSED, "%s:%s: %s", opt.host, opt.port, strerror(errno));
@@ -699,19 +724,12 @@ static void watch_progress(void) {
 
 // Here begins: the report.
 
+// CPU time of all threads of a process; /proc has it in steps of 10 ms, too coarse for short runs.
 static double process_cpu_s(int pid) {
-    char path[64], line[2048];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *f = pid ? fopen(path, "r") : NULL;
-    if (!f) return 0;
-    size_t n = fread(line, 1, sizeof line - 1, f);
-    fclose(f);
-    line[n] = 0;
-    unsigned long user = 0, system = 0; // fields 14 and 15 of proc(5), counted after the name in parentheses
-    char *after_name = strrchr(line, ')');
-    if (after_name)
-        sscanf(after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
-    return (double)(user + system) / sysconf(_SC_CLK_TCK);
+    clockid_t clock;
+    struct timespec t;
+    if (!pid || clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &t)) return 0;
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static double own_cpu_s(void) {
@@ -840,7 +858,7 @@ static Connection **connect_all(void) {
 
 // How long to wait for bytes before the next message is due, where a rate is offered.
 static double until_due_s(Connection **all) {
-    double wait_s = 1;
+    double wait_s = opt.stall_s < 1 ? opt.stall_s : 1;
     for (int i = 0; opt.rate > 0 && i < opt.senders; i++) {
         const Link *l = &all[i]->links[0];
         if (l->started == l->total) continue;
@@ -861,6 +879,11 @@ static void stop_offering(Connection **all) {
     }
 }
 
+static void start_receiving(Link *l) {
+    if (!opt.handlers) write_credit(l);
+    for (int i = 0; i < opt.handlers; i++) ask_for_one(l);
+}
+
 static int drive(void) {
     int n = opt.senders + opt.receivers;
     Measured m = {0};
@@ -871,7 +894,7 @@ static int drive(void) {
     if (opt.until_eof) puts("offering"), fflush(stdout);
     started_s = clock_s = now_s();
     for (int i = opt.senders; i < n; i++)
-        for (int j = 0; j < all[i]->link_count; j++) write_credit(&all[i]->links[j]);
+        for (int j = 0; j < all[i]->link_count; j++) start_receiving(&all[i]->links[j]);
     int extra_fd = opt.until_eof ? STDIN_FILENO : -1;
     for (;;) {
         if (opt.senders && !m.send_s && sent == opt.count) m.send_s = clock_s - started_s;
@@ -932,13 +955,15 @@ static bool choose_mode(void) {
     if (opt.next && (opt.sessions < 1 || opt.fill < 1 || opt.count % opt.fill || opt.count < opt.sessions * opt.fill))
         return false;
     if (opt.next && (opt.receivers < 1 || opt.settled || opt.rate > 0)) return false;
+    if (opt.handlers && (opt.handlers < 0 || !opt.receivers || opt.next || opt.settled)) return false;
+    if (opt.handlers) opt.individual = true;
     return opt.count > 0 && opt.size > 0 && opt.window > 0 && opt.senders >= 0 && opt.receivers >= 0 &&
            opt.sessions >= 0 && opt.tenants >= 0 && (!opt.named || opt.sessions >= opt.receivers) &&
            !((opt.until_eof || opt.forgiving) && opt.receivers);
 }
 
 int main(int argc, char **argv) {
-    for (int o; (o = getopt(argc, argv, "m:I:h:p:EWu:P:a:A:n:s:rg:Gt:k:S:R:l:w:o:efxi21B:T:j")) != -1;) {
+    for (int o; (o = getopt(argc, argv, "m:I:h:p:EWu:P:a:A:n:s:rg:Gt:k:S:R:l:H:w:o:efxi21B:T:j")) != -1;) {
         switch (o) {
         case 'm': opt.mode = optarg; break;
         case 'I': opt.idle = atoi(optarg); break;
@@ -960,6 +985,7 @@ int main(int argc, char **argv) {
         case 'S': opt.senders = atoi(optarg); break;
         case 'R': opt.receivers = atoi(optarg); break;
         case 'l': opt.links = atoi(optarg); break;
+        case 'H': opt.handlers = atoi(optarg); break;
         case 'w': opt.window = atoi(optarg); break;
         case 'o': opt.rate = atof(optarg); break;
         case 'e': opt.until_eof = true; break;

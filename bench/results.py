@@ -6,6 +6,7 @@ Owns: what a row is. Must not know: who measures, or how it is shown.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -23,6 +24,8 @@ class Row:
     aim: float | None = None
     aim_ratio: float | None = None  # at least so many times RabbitMQ's quorum queue
     samples: dict[str, list[float]] = field(default_factory=dict)
+    loops_s: dict[str, list[float]] = field(default_factory=dict)
+    """Beside each sample: the time that the calibration loop took then. Empty without calibration."""
 
     def median(self, system: str) -> float | None:
         """Median of a system's samples; None if it has none."""
@@ -36,6 +39,8 @@ class Results:
 
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    calibrate: Callable[[], float] | None = None
+    """Returns the time of the calibration loop at the moment."""
 
     def add(
         self,
@@ -52,4 +57,6 @@ class Results:
         """Add a sample and show it."""
         row = self.rows.setdefault((scenario, measure), Row(scenario, measure, unit, better, aim, aim_ratio))
         row.samples.setdefault(system, []).append(value)
+        if self.calibrate is not None:
+            row.loops_s.setdefault(system, []).append(self.calibrate())
         print(f"  {scenario}: {system}: {measure} {value:,.4g} {unit}", flush=True)

@@ -5,6 +5,7 @@ Owns: turns and sizes. Must not know: a scenario.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -12,13 +13,12 @@ from pathlib import Path
 
 from bench.loadgen import Load, LoadFailed, drive
 from bench.results import Results
-from bench.systems import Peeklock, RabbitNode, Settings, StartFailed, System, Topics
+from bench.systems import Peeklock, Settings, StartFailed, System, Topics
 
 MB = 1_000_000  # the aims are in decimal megabytes
 
-# One unsettled disposition a message, each waiting for the broker's answer, as the official clients settle.
-# RabbitMQ refuses receiver-settle-mode second, but answers the same dispositions on a link in mode first.
-SETTLE_EACH = {True: ("-i", "-2"), False: ("-i", "-1")}
+WARM_MESSAGES = 5_000
+"""Of each portion by which a broker is warmed up."""
 
 
 @dataclass(slots=True)
@@ -27,10 +27,10 @@ class Run:
 
     folder: Path
     systems: list[System]
-    node: RabbitNode | None
     quick: bool
     results: Results = field(default_factory=Results)
     numbers: count[int] = field(default_factory=count)
+    warmed: list[System] = field(default_factory=list)
 
     @property
     def rounds(self) -> int:
@@ -40,13 +40,26 @@ class Run:
         """Return the number of messages of a step: a tenth in a quick run."""
         return full // 10 if self.quick else full
 
-    def fresh_peeklock(self, settings: Settings | None = None, topics: Topics | None = None) -> Peeklock:
+    def fresh_peeklock(
+        self,
+        settings: Settings | None = None,
+        topics: Topics | None = None,
+        options: tuple[str, ...] = (),
+    ) -> Peeklock:
         """A broker on an empty folder of its own; the scenario stops it.
 
         It has the queue `bench`, those for which there are settings, by name, and the topics.
         """
         folder = self.folder / f"fresh-{next(self.numbers)}"
-        return Peeklock(folder, ("bench", *(settings or {})), settings or {}, topics or {})
+        return Peeklock(folder, ("bench", *(settings or {})), settings or {}, topics or {}, options)
+
+    def prepare(self, system: System) -> None:
+        """Start a broker and, the first time, drive it until it is warm."""
+        system.start()
+        if any(known is system for known in self.warmed):
+            return
+        warm_up(system, system.warm_s / 10 if self.quick else system.warm_s)
+        self.warmed.append(system)
 
     def left_out(self, scenario: str, error: Exception) -> None:
         """Note what could not be measured, and why."""
@@ -59,7 +72,7 @@ class Run:
         for _ in range(self.rounds):
             for system in list(taking_part):
                 try:
-                    system.start()
+                    self.prepare(system)
                     step(system)
                 except (LoadFailed, StartFailed) as error:
                     self.left_out(f"{scenario}: {system.name}", error)
@@ -67,8 +80,24 @@ class Run:
 
 
 def settle_options(system: System) -> tuple[str, ...]:
-    """Options of the load generator to settle each message by itself and wait for the answer."""
-    return SETTLE_EACH[isinstance(system, Peeklock)]
+    """Options of the load generator to settle each message by itself and wait for the answer.
+
+    RabbitMQ refuses receiver-settle-mode second, but answers the same dispositions on a link in mode first.
+    Artemis answers none: its clients settle by themselves, and so does the load generator there.
+    """
+    return ("-i", *system.answers)
+
+
+def warm_up(system: System, seconds: float) -> None:
+    """Drive a broker for a while: caches fill, and a virtual machine compiles what is called often."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        drive_queue(system, "both", WARM_MESSAGES, *settle_options(system))
+
+
+def offer_1000(system: System, messages: int) -> Load:
+    """Offer 1,000 messages a second to a queue; latencies count from the time at which a send is due."""
+    return drive_queue(system, "send", messages, "-o", "1000")
 
 
 def drive_queue(

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 
+from bench.awaited import SCENARIOS as AWAITED
 from bench.capture import SCENARIOS as CAPTURE
 from bench.crowd import SCENARIOS as CROWD
 from bench.delay import delayed_path
@@ -20,7 +21,7 @@ from bench.entities import ADMINISTRATION
 from bench.loadgen import LoadFailed, drive, idle_connections
 from bench.over_http import SCENARIOS as OVER_HTTP
 from bench.queue_kinds import SCENARIOS as QUEUE_KINDS
-from bench.run import MB, Run, drive_queue, settle_options
+from bench.run import MB, Run, drive_queue, offer_1000, settle_options
 from bench.systems import Peeklock, StartFailed, System, rss_bytes
 from bench.topics import SCENARIOS as TOPICS
 from bench.transports import SCENARIOS as TRANSPORTS
@@ -70,21 +71,22 @@ def end_to_end(run: Run) -> None:
 
 
 def latency(run: Run) -> None:
-    """Offer 1,000 messages/s: latency from the intended time to `accepted`, beside the disk's own fsync."""
-    seconds = 3 if run.quick else 10
+    """Offer 1,000 messages/s: latency from the intended time to `accepted`, CPU, the disk's own fsync."""
+    messages = run.scaled(20_000)
 
     def step(system: System) -> None:
         before = fsync_us(run.folder)
-        load = drive_queue(system, "send", 1000 * seconds, "-o", "1000")
+        load = offer_1000(system, messages)
         fsync = statistics.mean((before, fsync_us(run.folder)))
         name = "1,000 msg/s offered"
+        run.results.add(name, "broker CPU", "us/msg", system.name, load.broker_us)
         run.results.add(name, "the disk's own fsync, p50", "us", system.name, fsync)
         for percentile in ("p50", "p99", "p99.9"):
             run.results.add(
                 name, f"{percentile} send to accepted", "us", system.name, load.latency_us[percentile]
             )
         run.results.add(name, "p50 / fsync", "", system.name, load.latency_us["p50"] / fsync, aim=3)
-        drive_queue(system, "recv", 1000 * seconds, *settle_options(system))
+        drive_queue(system, "recv", messages, *settle_options(system))
 
     run.each("latency", step)
 
@@ -251,6 +253,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     "send": send_and_receive,
     "end-to-end": end_to_end,
     "latency": latency,
+    **AWAITED,
     "delayed": delayed,
     "backlog": backlog,
     **QUEUE_KINDS,

@@ -51,6 +51,10 @@ class System(Protocol):
     """One broker, or one queue type of a broker, under the name it has in the tables."""
 
     name: str
+    warm_s: float
+    """Seconds of load until a broker is as fast as it gets."""
+    answers: tuple[str, ...]
+    """Options of the load generator under which the broker answers each unsettled disposition."""
 
     def start(self) -> float:
         """Start the broker if it is not running; return the seconds from spawn to ready."""
@@ -75,6 +79,8 @@ class Peeklock:
     topics: Topics = field(default_factory=dict)
     options: tuple[str, ...] = ()  # further ones of `peeklock serve`
     name: str = "peeklock"
+    warm_s: float = 2
+    answers: tuple[str, ...] = ("-2",)
     program: Path = PROGRAM
     process: subprocess.Popen[str] | None = None
     port: int = 0
@@ -119,7 +125,7 @@ class Peeklock:
         found = re.search(r"Endpoint=sb://[^;/]*?:(\d+)", line)
         if found is None:
             self.kill()
-            raise StartFailed(f"no connection string in {line!r}; {_tail(self.folder / 'log.txt')}")
+            raise StartFailed(f"no connection string in {line!r}; {log_tail(self.folder / 'log.txt')}")
         self.port = int(found[1])
         return seconds
 
@@ -215,7 +221,7 @@ class RabbitNode:
                 break
             time.sleep(0.1)
         self.stop()
-        raise StartFailed(f"RabbitMQ did not start: {_tail(self.folder / 'console.txt')}")
+        raise StartFailed(f"RabbitMQ did not start: {log_tail(self.folder / 'console.txt')}")
 
     def stop(self) -> None:
         """End the node, then its name server."""
@@ -262,6 +268,8 @@ class RabbitQueue:
     node: RabbitNode
     kind: str
     name: str = ""
+    warm_s: float = 10
+    answers: tuple[str, ...] = ("-1",)
 
     def __post_init__(self) -> None:
         self.name = f"RabbitMQ {self.kind}"
@@ -274,7 +282,7 @@ class RabbitQueue:
 
     def endpoint(self) -> Endpoint:
         assert self.node.process is not None
-        return Endpoint(self.node.port, "guest", "guest", beam_pid(self.node.process.pid))
+        return Endpoint(self.node.port, "guest", "guest", descendant(self.node.process.pid, "beam"))
 
     def address(self, queue: str) -> str:
         return f"/amq/queue/{self.kind}-{queue}"
@@ -289,15 +297,15 @@ def rabbitmq_missing() -> str | None:
     return None
 
 
-def beam_pid(pid: int) -> int:
-    """Find the Erlang machine among a process and its descendants: scripts in front may or may not `exec`."""
+def descendant(pid: int, program: str) -> int:
+    """Find a program among a process and its descendants: scripts in front may or may not `exec`."""
     pending = [pid]
     while pending:
         pid = pending.pop()
-        if Path(f"/proc/{pid}/comm").read_text().startswith("beam"):
+        if Path(f"/proc/{pid}/comm").read_text().startswith(program):
             return pid
         pending.extend(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    raise StartFailed("the RabbitMQ node has no beam process")
+    raise StartFailed(f"no process of {program}")
 
 
 def free_ports(count: int) -> list[int]:
@@ -323,6 +331,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _tail(log: Path) -> str:
+def log_tail(log: Path) -> str:
+    """Return the end of what a broker logged."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return text[-600:].strip() or "it logged nothing"

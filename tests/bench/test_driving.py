@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from bench import over_http, topics
+from bench import awaited, over_http, topics
 from bench.administration import Administration
 from bench.client import Client
 from bench.http_pool import Pool
 from bench.loadgen import LoadFailed, hand_out, idle_connections, offered
-from bench.run import drive_queue, settle_options
+from bench.run import Run, drive_queue, offer_1000, settle_options
 from bench.stalls import answer_times
 from bench.systems import Peeklock
 from bench.transports import TRANSPORTS
@@ -52,6 +53,38 @@ def test_no_message_of_several_runs_is_taken_for_a_duplicate(broker: Peeklock) -
     for _ in range(2):
         drive_queue(broker, "send", 50, "-S", "2", queue="ids")
     drive_queue(broker, "recv", 100, *settle_options(broker), queue="ids")
+
+
+def test_those_who_await_each_answer_leave_the_queue_empty(broker: Peeklock) -> None:
+    for pattern in awaited.PATTERNS:
+        load = awaited.drive_pattern(broker, pattern, 40)
+        assert 0 < load.latency_us["p50"] <= load.latency_us["p99"]
+        assert load.broker_us > 0
+    with pytest.raises(LoadFailed, match="no progress"):  # there are no more
+        drive_queue(broker, "recv", 1, "-T", "0.1", *settle_options(broker))
+
+
+def test_each_pattern_is_measured_with_fsync_and_without(
+    broker: Peeklock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaited, "MESSAGES", 100)
+    run = Run(tmp_path, [broker], quick=True)
+    awaited.awaited(run)
+    assert run.results.left_out == []
+    figures = ("broker CPU", "rate", "p50", "p99")
+    assert set(run.results.rows) == {
+        (name, f"{pattern}, {figure}")
+        for name in ("awaited", "awaited, --durability os")
+        for pattern in awaited.PATTERNS
+        for figure in figures
+    }
+
+
+def test_a_rate_is_offered(broker: Peeklock) -> None:
+    load = offer_1000(broker, 100)
+    assert load.seconds >= 0.099
+    assert load.broker_us > 0
+    drive_queue(broker, "recv", 100, *settle_options(broker))
 
 
 @pytest.mark.parametrize("transport", list(TRANSPORTS))

@@ -61,6 +61,20 @@ def disposition(first: int, last: int, outcome: int, *, role: bool = True, settl
     return frame(0x15, flag(role), uint(first), uint(last), flag(settled), state)
 
 
+def credit_of(flow: bytes) -> tuple[int, int]:
+    """Return delivery count and link credit of a flow's body; both below 256, the handle too."""
+    fields = flow[6:]
+    for _ in range(5):  # next-incoming-id, windows and next-outgoing-id, handle
+        fields = fields[{0x43: 1, 0x52: 2, 0x70: 5}[fields[0]] :]
+    numbers = []
+    for _ in range(2):
+        width = {0x43: 1, 0x52: 2}[fields[0]]
+        numbers.append(fields[1] if width == 2 else 0)
+        fields = fields[width:]
+    assert fields[0] == 0x43, "nothing is available"
+    return numbers[0], numbers[1]
+
+
 class Peer:
     """The broker's side of one connection: reads frames, says what the script wants."""
 
@@ -229,13 +243,46 @@ def test_each_received_message_waits_for_the_answer_to_its_own_disposition() -> 
         peer.send(peer.transfer(0), peer.transfer(1))
         for number in (0, 1):
             said = peer.receive(0x15)
-            # role receiver, first, last, settled false, accepted, no word on batchable: in a list8
-            first_and_last = 2 * (b"\x52\x01" if number else b"\x43")
-            assert said[3:4] + said[6:] == b"\xc0\x41" + first_and_last + b"\x42\x00\x53\x24\x45\x40"
+            # role receiver, first, no last, settled false, accepted, no word on batchable: in a list8
+            first = b"\x52\x01" if number else b"\x43"
+            assert said[3:4] + said[6:] == b"\xc0\x41" + first + b"\x40\x42\x00\x53\x24\x45\x40"
         peer.send(disposition(0, 1, ACCEPTED, role=False))
 
     done = run(deliver_two, "-m", "recv", "-n", "2", "-i", "-2")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_transfers_are_written_as_the_client_of_dotnet_writes_them() -> None:
+    def check_heads(peer: Peer) -> None:
+        peer.give_credit(2)
+        for number in (0, 1):
+            # handle, id, tag, format 0, settled null, more false, nothing, batchable true: in a list8
+            head = b"\x43" + (b"\x52\x01" if number else b"\x43") + b"\xa0\x04" + bytes((number + 1, 0, 0, 0))
+            head += b"\x43\x40\x42" + 4 * NULL + b"\x41"
+            body = peer.receive(0x14)
+            assert body[3:].startswith(bytes((0xC0, len(head) + 1, 11)) + head)
+            peer.send(disposition(number, number, ACCEPTED))
+
+    assert run(check_heads, "-n", "2").returncode == 0
+
+
+def test_a_handler_asks_for_one_message_and_waits_for_the_answer_before_it_asks_again() -> None:
+    def hand_two_to_two(peer: Peer) -> None:
+        assert [credit_of(peer.receive(0x13)) for _ in range(2)] == [(0, 1), (0, 2)]
+        peer.send(peer.transfer(0), peer.transfer(1))
+        for _ in range(2):
+            peer.receive(0x15)
+        for number in (1, 0):  # each answer lets one ask, while the other waits for its own
+            peer.send(disposition(number, number, ACCEPTED, role=False))
+            if number:
+                assert credit_of(peer.receive(0x13)) == (2, 1)
+        peer.send(peer.transfer(2))  # the third and last
+        assert peer.receive(0x15)[6:].startswith(b"\x41\x52\x02")
+        peer.send(disposition(2, 2, ACCEPTED, role=False))
+
+    done = run(hand_two_to_two, "-m", "recv", "-n", "3", "-H", "2", "-2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["latency_us"]["p50"] > 0
 
 
 @pytest.mark.parametrize("outcome", [REJECTED, 0])
@@ -365,7 +412,7 @@ def test_each_named_session_is_received_from_over_a_link_of_its_own() -> None:
         for number, attach in enumerate(peer.attaches):
             assert b"\xa3\x1ccom.microsoft:session-filter" + string(f"session-{number:08x}") in attach
         for credit in (2, 1):  # of three messages in turn
-            assert peer.receive(0x13).endswith(b"\x43" + b"\x52" + bytes((credit,)))
+            assert credit_of(peer.receive(0x13)) == (0, credit)
         peer.send(peer.transfer(0, 1), peer.transfer(1, 0), peer.transfer(2, 0))
 
     done = run(deliver_two_and_one, "-m", "recv", "-n", "3", "-g", "2", "-G", links=(2,))
@@ -388,7 +435,7 @@ def give(peer: Peer, session_id: str, number: int) -> None:
     attach = peer.receive(0x12)
     assert attach.count(b"\xa3\x1ccom.microsoft:session-filter" + NULL) == 1
     peer.attached(attach, session_id=session_id)
-    assert peer.receive(0x13).endswith(NULL + flag(True)), "the receiver does not drain"
+    assert peer.receive(0x13).endswith(flag(True) + flag(False) + NULL), "the receiver does not drain"
     peer.send(peer.transfer(number))
     peer.drained(1)
     peer.receive(0x15)
@@ -483,6 +530,8 @@ def test_idle_connections_are_held_until_its_input_ends() -> None:
         ["-m", "recv", "-g", "1", "-G", "-R", "2"],
         ["-m", "recv", "-e"],
         ["-m", "recv", "-f"],
+        ["-m", "recv", "-H", "1", "-x"],
+        ["-m", "send", "-H", "1", "-2"],
     ],
 )
 def test_bad_options_show_the_usage(options: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.report import markdown
 from bench.results import Results
 
-ABOUT = {"date": "2026-01-01", "cores": "2", "processor": "some", "system": "Linux 6", "python": "3.11.0"}
+ABOUT = {"date": "2026-01-01", "cores": "2", "processor": "some", "system": "Linux 6", "python": "CPython"}
 
 
 def _table(results: Results, systems: list[str]) -> list[str]:
@@ -37,6 +37,28 @@ def test_beside_the_quorum_queue_the_ratio_of_the_medians_stands() -> None:
     results = _results("higher", 100, 300.0)
     results.add("send", "figure", "msg/s", "RabbitMQ quorum", 200.0)
     assert "| 300 | 200 | 1.50 |" in _table(results, ["peeklock", "RabbitMQ quorum"])[0]
+
+
+def test_beside_artemis_there_is_a_ratio_too() -> None:
+    results = _results("higher", 100, 300.0)
+    results.add("send", "figure", "msg/s", "Artemis", 150.0)
+    assert "| 300 | 150 |  | 2.00 |  |" in _table(results, ["peeklock", "Artemis", "RabbitMQ quorum"])[0]
+
+
+def test_cpu_time_beside_the_others_comes_first() -> None:
+    results = Results()
+    for system in ("peeklock", "Artemis"):
+        results.add("send", "rate", "msg/s", system, 100.0)
+        results.add("send", "broker CPU", "us/msg", system, 10.0)
+    results.add("topic", "broker CPU", "us/msg", "peeklock", 20.0)
+    page = markdown(list(results.rows.values()), ["peeklock", "Artemis"], [], ABOUT, quick=False)
+    cells = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith(("| send", "| topic"))]
+    assert cells == [
+        ["| send", "broker CPU (us/msg)"],
+        ["| send", "rate (msg/s)"],
+        ["| send", "broker CPU (us/msg)"],
+        ["| topic", "broker CPU (us/msg)"],
+    ]
 
 
 def test_a_system_without_samples_has_an_empty_cell() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.against import interpreter, medians
+from bench.against import medians
 from bench.calls import count
+from bench.machine import interpreter
 from bench.stages import STAGES, measure
 
 

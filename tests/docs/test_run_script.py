@@ -24,11 +24,12 @@ def bare_tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(
+    tree: Path, *arguments: str, folders: tuple[str, ...] = ("bin",)
+) -> subprocess.CompletedProcess[str]:
     command = ["sh", tree / "run", *arguments]
-    return subprocess.run(
-        command, env={"PATH": str(tree / "bin")}, cwd="/", capture_output=True, text=True, check=False
-    )
+    path = ":".join(str(tree / folder) for folder in folders)
+    return subprocess.run(command, env={"PATH": path}, cwd="/", capture_output=True, text=True, check=False)
 
 
 def _install(tree: Path, name: str, script: str) -> None:
@@ -45,6 +46,42 @@ def test_without_python_it_says_so(bare_tree: Path) -> None:
 def test_a_python_that_does_not_start_is_passed_over(bare_tree: Path) -> None:
     _install(bare_tree, "python3.14", "exit 127")  # as the shim of a version manager
     assert "found none on the path" in _run(bare_tree, "test").stderr
+
+
+ABOUT = """
+code=$2
+case $code in
+*version_info*) ;;
+*ensurepip*) {venv} ;;
+*CONFIG_ARGS*) {optimized} ;;
+*) echo "$0 $*" ;;
+esac
+"""
+"""A Python that is new enough; `venv` and `optimized` are true or false. Called otherwise, it says how."""
+
+
+@pytest.mark.parametrize(
+    ("pythons", "chosen"),
+    [
+        ({"a/python3.12": (True, False), "a/python3.11": (True, False)}, "a/python3.12"),
+        ({"a/python3.12": (True, False), "a/python3.11": (True, True)}, "a/python3.11"),
+        ({"a/python3.12": (True, True), "a/python3.11": (True, True)}, "a/python3.12"),
+        ({"a/python3.12": (True, False), "a/python3.11": (False, True)}, "a/python3.12"),
+        ({"a/python3.11": (True, False), "b/python3.11": (True, True)}, "b/python3.11"),
+        ({"a/python3.11": (False, True), "b/python3": (True, False)}, "b/python3"),
+    ],
+)
+def test_an_optimized_python_is_preferred(
+    bare_tree: Path, pythons: dict[str, tuple[bool, bool]], chosen: str
+) -> None:
+    for name, (venv, optimized) in pythons.items():
+        path = bare_tree / name
+        path.parent.mkdir(exist_ok=True)
+        words = {"venv": str(venv).lower(), "optimized": str(optimized).lower()}
+        path.write_text("#!/bin/sh" + ABOUT.format(**words))
+        path.chmod(0o755)
+    done = _run(bare_tree, "test", folders=("a", "b", "bin"))
+    assert f"making .venv with {bare_tree / chosen} -V" in done.stderr
 
 
 def test_without_the_venv_module_it_names_the_package(bare_tree: Path) -> None:
