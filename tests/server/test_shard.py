@@ -59,7 +59,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 from peeklock.broker.storing import SLICE_MESSAGES
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
-from peeklock.engine.driver import CLIENTS_WAIT_MS, READ_ROWS_MAX, WINDOW
+from peeklock.engine.driver import BESIDE_CLIENTS, CLIENTS_WAIT_MS, READ_ROWS_MAX, WINDOW
 from peeklock.engine.engine import RECORD_BYTES, Engine
 from peeklock.rules.filters import SqlFilter
 from peeklock.server import shard as shard_module
@@ -497,7 +497,7 @@ def test_a_purge_waits_for_the_commit_in_flight() -> None:
 
 
 def test_a_client_is_answered_between_the_slices_of_a_purge() -> None:
-    """Req: A-06."""
+    """The slices are smaller while clients are at work. Req: A-06."""
 
     async def test() -> None:
         clock = ManualClock(NOW_MS)
@@ -512,6 +512,8 @@ def test_a_client_is_answered_between_the_slices_of_a_purge() -> None:
             answered_at.append(namespace.totals().active_messages)
         assert len([left for left in answered_at if 0 < left < purging.COUNT]) >= 10
         await purge
+        steps = [before - after for before, after in pairwise(purging.left)]
+        assert max(steps) == BESIDE_CLIENTS
         await shard.stop()
 
     asyncio.run(test())

@@ -255,11 +255,12 @@ class Namespace:
         self.unfinished = self._operations.storing is not None
         return out.take()
 
-    def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        """Do what is due, a bounded slice a call: while `timers.next_ms` is past there is more."""
+    def advance(self, now_ms: int, items: int | None = None) -> tuple[list[Change], list[Effect]]:
+        """Do what is due, about so many items a call (None: `SLICE`): while `timers.next_ms` is past there is
+        more."""
         out = self._out
         out.begin_due(now_ms)
-        left = SLICE
+        left = SLICE if items is None else items
         while left > 0:
             due = self._shared.timers.take_due(now_ms)
             if due is None:
