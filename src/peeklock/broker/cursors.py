@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.browsing import view_of
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 SLICE = 1_000
 """Messages that one call removes or gives back: half of a large claim, some 3 ms of work. A whole one kept
 the loop for 10 ms, with what its commit takes."""
+
+
+_position = attrgetter("position")
 
 
 class CursorState(Enum):
@@ -553,10 +557,6 @@ class _Taking:
 
 def _not_found(queue: MessageQueue, name: str) -> CursorNotFound:
     return CursorNotFound(f"'{queue.name}' has no cursor '{name}': it was never made, released, or not used")
-
-
-def _position(message: Message) -> int:
-    return message.position
 
 
 def _size_of(message: Message) -> int:
