@@ -5,14 +5,19 @@ Owns: which requests are made, and how many. Must not know: HTTP (`administratio
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from bench.administration import Administration
+from bench.client import Client
 from bench.loadgen import Endpoint
-from bench.run import Run
+from bench.run import Run, drive_queue
+from bench.stalls import answer_times
+from peeklock.amqp.types import Int, Long
 
 ENTITIES = 10_000
 PAGE = 100
@@ -20,11 +25,14 @@ CONNECTIONS = 4
 REQUESTS = 2_000
 """Of each kind, over all connections."""
 
+CLAIMS, CLAIM_MESSAGES = 5, 2_000
+"""Made, read and committed; of so many messages each, as Spark's are at most."""
+
 Step = Callable[[Administration, int], object]
 
 
 def administration(run: Run) -> None:
-    """10,000 queues: start, pages of their list, and requests a second."""
+    """10,000 queues: start, pages of their list, requests a second, and how long others wait meanwhile."""
     count, requests = run.scaled(ENTITIES), run.scaled(REQUESTS)
     names = [f"queue-{number:05}" for number in range(count)]
     name, add = f"{count:,} queues", run.results.add
@@ -50,6 +58,16 @@ def administration(run: Run) -> None:
             for kind, step in steps.items():
                 rate = requests / _seconds(endpoint, step, requests)
                 add(name, kind, "requests/s", broker.name, rate, better="higher", aim=500)
+            drive_queue(broker, "send", CLAIMS * CLAIM_MESSAGES, queue=names[0])
+            for kind, ask in (
+                ("nothing", lambda: time.sleep(1)),
+                ("pages", lambda: list(_pages(endpoint, count))),
+                ("/health", lambda: _health(endpoint)),
+                ("claims", lambda: _claims(endpoint, names[0])),
+            ):
+                with answer_times(endpoint.port) as times:
+                    ask()
+                add(name, f"longest wait for an answer beside {kind}", "ms", broker.name, max(times) * 1e3)
     finally:
         broker.stop()
 
@@ -61,6 +79,33 @@ def _pages(endpoint: Endpoint, count: int) -> Iterator[float]:
             started = time.perf_counter()
             client.get("$Resources/queues", f"&$skip={skip}&$top={PAGE}")
             yield (time.perf_counter() - started) * 1e3
+
+
+def _health(endpoint: Endpoint) -> None:
+    """Ask for the figures of all entities again and again."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)) as connection:
+        for _ in range(20):
+            connection.request("GET", "/health")
+            connection.getresponse().read()
+
+
+def _claims(endpoint: Endpoint, queue: str) -> None:
+    """Claim all messages of a queue, read them, and commit the claims."""
+    claim = {"cursor": "bench", "max-messages": Int(CLAIM_MESSAGES), "max-bytes": Long(1 << 30)}
+    with Client(endpoint) as client:
+        for _ in range(CLAIMS):
+            no = client.request(queue, "peeklock:cursor-claim", claim)["claim"]
+            read = 0
+            while read < CLAIM_MESSAGES:
+                part = {
+                    "cursor": "bench",
+                    "claim": no,
+                    "skip": Int(read),
+                    "max-messages": Int(CLAIM_MESSAGES),
+                }
+                part["max-bytes"] = Long(1 << 18)
+                read += len(client.request(queue, "peeklock:cursor-read", part)["messages"])
+            client.request(queue, "peeklock:cursor-commit", {"cursor": "bench", "claim": no})
 
 
 def _seconds(endpoint: Endpoint, step: Step, requests: int) -> float:

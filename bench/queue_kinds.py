@@ -151,7 +151,7 @@ def purge(run: Run) -> None:
             p99, idle_p99 = offer.load.latency_us["p99"], idle.latency_us["p99"]
             add(name, "p99 send to accepted of another queue, before", "us", of, idle_p99)
             add(name, "p99 send to accepted of another queue, meanwhile", "us", of, p99)
-            add(name, "p99 meanwhile / before", "", of, p99 / idle_p99, aim=5)
+            add(name, "p99 meanwhile / before", "", of, p99 / idle_p99, aim=3)
             add(name, "longest wait for /health, before", "ms", of, max(idle_answers) * 1e3)
             add(name, "longest wait for /health, meanwhile", "ms", of, max(answers) * 1e3, aim=50)
             drive_queue(broker, "recv", idle.count + offer.load.count, *settle_options(broker))

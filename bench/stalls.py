@@ -2,7 +2,7 @@
 
 Owns: a thread that asks `/health` something again and again, over one connection, by a method that it does
 not take. The refusal needs no disk and waits for nothing but the loop; the figures of `/health` would cost
-the loop itself 2 us an entity.
+the loop itself 2 to 5 us an entity.
 """
 
 from __future__ import annotations

@@ -522,7 +522,7 @@ def test_a_commit_of_a_large_claim_is_done_in_slices_also_over_a_restart(broker:
     """What was decided holds as a whole from the first slice on."""
     broker.checks = False
     broker.fill(2 * SLICE + 10)
-    assert [broker.claim(LOTS).count for _ in range(3)] == [SLICE, SLICE, 10]
+    assert [broker.claim(SLICE).count for _ in range(3)] == [SLICE, SLICE, 10]
     assert broker.commit(2) == SLICE
     assert isinstance(broker.refused(broker.asks_read(2)), ClaimCommitted)
     assert broker.cursors()[0].claims == [(3, 10, 1_000)]
@@ -537,8 +537,8 @@ def test_a_commit_of_a_large_claim_is_done_in_slices_also_over_a_restart(broker:
 def test_a_commit_that_is_asked_again_goes_on(broker: Reader) -> None:
     broker.checks = False
     broker.fill(2 * SLICE)
-    broker.claim(LOTS)
-    broker.claim(LOTS)
+    broker.claim(SLICE)
+    broker.claim(SLICE)
     assert broker.commit(2) == SLICE
     assert broker.commit(1) == 0
     assert broker.commit(2) == 0
@@ -619,7 +619,7 @@ def test_a_release_waits_until_what_was_committed_is_removed(broker: Reader) -> 
     broker.checks = False
     broker.fill(3 * SLICE + 1)
     for _ in range(4):
-        broker.claim(LOTS)
+        broker.claim(SLICE)
     assert broker.commit(3) == 2 * SLICE
     release = broker.asks_release()
     assert broker.do(release) == []

@@ -91,9 +91,9 @@ class Looked(Namespace):
         self.history.states_follow_their_tables(lives)
         return changes, effects
 
-    def advance(self, now_ms: int) -> Any:
+    def advance(self, now_ms: int, items: int | None = None) -> Any:
         before, lives = self.history.present(), self.history.lives()
-        changes, effects = super().advance(now_ms)
+        changes, effects = super().advance(now_ms, items)
         self.history.compare(None, before, changes, effects)
         self.history.states_follow_their_tables(lives)
         return changes, effects

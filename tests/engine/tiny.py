@@ -209,7 +209,7 @@ class TinyNamespace:
         self.queues[queue_id][position] = message
         return message
 
-    def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
+    def advance(self, now_ms: int, items: int | None = None) -> tuple[list[Change], list[Effect]]:
         return [], []
 
     def numbers_issued(self) -> list[NumbersIssued]:

@@ -214,7 +214,7 @@ def test_a_message_with_a_damaged_body_is_dead_lettered_without_it(
             assert rig.shard.body(dead) == EMPTY_PAYLOAD
             await rig.restart()
             await rig.read(dead.body_row)
-            assert rig.shard.health()["lost_bodies"] == 0
+            assert (await rig.shard.health())["lost_bodies"] == 0
         assert not rig.failures
 
     run(tmp_path, test)
@@ -238,7 +238,7 @@ def test_a_message_that_would_be_deleted_as_it_is_received_is_dead_lettered_too(
         for _ in range(2):
             found = [(each.sequence_number, reason(each)) for each in await rig.peek("orders", DEAD)]
             assert found == [(1, "StoreDamaged"), (4, "StoreDamaged")]
-            assert rig.shard.health()["lost_bodies"] in (2, 0)
+            assert (await rig.shard.health())["lost_bodies"] in (2, 0)
             await rig.restart()
 
     run(tmp_path, test)
@@ -330,7 +330,7 @@ def test_all_copies_that_share_a_body_lose_it(tmp_path: Path) -> None:
             path = f"events/subscriptions/{name}"
             assert await rig.peek(path) == []
             assert [reason(each) for each in await rig.peek(path, DEAD)] == ["StoreDamaged"]
-        assert rig.shard.health()["lost_bodies"] == 1
+        assert (await rig.shard.health())["lost_bodies"] == 1
 
     run(tmp_path, test)
 
@@ -395,7 +395,7 @@ def test_in_a_session_an_event_tells_of_the_gap(tmp_path: Path) -> None:
         queue = rig.namespace._entities.queues[8]
         assert queue.sessions is not None
         assert list(queue.sessions.states.all_messages()) == []
-        assert rig.shard.health()["lost_bodies"] == 2
+        assert (await rig.shard.health())["lost_bodies"] == 2
         assert not rig.failures
         rows_of_events = await rig.store._read("SELECT no, data FROM event")
         events = [event for no, data in rows_of_events for event in event_rows.unpack(no, data)]

@@ -59,7 +59,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
 from peeklock.broker.storing import SLICE_MESSAGES
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
-from peeklock.engine.driver import CLIENTS_WAIT_MS, READ_ROWS_MAX, WINDOW
+from peeklock.engine.driver import BESIDE_CLIENTS, CLIENTS_WAIT_MS, READ_ROWS_MAX, WINDOW
 from peeklock.engine.engine import RECORD_BYTES, Engine
 from peeklock.rules.filters import SqlFilter
 from peeklock.server import shard as shard_module
@@ -391,7 +391,7 @@ def test_a_clock_that_is_set_is_no_lag(step_ms: int, monkeypatch: pytest.MonkeyP
             now[0] += step_ms
             await asyncio.sleep(0.02)
             assert shard._pressure.lag_ms < LAG_MS_MAX
-            assert shard.health()["status"] == "ok"
+            assert (await shard.health())["status"] == "ok"
         await shard.stop()
 
     asyncio.run(test())
@@ -497,7 +497,7 @@ def test_a_purge_waits_for_the_commit_in_flight() -> None:
 
 
 def test_a_client_is_answered_between_the_slices_of_a_purge() -> None:
-    """Req: A-06."""
+    """The slices are smaller while clients are at work. Req: A-06."""
 
     async def test() -> None:
         clock = ManualClock(NOW_MS)
@@ -512,6 +512,8 @@ def test_a_client_is_answered_between_the_slices_of_a_purge() -> None:
             answered_at.append(namespace.totals().active_messages)
         assert len([left for left in answered_at if 0 < left < purging.COUNT]) >= 10
         await purge
+        steps = [before - after for before, after in pairwise(purging.left)]
+        assert max(steps) == BESIDE_CLIENTS
         await shard.stop()
 
     asyncio.run(test())
@@ -553,7 +555,7 @@ def test_the_guard_counts_what_is_about_to_be_written(free: int, taken: int) -> 
         shard.close_batch()
         assert not left
         assert namespace.totals().active_messages == taken + 1  # the one that went beyond was in hand
-        assert shard.health()["status"] == "low space: sends are refused"
+        assert (await shard.health())["status"] == "low space: sends are refused"
         await shard.stop()
 
     asyncio.run(test())
@@ -616,7 +618,7 @@ def test_messages_that_no_rule_takes_are_counted_in_the_figures() -> None:
         queue_id = topic.entity.entity_id * QUEUES_PER_ENTITY
         shard.offer((Send(queue_id, Message(1), Sections(b"x"), None),))
         await until_idle(shard)
-        assert shard.health()["unmatched_messages"] == 1
+        assert (await shard.health())["unmatched_messages"] == 1
         await shard.stop()
 
     asyncio.run(test())
@@ -630,7 +632,7 @@ def test_dropped_sends_are_counted_and_warned_of_wherever_they_were_refused(
     async def test() -> None:
         shard, _ = await started()
         shard.offer((Send(99, Message(1), Sections(b""), None), CountDroppedSend()))
-        assert shard.health()["dropped_sends"] == 2
+        assert (await shard.health())["dropped_sends"] == 2
         for _ in range(2):
             shard._losses.tell()
         records: list[Any] = caplog.records
@@ -656,7 +658,7 @@ def test_rules_that_fail_are_counted_in_the_figures_and_warned_of(caplog: pytest
         payload = message_bytes(application_properties={"n": 0})
         shard.offer((Send(queue_id, Message(len(payload), bare_offset=0), scan(payload), None),))
         await shard.submit(lambda to: DeleteEntity("news", to))
-        assert shard.health()["failed_evaluations"] == 2
+        assert (await shard.health())["failed_evaluations"] == 2
         for _ in range(2):
             shard._losses.tell()
         records: list[Any] = caplog.records

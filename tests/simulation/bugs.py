@@ -298,8 +298,8 @@ class KeptLocks(Namespace):
         self._keep(effects)
         return changes, effects
 
-    def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        changes, effects = super().advance(now_ms)
+    def advance(self, now_ms: int, items: int | None = None) -> tuple[list[Change], list[Effect]]:
+        changes, effects = super().advance(now_ms, items)
         self._keep(effects)
         return changes, effects
 
@@ -322,8 +322,8 @@ class KeptLocks(Namespace):
 class UncountedLapse(Namespace):
     """Does not count the delivery whose lock lapsed."""
 
-    def advance(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        changes, effects = super().advance(now_ms)
+    def advance(self, now_ms: int, items: int | None = None) -> tuple[list[Change], list[Effect]]:
+        changes, effects = super().advance(now_ms, items)
         lapsed = [c.message for c in changes if type(c) is MessageStored and c.message.delivery_count > 0]
         for message in lapsed:
             if message.queue_id % 4 == 0:

@@ -57,8 +57,8 @@ class Watched(Namespace):
         before = self.before(command, now_ms)
         return self.look(*(super().apply(command, now_ms) if before is None else before), now_ms)
 
-    def advance(self, now_ms: int) -> Answer:
-        return self.look(*super().advance(now_ms), now_ms)
+    def advance(self, now_ms: int, items: int | None = None) -> Answer:
+        return self.look(*super().advance(now_ms, items), now_ms)
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         """Answer a command in place of the real namespace, which is not asked then."""
@@ -131,9 +131,9 @@ class SplitSessions(Namespace):
         with _spelling_by_spelling():
             return super().go_on(now_ms)
 
-    def advance(self, now_ms: int) -> Answer:
+    def advance(self, now_ms: int, items: int | None = None) -> Answer:
         with _spelling_by_spelling():
-            return super().advance(now_ms)
+            return super().advance(now_ms, items)
 
     def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
         with _spelling_by_spelling():

@@ -109,6 +109,13 @@ class Entry:
 
 _Place = tuple[int, int]
 
+_Kept = tuple[
+    int, str, int, "MessageView", "_Life | None", Outcome, "str | None", "str | None", int, int
+]  # fmt: skip
+"""What an `Entry` is made of once somebody reads it: number, name of the queue's entity, queue id, the
+message as it left, what was known of it, outcome, reason, where it is now, when it left, connection. To make
+all entries at once took as long as all else that a purge does with its messages."""
+
 
 class _Life:
     """What is known of a message that is followed."""
@@ -131,7 +138,7 @@ class History:
         self.size = size
         self.last_no = 0
         """Number of the newest entry."""
-        self._ring: list[Entry | None] = [None] * size  # by number modulo size
+        self._ring: list[_Kept | None] = [None] * size  # by number modulo size
         # By queue id and sequence number, oldest first: since they arrived, and since a delivery. The first
         # entry of a dict stands behind all that were freed before it: to find it took 20 us with 100,000.
         self._lives: OrderedDict[_Place, _Life] = OrderedDict()
@@ -148,7 +155,7 @@ class History:
         last = self.last_no if before is None else min(self.last_no, before - 1)
         first = max(last - max(entries_max, 0), self.last_no - self.size, 0)
         found = (self._ring[no % self.size] for no in range(last, first, -1))
-        return [entry for entry in found if entry is not None]
+        return [_entry_of(kept) for kept in found if kept is not None]
 
     # What happens, told by `history_recorder`
 
@@ -201,27 +208,35 @@ class History:
     ) -> None:
         """Add an entry for the message that left its place last; it arrives at `moved_to` next, if that is
         given."""
-        life = self._going or _Life(None, body_cut=False)
-        self.last_no += 1
-        self._ring[self.last_no % self.size] = Entry(
-            self.last_no,
-            Address(queue.main.name, SubQueue(queue.queue_id % QUEUES_PER_ENTITY)),
-            view,
-            life.payload,
-            life.body_cut,
-            outcome,
-            reason,
-            moved_to,
-            at_ms,
-            connection_id,
-            tuple(life.deliveries),
-            life.deliveries_total,
-        )
+        self.last_no = no = self.last_no + 1
+        name, going = queue.main.name, self._going
+        self._ring[no % self.size] = (
+            no, name, queue.queue_id, view, going, outcome, reason, moved_to, at_ms, connection_id,
+        )  # fmt: skip
 
     def _follow(self, lives: OrderedDict[_Place, _Life], key: _Place, life: _Life) -> None:
         lives[key] = life
         if len(lives) > self.size:
             lives.popitem(last=False)
+
+
+def _entry_of(kept: _Kept) -> Entry:
+    no, name, queue_id, view, life, outcome, reason, moved_to, at_ms, connection_id = kept
+    life = life or _Life(None, body_cut=False)
+    return Entry(
+        no,
+        Address(name, SubQueue(queue_id % QUEUES_PER_ENTITY)),
+        view,
+        life.payload,
+        life.body_cut,
+        outcome,
+        reason,
+        moved_to,
+        at_ms,
+        connection_id,
+        tuple(life.deliveries),
+        life.deliveries_total,
+    )
 
 
 def _kept(sections: Sections) -> tuple[bytes, bool]:

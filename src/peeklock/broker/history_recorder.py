@@ -112,8 +112,7 @@ class HistoryRecorder(Recorder):
         elif kind is EventType.FORWARDED:
             history.went_on(queue, message)
             self._went = queue, _view_of(message)
-        elif kind in _OUTCOMES:
-            outcome = _OUTCOMES[kind]
+        elif (outcome := _OUTCOMES.get(kind)) is not None:
             if kind is EventType.COMPLETED and reason is not None:
                 outcome, reason = _COMPLETED_BY[reason], None
             history.went_on(queue, message)

@@ -206,9 +206,12 @@ class Outcome:
         until_ms: int = 0,
     ) -> None:
         """Count and record a delivery that answers a request: of a deferred message, or of a claimed one."""
-        for counters in (queue.counters, self.counters):
-            counters.delivered += 1
-            counters.delivered_bytes += message.size_bytes
+        size_bytes = message.size_bytes
+        counters, totals = queue.counters, self.counters
+        counters.delivered += 1
+        counters.delivered_bytes += size_bytes
+        totals.delivered += 1
+        totals.delivered_bytes += size_bytes
         if self._recorder is not None:
             self._recorder.message(
                 kind, queue, message, reason, related_number=related_number, until_ms=until_ms

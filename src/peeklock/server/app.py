@@ -599,7 +599,7 @@ class Broker:
             "defects": self._defects.count,
             "buffered_bytes": self._buffered.size_bytes,
             **self._ports.health(),
-            **self.shard.health(),
+            **await self.shard.health(),
             # The core knows those that have opened a link.
             "connections": len(self._connections),
             "http_receives": sum(len(hub) for hub in (self._receives, self._api_hub) if hub is not None),

@@ -26,6 +26,7 @@ from peeklock.server.driver_loop import DriverLoop
 from peeklock.server.losses import Losses
 from peeklock.server.own_requests import OwnRequests
 from peeklock.server.tasks import tell_failure
+from peeklock.server.totals_desk import TotalsDesk
 from peeklock.server.turns import Turns
 from peeklock.store.base import Batch, Store
 
@@ -90,6 +91,7 @@ class Shard:
         self.submit = own.submit
         self.ask = own.ask
         self._losses = Losses(namespace)
+        self._totals = TotalsDesk(namespace.count_totals, turns)
         self._pressure = BackPressure(
             Sources(min_free_bytes, store.free_bytes, lambda: driver.open_bytes),
             tell=lambda limits: driving.offer((limits,)),
@@ -151,8 +153,9 @@ class Shard:
             self._driver.look_for_space()
             self._driving.run()
 
-    def health(self) -> dict[str, Any]:
+    async def health(self) -> dict[str, Any]:
         """Return figures for `GET /health`; `status` is `ok` or says what is wrong."""
+        totals = await self._totals.totals()
         status = "failed: the broker is stopping" if self._driving.failed else self._pressure.status()
         return {
             "status": status,
@@ -160,7 +163,7 @@ class Shard:
             "longest_turn_ms": self._turns.longest_turn_ms,
             "uncommitted_bytes": self.uncommitted_bytes,
             "lost_bodies": self._driver.lost_bodies,
-            **asdict(self._namespace.totals()),
+            **asdict(totals),
         }
 
     async def catch_up(self) -> None:
