@@ -315,3 +315,39 @@ def test_the_longest_turn_is_of_this_window_and_the_one_before() -> None:
     assert loop.turns.longest_turn_ms == 30
     loop.now_s += WINDOW_S
     assert loop.turns.longest_turn_ms == 0
+
+
+def test_what_is_left_for_the_end_of_a_turn_is_done_behind_all_that_was_ready() -> None:
+    """And counts in it."""
+    loop = Loop()
+    done: list[str] = []
+
+    def commit() -> None:
+        done.append("commit")
+        loop.now_s += 0.25
+
+    loop.turns.take(Peer(loop, 1))
+    loop.turns.at_end(commit)
+    loop.turns.take(Peer(loop, 1))
+    assert not done
+    loop.turn()
+    assert done == ["commit"]
+    assert loop.turns.longest_turn_ms == 250
+    loop.run()
+    assert done == ["commit"]
+
+
+def test_what_the_end_of_a_turn_leaves_is_done_at_the_end_of_the_next() -> None:
+    loop = Loop()
+    done: list[int] = []
+
+    def go_on() -> None:
+        done.append(len(done))
+        if len(done) < 3:
+            loop.turns.at_end(go_on)
+
+    loop.turns.at_end(go_on)
+    for count in (1, 2, 3, 3):
+        loop.turn()
+        assert len(done) == count
+    assert not loop.ready

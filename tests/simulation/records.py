@@ -229,6 +229,7 @@ def frozen(batch: Batch) -> Batch:
         [_copied(change) for change in batch.changes],
         {row: list(payloads) for row, payloads in batch.body_rows.items()},
         list(batch.dropped_rows),
+        batch.dropped_bytes,
         batch.truncate_before,
         batch.events,
         batch.events_exported_to,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import resource
 import shutil
@@ -26,6 +27,7 @@ from peeklock.store import frames
 from peeklock.store import sqlite as sqlite_store
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreInUse, StoreTooNew
 from peeklock.store.format import FORMAT
+from peeklock.store.pace import WRITTEN_BYTES_MAX, Pace
 from peeklock.store.sqlite import SqliteStore
 from tests.store.committer import RECORDS, payload
 from tests.store.damage import flip, frames_of, meddle, put_frame
@@ -437,6 +439,141 @@ def test_a_body_is_read_while_a_commit_waits_for_the_disk(tmp_path: Path) -> Non
         await store.close()
 
     asyncio.run(test())
+
+
+# On the loop
+
+
+class Threads(sqlite3.Connection):
+    """Notes which thread commits; `fails` makes the next commit fail."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.seen: list[int] = []
+        self.fails = False
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            self.seen.append(threading.get_ident())
+            if self.fails:
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+                raise error
+        return super().execute(sql, *values)
+
+
+async def opened(store: SqliteStore, spied: Spied) -> Threads:
+    """Open a store; return the connection that writes, none of whose commits is noted yet."""
+    await store.open()
+    writer = spied.made[0]
+    assert isinstance(writer, Threads)
+    writer.seen.clear()
+    return writer
+
+
+def test_a_small_batch_is_committed_on_the_loop_and_any_other_in_the_thread(tmp_path: Path) -> None:
+    spied = Spied(Threads)
+    large = 1 + WRITTEN_BYTES_MAX
+    others = [
+        batch(2, large),
+        Batch(3, [EntityStored(1, QueueDescription("orders"), 0, 0)]),
+        Batch(4, [], {4: [b""]}, truncate_before=2),
+        Batch(5, [], {}, [1], dropped_bytes=large),
+        Batch(6, [], events=[], events_exported_to=1),
+    ]
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, connect=spied, pace=Pace(math.inf))
+        writer = await opened(store, spied)
+        assert store.commit(batch(1)).done()
+        for other in others:
+            committing = store.commit(other)
+            assert not committing.done()
+            await committing
+        last = await done_at_once(store, 7)
+        assert await frame_numbers(store) == [2, 3, 4, 5, 6, *last]
+        here = threading.get_ident()
+        assert [thread == here for thread in writer.seen[:6]] == [True, *[False] * 5]
+        assert writer.seen[-1] == here
+        await store.close()
+
+    asyncio.run(test())
+
+
+async def done_at_once(store: SqliteStore, no: int) -> list[int]:
+    """Commit small batches until the thread rests and one is done on the loop; return their numbers."""
+    numbers = [no]
+    while not (committing := store.commit(batch(numbers[-1]))).done():
+        await committing
+        numbers.append(numbers[-1] + 1)
+    return numbers
+
+
+@pytest.mark.parametrize("quick_s", [0, math.inf])
+def test_commits_of_both_kinds_are_durable_in_order(tmp_path: Path, quick_s: float) -> None:
+    """Also where nobody waits for one before the next is offered. Req: R-01."""
+    spied = Spied(Threads)
+    durable: list[int] = []
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, connect=spied, pace=Pace(quick_s))
+        writer = await opened(store, spied)
+        committing = []
+        for no in range(1, 201):
+            done = store.commit(batch(no, WRITTEN_BYTES_MAX * 2 if no % 5 == 3 else 10))
+            if done.done():
+                durable.append(no)
+            else:
+                done.add_done_callback(lambda _, no=no: durable.append(no))
+            committing.append(done)
+            if no % 3 == 0:
+                await asyncio.gather(*committing)
+        await asyncio.gather(*committing)
+        await asyncio.sleep(0)
+        assert durable == await frame_numbers(store) == list(range(1, 201))
+        assert (threading.get_ident() in writer.seen) == (quick_s > 0)
+        assert len(set(writer.seen)) == 1 + (quick_s > 0)
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_slow_disk_is_left_to_the_thread(tmp_path: Path) -> None:
+    spied = Spied(Threads)
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, connect=spied, pace=Pace(0))
+        writer = await opened(store, spied)
+        for no in range(1, 21):
+            await store.commit(batch(no))
+        assert threading.get_ident() not in writer.seen
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_commit_that_fails_on_the_loop_ends_all_writing(tmp_path: Path) -> None:
+    """As one that fails in the thread. Req: R-01, R-06."""
+    spied = Spied(Threads)
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, connect=spied, pace=Pace(math.inf))
+        writer = await opened(store, spied)
+        assert store.commit(batch(1)).done()
+        writer.fails = True
+        failed = store.commit(batch(2))
+        await asyncio.wait([failed])
+        with pytest.raises(StoreFailed, match=r"could not write batch 2 to .*: fsync failed"):
+            failed.result()
+        writer.fails = False
+        for no, size in ((3, 10), (4, 2 * WRITTEN_BYTES_MAX)):
+            with pytest.raises(StoreFailed, match=f"batch {no} was not written: could not write batch 2"):
+                await store.commit(batch(no, size))
+        assert writer.seen[0] == threading.get_ident()
+        await store.close()
+
+    asyncio.run(test())
+    assert numbers_in(tmp_path) == [1]
 
 
 # The WAL

@@ -307,7 +307,7 @@ class Engine:
         ledger.settle_rows()
         for row in dropped:
             self.bodies.drop(row)
-        batch = Batch(no, changes, self._closed_rows, dropped, truncate_before)
+        batch = Batch(no, changes, self._closed_rows, list(dropped), sum(dropped.values()), truncate_before)
         batch.events = self.namespace.take_events()
         if drops_events:
             self._events_dropped_to = min(

@@ -338,17 +338,17 @@ class SpaceLedger:
         """Whether so many rows are dead that they are worth a batch without facts."""
         return self._droppable_bytes >= DROP_ALONE_BYTES or len(self._droppable) >= DROP_ROWS_MAX
 
-    def take_dropped(self, wanted: set[int], reading: set[int], *, alone: bool) -> list[int]:
-        """Return dead rows to drop with this batch, none that is wanted or being read. `alone`: the batch
-        would have no facts."""
+    def take_dropped(self, wanted: set[int], reading: set[int], *, alone: bool) -> dict[int, int]:
+        """Return dead rows to drop with this batch and their bytes, none that is wanted or being read.
+        `alone`: the batch would have no facts."""
+        rows: dict[int, int] = {}
         if not self._droppable or (alone and not self.drops_alone):
-            return []
-        rows = []
+            return rows
         size_bytes = 0
         for row, row_bytes in self._droppable.items():
             if row in wanted or row in reading:
                 continue
-            rows.append(row)
+            rows[row] = row_bytes
             size_bytes += row_bytes
             if size_bytes >= DROP_BYTES_MAX or len(rows) == DROP_ROWS_MAX:
                 break

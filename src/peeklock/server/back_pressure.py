@@ -18,6 +18,10 @@ back-pressure."""
 
 ROOM_UNLIMITED = 1 << 62
 
+PLENTY_BYTES = 1 << 30
+"""With so much room the volume is looked at four times a second only. Our choice: clients and whoever else
+writes to the disk take less meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -63,6 +67,11 @@ class BackPressure:
         # What was refused for space is taken again only when there is clearly more: not in turns.
         kept = self._min_free + (self._min_free // 2 if self.limits.low_space else 0)
         self.room = ROOM_UNLIMITED if self._free is None else (self._free - kept) // 2
+
+    def committed(self) -> None:
+        """Look again after a commit, unless there is plenty of room: it is a system call."""
+        if self.room < PLENTY_BYTES:
+            self.look_at_room()
 
     def limit(self) -> None:
         """Tell the limits if they have changed."""

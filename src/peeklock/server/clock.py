@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 SLEW_MAX = 0.01
 """Share of the elapsed time by which the clock may run fast or slow to meet the wall clock (our choice)."""
@@ -24,11 +25,10 @@ LASTING_S = 2.0
 within a second."""
 
 
-def _passed() -> float:
-    """Return the seconds that have passed since some instant, suspension included where the machine tells."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+_passed: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""Returns the seconds that have passed since some instant, suspension included where the machine tells."""
 
 
 class SlewedClock:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 from peeklock.broker.commands import Command
-from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, Reclaim, WakeAt
+from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, WakeAt
 from peeklock.server.connections import Connections
 from peeklock.server.next_turn import NextTurn
 from peeklock.server.store_calls import StoreCalls
@@ -24,6 +24,10 @@ T = TypeVar("T")
 HAND_OUT_S = 0.005
 """For handing out effects in one turn of the loop; the rest follows in the next ones. Our choice: 500 or more
 effects, which is more than clients cause in one commit, unless it is slow or they flood us."""
+
+GATHERED_BYTES_MAX = 64 * 1024
+"""A smaller batch waits for what the other connections have sent until this turn, so that those who wait for
+each answer share a commit. A larger one is written while they are read. Our choice."""
 
 
 class DriverLoop:
@@ -54,6 +58,7 @@ class DriverLoop:
         self._on_committed = on_committed
         self._on_failure = on_failure
         self._next_run = NextTurn(self.run)
+        self._runs_at_end = False
         self._next_step = NextTurn(self._go_on)
         self.timer = WakeTimer(self.run)
         self.store_calls = StoreCalls(driver, store, now_ms, self._committed, self._next_run.now, self.fail)
@@ -64,7 +69,7 @@ class DriverLoop:
         self._guarded(self._driver.offer, commands, self._now_ms())
         # While a batch is in flight, its end closes the next one.
         if not self._driver.in_flight:
-            self._next_run.plan()
+            self._run_at_end()
 
     def offer_some(self, commands: Sequence[Command], stop: Callable[[], bool]) -> Sequence[Command]:
         """Apply commands until `stop` says so, one at least; return those that are left over.
@@ -74,9 +79,24 @@ class DriverLoop:
         return self._guarded(self._driver.offer_some, commands, self._now_ms(), stop)
 
     def close_batch(self) -> None:
-        """Close a batch at once if none is in flight: a turn of the loop less than by `offer`."""
-        if not self._driver.in_flight and not self._driver.more:
+        """Close a batch if none is in flight: with what others send in this turn, if it is small."""
+        driver = self._driver
+        if driver.in_flight:
+            return
+        if driver.open_bytes < GATHERED_BYTES_MAX:
+            self._run_at_end()
+        elif not driver.more:
             self.run()
+
+    def _run_at_end(self) -> None:
+        """Run at the end of this turn, unless that is planned or goes on already."""
+        if not (self._runs_at_end or self._next_run.planned):
+            self._runs_at_end = True
+            self._turns.at_end(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._runs_at_end = False
+        self._next_run.now()
 
     def run(self) -> None:
         """Do what the driver says, for as long as a turn of the loop may take; the rest in the next turns."""
@@ -88,18 +108,30 @@ class DriverLoop:
         planned, next_run.planned = next_run.planned, True  # what is offered meanwhile needs no other run
         now_ms = self._now_ms()
         until_s = clock_s() + HAND_OUT_S
-        while True:
-            for action in self._guarded(driver.step, now_ms):
-                self._do(action, now_ms)
-            if not driver.more or clock_s() >= until_s:
+        more, committed = True, False
+        while more:
+            more = False
+            try:
+                actions = driver.step(now_ms)
+            except BaseException as defect:
+                self.fail(defect)
+                raise
+            for action in actions:
+                if self._do(action, now_ms):
+                    more = committed = True
+                    now_ms = self._now_ms()
+            more = more or driver.more
+            if clock_s() >= until_s:
                 break
         next_run.planned = planned
-        if driver.more:
+        if more:
             next_run.plan()
         if driver.unfinished:
             self._next_step.plan()
         if not driver.in_flight:
-            self._batches.set_under_way(driver.more)
+            self._batches.set_under_way(more)
+        if committed:
+            self._connections.flush_waiting(now_ms)
 
     def fail(self, failure: BaseException) -> None:
         """Stop: the store or the core has failed."""
@@ -123,28 +155,37 @@ class DriverLoop:
             self._guarded(self._driver.go_on, self._now_ms())
             self.run()
 
-    def _do(self, action: Action, now_ms: int) -> None:
-        match action:
-            case HandOut():
-                started_s = self._turns.clock_s()
-                self._connections.hand_out(action, now_ms)
-                self._turns.handed_out(self._turns.clock_s() - started_s)
-            case Commit(batch):
-                self._batches.taken()
-                self.store_calls.commit(batch)
-            case WakeAt(at_ms):
-                self.timer.set(at_ms, now_ms)
-            case BodiesRead(connection_id):
-                self._connections.bodies_read(connection_id, now_ms)
-            case ReadRows(rows):
-                self.store_calls.read_rows(rows)
-            case Reclaim(wanted):
-                self.store_calls.reclaim(wanted)
+    def _do(self, action: Action, now_ms: int) -> bool:
+        """Do what the driver says; return whether a batch is durable by that."""
+        # No `match`: it would cost each turn of the loop some 2 us.
+        if isinstance(action, WakeAt):
+            self.timer.set(action.at_ms, now_ms)
+        elif isinstance(action, HandOut):
+            started_s = self._turns.clock_s()
+            self._connections.hand_out(action, now_ms)
+            self._turns.handed_out(self._turns.clock_s() - started_s)
+        elif isinstance(action, Commit):
+            size_bytes = self.store_calls.commit(action.batch)
+            if size_bytes is not None:
+                self._durable(action.batch, size_bytes, self._now_ms())
+                return True
+            self._batches.taken()
+        elif isinstance(action, BodiesRead):
+            self._connections.bodies_read(action.connection_id, now_ms)
+        elif isinstance(action, ReadRows):
+            self.store_calls.read_rows(action.rows)
+        else:
+            self.store_calls.reclaim(action.wanted)
+        return False
 
     def _committed(self, batch: Batch, size_bytes: int) -> None:
+        """Take note of a commit that ended after a while."""
         self._turns.begin()
         now_ms = self._now_ms()
-        self._on_committed(batch, now_ms)
-        self._driver.committed(batch.no, size_bytes, now_ms)
+        self._durable(batch, size_bytes, now_ms)
         self.run()
         self._connections.flush_waiting(now_ms)
+
+    def _durable(self, batch: Batch, size_bytes: int, now_ms: int) -> None:
+        self._on_committed(batch, now_ms)
+        self._driver.committed(batch.no, size_bytes, now_ms)

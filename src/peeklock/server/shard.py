@@ -134,7 +134,7 @@ class Shard:
         definitions = [change for change in batch.changes if type(change) in DEFINITIONS]
         if definitions:
             self._on_definitions(definitions, now_ms)
-        self._pressure.look_at_room()
+        self._pressure.committed()
 
     # Housekeeping
 

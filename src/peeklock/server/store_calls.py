@@ -45,21 +45,32 @@ class StoreCalls:
         """Set while no batch is being committed."""
         self.between_commits.set()
 
-    def commit(self, batch: Batch) -> None:
-        """Make a batch durable."""
-        self.between_commits.clear()
+    def commit(self, batch: Batch) -> int | None:
+        """Make a batch durable; return the bytes of its frame if it is already.
+
+        Else `on_committed` is called later, or `on_failure`.
+        """
         # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
         committing = asyncio.ensure_future(self._store.commit(batch))
+        if committing.done():
+            return self._size_of(committing)
+        self.between_commits.clear()
         committing.add_done_callback(partial(self._committed, batch))
+        return None
 
     def _committed(self, batch: Batch, committing: asyncio.Future[int]) -> None:
         self.between_commits.set()
+        size_bytes = self._size_of(committing)
+        if size_bytes is not None:
+            self._on_committed(batch, size_bytes)
+
+    def _size_of(self, committing: asyncio.Future[int]) -> int | None:
+        """Return what a commit gave; None if it failed, and say so."""
         try:
-            size_bytes = committing.result()
+            return committing.result()
         except BaseException as failure:  # also cancellation: the batch's fate is unknown then
             self._on_failure(failure)
-            return
-        self._on_committed(batch, size_bytes)
+            return None
 
     @property
     def reads(self) -> bool:

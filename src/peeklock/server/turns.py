@@ -114,6 +114,7 @@ class Turns:
         self._clients = _Share(CLIENTS)
         self._began_s: float | None = None
         """When this turn's first work began; None while nothing has been done in it."""
+        self._at_end: list[Callable[[], None]] = []
         self._serving = False
         self._busy = 0
         """Batches that commit or whose effects are handed out."""
@@ -132,6 +133,11 @@ class Turns:
         if self._began_s is None:
             self._began_s = self.clock_s()
             self._call_soon(self._end)
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Have a function called at the end of this turn, when all that was ready has been worked on."""
+        self.begin()
+        self._at_end.append(call)
 
     def take(self, worker: Worker) -> None:
         """Have a connection work: now if its class has time left in this turn, else in the next rounds."""
@@ -182,13 +188,20 @@ class Turns:
         return round(max(self._longest_s, self._longest_before_s) * 1000)
 
     def _end(self) -> None:
-        """Begin a new turn of the loop."""
+        """Do what is left for the end, and begin a new turn of the loop."""
         assert self._began_s is not None
-        now_s = self.clock_s()
-        self._roll(now_s)
-        self._longest_s = max(self._longest_s, now_s - self._began_s)
-        self._began_s = None
-        self._clients.used_s, self._strangers.used_s = self._spent_s, 0.0
+        calls, self._at_end = self._at_end, []
+        try:
+            for call in calls:
+                call()
+        finally:
+            now_s = self.clock_s()
+            self._roll(now_s)
+            self._longest_s = max(self._longest_s, now_s - self._began_s)
+            self._began_s = None
+            self._clients.used_s, self._strangers.used_s = self._spent_s, 0.0
+            if self._at_end:
+                self.begin()
 
     def _enqueue(self, worker: Worker) -> None:
         self._share_of(worker).queue[worker] = None

@@ -13,26 +13,33 @@ LATE_MS = 1000
 
 
 class WakeTimer:
-    """Calls once, at the time set last."""
+    """Calls at the time set last, or before it: whoever is called sets the time anew.
+
+    Most times are put off before they come, such as the end of a lock, by the complete. So the loop's timer
+    stays as it is unless it fires too late: to set one anew costs as much as a system call.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """Begin with no time set."""
         self._loop = asyncio.get_running_loop()
         self._wake = wake
         self._handle: asyncio.TimerHandle | None = None
+        self._fires_at_ms = 0
         self._at_ms: int | None = None
 
     def set(self, at_ms: int | None, now_ms: int) -> None:
         """Call at this time instead of the one before; None: at no time."""
-        if at_ms == self._at_ms and self._handle is not None:
-            return
-        self.cancel()
         self._at_ms = at_ms
-        if at_ms is not None:
-            self._handle = self._loop.call_later(max((at_ms - now_ms) / 1000, 0), self._due)
+        if at_ms is None or (self._handle is not None and self._fires_at_ms <= at_ms):
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._fires_at_ms = at_ms
+        self._handle = self._loop.call_later(max((at_ms - now_ms) / 1000, 0), self._due)
 
     def cancel(self) -> None:
         """Forget the time."""
+        self._at_ms = None
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -46,5 +53,5 @@ class WakeTimer:
 
     def _due(self) -> None:
         self._handle = None
-        self._at_ms = None
-        self._wake()
+        if self._at_ms is not None:
+            self._wake()

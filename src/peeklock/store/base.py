@@ -66,6 +66,8 @@ class Batch:
     larger."""
     dropped_rows: list[int] = field(default_factory=list)
     """Body rows in which nothing lives any more."""
+    dropped_bytes: int = 0
+    """About what these rows hold."""
     truncate_before: int = 0
     """Frames with a lower number may be forgotten: all that still holds in them was re-emitted."""
     events: list[EventTuple] | None = None
@@ -145,7 +147,9 @@ class Store(Protocol):
     def commit(self, batch: Batch) -> Awaitable[int]:
         """Make a batch durable; the awaitable gives the size of its frame in bytes, once on stable storage.
 
-        The batch is encoded before this returns, not when awaited: records change with the next command.
+        A store that has done it already, in a time that the loop may stand still, returns a future that is
+        done. The batch is encoded before this returns, not when awaited: records change with the next
+        command.
         Raises (from the awaitable): StoreFailed.
         """
 

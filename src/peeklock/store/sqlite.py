@@ -1,12 +1,13 @@
 """The durable store of one namespace: a SQLite database in a folder of its own.
 
-Owns: tables, settings of SQLite, the two threads that talk to it, the return of space to the disk. Must not
+Owns: tables, settings of SQLite, who talks to it in which thread, the return of space to the disk. Must not
 know: what the facts mean.
 
 A commit is one transaction of few statements over BLOBs that were packed on the event loop, since sqlite3
 takes the interpreter's lock for each statement: one row for the frame, one for each body row. The writing
-thread does nothing else; reads have a connection and a thread of their own, so that none waits for an fsync,
-and so has the copying of the WAL into the database (`checkpointer`). In WAL mode none blocks the other.
+thread does nothing else; a small batch is written on the event loop while that thread rests (`pace`,
+`worker`). Reads have a connection and a thread of their own, so that none waits for an fsync, and so has the
+copying of the WAL into the database (`checkpointer`). In WAL mode none blocks the other.
 
     journal(no, meta)   one frame per batch         body(no, data)   payloads, by row
     kv(k, v, checksum)  definitions of entities and rules, cursors and claims, the next free entity id
@@ -24,18 +25,18 @@ Source: sqlite.org/wal.html, /pragma.html, /atomiccommit.html; figures are in be
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sqlite3
 import sys
 import time
-from asyncio import Future
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from peeklock.store import body_rows, definitions, event_rows, frames, tail
+from peeklock.store import body_rows, definitions, frames, tail
 from peeklock.store.ballast import Ballast
 from peeklock.store.base import (
     Batch,
@@ -63,7 +64,9 @@ from peeklock.store.format import (
     read_format,
     schema_damages,
 )
-from peeklock.store.sqlite_errors import Plainly
+from peeklock.store.pace import Pace, is_small
+from peeklock.store.packed import PackedBatch, pack
+from peeklock.store.sqlite_errors import Plainly, plainly
 from peeklock.store.witness import Witness
 from peeklock.store.worker import IDLE_AFTER_S, Worker
 
@@ -75,8 +78,9 @@ WAL_SHARE = 1 / 8
 
 PAGE_BYTES = 4096
 
-PAGES_A_COMMIT = 6
-"""Pages that a commit writes beside those of its rows: about what trees and lists of free pages take."""
+PAGES_A_COMMIT = 3
+"""Pages that a commit writes beside those of its rows: about what trees and lists of free pages take. Commits
+of one message of 1 KiB write 3.3 pages on average, with the row's own."""
 
 WRITER_CACHE_KIB = 8 * 1024
 """What the next commits need again: the ends of both trees, and rows that are dropped soon after they were
@@ -122,6 +126,7 @@ class SqliteStore:
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
         idle_after_s: float = IDLE_AFTER_S,
         keeps_ballast: bool = False,
+        pace: Pace | None = None,
     ) -> None:
         """Name the folder; nothing is touched before `open`.
 
@@ -132,6 +137,7 @@ class SqliteStore:
             connect: makes connections, as `sqlite3.connect` does.
             idle_after_s: after so long without a commit, space is given back.
             keeps_ballast: have some room for when the disk is full.
+            pace: says when the loop commits by itself; None: where commits are quick.
         """
         self._folder = Path(folder)
         self._path = self._folder / DATABASE_NAME
@@ -153,10 +159,11 @@ class SqliteStore:
         self._last_checksum = 0  # of frame `_last_no`
         self._next_entity_id = 1
         self._shrink_at = 0.0  # monotonic
-        self._pages_written = 0  # since the start, about; grows in the writer's thread alone
+        self._pages_written = 0  # since the start, about
         self._pages_tidied = 0  # how many those were at the last checkpoint without a commit
         self._failure: str | None = None
         self._events = EventBacklog(())
+        self._pace = Pace() if pace is None else pace
 
     # Opening
 
@@ -297,96 +304,83 @@ class SqliteStore:
 
     # Writing
 
-    def commit(self, batch: Batch) -> Awaitable[int]:
-        """Make a batch durable; see `Store`."""
+    def commit(self, batch: Batch) -> asyncio.Future[int]:
+        """Make a batch durable; see `Store`. One that is small is written before this returns, if the disk is
+        quick of late and the writing thread rests."""
         no = batch.no
         assert self._writer is not None, "the store is not open"
         assert no == self._last_no + 1 or not self._last_no, (
             f"batch {no} was offered after batch {self._last_no}"
         )
         self._last_no = no
-        meta = frames.encode(batch, self._last_checksum)
-        self._last_checksum = frames.checksum_of(meta)
-        bodies = [(row, body_rows.pack(row, payloads)) for row, payloads in batch.body_rows.items()]
-        dropped = _ranges(batch.dropped_rows)
-        entries = definitions.entries_of(batch.changes, self._next_entity_id)
-        self._next_entity_id = entries.next_entity_id
-        truncate_before = batch.truncate_before
-        events = None if batch.events is None else event_rows.pack(batch.events)
-        exported_to = batch.events_exported_to
-        committing = self._writer.submit(
-            lambda: self._write(no, meta, bodies, dropped, truncate_before, entries, events, exported_to)
+        packed = pack(batch, self._last_checksum, self._next_entity_id)
+        self._last_checksum = frames.checksum_of(packed.meta)
+        self._next_entity_id = packed.entries.next_entity_id
+        small = packed.is_plain and is_small(
+            len(batch.changes), packed.written_bytes, len(batch.dropped_rows), batch.dropped_bytes
         )
+        job = partial(self._write_timed if small else self._write, packed)
+        if small and self._pace.is_quick:
+            written = self._writer.do_now(job)
+            if written is not None:
+                self._look_at_wal(written)
+                return written
+        committing = self._writer.submit(job)
         committing.add_done_callback(self._look_at_wal)
         return committing
 
-    def _write(
-        self,
-        no: int,
-        meta: bytes,
-        bodies: list[tuple[int, bytes]],
-        dropped: list[tuple[int, int]],
-        truncate_before: int,
-        entries: definitions.Entries,
-        events: bytes | None,
-        exported_to: int,
-    ) -> int:
+    def _write_timed(self, packed: PackedBatch) -> int:
+        started_s = time.perf_counter()
+        size_bytes = self._write(packed)
+        self._pace.took(time.perf_counter() - started_s)
+        return size_bytes
+
+    def _write(self, packed: PackedBatch) -> int:
+        no = packed.no
         if self._failure is not None:
             raise StoreFailed(f"batch {no} was not written: {self._failure}")
         db = self._write_db
         assert db is not None
-        event_row = None if events is None else event_rows.seal(no, events)
-
-        def transact() -> None:
-            with Plainly(f"write batch {no} to {self._path}"):
-                db.execute("BEGIN IMMEDIATE")
-                if bodies:
-                    db.executemany("INSERT INTO body VALUES (?, ?)", bodies)
-                db.execute("INSERT INTO journal VALUES (?, ?)", (no, meta))
-                if dropped:
-                    db.executemany("DELETE FROM body WHERE no BETWEEN ? AND ?", dropped)
-                if truncate_before:
-                    db.execute("DELETE FROM journal WHERE no < ?", (truncate_before,))
-                if entries.written:
-                    db.executemany("REPLACE INTO kv VALUES (?, ?, ?)", entries.written)
-                if entries.deleted:
-                    db.executemany("DELETE FROM kv WHERE k BETWEEN ? AND ?", entries.deleted)
-                if event_row is not None:
-                    db.execute("INSERT INTO event VALUES (?, ?)", (no, event_row))
-                if exported_to:
-                    db.execute("DELETE FROM event WHERE no <= ?", (exported_to,))
-                db.execute("COMMIT")
+        event_row = packed.event_row()
 
         try:
-            self._with_room(db, transact)
-            self._witness.note(no, frames.checksum_of(meta))
+            try:
+                packed.write(db, event_row)
+            except sqlite3.Error as error:
+                self._write_with_room(db, packed, event_row, error)
+            self._witness.note(no, frames.checksum_of(packed.meta))
         except StoreError as error:
             # What is durable now is known only to the file. Nothing may be written after it: see the engine's
             # rule 3.
             self._failure = str(error)
             raise
-        size_bytes = len(meta) + sum(len(data) for _, data in bodies)
         if event_row is not None:
             self._events.add(no, len(event_row))
-            size_bytes += len(event_row)
-        self._events.drop_to(exported_to)
-        self._pages_written += PAGES_A_COMMIT + len(bodies) + size_bytes // PAGE_BYTES
-        return len(meta)
+        self._events.drop_to(packed.exported_to)
+        self._pages_written += PAGES_A_COMMIT + len(packed.bodies) + packed.written_bytes // PAGE_BYTES
+        return len(packed.meta)
 
-    def _with_room(self, db: sqlite3.Connection, transact: Callable[[], None]) -> None:
-        """Write; where the disk is full, give up the ballast and then the WAL, and write again.
+    def _write_with_room(
+        self, db: sqlite3.Connection, packed: PackedBatch, event_row: bytes | None, met: sqlite3.Error
+    ) -> None:
+        """Write once more where the disk was full: without the ballast, then without the WAL.
 
-        What SQLite finds no room for is rolled back whole: no commit was made of it.
+        What SQLite finds no room for is rolled back whole: no commit was made of it. Raises: what it `met`,
+        or meets now, as an error of a store.
         """
         for make_room in (self._ballast.release, lambda: self._empty_wal(db)):
+            failure = plainly(f"write batch {packed.no} to {self._path}", met)
+            if not isinstance(failure, StoreFull):
+                raise failure from met
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            make_room()
             try:
-                transact()
+                packed.write(db, event_row)
                 return
-            except StoreFull:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                make_room()
-        transact()
+            except sqlite3.Error as error:
+                met = error
+        raise plainly(f"write batch {packed.no} to {self._path}", met) from met
 
     def _empty_wal(self, db: sqlite3.Connection) -> None:
         with contextlib.suppress(sqlite3.Error):
@@ -394,11 +388,11 @@ class SqliteStore:
 
     # The WAL
 
-    def _look_at_wal(self, committing: Future[int]) -> None:
+    def _look_at_wal(self, committing: asyncio.Future[int]) -> None:
         if self._checkpointer is not None:
             self._checkpointer.look(self._pages_written)
 
-    def _finish_checkpoint(self) -> Future[None]:
+    def _finish_checkpoint(self) -> asyncio.Future[None]:
         assert self._writer is not None
         return self._writer.submit(self._copy_rest_of_wal)
 
@@ -443,7 +437,8 @@ class SqliteStore:
                         checkpoint(db)
                 return 0
             if _size_of(f"{self._path}-wal") > IDLE_WAL_BYTES_MAX:
-                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                [(busy, _, _)] = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                return self._idle_after_s if busy else None  # it is being copied, or read
         except sqlite3.Error:
             return None
         return None
@@ -644,17 +639,6 @@ def _size_of(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
-
-
-def _ranges(rows: list[int]) -> list[tuple[int, int]]:
-    """Join neighbours: rows mostly die in the order they were written."""
-    ranges: list[tuple[int, int]] = []
-    for row in sorted(rows):
-        if ranges and ranges[-1][1] == row - 1:
-            ranges[-1] = (ranges[-1][0], row)
-        else:
-            ranges.append((row, row))
-    return ranges
 
 
 def _read_created_at(db: sqlite3.Connection) -> int:

@@ -42,15 +42,17 @@ class Plainly:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Raises: StoreDamaged, StoreFailed."""
-        if not isinstance(error, sqlite3.Error):
-            return
-        # Errors of the module itself (a closed connection) have no code.
-        name: str = getattr(error, "sqlite_errorname", "")
-        primary = "_".join(name.split("_")[:2])
-        if primary in _DAMAGE:
-            raise StoreDamaged(
-                f"could not {self._doing}: the file is damaged ({error}); `peeklock check` says where"
-            ) from error
-        kind_of_failure = StoreFull if name in _FULL else StoreFailed
-        words = _WORDS.get(name) or _WORDS.get(primary) or "SQLite refused it"
-        raise kind_of_failure(f"could not {self._doing}: {words} ({error})") from error
+        if isinstance(error, sqlite3.Error):
+            raise plainly(self._doing, error) from error
+
+
+def plainly(doing: str, error: sqlite3.Error) -> StoreDamaged | StoreFailed:
+    """Return what an error of SQLite is as one of a store."""
+    # Errors of the module itself (a closed connection) have no code.
+    name: str = getattr(error, "sqlite_errorname", "")
+    primary = "_".join(name.split("_")[:2])
+    if primary in _DAMAGE:
+        return StoreDamaged(f"could not {doing}: the file is damaged ({error}); `peeklock check` says where")
+    kind_of_failure = StoreFull if name in _FULL else StoreFailed
+    words = _WORDS.get(name) or _WORDS.get(primary) or "SQLite refused it"
+    return kind_of_failure(f"could not {doing}: {words} ({error})")

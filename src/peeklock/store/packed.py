@@ -1,0 +1,104 @@
+"""A batch as BLOBs, and the one transaction that writes it.
+
+Owns: what a commit is made of, and its statements. Must not know: connections, threads, when it is done.
+
+It is packed when the batch closes, since records change with the next command. The statements are few, since
+sqlite3 takes the interpreter's lock for each.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from peeklock.store import body_rows, definitions, event_rows, frames
+from peeklock.store.base import Batch
+
+
+@dataclass(slots=True)
+class PackedBatch:
+    """See the module."""
+
+    no: int
+    meta: bytes
+    """The frame."""
+    bodies: list[tuple[int, bytes]]
+    dropped: list[tuple[int, int]]
+    """First and last of neighbouring rows."""
+    truncate_before: int
+    entries: definitions.Entries
+    events: bytes | None
+    """As `event_rows.pack` gives them."""
+    exported_to: int
+    written_bytes: int
+    """Of frame, body rows and events."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it neither changes definitions nor forgets frames or event rows."""
+        entries = self.entries
+        return not (entries.written or entries.deleted or self.truncate_before or self.exported_to)
+
+    def event_row(self) -> bytes | None:
+        """Compress the events: the part that is worth a thread where they are many."""
+        return None if self.events is None else event_rows.seal(self.no, self.events)
+
+    def write(self, db: sqlite3.Connection, event_row: bytes | None) -> None:
+        """Write it, whole or not at all. Raises: sqlite3.Error."""
+        db.execute("BEGIN IMMEDIATE")
+        if self.bodies:
+            db.executemany("INSERT INTO body VALUES (?, ?)", self.bodies)
+        db.execute("INSERT INTO journal VALUES (?, ?)", (self.no, self.meta))
+        if self.dropped:
+            db.executemany("DELETE FROM body WHERE no BETWEEN ? AND ?", self.dropped)
+        if self.truncate_before:
+            db.execute("DELETE FROM journal WHERE no < ?", (self.truncate_before,))
+        if self.entries.written:
+            db.executemany("REPLACE INTO kv VALUES (?, ?, ?)", self.entries.written)
+        if self.entries.deleted:
+            db.executemany("DELETE FROM kv WHERE k BETWEEN ? AND ?", self.entries.deleted)
+        if event_row is not None:
+            db.execute("INSERT INTO event VALUES (?, ?)", (self.no, event_row))
+        if self.exported_to:
+            db.execute("DELETE FROM event WHERE no <= ?", (self.exported_to,))
+        db.execute("COMMIT")
+
+
+def pack(batch: Batch, last_checksum: int, next_entity_id: int) -> PackedBatch:
+    """Pack a batch.
+
+    Args:
+        batch: as it is closed.
+        last_checksum: of the frame before.
+        next_entity_id: what it was before.
+    """
+    no = batch.no
+    meta = frames.encode(batch, last_checksum)
+    bodies = [(row, body_rows.pack(row, payloads)) for row, payloads in batch.body_rows.items()]
+    events = None if batch.events is None else event_rows.pack(batch.events)
+    written_bytes = len(meta) + len(events or b"")
+    for _, data in bodies:
+        written_bytes += len(data)
+    return PackedBatch(
+        no,
+        meta,
+        bodies,
+        _ranges(batch.dropped_rows) if batch.dropped_rows else [],
+        batch.truncate_before,
+        definitions.entries_of(batch.changes, next_entity_id),
+        events,
+        batch.events_exported_to,
+        written_bytes,
+    )
+
+
+def _ranges(rows: Iterable[int]) -> list[tuple[int, int]]:
+    """Join neighbours: rows mostly die in the order they were written."""
+    ranges: list[tuple[int, int]] = []
+    for row in sorted(rows):
+        if ranges and ranges[-1][1] == row - 1:
+            ranges[-1] = (ranges[-1][0], row)
+        else:
+            ranges.append((row, row))
+    return ranges

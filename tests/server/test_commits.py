@@ -1,0 +1,199 @@
+"""Commits of a shard over a store on disk: in which turn of the loop, in whose batch, and when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import sqlite3
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from peeklock.amqp.messaging import Sections
+from peeklock.broker.commands import Address, Command, CreateEntity, LinkId, OpenSender, ReplyTo, Send
+from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.effects import Accepted, Effect
+from peeklock.broker.message import Message
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.quotas import STANDARD
+from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
+from peeklock.engine.engine import Engine
+from peeklock.server.driver_loop import GATHERED_BYTES_MAX
+from peeklock.server.shard import Shard
+from peeklock.server.turns import Turns
+from peeklock.store.base import StoreFailed
+from peeklock.store.pace import Pace
+from peeklock.store.sqlite import SqliteStore
+from tests.server.stepping import raised
+
+NOW_MS = 1_700_000_000_000
+
+
+class Database(sqlite3.Connection):
+    """Counts commits; fails them if it is told to."""
+
+    commits = 0
+    fails = False
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            if Database.fails:
+                raise sqlite3.OperationalError("disk I/O error")
+            Database.commits += 1
+        return super().execute(sql, *values)
+
+
+class Client:
+    """A connection that keeps what it is given."""
+
+    def __init__(self, shard: Shard, connection_id: int) -> None:
+        self.shard = shard
+        self.link = LinkId(connection_id, 1)
+        self.effects: list[Effect] = []
+        self.sent = 0
+        shard.add(connection_id, self)
+        shard.offer((OpenSender(self.link, Address("orders")),))
+
+    @property
+    def accepted(self) -> int:
+        return sum(isinstance(effect, Accepted) for effect in self.effects)
+
+    def send(self, size_bytes: int = 10) -> None:
+        """Send as a connection does that has read one transfer."""
+        self.sent += 1
+        message = Message(size_bytes, bare_offset=0)
+        to = ReplyTo(self.link.connection_id, self.link.number, self.sent)
+        command: Command = Send(4, message, Sections(b"x" * size_bytes), to)
+        assert not self.shard.offer_until((command,), math.inf)
+        self.shard.close_batch()
+
+    def handle(self, effect: Effect, now_ms: int) -> None:
+        self.effects.append(effect)
+
+    def flush(self, now_ms: int) -> None:
+        pass
+
+    def bodies_wanted(self) -> set[int]:
+        return set()
+
+    def bodies_arrived(self, now_ms: int) -> None:
+        pass
+
+
+async def started(
+    folder: Path, clients: int, *, quick_s: float = math.inf
+) -> tuple[Shard, list[Client], list[BaseException]]:
+    """Return a shard with as many clients that have opened a sender, and what it says that failed."""
+    namespace = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"test")
+    engine = Engine(namespace, BodyCache(BUDGET_BYTES))
+    store = SqliteStore(
+        folder,
+        durability="os",
+        connect=lambda *args, **options: sqlite3.connect(*args, factory=Database, **options),
+        idle_after_s=3600,
+        pace=Pace(quick_s),
+    )
+    await store.open()
+    await engine.recover(store, NOW_MS)
+    loop = asyncio.get_running_loop()
+    failures: list[BaseException] = []
+    shard = Shard(
+        engine,
+        namespace,
+        store,
+        now_ms=lambda: NOW_MS,
+        min_free_bytes=lambda: 0,
+        on_definitions=lambda facts, now_ms: None,
+        on_failure=failures.append,
+        turns=Turns(loop.call_soon, loop.call_later, on_defect=raised, clock_s=monotonic),
+    )
+    await shard.submit(lambda to: CreateEntity(QueueDescription("orders"), to))
+    made = [Client(shard, number) for number in range(1, clients + 1)]
+    await shard.catch_up()
+    return shard, made, failures
+
+
+async def until_the_loop_commits(client: Client) -> None:
+    """Send until the writing thread rests."""
+    while True:
+        client.send()
+        await asyncio.sleep(0)
+        if client.accepted == client.sent:
+            return
+        await client.shard.catch_up()
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    Database.commits, Database.fails = 0, False
+
+
+def test_a_send_is_accepted_at_the_end_of_the_turn_that_read_it(tmp_path: Path) -> None:
+    """Req: R-01."""
+
+    async def test() -> None:
+        shard, [client], _ = await started(tmp_path, 1)
+        await until_the_loop_commits(client)
+        before = Database.commits
+        client.send()
+        assert (client.accepted, Database.commits) == (client.sent - 1, before)
+        await asyncio.sleep(0)
+        assert (client.accepted, Database.commits) == (client.sent, before + 1)
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("quick_s", [0, math.inf])
+def test_those_who_send_in_the_same_turn_share_a_commit(tmp_path: Path, quick_s: float) -> None:
+    async def test() -> None:
+        shard, clients, _ = await started(tmp_path, 8, quick_s=quick_s)
+        before = Database.commits
+        for client in clients:
+            client.send()
+        await shard.catch_up()
+        assert [client.accepted for client in clients] == [1] * 8
+        assert Database.commits == before + 1
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_what_is_large_does_not_wait_for_the_end_of_the_turn(tmp_path: Path) -> None:
+    async def test() -> None:
+        shard, [first, second], _ = await started(tmp_path, 2)
+        before = Database.commits
+        first.send(GATHERED_BYTES_MAX)
+        second.send()
+        await shard.catch_up()
+        assert (first.accepted, second.accepted) == (1, 1)
+        assert Database.commits == before + 2
+        await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_a_commit_that_fails_on_the_loop_stops_the_broker(tmp_path: Path) -> None:
+    """Nobody is told anything that follows from it. Req: R-01, R-06."""
+
+    async def test() -> None:
+        shard, [client], failures = await started(tmp_path, 1)
+        await until_the_loop_commits(client)
+        Database.fails = True
+        client.send()
+        await asyncio.sleep(0)
+        [failure] = failures
+        assert isinstance(failure, StoreFailed)
+        assert shard.health()["status"] == "failed: the broker is stopping"
+        client.send()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert client.accepted == client.sent - 2
+        assert len(failures) == 1
+        Database.fails = False
+        await shard.stop()
+
+    asyncio.run(test())
