@@ -187,7 +187,7 @@ def test_a_commit_that_fails_on_the_loop_stops_the_broker(tmp_path: Path) -> Non
         await asyncio.sleep(0)
         [failure] = failures
         assert isinstance(failure, StoreFailed)
-        assert shard.health()["status"] == "failed: the broker is stopping"
+        assert (await shard.health())["status"] == "failed: the broker is stopping"
         client.send()
         for _ in range(3):
             await asyncio.sleep(0)
