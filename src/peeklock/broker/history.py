@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.changes import QUEUES_PER_ENTITY
 from peeklock.broker.commands import Address, LinkId, SubQueue
+from peeklock.broker.message import NEVER_MS, Message, MessageView
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
-    from peeklock.broker.message import Message, MessageView
     from peeklock.broker.message_queue import MessageQueue
 
 BODY_BYTES_MAX: Final = 4096
@@ -110,11 +110,12 @@ class Entry:
 _Place = tuple[int, int]
 
 _Kept = tuple[
-    int, str, int, "MessageView", "_Life | None", Outcome, "str | None", "str | None", int, int
+    int, str, int, MessageView | Message, "_Life | None", Outcome, "str | None", "str | None", int, int
 ]  # fmt: skip
-"""What an `Entry` is made of once somebody reads it: number, name of the queue's entity, queue id, the
-message as it left, what was known of it, outcome, reason, where it is now, when it left, connection. To make
-all entries at once took as long as all else that a purge does with its messages."""
+"""What an `Entry` is made of once somebody reads it: number, name of the queue's entity, queue id, the message
+as it left (its record, where nothing writes there any more), what was known of it, outcome, reason, where it
+is now, when it left, connection. To make all entries at once took as long as all else that a purge does with
+its messages."""
 
 
 class _Life:
@@ -214,6 +215,17 @@ class History:
             no, name, queue.queue_id, view, going, outcome, reason, moved_to, at_ms, connection_id,
         )  # fmt: skip
 
+    def completed(
+        self, queue: MessageQueue, message: Message, outcome: Outcome, at_ms: int, connection_id: int
+    ) -> None:
+        """Add an entry for a message that was taken: nearly all end so. As `went_on` and `add`, with less."""
+        key = queue.queue_id, message.sequence_number
+        self._going = life = self._lives.pop(key, None) or self._late.pop(key, None)
+        self.last_no = no = self.last_no + 1
+        self._ring[no % self.size] = (
+            no, queue.main.name, queue.queue_id, message, life, outcome, None, None, at_ms, connection_id,
+        )  # fmt: skip
+
     def _follow(self, lives: OrderedDict[_Place, _Life], key: _Place, life: _Life) -> None:
         lives[key] = life
         if len(lives) > self.size:
@@ -223,6 +235,8 @@ class History:
 def _entry_of(kept: _Kept) -> Entry:
     no, name, queue_id, view, life, outcome, reason, moved_to, at_ms, connection_id = kept
     life = life or _Life(None, body_cut=False)
+    if isinstance(view, Message):
+        view = view_of(view)
     return Entry(
         no,
         Address(name, SubQueue(queue_id % QUEUES_PER_ENTITY)),
@@ -237,6 +251,14 @@ def _entry_of(kept: _Kept) -> Entry:
         tuple(life.deliveries),
         life.deliveries_total,
     )
+
+
+def view_of(message: Message) -> MessageView:
+    """Show a message as it leaves."""
+    ttl_ms = message.ttl_ms
+    if message.expires_at_ms != NEVER_MS:
+        ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+    return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state, message.overlay)
 
 
 def _kept(sections: Sections) -> tuple[bytes, bool]:

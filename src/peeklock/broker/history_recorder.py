@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.events import Event, EventType
-from peeklock.broker.history import Delivery, Ending, History, Outcome
-from peeklock.broker.message import NEVER_MS, MessageView
+from peeklock.broker.history import Delivery, Ending, History, Outcome, view_of
 from peeklock.broker.recorder import Recorder
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
-    from peeklock.broker.message import Message
+    from peeklock.broker.message import Message, MessageView
     from peeklock.broker.message_queue import MessageQueue
+    from peeklock.broker.peek_lock import Lock
     from peeklock.broker.receivers import ReceiverLink
     from peeklock.broker.timers import Timers
     from peeklock.broker.wall_clock import WallClock
@@ -33,13 +33,13 @@ _ENDINGS: Final = {
 }
 
 _OUTCOMES: Final = {
-    EventType.COMPLETED: Outcome.COMPLETED,
     EventType.DEAD_LETTERED: Outcome.DEAD_LETTERED,
     EventType.EXPIRED: Outcome.EXPIRED,
     EventType.PURGED: Outcome.PURGED,
     EventType.CANCELLED: Outcome.CANCELLED,
 }
 
+_COMPLETED: Final = EventType.COMPLETED
 _COMPLETED_BY: Final = {
     "receive-and-delete": Outcome.RECEIVED_AND_DELETED,
     "cursor": Outcome.COMMITTED,
@@ -90,7 +90,11 @@ class HistoryRecorder(Recorder):
         token: bytes | None = None,
         until_ms: int = 0,
     ) -> None:
-        self._tell(kind, queue, message, reason, related)
+        if kind is _COMPLETED:
+            outcome = Outcome.COMPLETED if reason is None else _COMPLETED_BY[reason]
+            self._history.completed(queue, message, outcome, self._at_ms, self._asker[0])
+        else:
+            self._tell(kind, queue, message, reason, related)
         if self.captures:
             super().message(kind, queue, message, reason, related, related_number, token, until_ms)
 
@@ -111,20 +115,17 @@ class HistoryRecorder(Recorder):
             history.went_on(queue, message)
         elif kind is EventType.FORWARDED:
             history.went_on(queue, message)
-            self._went = queue, _view_of(message)
+            self._went = queue, view_of(message)
         elif (outcome := _OUTCOMES.get(kind)) is not None:
-            if kind is EventType.COMPLETED and reason is not None:
-                outcome, reason = _COMPLETED_BY[reason], None
             history.went_on(queue, message)
-            view = _view_of(message)
+            view = view_of(message)
             history.add(queue, view, outcome, at_ms, self._asker[0], reason=reason, moved_to=related)
 
     def delivered(
         self,
         queue: MessageQueue,
         message: Message,
-        token: bytes | None,
-        until_ms: int,
+        lock: Lock | None,
         receiver: ReceiverLink,
     ) -> None:
         link = receiver.link
@@ -132,7 +133,7 @@ class HistoryRecorder(Recorder):
             queue, message, Delivery(self._at_ms, link.connection_id, link, receiver.name)
         )
         if self.captures:
-            super().delivered(queue, message, token, until_ms, receiver)
+            super().delivered(queue, message, lock, receiver)
 
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event:
         if self.captures:
@@ -150,11 +151,3 @@ class HistoryRecorder(Recorder):
     def _add(self, event: tuple[object, ...]) -> None:
         if self.captures:
             super()._add(event)
-
-
-def _view_of(message: Message) -> MessageView:
-    """Show a message as it leaves."""
-    ttl_ms = message.ttl_ms
-    if message.expires_at_ms != NEVER_MS:
-        ttl_ms = message.expires_at_ms - message.enqueued_at_ms
-    return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state, message.overlay)

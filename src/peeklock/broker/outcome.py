@@ -192,8 +192,7 @@ class Outcome:
         totals.delivered += 1
         totals.delivered_bytes += size_bytes
         if self._recorder is not None:
-            token, until_ms = (None, 0) if lock is None else (lock.token, lock.until_ms())
-            self._recorder.delivered(queue, message, token, until_ms, receiver)
+            self._recorder.delivered(queue, message, lock, receiver)
 
     def handed_over(
         self,

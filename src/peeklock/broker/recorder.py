@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from peeklock.broker.message import Message
     from peeklock.broker.message_queue import MessageQueue
     from peeklock.broker.message_session import MessageSession
+    from peeklock.broker.peek_lock import Lock
     from peeklock.broker.receivers import ReceiverLink
     from peeklock.broker.timers import Timers
     from peeklock.broker.wall_clock import WallClock
@@ -242,11 +243,11 @@ class Recorder:
         self,
         queue: MessageQueue,
         message: Message,
-        token: bytes | None,
-        until_ms: int,
+        lock: Lock | None,
         receiver: ReceiverLink,
     ) -> None:
-        """A message was handed out, under a lock or, without a token, to be deleted."""
+        """A message was handed out, under a lock or, without one, to be deleted."""
+        token, until_ms = (None, 0) if lock is None else (lock.token, lock.until_ms())
         if not self._events:
             self._first()
         self._events.append(
