@@ -112,10 +112,10 @@ _Place = tuple[int, int]
 _Kept = tuple[
     int, str, int, MessageView | Message, "_Life | None", Outcome, "str | None", "str | None", int, int
 ]  # fmt: skip
-"""What an `Entry` is made of once somebody reads it: number, name of the queue's entity, queue id, the message
-as it left (its record, where nothing writes there any more), what was known of it, outcome, reason, where it
-is now, when it left, connection. To make all entries at once took as long as all else that a purge does with
-its messages."""
+"""What an `Entry` is made of once somebody reads it: number, name of the queue's entity, queue id, the
+message as it left (its record, where nothing writes there any more), what was known of it, outcome, reason,
+where it is now, when it left, connection. To make all entries at once took as long as all else that a purge
+does with its messages."""
 
 
 class _Life:
