@@ -55,13 +55,13 @@ class DriverLoop:
         self._now_ms = now_ms
         self._turns = turns
         self._batches = Batches(turns)
-        self._on_committed = on_committed
         self._on_failure = on_failure
-        self._next_run = NextTurn(self.run)
-        self._runs_at_end = False
-        self._next_step = NextTurn(self._go_on)
+        self._next_run = NextTurn(self.run, turns)
+        self._next_step = NextTurn(self._go_on, turns)
         self.timer = WakeTimer(self.run)
-        self.store_calls = StoreCalls(driver, store, now_ms, self._committed, self._next_run.now, self.fail)
+        self.store_calls = StoreCalls(
+            driver, store, now_ms, on_committed, self._landed, self._next_run.now, self.fail
+        )
         self.failed = False
 
     def offer(self, commands: Iterable[Command]) -> None:
@@ -69,34 +69,20 @@ class DriverLoop:
         self._guarded(self._driver.offer, commands, self._now_ms())
         # While a batch is in flight, its end closes the next one.
         if not self._driver.in_flight:
-            self._run_at_end()
+            self._next_run.plan_at_end()
 
     def offer_some(self, commands: Sequence[Command], stop: Callable[[], bool]) -> Sequence[Command]:
-        """Apply commands until `stop` says so, one at least; return those that are left over.
-
-        The caller closes the batch (`close_batch`) when it has no more.
-        """
+        """Apply commands until `stop` says so, one at least; return those that are left over. The caller
+        closes the batch when it has no more."""
         return self._guarded(self._driver.offer_some, commands, self._now_ms(), stop)
 
     def close_batch(self) -> None:
         """Close a batch if none is in flight: with what others send in this turn, if it is small."""
-        driver = self._driver
-        if driver.in_flight:
-            return
-        if driver.open_bytes < GATHERED_BYTES_MAX:
-            self._run_at_end()
-        elif not driver.more:
-            self.run()
-
-    def _run_at_end(self) -> None:
-        """Run at the end of this turn, unless that is planned or goes on already."""
-        if not (self._runs_at_end or self._next_run.planned):
-            self._runs_at_end = True
-            self._turns.at_end(self._end_turn)
-
-    def _end_turn(self) -> None:
-        self._runs_at_end = False
-        self._next_run.now()
+        if not self._driver.in_flight:
+            if self._driver.open_bytes < GATHERED_BYTES_MAX:
+                self._next_run.plan_at_end()
+            elif not self._driver.more:
+                self.run()
 
     def run(self) -> None:
         """Do what the driver says, for as long as a turn of the loop may take; the rest in the next turns."""
@@ -111,12 +97,7 @@ class DriverLoop:
         more, committed = True, False
         while more:
             more = False
-            try:
-                actions = driver.step(now_ms)
-            except BaseException as defect:
-                self.fail(defect)
-                raise
-            for action in actions:
+            for action in self._guarded(driver.step, now_ms):
                 if self._do(action, now_ms):
                     more = committed = True
                     now_ms = self._now_ms()
@@ -165,9 +146,7 @@ class DriverLoop:
             self._connections.hand_out(action, now_ms)
             self._turns.handed_out(self._turns.clock_s() - started_s)
         elif isinstance(action, Commit):
-            size_bytes = self.store_calls.commit(action.batch)
-            if size_bytes is not None:
-                self._durable(action.batch, size_bytes, self._now_ms())
+            if self.store_calls.commit(action.batch):
                 return True
             self._batches.taken()
         elif isinstance(action, BodiesRead):
@@ -178,14 +157,7 @@ class DriverLoop:
             self.store_calls.reclaim(action.wanted)
         return False
 
-    def _committed(self, batch: Batch, size_bytes: int) -> None:
-        """Take note of a commit that ended after a while."""
-        self._turns.begin()
-        now_ms = self._now_ms()
-        self._durable(batch, size_bytes, now_ms)
+    def _landed(self) -> None:
+        """Go on after a commit that took a while."""
         self.run()
-        self._connections.flush_waiting(now_ms)
-
-    def _durable(self, batch: Batch, size_bytes: int, now_ms: int) -> None:
-        self._on_committed(batch, now_ms)
-        self._driver.committed(batch.no, size_bytes, now_ms)
+        self._connections.flush_waiting(self._now_ms())

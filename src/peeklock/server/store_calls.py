@@ -26,18 +26,23 @@ class StoreCalls:
         store: Store,
         now_ms: Callable[[], int],
         on_committed: Callable[[Batch, int], None],
+        on_landed: Callable[[], None],
         on_read: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """Ask nothing of the store yet.
 
-        `on_committed` is called with a batch that is durable and the bytes of its frame.
-        `on_read` is called when the driver has been given what was read.
+        Args:
+            on_committed: is called with each batch that is durable and the time, before the driver knows.
+            on_landed: is called when the driver knows of a commit that took a while.
+            on_read: is called when the driver has been given what was read.
+            on_failure: is called when a commit or a read fails.
         """
         self._driver = driver
         self._store = store
         self._now_ms = now_ms
         self._on_committed = on_committed
+        self._on_landed = on_landed
         self._on_read = on_read
         self._on_failure = on_failure
         self._reads: set[asyncio.Task[None]] = set()
@@ -45,32 +50,32 @@ class StoreCalls:
         """Set while no batch is being committed."""
         self.between_commits.set()
 
-    def commit(self, batch: Batch) -> int | None:
-        """Make a batch durable; return the bytes of its frame if it is already.
-
-        Else `on_committed` is called later, or `on_failure`.
-        """
+    def commit(self, batch: Batch) -> bool:
+        """Make a batch durable; return whether it is already, and the driver knows."""
         # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
         committing = asyncio.ensure_future(self._store.commit(batch))
         if committing.done():
-            return self._size_of(committing)
+            return self._ended(batch, committing)
         self.between_commits.clear()
-        committing.add_done_callback(partial(self._committed, batch))
-        return None
+        committing.add_done_callback(partial(self._landed, batch))
+        return False
 
-    def _committed(self, batch: Batch, committing: asyncio.Future[int]) -> None:
+    def _landed(self, batch: Batch, committing: asyncio.Future[int]) -> None:
         self.between_commits.set()
-        size_bytes = self._size_of(committing)
-        if size_bytes is not None:
-            self._on_committed(batch, size_bytes)
+        if self._ended(batch, committing):
+            self._on_landed()
 
-    def _size_of(self, committing: asyncio.Future[int]) -> int | None:
-        """Return what a commit gave; None if it failed, and say so."""
+    def _ended(self, batch: Batch, committing: asyncio.Future[int]) -> bool:
+        """Tell the driver of a commit; return whether it has not failed."""
         try:
-            return committing.result()
+            size_bytes = committing.result()
         except BaseException as failure:  # also cancellation: the batch's fate is unknown then
             self._on_failure(failure)
-            return None
+            return False
+        now_ms = self._now_ms()
+        self._on_committed(batch, now_ms)
+        self._driver.committed(batch.no, size_bytes, now_ms)
+        return True
 
     @property
     def reads(self) -> bool:
