@@ -474,26 +474,27 @@ async def opened(store: SqliteStore, spied: Spied) -> Threads:
 def test_a_small_batch_is_committed_on_the_loop_and_any_other_in_the_thread(tmp_path: Path) -> None:
     spied = Spied(Threads)
     large = 1 + WRITTEN_BYTES_MAX
-    others = [
-        batch(2, large),
-        Batch(3, [EntityStored(1, QueueDescription("orders"), 0, 0)]),
-        Batch(4, [], {4: [b""]}, truncate_before=2),
-        Batch(5, [], {}, [1], dropped_bytes=large),
-        Batch(6, [], events=[], events_exported_to=1),
-    ]
 
     async def test() -> None:
         store = SqliteStore(tmp_path, connect=spied, pace=Pace(math.inf))
         writer = await opened(store, spied)
-        assert store.commit(batch(1)).done()
+        *in_thread, no = await done_at_once(store, 1)
+        others = [
+            batch(no + 1, large),
+            Batch(no + 2, [EntityStored(1, QueueDescription("orders"), 0, 0)]),
+            Batch(no + 3, [], {no + 3: [b""]}, truncate_before=no + 1),
+            Batch(no + 4, [], {}, [1], dropped_bytes=large),
+            Batch(no + 5, [], events=[], events_exported_to=1),
+        ]
         for other in others:
             committing = store.commit(other)
             assert not committing.done()
             await committing
-        last = await done_at_once(store, 7)
-        assert await frame_numbers(store) == [2, 3, 4, 5, 6, *last]
+        last = await done_at_once(store, no + 6)
+        assert await frame_numbers(store) == [*range(no + 1, no + 6), *last]
         here = threading.get_ident()
-        assert [thread == here for thread in writer.seen[:6]] == [True, *[False] * 5]
+        threads = [False for _ in in_thread] + [True] + [False for _ in others]
+        assert [thread == here for thread in writer.seen[: len(threads)]] == threads
         assert writer.seen[-1] == here
         await store.close()
 
