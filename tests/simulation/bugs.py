@@ -361,6 +361,10 @@ another."""
 
 DISORDER_FROM = 58
 """In the seeds before it, a peek shows the disorder of a session before a delivery does."""
+OVERTAKEN_FROM = 12
+"""In 21 two effects that are given to one connection have left in the wrong order."""
+HASTY_FROM = 20
+"""In 28 a broker dies between the answer and the deletion."""
 CANCELLED_FROM = 7
 """In 7, 9 and 17 a cancelled accept meets a session that is free."""
 LAPSED_FROM = 28
@@ -401,6 +405,7 @@ BUGS: dict[str, Bug] = {
         20,
         r"was given position \d+ after \d+",
         lambda: Pieces(driver=OvertakingEffects),
+        OVERTAKEN_FROM,
     ),
     "dropped-row": Bug(
         "a body row dropped while a connection waits for it",
@@ -829,6 +834,7 @@ BUGS: dict[str, Bug] = {
         20,
         "given to receive-and-delete, yet its removal is not on stable storage",
         lambda: Pieces(receives=HastyDeletions),
+        HASTY_FROM,
     ),
     "lost-leavers": Bug(
         "a message that came for a client which had gone away from a wait over HTTP",

@@ -15,6 +15,7 @@ from tests.simulation.plan import run_seed
 pytestmark = pytest.mark.simulation
 
 FOUND = {
+    87: "the rig: an administrator called a clock right before the broker had found that it was set",
     91: "a queue was updated after its last use: it was deleted up to five minutes too late",
     106: "the checker: a message came to its time in a topic, and to its queue after the clock was set back",
     157: "the checker: a renewal waited for its links behind a slow commit, and for its session too long",
