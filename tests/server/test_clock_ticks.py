@@ -18,7 +18,7 @@ from peeklock.broker.commands import (
     SetCredit,
 )
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Deliver, Effect, ReceiverOpened
+from peeklock.broker.effects import Deliver, ReceiverOpened
 from peeklock.broker.message import Message, Routing
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
@@ -28,6 +28,7 @@ from peeklock.server.clock import SlewedClock
 from peeklock.server.shard import Shard
 from peeklock.server.ticks import SLICES, tick_round
 from peeklock.store.memory import MemoryStore
+from tests.server.keeping import KeepingConnection
 from tests.server.stepping import Clock, stepped_turns
 
 LINK = LinkId(1, 1)
@@ -56,23 +57,8 @@ class Machine:
         shard.tick(self.clock.now_ms())
 
 
-class Connection:
-    """One that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.effects: list[Effect] = []
-
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        self.effects.append(effect)
-
-    def flush(self, now_ms: int) -> None:
-        pass
-
-    def bodies_wanted(self) -> set[int]:
-        return set()
-
-    def bodies_arrived(self, now_ms: int) -> None:
-        pass
+class Connection(KeepingConnection):
+    """One that is delivered to."""
 
     def delivered(self) -> list[int]:
         """Return the delivery counts of what has come."""

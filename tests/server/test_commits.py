@@ -15,7 +15,7 @@ import pytest
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.commands import Address, Command, CreateEntity, LinkId, OpenSender, ReplyTo, Send
 from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Accepted, Effect
+from peeklock.broker.effects import Accepted
 from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.quotas import STANDARD
@@ -27,6 +27,7 @@ from peeklock.server.turns import Turns
 from peeklock.store.base import StoreFailed
 from peeklock.store.pace import Pace
 from peeklock.store.sqlite import SqliteStore
+from tests.server.keeping import KeepingConnection
 from tests.server.stepping import raised
 
 NOW_MS = 1_700_000_000_000
@@ -46,13 +47,13 @@ class Database(sqlite3.Connection):
         return super().execute(sql, *values)
 
 
-class Client:
-    """A connection that keeps what it is given."""
+class Client(KeepingConnection):
+    """One that sends."""
 
     def __init__(self, shard: Shard, connection_id: int) -> None:
+        super().__init__()
         self.shard = shard
         self.link = LinkId(connection_id, 1)
-        self.effects: list[Effect] = []
         self.sent = 0
         shard.add(connection_id, self)
         shard.offer((OpenSender(self.link, Address("orders")),))
@@ -69,18 +70,6 @@ class Client:
         command: Command = Send(4, message, Sections(b"x" * size_bytes), to)
         assert not self.shard.offer_until((command,), math.inf)
         self.shard.close_batch()
-
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        self.effects.append(effect)
-
-    def flush(self, now_ms: int) -> None:
-        pass
-
-    def bodies_wanted(self) -> set[int]:
-        return set()
-
-    def bodies_arrived(self, now_ms: int) -> None:
-        pass
 
 
 async def started(

@@ -30,7 +30,7 @@ from peeklock.amqp.events import (
     LinkAttached,
     LinkFlow,
 )
-from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
 from peeklock.auth import generate

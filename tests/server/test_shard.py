@@ -72,24 +72,19 @@ from peeklock.store.memory import MemoryStore
 from peeklock.testing.clock import ManualClock
 from peeklock.testing.faults import FaultyStore
 from tests.gateway.playbook import message_bytes
+from tests.server.keeping import KeepingConnection
 
 NOW_MS = 1_700_000_000_000
 LINK = LinkId(1, 1)
 
 
-class Connection:
-    """One that keeps what it is given, and wants the bodies it is told to want."""
+class Connection(KeepingConnection):
+    """One that wants the bodies it is told to want."""
 
     def __init__(self) -> None:
-        self.effects: list[Effect] = []
+        super().__init__()
         self.wanted: set[int] = set()
         self.asked = 0
-
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        self.effects.append(effect)
-
-    def flush(self, now_ms: int) -> None:
-        pass
 
     def bodies_wanted(self) -> set[int]:
         self.asked += 1

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from peeklock.broker.effects import Effect
 from peeklock.engine.driver import Driver, HandOut
+from peeklock.server.turns import Turns
 
 
 class Connection(Protocol):
@@ -31,9 +32,10 @@ class Connection(Protocol):
 class Connections:
     """See the module."""
 
-    def __init__(self, driver: Driver) -> None:
-        """Begin with none."""
+    def __init__(self, driver: Driver, turns: Turns) -> None:
+        """Begin with none; the turns are told what handing out takes of them."""
         self._driver = driver
+        self._turns = turns
         self._by_id: dict[int, Connection] = {}
         self._waiting_for_room: set[Connection] = set()
 
@@ -55,10 +57,12 @@ class Connections:
         if connection is None:  # it was closed by what another one has been given
             self._driver.undelivered(action.effects, now_ms)
             return
+        started_s = self._turns.clock_s()
         handle = connection.handle
         for effect in action.effects:
             handle(effect, now_ms)
         self._flush(action.connection_id, connection, now_ms)
+        self._turns.handed_out(self._turns.clock_s() - started_s)
 
     def bodies_read(self, connection_id: int, now_ms: int) -> None:
         """Have a connection try again what waits for bodies."""

@@ -7,6 +7,7 @@ who the connections are, why something is offered. Only the store has threads of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from peeklock.broker.commands import Command
@@ -26,8 +27,8 @@ HAND_OUT_S = 0.005
 effects, which is more than clients cause in one commit, unless it is slow or they flood us."""
 
 GATHERED_BYTES_MAX = 64 * 1024
-"""A smaller batch waits for what the other connections have sent until this turn, so that those who wait for
-each answer share a commit. A larger one is written while they are read. Our choice."""
+"""A smaller batch waits for what others have sent until this turn: who waits for each answer shares a commit.
+A larger one is written while they are read. Our choice."""
 
 
 class DriverLoop:
@@ -44,12 +45,8 @@ class DriverLoop:
         on_committed: Callable[[Batch, int], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """Run nothing yet.
-
-        Args:
-            on_committed: is called with each durable batch and the time, before its effects leave.
-            on_failure: is called when a commit or the core fails: memory is not what the disk has then.
-        """
+        """Run nothing yet. `on_committed` is called with each durable batch and the time, before its effects
+        leave; `on_failure` when a commit or the core fails: memory is not what the disk has then."""
         self._driver = driver
         self._connections = connections
         self._now_ms = now_ms
@@ -60,20 +57,18 @@ class DriverLoop:
         self._next_step = NextTurn(self._go_on, turns)
         self.timer = WakeTimer(self.run)
         self.store_calls = StoreCalls(
-            driver, store, now_ms, on_committed, self._landed, self._next_run.now, self.fail
+            driver, store, now_ms, on_committed, partial(self.run, True), self._next_run.now, self.fail
         )
         self.failed = False
 
     def offer(self, commands: Iterable[Command]) -> None:
-        """Apply commands now; their effects follow when durable."""
+        """Apply commands now; their effects follow when durable: a batch in flight closes theirs."""
         self._guarded(self._driver.offer, commands, self._now_ms())
-        # While a batch is in flight, its end closes the next one.
         if not self._driver.in_flight:
             self._next_run.plan_at_end()
 
     def offer_some(self, commands: Sequence[Command], stop: Callable[[], bool]) -> Sequence[Command]:
-        """Apply commands until `stop` says so, one at least; return those that are left over. The caller
-        closes the batch when it has no more."""
+        """Apply commands until `stop` says so, one at least; return the others. `close_batch` comes last."""
         return self._guarded(self._driver.offer_some, commands, self._now_ms(), stop)
 
     def close_batch(self) -> None:
@@ -84,8 +79,8 @@ class DriverLoop:
             elif not self._driver.more:
                 self.run()
 
-    def run(self) -> None:
-        """Do what the driver says, for as long as a turn of the loop may take; the rest in the next turns."""
+    def run(self, committed: bool = False) -> None:
+        """Do what the driver says, the rest of a turn in the next. `committed`: a slow commit has ended."""
         if self.failed:
             return
         self._turns.begin()
@@ -94,7 +89,7 @@ class DriverLoop:
         planned, next_run.planned = next_run.planned, True  # what is offered meanwhile needs no other run
         now_ms = self._now_ms()
         until_s = clock_s() + HAND_OUT_S
-        more, committed = True, False
+        more = True
         while more:
             more = False
             for action in self._guarded(driver.step, now_ms):
@@ -137,14 +132,11 @@ class DriverLoop:
             self.run()
 
     def _do(self, action: Action, now_ms: int) -> bool:
-        """Do what the driver says; return whether a batch is durable by that."""
-        # No `match`: it would cost each turn of the loop some 2 us.
+        """Do it; return whether a batch is durable by that. A `match` would cost each turn some 2 us."""
         if isinstance(action, WakeAt):
             self.timer.set(action.at_ms, now_ms)
         elif isinstance(action, HandOut):
-            started_s = self._turns.clock_s()
             self._connections.hand_out(action, now_ms)
-            self._turns.handed_out(self._turns.clock_s() - started_s)
         elif isinstance(action, Commit):
             if self.store_calls.commit(action.batch):
                 return True
@@ -156,8 +148,3 @@ class DriverLoop:
         else:
             self.store_calls.reclaim(action.wanted)
         return False
-
-    def _landed(self) -> None:
-        """Go on after a commit that took a while."""
-        self.run()
-        self._connections.flush_waiting(self._now_ms())

@@ -64,7 +64,7 @@ class Shard:
         self._driver = driver = Driver(engine)
         self._turns = turns
         self._on_definitions = on_definitions
-        self._connections = Connections(driver)
+        self._connections = Connections(driver, turns)
         self._driving = driving = DriverLoop(
             driver,
             store,

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from peeklock.store.worker import Worker
 
 CHECKPOINT_PAGES = 300
-"""So many new pages, 1.2 MB, are copied at a time: some 1 ms and two fsyncs. The fsync of a commit may have to
-wait for what these have to write. With more, more of the end of the WAL has no proof but the witness."""
+"""So many new pages, 1.2 MB, are copied at a time: some 1 ms and two fsyncs. The fsync of a commit may have
+to wait for what these have to write. With more, more of the end of the WAL has no proof but the witness."""
 
 WAL_PAGES_MAX = 8000
 """The WAL begins again at 32 MB. Source: architecture, durable store."""
