@@ -5,18 +5,16 @@ Owns: the download, once, and a broker's configuration, start and end. Must not 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.loadgen import BUILD, Endpoint
-from bench.systems import StartFailed, descendant, free_ports, log_tail
+from bench.systems import StartFailed, descendant, end, free_ports, log_tail, takes_connections
 
 VERSION = "2.56.0"
 SHA512 = (
@@ -104,24 +102,14 @@ class Artemis:
                 stdout=log,
                 stderr=log,
             )
-        while time.monotonic() - started < START_S_MAX:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return time.monotonic() - started
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.1)
+        if takes_connections(self.process, self.port, START_S_MAX):
+            return time.monotonic() - started
         self.stop()
         raise StartFailed(f"Artemis did not start: {log_tail(self.folder / 'console.txt')}")
 
     def stop(self) -> None:
-        if self.process is None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        if self.process is not None:
+            end(self.process, 30)
         self.process = None
 
     def endpoint(self) -> Endpoint:

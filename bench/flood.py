@@ -17,7 +17,8 @@ from collections.abc import Iterator
 
 from bench.loadgen import Endpoint, LoadFailed
 from peeklock.amqp.connection import Connection
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
 from peeklock.auth import generate

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.frames import Limits
-from peeklock.amqp.messaging import Header, Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties, scan
 from peeklock.amqp.performatives import ACCEPTED, Source, Target
 from peeklock.amqp.types import Role
 

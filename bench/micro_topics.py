@@ -16,7 +16,8 @@ from collections.abc import Callable
 from functools import partial
 
 from bench.rule_mix import compared, properties
-from peeklock.amqp.messaging import Header, Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties
 from peeklock.broker.changes import Change, EntityStored, RuleStored
 from peeklock.broker.commands import (
     Address,

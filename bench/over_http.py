@@ -18,7 +18,8 @@ from bench.http_pool import Pool
 from bench.loadgen import STALL_S_MAX, LoadFailed
 from bench.run import MB, Run, drive_queue
 from bench.systems import Peeklock, cpu_s, rss_bytes
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 
 NAME = "over HTTP"
 

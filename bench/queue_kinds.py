@@ -16,7 +16,7 @@ from bench.loadgen import hand_out, offered
 from bench.run import MB, Run, drive_queue, settle_options
 from bench.stalls import answer_times
 from bench.systems import Peeklock, rss_bytes
-from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.message_writing import encode_message
 
 Rates = dict[str, float]
 """Messages/s by what was done."""

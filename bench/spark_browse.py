@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 from peeklock.demo.broker import BrokerProcess
 from peeklock.spark.connection import Connection
 from peeklock.spark.session import spark_session

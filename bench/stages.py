@@ -22,7 +22,8 @@ from bench.systems import KEY, KEY_NAME
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.events import DeliveryReceived, LinkAttached
 from peeklock.amqp.frames import Limits
-from peeklock.amqp.messaging import Header, Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties
 from peeklock.amqp.performatives import ACCEPTED, Source, Target
 from peeklock.amqp.types import Role
 from peeklock.engine.driver import Action, Commit, HandOut

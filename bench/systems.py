@@ -213,27 +213,16 @@ class RabbitNode:
             self.process = subprocess.Popen(
                 [str(RABBITMQ_SERVER)], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        while time.monotonic() - started < 90:
-            # The listeners open last, after the definitions are in.
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return time.monotonic() - started
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.1)
+        if takes_connections(self.process, self.port, 90):  # its listeners open last, behind the definitions
+            return time.monotonic() - started
         self.stop()
         raise StartFailed(f"RabbitMQ did not start: {log_tail(self.folder / 'console.txt')}")
 
     def stop(self) -> None:
         """End the node, then its name server."""
         for process, patience_s in ((self.process, 30), (self.epmd, 5)):
-            if process is None:
-                continue
-            process.terminate()
-            try:
-                process.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            if process is not None:
+                end(process, patience_s)
         self.process = self.epmd = None
 
     def _definitions(self) -> dict[str, object]:
@@ -335,3 +324,24 @@ def log_tail(log: Path) -> str:
     """Return the end of what a broker logged."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return text[-600:].strip() or "it logged nothing"
+
+
+def takes_connections(process: subprocess.Popen[bytes], port: int, seconds: float) -> bool:
+    """Wait until a port of a process that was started takes connections; False: it ended, or so long has
+    passed."""
+    started = time.monotonic()
+    while time.monotonic() - started < seconds and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """End a process, by force if it is still there after `patience_s`."""
+    process.terminate()
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -91,8 +89,8 @@ def test_what_follows_jobs_is_done_in_the_thread_though_the_loop_does_them_all(w
         done.set()
 
     async def test() -> None:
-        options: dict[str, Callable[[], Any]] = {which: note}
-        worker = Worker("test", idle_after_s=0.01, **options)  # type: ignore[arg-type]
+        after_each, when_idle = (note, None) if which == "after_each" else (None, note)
+        worker = Worker("test", after_each=after_each, when_idle=when_idle, idle_after_s=0.01)
         if which == "when_idle":
             assert done.wait(20)
             done.clear()
