@@ -14,7 +14,7 @@ from peeklock.amqp.encoding import encode
 from peeklock.amqp.errors import NOT_IMPLEMENTED, AmqpError
 from peeklock.amqp.events import DeliveryReceived, DispositionReceived, LinkAttached, LinkDetached
 from peeklock.amqp.frames import frame
-from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.performatives import (
     ACCEPTED,
     RELEASED,

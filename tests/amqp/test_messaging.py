@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from peeklock.amqp import messaging
 from peeklock.amqp.codec import DecodeError, decode, encode
+from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import (
     REMOVE,
     SECTIONS_MAX,
     Header,
     Properties,
     Sections,
-    encode_message,
     in_order,
     iter_batch,
     merge_map,

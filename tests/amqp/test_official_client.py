@@ -31,7 +31,8 @@ from peeklock.amqp.events import (
     SessionEnded,
 )
 from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER
-from peeklock.amqp.messaging import Header, Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties, scan
 from peeklock.amqp.performatives import ACCEPTED, Modified, Rejected, Source, Target
 from peeklock.amqp.types import Long, Role, Symbol
 from tests.amqp.pair import attach, bare_server, begin, every, flow, only, opened_pair

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 from peeklock.amqp.types import Decimal64, Float, Timestamp
 from peeklock.broker.commands import Address, SendTo
 from peeklock.gateway.inspection import take_in

@@ -17,7 +17,7 @@ from bench.run import Run, drive_queue, offer_1000, settle_options
 from bench.stalls import answer_times
 from bench.systems import Peeklock
 from bench.transports import TRANSPORTS
-from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.message_writing import encode_message
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 

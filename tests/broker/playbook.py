@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from peeklock.amqp import codec
-from peeklock.amqp.messaging import Properties, Sections, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, Sections, scan
 from peeklock.broker.changes import (
     QUEUES_PER_ENTITY,
     Change,

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from peeklock.amqp import codec
-from peeklock.amqp.messaging import Properties, Sections, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, Sections, scan
 from peeklock.amqp.types import Described, Symbol
 from peeklock.broker.commands import Address, CancelScheduled, Complete, RenewLocks, Send
 from peeklock.broker.effects import Deliver, Done

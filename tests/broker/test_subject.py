@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from peeklock.amqp.messaging import encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import scan
 from peeklock.broker.message import Message
 from peeklock.broker.subject import MessageSubject
 from peeklock.rules.compiled import compile_filter

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from peeklock.amqp import codec
-from peeklock.amqp.messaging import Properties, Sections, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, Sections, scan
 from peeklock.amqp.types import Symbol
 from peeklock.broker.arrival import COPIES_MAX
 from peeklock.broker.changes import MessageStored, RuleStored

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.types import Timestamp, UInt, ULong
 from peeklock.capture.heads import content, message_id
 

@@ -17,7 +17,8 @@ from peeklock.amqp.connection import Connection
 from peeklock.amqp.coordination import Declare, Discharge, decode_coordination, encode_coordination
 from peeklock.amqp.events import ConnectionClosed, DeliveryReceived, Event
 from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER, frame
-from peeklock.amqp.messaging import Header, Properties, encode_message, iter_batch, merge_map, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties, iter_batch, merge_map, scan
 from peeklock.amqp.types import Array, Described, Role, Symbol, UInt
 from tests.amqp.pair import attach, bare_server, begin, closed_with, transfer
 

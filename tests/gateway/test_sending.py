@@ -13,7 +13,7 @@ from peeklock.amqp.events import DispositionReceived, LinkAttached, LinkFlow
 from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
-from peeklock.broker.commands import CloseLink, CountDroppedSend, LinkId, OpenSender, ReplyTo, Send, SendBatch
+from peeklock.broker.commands import CloseLink, CountDroppedSend, LinkId, OpenSender, Send, SendBatch
 from peeklock.broker.descriptions import RuleDescription
 from peeklock.broker.effects import Accepted, DetachLink, Rejected, SenderOpened
 from peeklock.broker.errors import EntityDeleted, EntityDisabled, QuotaExceeded, ServerBusy
@@ -138,8 +138,7 @@ def test_what_comes_behind_a_message_is_part_of_its_command(desk: Desk) -> None:
     assert desk.gateway.uncommitted_bytes > 0
     desk.effect(Accepted(asked, 2), Rejected(asked._replace(number=2), QuotaExceeded("full")))
     assert [desk.take_event(DispositionReceived).last for _ in range(2)] == [1, 2]
-    for number in (3, 4):
-        desk.effect(Accepted(ReplyTo(*sends[number - 2].reply_to[:2], number)))  # type: ignore[index]
+    desk.effect(*(Accepted(send.reply_to) for send in sends[1:] if send.reply_to))
     assert desk.gateway.uncommitted_bytes == 0
 
 

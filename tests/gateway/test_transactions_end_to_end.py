@@ -11,7 +11,8 @@ import pytest
 
 from peeklock.amqp.coordination import Declare, Discharge, encode_coordination
 from peeklock.amqp.events import DeliveryReceived, DispositionReceived, LinkDetached
-from peeklock.amqp.messaging import BATCH_FORMAT, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.performatives import (
     ACCEPTED,
     RELEASED,

@@ -27,7 +27,7 @@ from azure.servicebus.exceptions import (
 )
 from azure.servicebus.management import EntityStatus, SqlRuleAction, SqlRuleFilter
 
-from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Int, Long
 from peeklock.demo.broker import BrokerProcess

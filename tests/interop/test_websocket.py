@@ -20,7 +20,7 @@ from websockets.frames import BINARY, CONT, CloseCode
 from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
-from peeklock.amqp.messaging import encode_message
+from peeklock.amqp.message_writing import encode_message
 from peeklock.demo.broker import BrokerProcess
 from tests.interop.clients import Api, Background, Links
 from tests.interop.helpers import bodies, take, take_one

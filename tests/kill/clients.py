@@ -13,7 +13,8 @@ from random import Random
 from typing import Any, Protocol
 
 from peeklock.amqp.events import DeliveryReceived
-from peeklock.amqp.messaging import BATCH_FORMAT, Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import BATCH_FORMAT, Properties, scan
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Modified
 from tests.kill.ledger import Ledger
 from tests.simulation.facts import uid_of

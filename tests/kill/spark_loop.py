@@ -23,7 +23,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.types import Int, Long
 from peeklock.spark.connection import Connection
 from peeklock.spark.settings import Settings

@@ -16,7 +16,8 @@ from random import Random
 from typing import Any, TypeVar
 
 from peeklock.amqp.events import DeliveryReceived
-from peeklock.amqp.messaging import BATCH_FORMAT, Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import BATCH_FORMAT, Properties, scan
 from peeklock.amqp.performatives import ACCEPTED, RELEASED, DeliveryState
 from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
 from tests.kill.bank import Bank, States, Steps, Transfer

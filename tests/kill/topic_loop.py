@@ -15,7 +15,8 @@ from typing import Any
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleAction, SqlRuleFilter
 
 from peeklock.amqp.events import DeliveryReceived
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.types import Int, Symbol, Timestamp
 from tests.kill.clients import Browser, Client, Consumer, Sender, now_ms
 from tests.kill.copies import (

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, scan
 from peeklock.cli import main
 from peeklock.pipeline.resubmit import ID_LENGTH_MAX, new_id
 from peeklock.spark.connection import Connection

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.amqp.messaging import Header, Properties, Sections, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties, Sections
 from peeklock.amqp.types import Timestamp
 from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
 from peeklock.broker.message import Message

@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 from peeklock.amqp.types import Decimal64, Described, Float, Symbol, Timestamp
 from peeklock.auth import Authority, SasRule
 from peeklock.auth.rights import Right

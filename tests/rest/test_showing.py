@@ -8,7 +8,8 @@ import h11
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 from peeklock.amqp.types import Char, Long, Symbol, Timestamp
 from peeklock.broker.commands import Address, SendTo
 from peeklock.gateway.inspection import take_in

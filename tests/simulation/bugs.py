@@ -106,7 +106,7 @@ class _EarlyTimers(Timers):
         self._engine = engine
 
     @property
-    def next_ms(self) -> int | None:  # type: ignore[override]
+    def next_ms(self) -> int | None:  # type: ignore[override]  # planted where an attribute is
         return 0 if self._engine._early else self._engine.namespace.timers.next_ms
 
 

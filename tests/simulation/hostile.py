@@ -15,7 +15,8 @@ from peeklock.amqp import composites
 from peeklock.amqp.composites import composite
 from peeklock.amqp.errors import RESOURCE_LIMIT_EXCEEDED
 from peeklock.amqp.frames import EMPTY_FRAME, frame
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 from peeklock.amqp.performatives import ACCEPTED, encode_close, encode_detach, encode_disposition
 from peeklock.amqp.types import Role, UInt
 from peeklock.auth.sas import generate

@@ -8,7 +8,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from peeklock.amqp.messaging import Header, Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties
 from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.descriptions import Description, TopicDescription
 from tests.simulation.actors import Shared

@@ -25,7 +25,8 @@ from peeklock.amqp.events import (
     SessionBegun,
     SessionEnded,
 )
-from peeklock.amqp.messaging import encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import (
     ACCEPTED,
     Coordinator,

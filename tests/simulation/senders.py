@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from peeklock.amqp.messaging import BATCH_FORMAT, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import BATCH_FORMAT
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState
 from peeklock.broker.descriptions import Description
 from tests.simulation.actors import Actor, Shared

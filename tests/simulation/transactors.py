@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peeklock.amqp.events import DeliveryReceived
-from peeklock.amqp.messaging import BATCH_FORMAT, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import BATCH_FORMAT
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, TransactionalState
 from peeklock.broker.descriptions import (
     Description,

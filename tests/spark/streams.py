@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 from peeklock.spark.connection import connection
 from peeklock.spark.options import Options, Use, read_options
 from peeklock.testing.served import ServedBroker

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 from peeklock.spark.browse import PARTITION_SHIFT, Browser, BrowseReader, cut
 from peeklock.spark.connection import Connection
 from peeklock.spark.errors import OptionError

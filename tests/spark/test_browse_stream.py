@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from peeklock.amqp.messaging import Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties
 from peeklock.spark.browse_stream import BrowseStreamReader
 from peeklock.spark.connection import Connection
 from peeklock.spark.errors import OptionError

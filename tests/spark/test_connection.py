@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.types import Array, Int, Long
 from peeklock.spark import connection as module
 from peeklock.spark.connection import Connection, connection, wall_ms

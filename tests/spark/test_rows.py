@@ -11,7 +11,8 @@ import pytest
 
 from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.encoding import encode
-from peeklock.amqp.messaging import Header, Properties, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties
 from peeklock.amqp.types import Int, Long, Symbol, Timestamp, ULong
 from peeklock.spark.connection import Connection
 from peeklock.spark.rows import record_batch

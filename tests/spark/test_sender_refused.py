@@ -13,7 +13,8 @@ import pytest
 from peeklock.amqp.connection import Connection as Engine
 from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.events import ConnectionOpened, DeliveryReceived, Event, LinkAttached, SaslInit
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.performatives import Target
 from peeklock.amqp.types import Int, Role, Symbol
 from peeklock.spark import sender as sender_module

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.types import Int, Long
 from peeklock.server import back_pressure
 from peeklock.spark.connection import Connection

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.encoding import encode
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.types import Int, Long
 from peeklock.spark.connection import Connection
 from peeklock.spark.outgoing import EncodedRows

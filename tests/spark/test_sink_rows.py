@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from peeklock.amqp.encoding import encode
-from peeklock.amqp.messaging import Header, Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties, scan
 from peeklock.amqp.types import Long, Symbol, Timestamp
 from peeklock.spark.outgoing import (
     COLUMNS,

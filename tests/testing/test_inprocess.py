@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.amqp.messaging import encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import scan
 from peeklock.broker.commands import Send, UpdateEntity
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import EntityFound, MatchingDeleted, MessagesMatched

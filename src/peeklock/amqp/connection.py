@@ -264,7 +264,7 @@ class Connection:
         receiving = self._sessions.receiving
         size_max = self._max_frame_size
         units = self.units_left
-        while available - position >= 8 and units > 0 and not self._stalled:
+        while available - position >= 8 and units > 0:
             if available - position >= 14:
                 size, kind, channel, head = _HEAD(buf, position)
                 end: int = position + size
@@ -297,6 +297,8 @@ class Connection:
             position = end
             if self.closed:
                 return available
+            if self._stalled:
+                break
         self.units_left = units
         self._needed = 8
         return position

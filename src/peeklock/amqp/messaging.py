@@ -1,4 +1,4 @@
-"""The AMQP 1.0 message format: finding the sections of an encoded message, reading and writing them.
+"""The AMQP 1.0 message format: finding the sections of an encoded message, and reading them.
 
 Owns: section layout, the batch format, splicing of maps. Must not know what a broker does with any of it.
 Nothing is decoded that was not asked for: `scan` only finds where each section begins and ends.
@@ -14,7 +14,6 @@ from typing import Any, Final, Literal
 
 from .codec import ELEMENTS_MAX, DecodeError, decode, iter_map_raw, read_list_header, skip
 from .encoding import compound8_or_32, encode_into
-from .types import Described, Symbol, Timestamp, UByte, UInt
 
 BATCH_FORMAT: Final = 0x80013700
 """Message-format of a transfer whose data sections are whole messages. Source: wire contract 3.7."""
@@ -495,51 +494,6 @@ def iter_batch(payload: bytes) -> Iterator[bytes]:
             position = skip(payload, start)
 
 
-def encode_message(
-    *,
-    header: Header | None = None,
-    delivery_annotations: Mapping[Any, Any] | None = None,
-    message_annotations: Mapping[Any, Any] | None = None,
-    properties: Properties | None = None,
-    application_properties: Mapping[Any, Any] | None = None,
-    data: bytes | list[bytes] | None = None,
-    sequence: list[Any] | None = None,
-    value: Any = None,
-    footer: Mapping[Any, Any] | None = None,
-) -> bytes:
-    """Encode a message. The body is `data` (one section or several), a `sequence`, or else `value` (also
-    null).
-
-    Keys of annotations that are a plain `str` go out as symbols, those of application-properties as strings.
-
-    Raises:
-        EncodeError: a value AMQP does not have.
-    """
-    out = bytearray()
-    if header is not None:
-        _section(out, HEADER, _header_fields(header))
-    if delivery_annotations is not None:
-        _section(out, DELIVERY_ANNOTATIONS, _symbol_keys(delivery_annotations))
-    if message_annotations is not None:
-        _section(out, MESSAGE_ANNOTATIONS, _symbol_keys(message_annotations))
-    if properties is not None:
-        _section(out, PROPERTIES, _property_fields(properties))
-    if application_properties is not None:
-        _section(
-            out, APPLICATION_PROPERTIES, {str(key): item for key, item in application_properties.items()}
-        )
-    if data is not None:
-        for piece in data if isinstance(data, list) else [data]:
-            _section(out, DATA, piece)
-    elif sequence is not None:
-        _section(out, SEQUENCE, sequence)
-    else:
-        _section(out, VALUE, value)
-    if footer is not None:
-        _section(out, FOOTER, _symbol_keys(footer))
-    return bytes(out)
-
-
 class _Remove:
     """The type of REMOVE."""
 
@@ -601,46 +555,3 @@ def _lacks_first_field(payload: bytes, offset: int) -> bool:
 
 def _span(start: int, end: int) -> Span | None:
     return (start, end) if end > start else None
-
-
-def _section(out: bytearray, code: int, value: Any) -> None:
-    encode_into(out, Described(code, value))
-
-
-def _symbol_keys(pairs: Mapping[Any, Any]) -> dict[Any, Any]:
-    return {Symbol(key) if type(key) is str else key: value for key, value in pairs.items()}
-
-
-def _header_fields(header: Header) -> list[Any]:
-    return [
-        header.durable,
-        UByte(header.priority),
-        None if header.ttl is None else UInt(header.ttl),
-        header.first_acquirer,
-        UInt(header.delivery_count),
-    ]
-
-
-def _property_fields(properties: Properties) -> list[Any]:
-    fields = [
-        properties.message_id,
-        properties.user_id,
-        properties.to,
-        properties.subject,
-        properties.reply_to,
-        properties.correlation_id,
-        _as(Symbol, properties.content_type),
-        _as(Symbol, properties.content_encoding),
-        _as(Timestamp, properties.absolute_expiry_time),
-        _as(Timestamp, properties.creation_time),
-        properties.group_id,
-        _as(UInt, properties.group_sequence),
-        properties.reply_to_group_id,
-    ]
-    while fields and fields[-1] is None:
-        fields.pop()
-    return fields
-
-
-def _as(kind: type, value: Any) -> Any:
-    return None if value is None else kind(value)

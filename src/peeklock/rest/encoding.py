@@ -1,8 +1,8 @@
 """Messages that are sent over HTTP, encoded, and their records.
 
 Owns: the few sections and fields that such a message can have. Must not know: JSON, headers, who asks.
-`amqp.messaging.encode_message` writes the same bytes and `gateway.inspection` makes the same record, of any
-message; with them a batch cost twice as much as over AMQP.
+`amqp.message_writing` writes the same bytes and `gateway.inspection` makes the same record, of any message;
+with them a batch cost twice as much as over AMQP.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from peeklock.amqp.encoding import compound8_or_32, encode_into
-from peeklock.amqp.messaging import Header, Sections, encode_message
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Sections
 from peeklock.broker.message import Message, Routing
 from peeklock.broker.routing import ID_LENGTH_MAX, PARTITION_KEY, VIA_PARTITION_KEY
 from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX

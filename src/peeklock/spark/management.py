@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.events import DeliveryReceived, Event, LinkFlow
-from peeklock.amqp.messaging import Properties, encode_message, scan
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Encoded, Role
 from peeklock.spark.errors import UNAUTHORIZED, ServiceBusError, condition_of_status
