@@ -21,6 +21,7 @@ from peeklock.amqp.performatives import (
 from peeklock.amqp.types import Role, Symbol, Timestamp, UInt
 from peeklock.broker.commands import (
     DELIVERY_BYTES,
+    RUN_MAX,
     Abandon,
     CloseLink,
     Complete,
@@ -456,6 +457,18 @@ def test_a_range_over_two_links_is_a_command_for_each_run_of_neighbours(desk: De
         (ReplyTo(*links[1], 2), given[2:5]),
         (ReplyTo(*links[0], 5), given[5:]),
     ]
+
+
+def test_a_range_is_completed_in_commands_of_bounded_work(desk: Desk) -> None:
+    """Req: R-06"""
+    count = 2 * RUN_MAX + 1
+    delivered(desk, count)
+    desk.settle(0, count - 1, ACCEPTED)
+    runs = [
+        [command.lock_token, *command.further] for command in desk.commands if isinstance(command, Complete)
+    ]
+    assert [len(run) for run in runs] == [RUN_MAX, RUN_MAX, 1]
+    assert [token for run in runs for token in run] == tokens(count)
 
 
 def test_settlements_of_a_command_may_end_differently(desk: Desk) -> None:

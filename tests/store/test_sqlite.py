@@ -445,16 +445,22 @@ def test_a_body_is_read_while_a_commit_waits_for_the_disk(tmp_path: Path) -> Non
 
 
 class Threads(sqlite3.Connection):
-    """Notes which thread commits; `fails` makes the next commit fail."""
+    """Notes which thread commits; `fails` makes the next commit fail, `full` so many find no room."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.seen: list[int] = []
         self.fails = False
+        self.full = 0
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         if sql == "COMMIT":
             self.seen.append(threading.get_ident())
+            if self.full:
+                self.full -= 1
+                error = sqlite3.OperationalError("database or disk is full")
+                error.sqlite_errorname = "SQLITE_FULL"
+                raise error
             if self.fails:
                 error = sqlite3.OperationalError("disk I/O error")
                 error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
@@ -496,6 +502,28 @@ def test_a_small_batch_is_committed_on_the_loop_and_any_other_in_the_thread(tmp_
         threads = [False for _ in in_thread] + [True] + [False for _ in others]
         assert [thread == here for thread in writer.seen[: len(threads)]] == threads
         assert writer.seen[-1] == here
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_room_is_made_in_the_thread_for_a_batch_that_finds_none_on_the_loop(tmp_path: Path) -> None:
+    """Giving up the WAL may take seconds. Req: R-06"""
+    spied = Spied(Threads)
+
+    async def test() -> None:
+        store = SqliteStore(tmp_path, connect=spied, pace=Pace(math.inf))
+        writer = await opened(store, spied)
+        numbers = await done_at_once(store, 1)
+        writer.seen.clear()
+        writer.full = 1
+        committing = store.commit(batch(numbers[-1] + 1))
+        assert not committing.done()
+        assert await committing > 0
+        here = threading.get_ident()
+        assert [thread == here for thread in writer.seen] == [True, False]
+        last = await done_at_once(store, numbers[-1] + 2)
+        assert await frame_numbers(store) == [*range(1, last[-1] + 1)]
         await store.close()
 
     asyncio.run(test())

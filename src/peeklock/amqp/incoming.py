@@ -308,7 +308,9 @@ class Incoming:
             and self.channel == before.channel
             and last <= (self.outgoing.last_delivery_id if role is RECEIVER else self.last_delivery_id)
         ):
-            before.last = last  # most clients write a frame for each delivery: one event for a run of them
+            # Most clients write a frame for each delivery: one event for a run of them, which never goes over
+            # the end of the serial numbers. It is still ours: each read makes its own list.
+            before.last = last
         else:
             self._disposition(role, first, last, tail[1], tail[2], events)
         return True

@@ -49,7 +49,8 @@ def store(
 ) -> int:
     """Store an arriving message, at once or scheduled, or pass it on; answer its sequence number.
 
-    A duplicate is dropped, and the first message's number answered (D-01, S-01).
+    A duplicate is dropped, and the first message's number answered (D-01, S-01). Raises nothing: who may be
+    refused is asked before (`Operations`).
 
     Args:
         sections: None for a message that is stored already, somewhere else.

@@ -154,6 +154,10 @@ class DropConnection:
     uncounted (L-16)."""
 
 
+RUN_MAX = 64
+"""Messages of one `Send` or `Complete`: half a millisecond, before others may have a turn. Our choice."""
+
+
 def _behind(reply_to: ReplyTo | None, count: int) -> ReplyTo | None:
     return None if reply_to is None else reply_to._replace(number=reply_to.number + count)
 

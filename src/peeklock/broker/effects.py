@@ -24,7 +24,7 @@ class SenderOpened:
     reads_routing: bool
     """The gateway must read the `Routing` of each message sent here."""
     takes_runs: bool = False
-    """A `Send` may have further messages: each takes microseconds, however many there are."""
+    """A `Send` may have further messages: when the link was opened, none of them went on to elsewhere."""
 
 
 @dataclass(slots=True)

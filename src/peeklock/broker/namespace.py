@@ -262,15 +262,22 @@ class Namespace:
         self.unfinished = self._operations.storing is not None
         return out.take()
 
-    def advance(self, now_ms: int, items: int | None = None) -> tuple[list[Change], list[Effect]]:
-        """Do what is due, about so many items a call (None: `SLICE`): while `timers.next_ms` is past there is
-        more."""
+    def advance(self, now_ms: int, purged_max: int | None = None) -> tuple[list[Change], list[Effect]]:
+        """Do what is due, a bounded slice a call: while `timers.next_ms` is past there is more.
+
+        Args:
+            purged_max: messages that a purge may look at, and nothing comes behind it in this call; None: it
+                is as any other.
+        """
         out = self._out
         out.begin_due(now_ms)
-        left = SLICE if items is None else items
+        left = SLICE
         while left > 0:
             due = self._shared.timers.take_due(now_ms)
             if due is None:
+                break
+            if due is self._purging and purged_max is not None:
+                due.advance(purged_max, out)
                 break
             left -= due.advance(left, out)
         if out.touched:

@@ -66,8 +66,8 @@ three times as long as without a purge, with 1,000 five times."""
 
 REST_FACTOR = 3
 """A purge rests for so many times what a slice and its commit took: three quarters of the loop and of the
-disk are the clients'. Our choice: the shorter slices are, the less a longer rest is worth. Expiry and
-activation do not rest: they are to act within two seconds."""
+disk are the clients'. Our choice: the shorter slices are, the less a longer rest is worth. What else is
+due waits for the rest too: some milliseconds of the two seconds within which it is to happen."""
 
 REST_MS_MAX = 1000
 """A purge rests no longer, whatever held up its commit. Our choice."""

@@ -80,7 +80,7 @@ class Decisions(Protocol):
 
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
 
-    def advance(self, now_ms: int, items: int | None = None) -> tuple[list[Change], list[Effect]]: ...
+    def advance(self, now_ms: int, purged_max: int | None = None) -> tuple[list[Change], list[Effect]]: ...
 
     @property
     def is_purging(self) -> bool: ...
@@ -198,12 +198,12 @@ class Engine:
                 return
         self.under_way = len(self._waiting) > 0
 
-    def advance(self, now_ms: int, items: int | None = None) -> None:
-        """Let everything happen that is due, about so many items of it, unless a command is unfinished."""
+    def advance(self, now_ms: int, purged_max: int | None = None) -> None:
+        """Let everything happen that is due, unless a command is unfinished; see `Namespace.advance`."""
         if self.namespace.unfinished:
             return
         self.ledger.now_ms = now_ms
-        changes, effects = self.namespace.advance(now_ms, items)
+        changes, effects = self.namespace.advance(now_ms, purged_max)
         if changes:
             self._record(changes)
         if effects:

@@ -138,7 +138,9 @@ def _inspect(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
             message.ttl_ms = _read_ttl_ms(payload[:bare_offset])
         else:
             read = _known_annotations if bare_offset <= _PREFIX_BYTES_MAX else _read_annotations
-            message.ttl_ms, message.scheduled_at_ms, key, via_key, string_keys = read(payload[:bare_offset])
+            message.ttl_ms, message.scheduled_at_ms, key, via_key, string_keys = read(
+                payload[:bare_offset], sections.header_end, sections.delivery_annotations_end
+            )
         if message.ttl_ms == TTL_MS_MAX and sections.properties is not None:
             message.ttl_ms = _long_ttl_ms(sections)
     if sections.footer_end > sections.body_end:
@@ -172,10 +174,9 @@ def _check_sizes(sections: Sections, size_bytes: int) -> None:
             )
 
 
-def _read_annotations(prefix: bytes) -> _Prefix:
+def _read_annotations(prefix: bytes, header_end: int, annotations_start: int) -> _Prefix:
     """Read what stands before the bare message, annotations among it. Raises: as `take_in`."""
-    sections = scan(prefix)
-    header_end, annotations_start = sections.header_end, sections.delivery_annotations_end
+    sections = Sections(prefix, header_end, annotations_start, len(prefix))
     ttl_ms = _read_ttl_ms(prefix[:header_end]) if header_end else None
     string_keys: tuple[int, ...] = ()
     if annotations_start > header_end:

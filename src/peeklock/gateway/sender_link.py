@@ -12,7 +12,7 @@ from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkAttach
 from peeklock.amqp.messaging import BATCH_FORMAT, iter_batch
 from peeklock.amqp.performatives import ACCEPTED, TransactionalState
 from peeklock.amqp.types import RECEIVER
-from peeklock.broker.commands import Address, CountDroppedSend, LinkId, ReplyTo, Send, SendBatch
+from peeklock.broker.commands import RUN_MAX, Address, CountDroppedSend, LinkId, ReplyTo, Send, SendBatch
 from peeklock.broker.effects import SenderOpened
 from peeklock.broker.errors import ServiceBusError
 from peeklock.gateway.address import Node
@@ -127,6 +127,7 @@ class SenderLink(Intake):
             and last.reply_to is not None
             and last.reply_to.link_number == number
             and last.reply_to.number + len(last.further) + 1 == delivery_id
+            and len(last.further) < RUN_MAX - 1
         ):
             if last.further:
                 last.further.append((message, sections))

@@ -29,6 +29,7 @@ from peeklock.amqp.serial import MASK, ids_in_range
 from peeklock.amqp.types import SENDER
 from peeklock.broker.commands import (
     NO_LINK,
+    RUN_MAX,
     Abandon,
     Complete,
     DeadLetter,
@@ -58,10 +59,10 @@ def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, n
     emit = context.commands.append
     if state is ACCEPTED and not event.settled:
         # As below, with less for each delivery: this is the usual outcome.
-        number, behind, further = NO_LINK, 0, []  # what the last command goes on with
+        number, behind, further = NO_LINK, 0, list[bytes]()  # what the last command goes on with
         for delivery_id in _known(context, unsettled, event, now_ms):
             link = unsettled.pop(delivery_id)
-            if link.number == number and delivery_id == behind:
+            if link.number == number and delivery_id == behind and len(further) < RUN_MAX - 1:
                 further.append(link.take_token(delivery_id))
             else:
                 assert link.queue_id is not None

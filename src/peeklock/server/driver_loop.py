@@ -138,9 +138,8 @@ class DriverLoop:
         elif isinstance(action, HandOut):
             self._connections.hand_out(action, now_ms)
         elif isinstance(action, Commit):
-            if self.store_calls.commit(action.batch):
-                return True
             self._batches.taken()
+            return self.store_calls.commit(action.batch)
         elif isinstance(action, BodiesRead):
             self._connections.bodies_read(action.connection_id, now_ms)
         elif isinstance(action, ReadRows):

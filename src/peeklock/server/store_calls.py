@@ -69,12 +69,12 @@ class StoreCalls:
         """Tell the driver of a commit; return whether it has not failed."""
         try:
             size_bytes = committing.result()
+            now_ms = self._now_ms()
+            self._on_committed(batch, now_ms)
+            self._driver.committed(batch.no, size_bytes, now_ms)
         except BaseException as failure:  # also cancellation: the batch's fate is unknown then
             self._on_failure(failure)
             return False
-        now_ms = self._now_ms()
-        self._on_committed(batch, now_ms)
-        self._driver.committed(batch.no, size_bytes, now_ms)
         return True
 
     @property

@@ -31,7 +31,7 @@ class _Group:
 
 
 class EventBacklog:
-    """The event rows of a store, oldest first. Rows are added and dropped by the thread that writes; the
+    """The event rows of a store, oldest first. Rows are added and dropped by whoever writes; the
     figures may be read by another."""
 
     def __init__(self, rows: Iterable[tuple[int, int]]) -> None:

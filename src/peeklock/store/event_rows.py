@@ -32,7 +32,7 @@ _CHECKED_FROM = 5  # the checksum covers all that follows; the version is its st
 _COUNT = struct.Struct("<I")
 
 _LEVEL = 1
-"""Of zlib. It makes a row a quarter of its size in 0.1 us an event, on the thread that waits for the disk."""
+"""Of zlib. It makes a row a quarter of its size in 0.1 us an event."""
 
 INTEGERS = {
     "type": "B",

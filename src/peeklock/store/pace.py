@@ -20,7 +20,7 @@ WEIGHT = 1 / 8
 
 SLOW_S = 4 * QUICK_S
 """A commit that takes longer counts as this: disks that are quick take a few milliseconds now and then. One
-such commit is passed over, two in a row send the next few to the thread. Our choice."""
+such commit is passed over where they usually take less than 0.28 ms. Our choice."""
 
 CHANGES_MAX = 40
 WRITTEN_BYTES_MAX = 64 * 1024

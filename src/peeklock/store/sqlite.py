@@ -115,6 +115,10 @@ LOAD_ROWS = 256
 Durability = Literal["fsync", "os"]
 
 
+class _NoRoom(Exception):
+    """Nothing was written: room is to be made first, in the thread."""
+
+
 class SqliteStore:
     """See `store.base.Store` for the contract. Call from one event loop."""
 
@@ -317,25 +321,26 @@ class SqliteStore:
         self._last_checksum = frames.checksum_of(packed.meta)
         self._next_entity_id = packed.entries.next_entity_id
         small = packed.is_plain and is_small(
-            len(batch.changes), packed.written_bytes, len(batch.dropped_rows), batch.dropped_bytes
+            len(batch.changes), packed.work_bytes, len(batch.dropped_rows), batch.dropped_bytes
         )
-        job = partial(self._write_timed if small else self._write, packed)
         if small and self._pace.is_quick:
-            written = self._writer.do_now(job)
-            if written is not None:
+            written = self._writer.do_now(partial(self._write_timed, packed, makes_room=False))
+            if written is not None and not isinstance(written.exception(), _NoRoom):
                 self._look_at_wal(written)
                 return written
-        committing = self._writer.submit(job)
+        committing = self._writer.submit(partial(self._write_timed if small else self._write, packed))
         committing.add_done_callback(self._look_at_wal)
         return committing
 
-    def _write_timed(self, packed: PackedBatch) -> int:
+    def _write_timed(self, packed: PackedBatch, *, makes_room: bool = True) -> int:
         started_s = time.perf_counter()
-        size_bytes = self._write(packed)
+        size_bytes = self._write(packed, makes_room=makes_room)
         self._pace.took(time.perf_counter() - started_s)
         return size_bytes
 
-    def _write(self, packed: PackedBatch) -> int:
+    def _write(self, packed: PackedBatch, *, makes_room: bool = True) -> int:
+        """Write a batch. Raises: _NoRoom if the disk is full and it is not to make room, which takes long;
+        StoreFailed."""
         no = packed.no
         if self._failure is not None:
             raise StoreFailed(f"batch {no} was not written: {self._failure}")
@@ -347,6 +352,10 @@ class SqliteStore:
             try:
                 packed.write(db, event_row)
             except sqlite3.Error as error:
+                if not makes_room and isinstance(plainly("", error), StoreFull):
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+                    raise _NoRoom from error
                 self._write_with_room(db, packed, event_row, error)
             self._witness.note(no, frames.checksum_of(packed.meta))
         except StoreError as error:
