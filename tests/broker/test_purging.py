@@ -305,3 +305,20 @@ def test_what_was_removed_is_removed_once(broker: Broker) -> None:
     removed = [fact.message.position for fact in broker.facts[facts:] if isinstance(fact, MessageRemoved)]
     assert len(removed) == len(set(removed)) == 300
     assert all(view.state is MessageState.ACTIVE for view in broker.peek())
+
+
+def test_a_small_slice_of_a_purge_leaves_what_else_is_due_its_own() -> None:
+    """Req: R-06"""
+    broker = Broker()
+    broker.create()
+    other = broker.create("other", default_ttl_ms=1_000)
+    fill(broker, 50)
+    fill(broker, 50, other)
+    broker.jump(2_000)
+    ask(broker)
+    gone = []
+    for _ in range(2):
+        changes, _ = broker.namespace.advance(broker.now_ms, 5)
+        broker._keep(changes)
+        gone.append([sum(1 for _ in broker.namespace._queues[queue_id].active) for queue_id in (4, other)])
+    assert gone == [[45, 0], [40, 0]]

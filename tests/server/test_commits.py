@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.messaging import Sections
+from peeklock.broker.changes import Change
 from peeklock.broker.commands import Address, Command, CreateEntity, LinkId, OpenSender, ReplyTo, Send
 from peeklock.broker.descriptions import QueueDescription
 from peeklock.broker.effects import Accepted
@@ -73,7 +75,11 @@ class Client(KeepingConnection):
 
 
 async def started(
-    folder: Path, clients: int, *, quick_s: float = math.inf
+    folder: Path,
+    clients: int,
+    *,
+    quick_s: float = math.inf,
+    on_definitions: Callable[[list[Change], int], None] = lambda facts, now_ms: None,
 ) -> tuple[Shard, list[Client], list[BaseException]]:
     """Return a shard with as many clients that have opened a sender, and what it says that failed."""
     namespace = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"test")
@@ -95,7 +101,7 @@ async def started(
         store,
         now_ms=lambda: NOW_MS,
         min_free_bytes=lambda: 0,
-        on_definitions=lambda facts, now_ms: None,
+        on_definitions=on_definitions,
         on_failure=failures.append,
         turns=Turns(loop.call_soon, loop.call_later, on_defect=raised, clock_s=monotonic),
     )
@@ -184,5 +190,24 @@ def test_a_commit_that_fails_on_the_loop_stops_the_broker(tmp_path: Path) -> Non
         assert len(failures) == 1
         Database.fails = False
         await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_what_fails_behind_a_commit_stops_the_broker(tmp_path: Path) -> None:
+    """The driver would wait for the end of that commit for ever. Req: R-01, R-06."""
+
+    async def test() -> None:
+        defects = [ValueError("a defect")]
+
+        def told(facts: list[Change], now_ms: int) -> None:
+            if "second" in repr(facts):
+                raise defects[0]
+
+        shard, _, failures = await started(tmp_path, 1, on_definitions=told)
+        shard.submit(lambda to: CreateEntity(QueueDescription("second"), to))
+        await shard.catch_up()
+        assert failures == defects
+        assert (await shard.health())["status"] == "failed: the broker is stopping"
 
     asyncio.run(test())
