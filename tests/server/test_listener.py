@@ -101,16 +101,16 @@ def test_a_name_none_of_whose_addresses_is_ours_is_refused(resolve: Callable[...
 
 
 def test_a_port_taken_on_one_address_leaves_none_open(resolve: Callable[..., None]) -> None:
-    resolve("127.0.0.1", "127.0.0.2")
+    resolve("127.0.0.8", "127.0.0.9")  # addresses of this test: nobody else has the port there
 
     async def story(listener: Listener) -> None:
         with socket.socket() as other:
-            other.bind(("127.0.0.2", 0))
+            other.bind(("127.0.0.9", 0))
             other.listen()
             port = other.getsockname()[1]
             with pytest.raises(OSError, match="in use"):
                 listener.bind("two.example", port)
-            assert not answers("127.0.0.1", port)
+            assert not answers("127.0.0.8", port)
 
     play(story)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import resource
@@ -445,25 +446,21 @@ def test_a_body_is_read_while_a_commit_waits_for_the_disk(tmp_path: Path) -> Non
 
 
 class Threads(sqlite3.Connection):
-    """Notes which thread commits; `fails` makes the next commit fail, `full` so many find no room."""
+    """Notes which thread commits; one that commits in the thread `fails_in` meets `error`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.seen: list[int] = []
-        self.fails = False
-        self.full = 0
+        self.fails_in: int | None = None
+        self.error = ("disk I/O error", "SQLITE_IOERR_FSYNC")
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         if sql == "COMMIT":
             self.seen.append(threading.get_ident())
-            if self.full:
-                self.full -= 1
-                error = sqlite3.OperationalError("database or disk is full")
-                error.sqlite_errorname = "SQLITE_FULL"
-                raise error
-            if self.fails:
-                error = sqlite3.OperationalError("disk I/O error")
-                error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+            if self.seen[-1] == self.fails_in:
+                text, name = self.error
+                error = sqlite3.OperationalError(text)
+                error.sqlite_errorname = name
                 raise error
         return super().execute(sql, *values)
 
@@ -514,15 +511,15 @@ def test_room_is_made_in_the_thread_for_a_batch_that_finds_none_on_the_loop(tmp_
     async def test() -> None:
         store = SqliteStore(tmp_path, connect=spied, pace=Pace(math.inf))
         writer = await opened(store, spied)
-        numbers = await done_at_once(store, 1)
-        writer.seen.clear()
-        writer.full = 1
-        committing = store.commit(batch(numbers[-1] + 1))
-        assert not committing.done()
-        assert await committing > 0
-        here = threading.get_ident()
-        assert [thread == here for thread in writer.seen] == [True, False]
-        last = await done_at_once(store, numbers[-1] + 2)
+        writer.fails_in = here = threading.get_ident()
+        writer.error = ("database or disk is full", "SQLITE_FULL")
+        no = 0
+        while here not in writer.seen:
+            no += 1
+            assert await store.commit(batch(no)) > 0
+        assert [thread == here for thread in writer.seen[-2:]] == [True, False]
+        writer.fails_in = None
+        last = await done_at_once(store, no + 1)
         assert await frame_numbers(store) == [*range(1, last[-1] + 1)]
         await store.close()
 
@@ -584,25 +581,28 @@ def test_a_slow_disk_is_left_to_the_thread(tmp_path: Path) -> None:
 def test_a_commit_that_fails_on_the_loop_ends_all_writing(tmp_path: Path) -> None:
     """As one that fails in the thread. Req: R-01, R-06."""
     spied = Spied(Threads)
+    durable: list[int] = []
 
     async def test() -> None:
         store = SqliteStore(tmp_path, connect=spied, pace=Pace(math.inf))
         writer = await opened(store, spied)
-        assert store.commit(batch(1)).done()
-        writer.fails = True
-        failed = store.commit(batch(2))
-        await asyncio.wait([failed])
-        with pytest.raises(StoreFailed, match=r"could not write batch 2 to .*: fsync failed"):
+        durable.extend(await done_at_once(store, 1))
+        writer.fails_in = threading.get_ident()
+        while not (failed := store.commit(batch(durable[-1] + 1))).done():
+            await failed
+            durable.append(durable[-1] + 1)
+        no = durable[-1] + 1
+        with pytest.raises(StoreFailed, match=rf"could not write batch {no} to .*: fsync failed"):
             failed.result()
-        writer.fails = False
-        for no, size in ((3, 10), (4, 2 * WRITTEN_BYTES_MAX)):
-            with pytest.raises(StoreFailed, match=f"batch {no} was not written: could not write batch 2"):
-                await store.commit(batch(no, size))
-        assert writer.seen[0] == threading.get_ident()
+        writer.fails_in = None
+        for later, size in ((no + 1, 10), (no + 2, 2 * WRITTEN_BYTES_MAX)):
+            refused = f"batch {later} was not written: could not write batch {no}"
+            with pytest.raises(StoreFailed, match=refused):
+                await store.commit(batch(later, size))
         await store.close()
 
     asyncio.run(test())
-    assert numbers_in(tmp_path) == [1]
+    assert numbers_in(tmp_path) == durable
 
 
 # The WAL
@@ -633,7 +633,8 @@ def test_the_wal_stays_short_under_load_though_no_commit_copies_it(tmp_path: Pat
         testing = asyncio.ensure_future(test())
         wal = tmp_path / "peeklock.db-wal"
         while not testing.done():
-            largest = max(largest, wal.stat().st_size if wal.exists() else 0)
+            with contextlib.suppress(FileNotFoundError):
+                largest = max(largest, wal.stat().st_size)
             await asyncio.sleep(0.001)
         await testing
 
@@ -698,22 +699,23 @@ def test_free_space_is_given_back_when_idle(tmp_path: Path, kept: int, limit: in
     asyncio.run(test())
 
 
+@pytest.mark.parametrize(("pace", "idle_after_s"), [(Pace(0), 3600), (Pace(math.inf), 0.02)])
 def test_free_space_is_given_back_under_load_when_it_is_most_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace, idle_after_s: float
 ) -> None:
-    """Req: R-06."""
+    """By the thread after a commit of its own, or every now and then where the loop commits. Req: R-06."""
     monkeypatch.setattr(sqlite_store, "SHRINK_EVERY_S", 0.0)
     spied = Spied()
 
     async def test() -> None:
-        store = SqliteStore(tmp_path, connect=spied, idle_after_s=3600)
+        store = SqliteStore(tmp_path, connect=spied, idle_after_s=idle_after_s, pace=pace)
         await store.open()
         for no in range(1, 31):
             await store.commit(batch(no, MB))
         await store.commit(Batch(31, [], {}, list(range(1, 31))))
         no = 32
         while spied.setting("page_count") > 4096 * 1.1:
-            assert no < 3000
+            assert no < 30_000
             await store.commit(batch(no))
             no += 1
         await store.close()
