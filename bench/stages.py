@@ -136,6 +136,7 @@ class Exchange:
         while commands:
             at_ns = thread_time_ns()
             driver.offer(commands, now_ms)
+            commands = []  # freed with what applies them, as in the server
             after_ns = thread_time_ns()
             spent["apply"] += after_ns - at_ns
             actions = driver.step(now_ms)
