@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from peeklock.amqp import composites
+from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.composites import composite
 from peeklock.amqp.connection import Connection
+from peeklock.amqp.errors import RemoteProtocolError
 from peeklock.amqp.events import (
     ConnectionClosed,
     DeliveryReceived,
@@ -509,3 +514,62 @@ def test_an_empty_frame_may_come_before_the_open_and_between_frames() -> None:
     server.receive(AMQP_HEADER + EMPTY_FRAME + opening + EMPTY_FRAME + begin() + EMPTY_FRAME, 0)
     events = server.receive(EMPTY_FRAME + attach(0, Role.SENDER) + EMPTY_FRAME, 0)
     assert [type(event) for event in events] == [LinkAttached]
+
+
+# Decoding
+
+uints = st.sampled_from(
+    [b"\x43", b"\x40", b"\x52\x00", b"\x52\xff", b"\x70\x00\x00\x01\x00", b"\x70\xff\xff\xff\xff"]
+)
+flags = st.sampled_from([b"\x40", b"\x41", b"\x42"])
+others = st.sampled_from(
+    [b"\x56\x01", b"\x60\x00\x01", b"\xa1\x01a", b"\xc1\x01\x00", b"\x45", b"\x52", b"\x70\x01"]
+)
+
+
+@st.composite
+def flow_lists(draw: st.DrawFn) -> bytes:
+    """Draw the list of a flow: of usual fields mostly, whole or cut, its size and count right or not."""
+    fields = [*draw(st.lists(uints, max_size=9)), *draw(st.lists(flags, max_size=4))]
+    if draw(st.booleans()):
+        fields = [draw(uints) for _ in range(8)] + [draw(flags), draw(flags), draw(st.just(b"\x40"))]
+        fields = fields[: draw(st.integers(0, 11))]
+    if fields and draw(st.integers(0, 3)) == 0:
+        fields[draw(st.integers(0, len(fields) - 1))] = draw(others)
+    content = b"".join(fields)
+    wrong = draw(st.sampled_from([0, 0, 0, 0, 1, -1]))
+    count = max(0, len(fields) + draw(st.sampled_from([0, 0, 0, 0, 1, -1])))
+    if draw(st.booleans()):
+        head = b"\xc0" + bytes((max(0, len(content) + 1 + wrong), count))
+    else:
+        head = b"\xd0" + struct.pack(">II", max(0, len(content) + 4 + wrong), count)
+    return head + content + draw(st.sampled_from([b"", b"", b"", b"\x40"]))
+
+
+@given(flow_lists())
+def test_a_flow_with_a_numeric_descriptor_is_read_like_one_with_a_symbol(fields: bytes) -> None:
+    """The general decoder reads the second."""
+
+    def read(descriptor: bytes) -> Any:
+        try:
+            flow = composites.decode_performative(b"\x00" + descriptor + fields, 8)
+        except (DecodeError, RemoteProtocolError) as error:
+            return type(error), str(error)
+        return flow.code, flow.fields, flow.payload_start - len(descriptor)
+
+    assert read(b"\x53\x13") == read(b"\xa3\x0eamqp:flow:list")
+
+
+def test_flows_of_clients_are_read_without_the_general_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both forms of a list, with all fields and with the last ones left out."""
+    monkeypatch.setattr(composites, "decode_typed", None)
+    fields = b"\x43\x70\x00\x00\x13\x88\x52\x01\x70\x00\x00\x13\x88\x43\x52\x05\x52\x01"
+    rest = b"\x40\x42\x42\x40"
+    expected = [0, 5000, 1, 5000, 0, 5, 1, None, False, False, None]
+    for content, count in ((fields + rest, 11), (fields, 7)):
+        for head in (
+            bytes((0xC0, len(content) + 1, count)),
+            b"\xd0" + struct.pack(">II", len(content) + 4, count),
+        ):
+            read = composites.decode_performative(b"\x00\x53\x13" + head + content, 8)
+            assert read.fields == (expected if count == 11 else [*expected[:7], None, None, None, None])

@@ -8,6 +8,7 @@ Source: OASIS AMQP 1.0 sections 2.7, 2.8.14, 3.4, 3.5, 4.5 and 5.3.3.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -241,6 +242,12 @@ class Performative:
         return end - start
 
 
+_FLOW_HEAD: Final = b"\x00\x53\x13"
+_FLAGS: Final = {0x40: None, 0x41: True, 0x42: False}
+_U32 = struct.Struct(">I").unpack_from
+_LIST32 = struct.Struct(">II").unpack_from
+
+
 def decode_performative(body: bytes, depth: int) -> Performative:
     """Decode and check the performative at the start of a frame body.
 
@@ -248,6 +255,10 @@ def decode_performative(body: bytes, depth: int) -> Performative:
         DecodeError: the bytes are no described list, or of an unknown type.
         RemoteProtocolError: invalid-field, for a missing or wrong field.
     """
+    if body[:3] == _FLOW_HEAD:
+        flow = _usual_flow(body)
+        if flow is not None:
+            return flow
     if not body or body[0] != 0:
         raise DecodeError("frame body is not a described type")
     descriptor, offset = decode_typed(body, 1, depth_max=2)
@@ -265,6 +276,53 @@ def decode_performative(body: bytes, depth: int) -> Performative:
     if position != end:
         raise DecodeError("size of a performative does not match its fields")
     return Performative(code, checked_fields(code, fields), spans, end)
+
+
+def _usual_flow(body: bytes) -> Performative | None:
+    """Read a flow of uints, nulls and booleans: a client that takes one message at a time sends one for each.
+
+    None leaves it to the general decoder, whatever is wrong with it.
+    """
+    size = len(body)
+    constructor = body[3] if size > 12 else None
+    if constructor == 0xC0:
+        end, count, at = 5 + body[4], body[5], 6
+    elif constructor == 0xD0:
+        (list_bytes, count), at = _LIST32(body, 4), 12
+        end = 8 + list_bytes
+    else:
+        return None
+    if end != size or not 4 <= count <= 11:
+        return None
+    fields: list[Any] = []
+    while at < end and len(fields) < 8:
+        code = body[at]
+        if code == 0x52 and at + 1 < end:
+            fields.append(body[at + 1])
+            at += 2
+        elif code == 0x43:
+            fields.append(0)
+            at += 1
+        elif code == 0x40:
+            fields.append(None)
+            at += 1
+        elif code == 0x70 and at + 5 <= end:
+            fields.append(_U32(body, at + 1)[0])
+            at += 5
+        else:
+            return None
+    while at < end and len(fields) < 10:
+        code = body[at]
+        if code not in _FLAGS:
+            return None
+        fields.append(_FLAGS[code])
+        at += 1
+    if at < end and body[at] == 0x40:  # properties
+        fields.append(None)
+        at += 1
+    if at != end or len(fields) != count or None in fields[1:4]:
+        return None
+    return Performative(FLOW, fields + [None] * (11 - count), [], end)
 
 
 def code_of(descriptor: Any) -> int:

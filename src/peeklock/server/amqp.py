@@ -84,6 +84,8 @@ class AmqpConnection(asyncio.Protocol):
         """What the gateway asks and no turn had time for; all else it asks comes behind."""
         self._working = False
         """Whether some of what was read waits for its turn."""
+        self._write_due = False
+        """Whether what has come up since is written at the end of this turn."""
         self._eof = False
         self._over = False
         """Whether the gateway knows that the stream has ended."""
@@ -153,22 +155,31 @@ class AmqpConnection(asyncio.Protocol):
         shard, gateway = self._shard, self._gateway
         now = shard.now_ms()
         clock_s = self._turns.clock_s
-        while True:
+        more = True
+        while more:
             if self._commands:
                 self._commands = shard.offer_until(self._commands, until_s)
-            if self._commands or not self._has_unread:
-                break
-            if units <= 0 or clock_s() >= until_s:
+                if self._commands:
+                    break
+            more = self._has_unread
+            if not more or units <= 0 or clock_s() >= until_s:
                 break
             units -= SLICE_UNITS
             self._commands = gateway.receive(self._take_arrived(), now, SLICE_UNITS)
-        shard.close_batch()
-        self._working = bool(self._commands or self._has_unread)
+        self._working = more
+        shard.close_batch()  # what it hands out may let a link read on
         if self._eof and not self._working:
             self._finish(now)
         else:
-            self.flush(now)
+            self._pause_reading_if_full()
+            if not self._write_due:
+                self._write_due = True
+                self._turns.write_at_end(self)
         return self._working
+
+    def end_turn(self) -> None:
+        if self._write_due:  # nothing was handed out behind the work
+            self.flush(self._shard.now_ms())
 
     @property
     def _has_unread(self) -> bool:
@@ -222,10 +233,12 @@ class AmqpConnection(asyncio.Protocol):
         self._gateway.bodies_arrived(self._shard.body, now_ms)
 
     def flush(self, now_ms: int) -> None:
+        self._write_due = False
         gateway = self._gateway
         if self._has_unread and not self._working:  # transfers that came before their link was open
             self._working = True
             self._turns.plan(self)
+            self._pause_reading_if_full()
         transport = self._transport
         if transport is None or (transport.is_closing() and not self._ending):
             return  # the end of the connection is told by the transport
@@ -242,8 +255,10 @@ class AmqpConnection(asyncio.Protocol):
             return
         if gateway.closing:
             self._end(transport)
-        else:
-            self._pause_or_resume_reading(transport)
+        elif self._reading_paused:
+            self._resume_reading_if_room(transport)
+        elif self._output_full:
+            self._pause_reading(transport)
 
     def _welcome(self, transport: asyncio.Transport) -> None:
         """Allow a peer that has shown a valid claim what a client needs."""
@@ -251,20 +266,27 @@ class AmqpConnection(asyncio.Protocol):
         self._uncommitted_bytes_max = UNCOMMITTED_BYTES_MAX
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
 
-    def _pause_or_resume_reading(self, transport: asyncio.Transport) -> None:
+    def _pause_reading_if_full(self) -> None:
         """Read only while there is room for what reading leads to: bodies to commit, answers to send; and
         while nothing that was read waits for its turn.
 
         Credit cannot bound a peer: the official Python client transfers before it has any, and requests and
         pre-settled transfers come without. What is not read waits in the peer.
         """
+        transport = self._transport
+        if transport is None or self._reading_paused or self._ending:
+            return
+        if self._working or self._output_full:
+            self._pause_reading(transport)
+        elif not self._has_room(1):
+            self._pause_reading(transport)
+            self._shard.wait_for_room(self)
+
+    def _resume_reading_if_room(self, transport: asyncio.Transport) -> None:
+        """Read on when there is clearly room again."""
         if self._working or self._output_full or self._stopping:
-            self._pause_reading(transport)  # `work` and `resume_writing` come here again
-        elif not self._reading_paused:
-            if not self._has_room(1):
-                self._pause_reading(transport)
-                self._shard.wait_for_room(self)
-        elif self._has_room(2):
+            return  # what ends that comes here again; a broker that stops reads no more
+        if self._has_room(2):
             self._reading_paused = False
             transport.resume_reading()
         else:

@@ -24,7 +24,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,16 @@ class Worker(Protocol):
 
     def work(self, units: int, until_s: float) -> bool:
         """Do a part of it, up to so many units or this time of the clock; return whether more waits."""
+
+    def abort(self) -> None:
+        """End the connection without a word."""
+
+
+class Writer(Protocol):
+    """A connection that writes at the end of a turn."""
+
+    def end_turn(self) -> None:
+        """Write what has come up since."""
 
     def abort(self) -> None:
         """End the connection without a word."""
@@ -115,6 +128,8 @@ class Turns:
         self._began_s: float | None = None
         """When this turn's first work began; None while nothing has been done in it."""
         self._at_end: list[Callable[[], None]] = []
+        self._writers: list[Writer] = []
+        """Those that are to write at the end of this turn."""
         self._serving = False
         self._busy = 0
         """Batches that commit or whose effects are handed out."""
@@ -138,6 +153,12 @@ class Turns:
         """Have a function called at the end of this turn, when all that was ready has been worked on."""
         self.begin()
         self._at_end.append(call)
+
+    def write_at_end(self, writer: Writer) -> None:
+        """Have a connection write at the end of this turn, behind the calls: what a commit lets leave is
+        written with the rest."""
+        self.begin()
+        self._writers.append(writer)
 
     def take(self, worker: Worker) -> None:
         """Have a connection work: now if its class has time left in this turn, else in the next rounds."""
@@ -195,12 +216,15 @@ class Turns:
             for call in calls:
                 call()
         finally:
+            writers, self._writers = self._writers, []
+            for writer in writers:
+                self._guarded(writer, writer.end_turn)
             now_s = self.clock_s()
             self._roll(now_s)
             self._longest_s = max(self._longest_s, now_s - self._began_s)
             self._began_s = None
             self._clients.used_s, self._strangers.used_s = self._spent_s, 0.0
-            if self._at_end:
+            if self._at_end or self._writers:
                 self.begin()
 
     def _enqueue(self, worker: Worker) -> None:
@@ -238,17 +262,21 @@ class Turns:
         return self.clock_s() - started_s
 
     def _work(self, worker: Worker, units: int, until_s: float) -> None:
-        try:
-            more = worker.work(units, until_s)
-        except OSError:  # its peer is gone: asyncio says so where uvloop waits for `connection_lost`
-            worker.abort()
-            return
-        except Exception as defect:  # the others in the queue have their turn all the same
-            worker.abort()
-            self._on_defect(defect)
-            return
-        if more:
+        if self._guarded(worker, worker.work, units, until_s):
             self._enqueue(worker)  # among the clients if it has shown a claim meanwhile
+
+    def _guarded(
+        self, peer: Worker | Writer, call: Callable[P, T], *arguments: P.args, **options: P.kwargs
+    ) -> T | None:
+        """Call a connection; end it if that fails: the others have their turn all the same."""
+        try:
+            return call(*arguments, **options)
+        except OSError:  # its peer is gone: asyncio says so where uvloop waits for `connection_lost`
+            peer.abort()
+        except Exception as defect:
+            peer.abort()
+            self._on_defect(defect)
+        return None
 
     def _share_of(self, worker: Worker) -> _Share:
         return self._clients if worker.known else self._strangers
