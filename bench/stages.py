@@ -153,8 +153,7 @@ class Exchange:
             while actions:
                 for action in actions:
                     if type(action) is HandOut:
-                        for effect in action.effects:
-                            gateway.handle(effect, driver.body, now_ms)
+                        gateway.handle(action.effects, driver.body, now_ms)
                 actions = driver.step(now_ms) if driver.more else []
                 done.append(actions)
             after_ns = thread_time_ns()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,8 +116,9 @@ class _Hub:
         self._broker = broker
         self.gateway = self
 
-    def handle(self, effect: Effect, body: Body, now_ms: int) -> None:
-        self._broker.requests.handle(effect, body)
+    def handle(self, effects: Iterable[Effect], body: Body, now_ms: int) -> None:
+        for effect in effects:
+            self._broker.requests.handle(effect, body)
 
     def flush(self) -> None:
         self._broker.flush_requests()

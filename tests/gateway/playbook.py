@@ -165,10 +165,7 @@ class Desk:
 
     def effect(self, *effects: Effect) -> None:
         """Let the gateway handle effects, and the client read what follows."""
-        for effect in effects:
-            self.gateway.handle(
-                effect, lambda message: self.payloads.get(message.body_row), self.clock.now_ms
-            )
+        self.gateway.handle(effects, lambda message: self.payloads.get(message.body_row), self.clock.now_ms)
         self.pump()
 
     def take(self, kind: type[C]) -> C:

@@ -268,9 +268,10 @@ def test_a_defect_in_any_function_ends_its_connection_and_no_other(chapter: Chap
 
 
 def test_a_gap_in_the_border_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def handle(gateway: Gateway, effect: Any, payloads: Any, now_ms: int) -> None:
+    def handle(gateway: Gateway, effects: Any, payloads: Any, now_ms: int) -> None:
         gateway._context.payloads = payloads
-        gateway._on_effect[type(effect)](effect, now_ms)
+        for effect in effects:
+            gateway._on_effect[type(effect)](effect, now_ms)
 
     monkeypatch.setattr(Gateway, "handle", handle)
     with pytest.raises(ValueError, match="not enough values"):  # no defect was told of

@@ -399,7 +399,7 @@ def test_effects_after_the_end_are_dropped() -> None:
     send = desk.take(Send)
     desk.gateway.eof(desk.clock.now_ms)
     assert send.reply_to is not None
-    desk.gateway.handle(Accepted(send.reply_to), lambda message: None, desk.clock.now_ms)
+    desk.gateway.handle([Accepted(send.reply_to)], lambda message: None, desk.clock.now_ms)
     assert desk.gateway.data_to_send() == b""
     assert desk.gateway.uncommitted_bytes == 0
     assert desk.gateway.bodies_wanted() == set()
@@ -420,7 +420,7 @@ def test_effects_after_our_close_do_no_harm() -> None:
     assert send.reply_to is not None
     late = desk.deliver(opened.link, message_bytes())
     for effect in (Accepted(send.reply_to), late, Drained(opened.link), MessagesFound(peek.reply_to, [])):
-        desk.gateway.handle(effect, lambda message: desk.payloads.get(message.body_row), desk.clock.now_ms)
+        desk.gateway.handle([effect], lambda message: desk.payloads.get(message.body_row), desk.clock.now_ms)
     assert desk.gateway.data_to_send() == b""
 
 

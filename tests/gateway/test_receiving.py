@@ -288,10 +288,10 @@ def test_bytes_are_allowed_as_far_as_the_output_is_free() -> None:
     now = desk.clock.now_ms
     assert desk.gateway.written(10_001, now) == []
     desk.gateway.handle(
-        desk.deliver(opened.link, body, number=3), lambda m: desk.payloads.get(m.body_row), now
+        [desk.deliver(opened.link, body, number=3)], lambda m: desk.payloads.get(m.body_row), now
     )
     desk.gateway.handle(
-        desk.deliver(opened.link, body, number=4), lambda m: desk.payloads.get(m.body_row), now
+        [desk.deliver(opened.link, body, number=4)], lambda m: desk.payloads.get(m.body_row), now
     )
     desk.gateway.data_to_send()
     assert desk.gateway.written(10_001, now) == []  # due, but there is no room

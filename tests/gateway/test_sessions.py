@@ -389,7 +389,7 @@ def test_a_wait_ends_with_its_connection(desk: Desk) -> None:
         assert command.broken is broken
         desk.gateway.data_to_send()
         desk.gateway.handle(
-            ReceiverOpened(waiting.link, QUEUE_ID, session_id="s", locked_until_ms=1),
+            [ReceiverOpened(waiting.link, QUEUE_ID, session_id="s", locked_until_ms=1)],
             lambda message: None,
             now,
         )
@@ -423,7 +423,7 @@ def test_a_broker_that_stops_gives_no_session_any_more(desk: Desk) -> None:
     desk.gateway.shutdown(desk.clock.now_ms)
     desk.gateway.data_to_send()
     desk.gateway.handle(
-        ReceiverOpened(waiting.link, QUEUE_ID, session_id="s", locked_until_ms=1),
+        [ReceiverOpened(waiting.link, QUEUE_ID, session_id="s", locked_until_ms=1)],
         lambda message: None,
         desk.clock.now_ms,
     )
@@ -504,7 +504,7 @@ def test_a_settlement_that_crossed_the_detach_finds_nobody(desk: Desk) -> None:
     complete = desk.take(Complete)
     before = len(desk.sent)
     desk.gateway.handle(
-        DetachLink(command.link, SessionLockLost("lapsed")), lambda message: None, desk.clock.now_ms
+        [DetachLink(command.link, SessionLockLost("lapsed"))], lambda message: None, desk.clock.now_ms
     )
     desk.effect(SettlementFailed(complete.reply_to, SessionLockLost("lapsed")))  # type: ignore[arg-type]  # it has one
     assert len(desk.sent) > before

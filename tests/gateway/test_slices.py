@@ -125,7 +125,9 @@ def test_early_transfers_are_read_in_slices_and_in_order() -> None:
     ]
     assert desk.gateway.receive(b"".join(frames), desk.clock.now_ms) == []
     assert desk.gateway.uncommitted_bytes > 0
-    desk.gateway.handle(SenderOpened(opened.link, QUEUE_ID, SIZE_MAX, reads_routing=False), lambda _: None, 0)
+    desk.gateway.handle(
+        [SenderOpened(opened.link, QUEUE_ID, SIZE_MAX, reads_routing=False)], lambda _: None, 0
+    )
     late = transfer(handle, 3, message_bytes(b"51"))
     found = desk.gateway.take_commands() + desk.gateway.receive(late, desk.clock.now_ms, 1) + desk.rest()
     assert [n for command in found for n in bodies(command)] == list(range(52))
@@ -145,7 +147,7 @@ def test_a_link_that_is_detached_meanwhile_holds_no_bytes() -> None:
     desk.effect(SenderOpened(opened.link, QUEUE_ID, SIZE_MAX, reads_routing=False))
     desk.send_batch(handle, 0, 25)
     desk.carry()
-    desk.gateway.handle(DetachLink(opened.link, EntityDeleted("gone")), lambda _: None, 0)
+    desk.gateway.handle([DetachLink(opened.link, EntityDeleted("gone"))], lambda _: None, 0)
     (sent,) = desk.rest()
     assert isinstance(sent, SendBatch)
     assert desk.gateway.uncommitted_bytes == 0

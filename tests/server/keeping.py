@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from peeklock.broker.effects import Effect
 
 
@@ -11,8 +13,8 @@ class KeepingConnection:
     def __init__(self) -> None:
         self.effects: list[Effect] = []
 
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        self.effects.append(effect)
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        self.effects.extend(effects)
 
     def flush(self, now_ms: int) -> None:
         pass

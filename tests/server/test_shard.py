@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
 from time import monotonic
@@ -168,10 +168,10 @@ def test_commands_beyond_the_time_of_a_turn_are_left_over() -> None:
         shard, namespace = await started(turns=turns_of(clock_s))
         commands = [OpenSender(LinkId(1, number), Address("orders")) for number in range(1, 11)]
         clock_s.step_s = 0.001
-        left = shard.offer_until(commands, clock_s.now_s + 0.0035)
+        left = shard.offer_until(commands, NOW_MS, clock_s.now_s + 0.0035)
         assert left == commands[4:]
-        assert shard.offer_until(left, clock_s.now_s - 1) == commands[5:]  # one at the least
-        assert shard.offer_until(commands[5:], clock_s.now_s + 1) == ()
+        assert shard.offer_until(left, NOW_MS, clock_s.now_s - 1) == commands[5:]  # one at the least
+        assert shard.offer_until(commands[5:], NOW_MS, clock_s.now_s + 1) == ()
         shard.close_batch()
         await until_idle(shard)
         assert namespace.totals().links == 10
@@ -217,10 +217,10 @@ def test_the_bodies_of_what_waits_to_be_handed_out_are_kept() -> None:
         found: list[bytes | None] = []
 
         class Reader(Connection):
-            def handle(self, effect: Effect, now_ms: int) -> None:
-                super().handle(effect, now_ms)
-                if isinstance(effect, Deliver):
-                    found.append(shard.body(effect.message))
+            def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+                effects = list(effects)
+                super().handle(effects, now_ms)
+                found.extend(shard.body(effect.message) for effect in effects if isinstance(effect, Deliver))
 
         reader = Reader()
         shard.add(1, reader)
@@ -546,7 +546,7 @@ def test_the_guard_counts_what_is_about_to_be_written(free: int, taken: int) -> 
         shard.add(1, Connection())
         size = 1000 - RECORD_BYTES
         sends = [Send(4, Message(size), Sections(bytes(size)), None) for _ in range(8)]
-        left = shard.offer_until(sends, float("inf"))
+        left = shard.offer_until(sends, NOW_MS, float("inf"))
         shard.close_batch()
         assert not left
         assert namespace.totals().active_messages == taken + 1  # the one that went beyond was in hand

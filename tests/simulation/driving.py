@@ -107,8 +107,7 @@ class Driving:
             return
         tokens = [effect.lock_token for effect in action.effects if type(effect) is Deliver]
         self._given.update(token for token in tokens if token is not None)
-        for effect in action.effects:
-            connection.handle(effect, now_ms)
+        connection.handle(action.effects, now_ms)
         self._flush(connection_id, connection)
 
     def _flush(self, connection_id: int, connection: Connection) -> None:

@@ -10,7 +10,7 @@ draws from the clients' random source, so that the world's stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -114,11 +114,12 @@ class HttpService:
 
     # From the loop
 
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        """Take an effect for one that waits."""
-        if isinstance(effect, Deliver) and effect.lock_token is not None:
-            self.untils[effect.lock_token] = effect.locked_until_ms
-        self._receives.handle(effect, self.process.body)
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        """Take effects for those that wait."""
+        for effect in effects:
+            if isinstance(effect, Deliver) and effect.lock_token is not None:
+                self.untils[effect.lock_token] = effect.locked_until_ms
+            self._receives.handle(effect, self.process.body)
 
     def bodies_wanted(self) -> set[int]:
         return self._receives.bodies_wanted()

@@ -5,7 +5,7 @@ Owns: who is told which answer, and which refusals the administration may meet. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from peeklock.broker.commands import NO_LINK, OWN_CONNECTION_ID, Command, ReplyTo
@@ -51,7 +51,12 @@ class OwnRequests:
 
     # As a connection
 
-    def handle(self, effect: Effect, now_ms: int) -> None:
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        """Take answers."""
+        for effect in effects:
+            self._take(effect)
+
+    def _take(self, effect: Effect) -> None:
         """Take an answer.
 
         What the administration asks for may be there already, or gone by itself, or what it is to forward to,

@@ -5,7 +5,7 @@ Owns: which class stands for each part. Must not know: how a planted bug breaks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from tests.simulation.sizes import Patch
 class Connection(Protocol):
     """What effects are handed to."""
 
-    def handle(self, effect: Effect, now_ms: int) -> None: ...
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None: ...
 
     def flush(self) -> None: ...
 

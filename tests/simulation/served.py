@@ -6,6 +6,7 @@ end of the stream behind what came before it. Must not know: what clients want.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -111,9 +112,9 @@ class Served:
 
     # From the driver
 
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        """Take an effect."""
-        self.gateway.handle(effect, self._process.body, now_ms)
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        """Take effects."""
+        self.gateway.handle(effects, self._process.body, now_ms)
 
     def bodies_wanted(self) -> set[int]:
         return self.gateway.bodies_wanted()

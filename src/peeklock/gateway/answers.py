@@ -19,7 +19,8 @@ class Answers:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._waiting: list[_WaitingAnswer] = []
+        self.waiting: list[_WaitingAnswer] = []
+        """Those that lack bodies."""
 
     def take(self, effect: Any, now_ms: int) -> None:
         """Hand an effect to whoever asked; it waits here while a body of it is not in memory."""
@@ -28,20 +29,20 @@ class Answers:
     def body_rows_wanted(self) -> set[int]:
         """Name the body rows that answers wait for."""
         rows: set[int] = set()
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             rows |= waiting.rows_missing
         return rows
 
     def retry(self, now_ms: int) -> None:
         """Look again for the bodies that were missing."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for answer in waiting:
             answer.keep(self._context.payloads)
             self._answer(answer.number, answer.effect, now_ms, answer)
 
     def clear(self) -> None:
         """Forget all: the connection is over."""
-        self._waiting.clear()
+        self.waiting.clear()
         self._context.requests.clear()
 
     def _answer(
@@ -65,7 +66,7 @@ class Answers:
                 assert isinstance(effect, MessagesFound), "only messages have bodies to wait for"
                 waiting = _WaitingAnswer(number, effect)
                 waiting.keep(payloads)
-            self._waiting.append(waiting)
+            self.waiting.append(waiting)
 
 
 def _leave_out_lost(effect: MessagesFound, payloads: Payloads) -> None:

@@ -14,7 +14,7 @@ broker gives back what was locked or under way, as for any broken connection (L-
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -381,23 +381,26 @@ class Gateway:
 
     # From the broker
 
-    def handle(self, effect: Effect, payloads: Payloads, now_ms: int) -> None:
-        """Turn an effect into frames."""
+    def handle(self, effects: Iterable[Effect], payloads: Payloads, now_ms: int) -> None:
+        """Turn effects into frames, in order."""
         if self._broken:
             return
         try:
             self._context.payloads = payloads
-            self._on_effect[type(effect)](effect, now_ms)
+            handlers = self._on_effect
+            for effect in effects:
+                handlers[type(effect)](effect, now_ms)
         except Exception as defect:
             self._break(defect)
 
     def bodies_wanted(self) -> set[int]:
         """Name the body rows that deliveries and answers wait for."""
-        if not self._broken:
-            try:
-                return self._answers.body_rows_wanted() | self._links.bodies_wanted()
-            except Exception as defect:
-                self._break(defect)
+        if self._broken or not (self._context.waiting_links or self._answers.waiting):
+            return set()
+        try:
+            return self._answers.body_rows_wanted() | self._links.bodies_wanted()
+        except Exception as defect:
+            self._break(defect)
         return set()
 
     def bodies_arrived(self, payloads: Payloads, now_ms: int) -> None:

@@ -10,7 +10,7 @@ reads no more. The end of the stream waits behind it: a client may send, close a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from peeklock.broker.commands import Command
@@ -158,7 +158,7 @@ class AmqpConnection(asyncio.Protocol):
         more = True
         while more:
             if self._commands:
-                self._commands = shard.offer_until(self._commands, until_s)
+                self._commands = shard.offer_until(self._commands, now, until_s)
                 if self._commands:
                     break
             more = self._has_unread
@@ -223,8 +223,8 @@ class AmqpConnection(asyncio.Protocol):
 
     # From the shard
 
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        self._gateway.handle(effect, self._shard.body, now_ms)
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        self._gateway.handle(effects, self._shard.body, now_ms)
 
     def bodies_wanted(self) -> set[int]:
         return self._gateway.bodies_wanted()

@@ -6,6 +6,7 @@ leaves when (see `engine.driver`), bytes of any protocol.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from peeklock.broker.effects import Effect
@@ -16,8 +17,8 @@ from peeklock.server.turns import Turns
 class Connection(Protocol):
     """Takes effects."""
 
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        """Take one effect; nothing is written yet."""
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        """Take effects, in order; nothing is written yet."""
 
     def flush(self, now_ms: int) -> None:
         """Write what the effects of this turn have led to."""
@@ -58,9 +59,7 @@ class Connections:
             self._driver.undelivered(action.effects, now_ms)
             return
         started_s = self._turns.clock_s()
-        handle = connection.handle
-        for effect in action.effects:
-            handle(effect, now_ms)
+        connection.handle(action.effects, now_ms)
         self._flush(action.connection_id, connection, now_ms)
         self._turns.handed_out(self._turns.clock_s() - started_s)
 

@@ -67,9 +67,11 @@ class DriverLoop:
         if not self._driver.in_flight:
             self._next_run.plan_at_end()
 
-    def offer_some(self, commands: Sequence[Command], stop: Callable[[], bool]) -> Sequence[Command]:
+    def offer_some(
+        self, commands: Sequence[Command], now_ms: int, stop: Callable[[], bool]
+    ) -> Sequence[Command]:
         """Apply commands until `stop` says so, one at least; return the others. `close_batch` comes last."""
-        return self._guarded(self._driver.offer_some, commands, self._now_ms(), stop)
+        return self._guarded(self._driver.offer_some, commands, now_ms, stop)
 
     def close_batch(self) -> None:
         """Close a batch if none is in flight: with what others send in this turn, if it is small."""

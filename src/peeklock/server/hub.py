@@ -121,8 +121,9 @@ class Hub(Generic[R]):
 
     # From the shard
 
-    def handle(self, effect: Effect, now_ms: int) -> None:
-        self._requests.handle(effect, self._shard.body)
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        for effect in effects:
+            self._requests.handle(effect, self._shard.body)
 
     def bodies_wanted(self) -> set[int]:
         return self._requests.bodies_wanted()

@@ -43,7 +43,8 @@ class NextTurn:
 
     def _end(self) -> None:
         self._ends_turn = False
-        self.now()
+        if not self.planned:
+            self._call()
 
     def _come(self) -> None:
         self.planned = False

@@ -42,14 +42,15 @@ class OwnRequests:
 
     # As a connection
 
-    def handle(self, effect: Any, now_ms: int) -> None:
-        """Answer the request. No request leads to lost bodies: they are logged."""
-        if type(effect) is BodiesLost:
-            tell_lost_bodies(effect)
-            return
-        then = self._waiters.pop(effect.reply_to.number, None)
-        if then is not None:
-            then(effect)
+    def handle(self, effects: Iterable[Any], now_ms: int) -> None:
+        """Answer the requests. No request leads to lost bodies: they are logged."""
+        for effect in effects:
+            if type(effect) is BodiesLost:
+                tell_lost_bodies(effect)
+                continue
+            then = self._waiters.pop(effect.reply_to.number, None)
+            if then is not None:
+                then(effect)
 
     def flush(self, now_ms: int) -> None:
         """Write nothing: the answers were given."""

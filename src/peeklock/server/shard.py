@@ -116,8 +116,8 @@ class Shard:
 
     # Commands in
 
-    def offer_until(self, commands: Sequence[Command], until_s: float) -> Sequence[Command]:
-        """Apply commands until this time of the turns' clock; return those that are left over.
+    def offer_until(self, commands: Sequence[Command], now_ms: int, until_s: float) -> Sequence[Command]:
+        """Apply commands, all at `now_ms`, until `until_s` of the turns' clock; return those left over.
 
         At least one is applied. The caller closes the batch (`close_batch`) when it has no more.
         """
@@ -128,7 +128,7 @@ class Shard:
                 pressure.limit()
             return clock_s() >= until_s
 
-        return self._driving.offer_some(commands, stop)
+        return self._driving.offer_some(commands, now_ms, stop)
 
     def _committed(self, batch: Batch, now_ms: int) -> None:
         definitions = [change for change in batch.changes if type(change) in DEFINITIONS]

@@ -53,7 +53,9 @@ class StoreCalls:
     def commit(self, batch: Batch) -> bool:
         """Make a batch durable; return whether it is already, and the driver knows."""
         # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
-        committing = asyncio.ensure_future(self._store.commit(batch))
+        committing = self._store.commit(batch)
+        if not isinstance(committing, asyncio.Future):
+            committing = asyncio.ensure_future(committing)
         if committing.done():
             return self._ended(batch, committing)
         self.between_commits.clear()

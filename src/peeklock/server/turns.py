@@ -151,13 +151,15 @@ class Turns:
 
     def at_end(self, call: Callable[[], None]) -> None:
         """Have a function called at the end of this turn, when all that was ready has been worked on."""
-        self.begin()
+        if self._began_s is None:
+            self.begin()
         self._at_end.append(call)
 
     def write_at_end(self, writer: Writer) -> None:
         """Have a connection write at the end of this turn, behind the calls: what a commit lets leave is
         written with the rest."""
-        self.begin()
+        if self._began_s is None:
+            self.begin()
         self._writers.append(writer)
 
     def take(self, worker: Worker) -> None:
@@ -302,8 +304,10 @@ class Batches:
 
     def taken(self) -> None:
         """Note that a batch begins to commit: the one before is through."""
-        self.set_under_way(False)
-        self.set_under_way(True)
+        if self._under_way:
+            self._turns.batch_done()
+        self._under_way = True
+        self._turns.batch_taken()
 
     def set_under_way(self, under_way: bool) -> None:
         """Note whether effects are still to be handed out."""

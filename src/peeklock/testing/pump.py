@@ -102,9 +102,7 @@ class Pump:
                 if reply_to is not None:
                     self.answers[reply_to.number] = effect
         else:
-            gateway = self.connections[connection_id].gateway
-            for effect in effects:
-                gateway.handle(effect, self._driver.body, now_ms)
+            self.connections[connection_id].gateway.handle(effects, self._driver.body, now_ms)
             self._flush(connection_id)
 
     def _flush(self, connection_id: int) -> None:
