@@ -256,7 +256,7 @@ def test_the_ring_and_what_is_followed_are_bounded() -> None:
     for _ in range(8):
         broker.put()
     held = broker.receive(5)
-    assert (len(broker.history._lives), len(broker.history._late)) == (3, 3)
+    assert (len(broker.history.lives), len(broker.history.late)) == (3, 3)
     for view in held:
         broker.complete(view)
     (newest,) = broker.history.newest(None, 1)
@@ -264,7 +264,7 @@ def test_the_ring_and_what_is_followed_are_bounded() -> None:
     broker.receive(3, deletes=True)
     assert [entry.no for entry in broker.history.newest(None, 9)] == [8, 7, 6]
     assert all(entry.payload == payload_of() for entry in broker.entries())
-    assert broker.history._lives == broker.history._late == {}
+    assert broker.history.lives == broker.history.late == {}
 
 
 def test_entries_are_paged_backwards(broker: Remembering) -> None:

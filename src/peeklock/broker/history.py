@@ -1,7 +1,8 @@
 """The messages that left lately: what was sent, and who took it.
 
 Owns: the last entries, in memory, and what is known of messages that may become some. Must not know: why
-something happens, who reads.
+something happens, who reads. `history_recorder` writes all of it, as plain tuples: an `Entry` is made of them
+once somebody reads it.
 
 It is for whoever writes a test and asks what became of a message. Nothing of it is durable: a start begins
 with none. One number bounds the entries, the messages that are followed since they arrived, and those that
@@ -14,7 +15,7 @@ One that is dead-lettered leaves its queue with an entry, and the dead-letter qu
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,6 @@ from peeklock.broker.message import NEVER_MS, Message, MessageView
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
-    from peeklock.broker.message_queue import MessageQueue
 
 BODY_BYTES_MAX: Final = 4096
 """What is kept of a body."""
@@ -107,27 +107,20 @@ class Entry:
     """How many are known."""
 
 
-_Place = tuple[int, int]
+Place = tuple[int, int]
+"""Of a message: queue id and sequence number. Its record may be another one before it goes on."""
 
-_Kept = tuple[
-    int, str, int, MessageView | Message, "_Life | None", Outcome, "str | None", "str | None", int, int
-]  # fmt: skip
-"""What an `Entry` is made of once somebody reads it: number, name of the queue's entity, queue id, the
-message as it left (its record, where nothing writes there any more), what was known of it, outcome, reason,
-where it is now, when it left, connection. To make all entries at once took as long as all else that a purge
-does with its messages."""
+Handed = tuple[int, int, int, "LinkId | None", "str | None", "Ending | None", int]
+"""One delivery of a message: its number among all of them, from 1 on, then the fields of `Delivery`."""
 
+Life = tuple["bytes | None", bool, *tuple[Handed, ...]]
+"""What is known of a message that is followed: `payload` and `body_cut` of its `Entry`, then the last
+`DELIVERIES_MAX` deliveries."""
 
-class _Life:
-    """What is known of a message that is followed."""
-
-    __slots__ = ("body_cut", "deliveries", "deliveries_total", "payload")
-
-    def __init__(self, payload: bytes | None, *, body_cut: bool) -> None:
-        self.payload = payload
-        self.body_cut = body_cut
-        self.deliveries: list[Delivery] = []
-        self.deliveries_total = 0
+Left = tuple[str, int, MessageView | Message, "Life | None", Outcome, "str | None", "str | None", int, int]
+"""What an `Entry` is made of: name of the queue's entity, queue id, the message as it left (its record, where
+nothing writes there any more), what was known of it, outcome, reason, where it is now, when it left,
+connection. To make all entries at once took as long as all else that a purge does with its messages."""
 
 
 class History:
@@ -139,12 +132,14 @@ class History:
         self.size = size
         self.last_no = 0
         """Number of the newest entry."""
-        self._ring: list[_Kept | None] = [None] * size  # by number modulo size
-        # By queue id and sequence number, oldest first: since they arrived, and since a delivery. The first
-        # entry of a dict stands behind all that were freed before it: to find it took 20 us with 100,000.
-        self._lives: OrderedDict[_Place, _Life] = OrderedDict()
-        self._late: OrderedDict[_Place, _Life] = OrderedDict()
-        self._going: _Life | None = None  # what left its place last: it may be about to arrive elsewhere
+        self.left: deque[Left] = deque(maxlen=size)
+        """What entries are made of, the oldest first."""
+        # The first entry of a dict stands behind all that were freed before it: to find it took 20 us with
+        # 100,000.
+        self.lives: OrderedDict[Place, Life] = OrderedDict()
+        """Messages that are followed since they arrived, the oldest first."""
+        self.late: OrderedDict[Place, Life] = OrderedDict()
+        """Those that are followed since a delivery, as after a start."""
 
     def newest(self, before: int | None, entries_max: int) -> list[Entry]:
         """Return entries, the newest first.
@@ -155,101 +150,26 @@ class History:
         """
         last = self.last_no if before is None else min(self.last_no, before - 1)
         first = max(last - max(entries_max, 0), self.last_no - self.size, 0)
-        found = (self._ring[no % self.size] for no in range(last, first, -1))
-        return [_entry_of(kept) for kept in found if kept is not None]
-
-    # What happens, told by `history_recorder`
-
-    def arrived(self, queue: MessageQueue, message: Message, sections: Sections | None) -> None:
-        """Follow a message; without sections it is the one that left its place just now."""
-        if sections is not None:
-            kept, body_cut = _kept(sections)
-            life = _Life(kept, body_cut=body_cut)
-        elif self._going is not None:
-            life = _Life(self._going.payload, body_cut=self._going.body_cut)
-        else:
-            life = _Life(None, body_cut=False)
-        self._follow(self._lives, (queue.queue_id, message.sequence_number), life)
-
-    def delivered(self, queue: MessageQueue, message: Message, delivery: Delivery) -> None:
-        """A message was handed out. One that is not followed, as after a start, is from here on."""
-        key = queue.queue_id, message.sequence_number
-        life = self._lives.get(key) or self._late.get(key)
-        if life is None:
-            life = _Life(None, body_cut=False)
-            self._follow(self._late, key, life)
-        life.deliveries.append(delivery)
-        life.deliveries_total += 1
-        if len(life.deliveries) > DELIVERIES_MAX:
-            del life.deliveries[0]
-
-    def given_back(self, queue: MessageQueue, message: Message, how: Ending, at_ms: int) -> None:
-        """The last delivery of a message has ended, and it stays."""
-        key = queue.queue_id, message.sequence_number
-        life = self._lives.get(key) or self._late.get(key)
-        if life is not None and life.deliveries:
-            life.deliveries[-1].ended = how
-            life.deliveries[-1].ended_at_ms = at_ms
-
-    def went_on(self, queue: MessageQueue, message: Message) -> None:
-        """A message leaves its place for another, or for the subscriptions of its topic."""
-        key = queue.queue_id, message.sequence_number
-        self._going = self._lives.pop(key, None) or self._late.pop(key, None)
-
-    def add(
-        self,
-        queue: MessageQueue,
-        view: MessageView,
-        outcome: Outcome,
-        at_ms: int,
-        connection_id: int,
-        *,
-        reason: str | None = None,
-        moved_to: str | None = None,
-    ) -> None:
-        """Add an entry for the message that left its place last; it arrives at `moved_to` next, if that is
-        given."""
-        self.last_no = no = self.last_no + 1
-        name, going = queue.main.name, self._going
-        self._ring[no % self.size] = (
-            no, name, queue.queue_id, view, going, outcome, reason, moved_to, at_ms, connection_id,
-        )  # fmt: skip
-
-    def completed(
-        self, queue: MessageQueue, message: Message, outcome: Outcome, at_ms: int, connection_id: int
-    ) -> None:
-        """Add an entry for a message that was taken: nearly all end so. As `went_on` and `add`, with less."""
-        key = queue.queue_id, message.sequence_number
-        self._going = life = self._lives.pop(key, None) or self._late.pop(key, None)
-        self.last_no = no = self.last_no + 1
-        self._ring[no % self.size] = (
-            no, queue.main.name, queue.queue_id, message, life, outcome, None, None, at_ms, connection_id,
-        )  # fmt: skip
-
-    def _follow(self, lives: OrderedDict[_Place, _Life], key: _Place, life: _Life) -> None:
-        lives[key] = life
-        if len(lives) > self.size:
-            lives.popitem(last=False)
+        next_no = self.last_no + 1
+        return [_entry_of(no, self.left[no - next_no]) for no in range(last, first, -1)]
 
 
-def _entry_of(kept: _Kept) -> Entry:
-    no, name, queue_id, view, life, outcome, reason, moved_to, at_ms, connection_id = kept
-    life = life or _Life(None, body_cut=False)
-    if isinstance(view, Message):
-        view = view_of(view)
+def _entry_of(no: int, left: Left) -> Entry:
+    name, queue_id, view, life, outcome, reason, moved_to, at_ms, connection_id = left
+    payload, body_cut, *handed = life or (None, False)
     return Entry(
         no,
         Address(name, SubQueue(queue_id % QUEUES_PER_ENTITY)),
-        view,
-        life.payload,
-        life.body_cut,
+        view_of(view) if isinstance(view, Message) else view,
+        payload,
+        body_cut,
         outcome,
         reason,
         moved_to,
         at_ms,
         connection_id,
-        tuple(life.deliveries),
-        life.deliveries_total,
+        tuple(Delivery(at, by, link, name, how, until) for _, at, by, link, name, how, until in handed),
+        handed[-1][0] if handed else 0,
     )
 
 
@@ -261,14 +181,12 @@ def view_of(message: Message) -> MessageView:
     return MessageView(message, None, 0, message.delivery_count, ttl_ms, message.state, message.overlay)
 
 
-def _kept(sections: Sections) -> tuple[bytes, bool]:
-    """Return an encoded message with the first bytes of its body, and whether any are left out."""
-    payload, start, end = sections.payload, sections.body_offset, sections.body_end
-    if end - start <= BODY_BYTES_MAX:
-        return payload, False
+def shortened(sections: Sections) -> bytes:
+    """Return an encoded message with the first `BODY_BYTES_MAX` bytes of a body that has more."""
+    payload, start = sections.payload, sections.body_offset
     data_start = start + len(_DATA) + 4
     if not payload.startswith(_DATA, start):
-        return payload[:start], True
+        return payload[:start]
     size_bytes = int.from_bytes(payload[data_start - 4 : data_start], "big")
     data = payload[data_start : data_start + min(size_bytes, BODY_BYTES_MAX)]
-    return payload[:start] + _DATA + len(data).to_bytes(4, "big") + data, True
+    return payload[:start] + _DATA + len(data).to_bytes(4, "big") + data

@@ -1,9 +1,12 @@
 """Taking down what the history wants to know, beside the events of the log or without them.
 
-Owns: which event means what to the history. Must not know: what becomes of entries.
+Owns: which event means what to the history, and the bounds of what is followed. Must not know: who reads it.
 
 The `Outcome` of a call tells the recorder what happened, so that there is no other place where messages would
 have to be looked at. While capture is off no event is kept.
+
+Nearly every message arrives, is delivered and is completed: each of the three is one method here that calls
+none, since a call takes as long as all that it does.
 """
 
 from __future__ import annotations
@@ -12,11 +15,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.events import Event, EventType
-from peeklock.broker.history import Delivery, Ending, History, Outcome, view_of
+from peeklock.broker.history import (
+    BODY_BYTES_MAX,
+    DELIVERIES_MAX,
+    Ending,
+    History,
+    Life,
+    Outcome,
+    Place,
+    shortened,
+    view_of,
+)
 from peeklock.broker.recorder import Recorder
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
+    from peeklock.broker.commands import LinkId
     from peeklock.broker.message import Message, MessageView
     from peeklock.broker.message_queue import MessageQueue
     from peeklock.broker.peek_lock import Lock
@@ -39,15 +53,18 @@ _OUTCOMES: Final = {
     EventType.CANCELLED: Outcome.CANCELLED,
 }
 
+_HANDED_OVER: Final = {EventType.DELIVERED, EventType.CLAIMED}
+
 _COMPLETED: Final = EventType.COMPLETED
 _COMPLETED_BY: Final = {
+    None: Outcome.COMPLETED,
     "receive-and-delete": Outcome.RECEIVED_AND_DELETED,
     "cursor": Outcome.COMMITTED,
 }
 
 
 class HistoryRecorder(Recorder):
-    """A recorder that tells a history too."""
+    """A recorder that fills a history too."""
 
     def __init__(
         self,
@@ -64,6 +81,9 @@ class HistoryRecorder(Recorder):
         super().__init__(timers, wall, captures_body or (lambda name: False))
         self.captures = captures_body is not None
         self._history = history
+        self._lives = history.lives
+        self._late = history.late
+        self._going: Life | None = None  # of what left its place last: it may be about to arrive elsewhere
         self._went: tuple[MessageQueue, MessageView] | None = None  # what was forwarded last
 
     def arrived(
@@ -72,12 +92,58 @@ class HistoryRecorder(Recorder):
         message: Message,
         sections: Sections | None,
         kind: EventType = EventType.ENQUEUED,
-        *,
         reason: str | None = None,
     ) -> None:
-        self._history.arrived(queue, message, sections)
+        lives, place = self._lives, (queue.queue_id, message.sequence_number)
+        if sections is None:  # it is the one that left its place just now
+            lives[place] = (None, False) if self._going is None else self._going[:2]
+        elif sections.body_end - sections.body_offset <= BODY_BYTES_MAX:
+            lives[place] = sections.payload, False
+        else:
+            lives[place] = shortened(sections), True
+        if len(lives) > self._history.size:
+            lives.popitem(last=False)
         if self.captures:
-            super().arrived(queue, message, sections, kind, reason=reason)
+            super().arrived(queue, message, sections, kind, reason)
+
+    def delivered(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        lock: Lock | None,
+        receiver: ReceiverLink,
+    ) -> None:
+        place = queue.queue_id, message.sequence_number
+        life, link = self._lives.get(place), receiver.link
+        if life is not None and len(life) == 2:
+            first = 1, self._at_ms, link.connection_id, link, receiver.name, None, 0
+            self._lives[place] = life[0], life[1], first
+        else:
+            self._handed_over(place, link.connection_id, link, receiver.name)
+        if self.captures:
+            super().delivered(queue, message, lock, receiver)
+
+    def completed(self, queue: MessageQueue, message: Message, reason: str | None) -> None:
+        queue_id = queue.queue_id
+        place = queue_id, message.sequence_number
+        self._going = life = self._lives.pop(place, None) or self._late.pop(place, None)
+        history = self._history
+        history.last_no += 1
+        history.left.append(
+            (
+                queue.main.name,
+                queue_id,
+                message,
+                life,
+                _COMPLETED_BY[reason],
+                None,
+                None,
+                self._at_ms,
+                self._asker[0],
+            )
+        )
+        if self.captures:
+            super().message(_COMPLETED, queue, message, reason)
 
     def message(
         self,
@@ -90,64 +156,75 @@ class HistoryRecorder(Recorder):
         token: bytes | None = None,
         until_ms: int = 0,
     ) -> None:
-        if kind is _COMPLETED:
-            outcome = Outcome.COMPLETED if reason is None else _COMPLETED_BY[reason]
-            self._history.completed(queue, message, outcome, self._at_ms, self._asker[0])
-        else:
-            self._tell(kind, queue, message, reason, related)
+        place = queue.queue_id, message.sequence_number
+        if kind in _ENDINGS:
+            self._given_back(place, _ENDINGS[kind])
+        elif kind in _OUTCOMES:
+            self._leaves(place)
+            self._left(queue, view_of(message), _OUTCOMES[kind], reason, related)
+        elif kind in _HANDED_OVER:
+            self._handed_over(place, self._asker[0], None, None)
+        elif kind is EventType.ACTIVATED:
+            self._leaves(place)
         if self.captures:
             super().message(kind, queue, message, reason, related, related_number, token, until_ms)
 
-    def _tell(
-        self,
-        kind: EventType,
-        queue: MessageQueue,
-        message: Message,
-        reason: str | None,
-        related: str | None,
-    ) -> None:
-        history, at_ms = self._history, self._at_ms
-        if kind is EventType.DELIVERED or kind is EventType.CLAIMED:
-            history.delivered(queue, message, Delivery(at_ms, self._asker[0], None, None))
-        elif kind in _ENDINGS:
-            history.given_back(queue, message, _ENDINGS[kind], at_ms)
-        elif kind is EventType.ACTIVATED:
-            history.went_on(queue, message)
-        elif kind is EventType.FORWARDED:
-            history.went_on(queue, message)
-            self._went = queue, view_of(message)
-        elif (outcome := _OUTCOMES.get(kind)) is not None:
-            history.went_on(queue, message)
-            view = view_of(message)
-            history.add(queue, view, outcome, at_ms, self._asker[0], reason=reason, moved_to=related)
-
-    def delivered(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        lock: Lock | None,
-        receiver: ReceiverLink,
-    ) -> None:
-        link = receiver.link
-        self._history.delivered(
-            queue, message, Delivery(self._at_ms, link.connection_id, link, receiver.name)
-        )
-        if self.captures:
-            super().delivered(queue, message, lock, receiver)
-
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event:
+        self._leaves((queue.queue_id, message.sequence_number))
+        self._went = queue, view_of(message)
         if self.captures:
             return super().forwarded(queue, message, to)
-        self.message(EventType.FORWARDED, queue, message, None, to)
         return self._other(EventType.FORWARDED, queue.queue_id, queue.name)
 
     def fanned_out(self, forwarded: Event, copies: int) -> None:
         super().fanned_out(forwarded, copies)
         if not copies:
             assert self._went is not None
-            queue, view = self._went
-            self._history.add(queue, view, Outcome.UNMATCHED, self._at_ms, self._asker[0])
+            self._left(*self._went, Outcome.UNMATCHED)
 
     def _add(self, event: tuple[object, ...]) -> None:
         if self.captures:
             super()._add(event)
+
+    # What is rare
+
+    def _handed_over(
+        self, place: Place, connection_id: int, link: LinkId | None, link_name: str | None
+    ) -> None:
+        """Add a delivery. A message that is not followed, as after a start, is from here on."""
+        followed = self._lives if place in self._lives else self._late
+        payload, body_cut, *handed = followed.get(place) or (None, False)
+        no = handed[-1][0] + 1 if handed else 1
+        handed.append((no, self._at_ms, connection_id, link, link_name, None, 0))
+        followed[place] = payload, body_cut, *handed[-DELIVERIES_MAX:]
+        if len(followed) > self._history.size:
+            followed.popitem(last=False)
+
+    def _given_back(self, place: Place, how: Ending) -> None:
+        """The last delivery of a message has ended, and it stays."""
+        followed = self._lives if place in self._lives else self._late
+        payload, body_cut, *handed = followed.get(place) or (None, False)
+        if handed:
+            no, at_ms, connection_id, link, link_name, _, _ = handed[-1]
+            handed[-1] = no, at_ms, connection_id, link, link_name, how, self._at_ms
+            followed[place] = payload, body_cut, *handed
+
+    def _leaves(self, place: Place) -> None:
+        """A message leaves its place: for good, for another one, or for the subscriptions of its topic."""
+        self._going = self._lives.pop(place, None) or self._late.pop(place, None)
+
+    def _left(
+        self,
+        queue: MessageQueue,
+        view: MessageView,
+        outcome: Outcome,
+        reason: str | None = None,
+        moved_to: str | None = None,
+    ) -> None:
+        """Add an entry for the message that left its place last; it arrives at `moved_to` next, if that is
+        given."""
+        history, name = self._history, queue.main.name
+        history.last_no += 1
+        history.left.append(
+            (name, queue.queue_id, view, self._going, outcome, reason, moved_to, self._at_ms, self._asker[0])
+        )

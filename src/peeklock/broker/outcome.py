@@ -136,7 +136,6 @@ class Outcome:
         message: Message,
         sections: Sections | None,
         kind: EventType = EventType.ENQUEUED,
-        *,
         reason: str | None = None,
     ) -> None:
         """Record that a message has its number and stands in a queue, or goes on from there.
@@ -145,7 +144,7 @@ class Outcome:
             sections: None for a message whose body is stored already.
         """
         if self._recorder is not None:
-            self._recorder.arrived(queue, message, sections, kind, reason=reason)
+            self._recorder.arrived(queue, message, sections, kind, reason)
 
     def scheduled(
         self, queue: MessageQueue, message: Message, sections: Sections | None, *, reason: str | None = None
@@ -154,7 +153,7 @@ class Outcome:
         queue.counters.scheduled += 1
         self.counters.scheduled += 1
         if self._recorder is not None:
-            self._recorder.arrived(queue, message, sections, EventType.SCHEDULED, reason=reason)
+            self._recorder.arrived(queue, message, sections, EventType.SCHEDULED, reason)
 
     def number_issued(self, queue: MessageQueue, message: Message, transaction_id: bytes) -> None:
         """Record that a message of a transaction has its number before it is stored."""
@@ -221,7 +220,7 @@ class Outcome:
         queue.counters.completed += 1
         self.counters.completed += 1
         if self._recorder is not None:
-            self._recorder.message(EventType.COMPLETED, queue, message, reason)
+            self._recorder.completed(queue, message, reason)
 
     def happened(
         self,
