@@ -138,9 +138,7 @@ class Scene:
         """Do what the driver says, but for reads."""
         more = True
         while more:
-            actions = self.driver.step(self.now_ms)
-            more = self.driver.more
-            for action in actions:
+            for action in self.driver.step(self.now_ms):
                 match action:
                     case HandOut():
                         self.take(action.effects)
@@ -150,6 +148,7 @@ class Scene:
                         self.driver.reclaimed(at_once(wanted.read_from(self.store)), self.now_ms)
                     case ReadRows(rows):
                         self.reads.append(rows)
+            more = self.driver.more
 
     def take(self, effects: list[Any]) -> None:
         for effect in effects:

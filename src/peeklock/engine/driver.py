@@ -157,8 +157,9 @@ class Driver:
         self._slice_started_ms: int | None = None  # of one after which more is due
         self._rest_until_ms = 0
         self._resting = False
-        self.more = False
-        """Whether `step` is to be called again, after its last actions are done."""
+        self._lease_over = False  # at the last step
+        self._awaits_lease = False
+        """Whether effects without a batch wait in the engine for another lease."""
         self.lost_bodies = 0
         """Damaged bodies that were found since the start."""
 
@@ -168,6 +169,16 @@ class Driver:
     def unfinished(self) -> bool:
         """Whether a command has steps left, or others wait behind one: `go_on` is to be called."""
         return self._engine.under_way
+
+    @property
+    def more(self) -> bool:
+        """Whether `step` is to be called again, once its last actions are done."""
+        if self._failed:
+            return False
+        if self._leaving and (self._leaving_no is not None or not self._lease_over):
+            return True
+        closes = self._may_close and not self._engine.in_flight
+        return closes or self._looks_for_space or bool(self._arrived or self._reads)
 
     @property
     def in_flight(self) -> bool:
@@ -323,20 +334,20 @@ class Driver:
                 batch waits for the next one.
         """
         actions: list[Action] = []
-        self.more = False
         if self._failed:
             return actions
-        if self._leaving and (self._leaving_no is not None or now_ms < lease_until_ms):
+        self._lease_over = now_ms >= lease_until_ms
+        if self._leaving and (self._leaving_no is not None or not self._lease_over):
             self._hand_out(actions, now_ms)
         elif self._arrived:
-            self.more = True
             actions += map(BodiesRead, self._arrived)
             self._arrived = []
         elif not self._engine.in_flight:
             at_ms = self._wake.at_ms
-            if self._may_close or (at_ms is not None and at_ms <= now_ms):
-                self._close_batch(actions, now_ms, lease_until_ms)
-            actions.append(self._wake)
+            if self._may_close or self._awaits_lease or (at_ms is not None and at_ms <= now_ms):
+                self._close_batch(actions, now_ms)
+        if not (self._engine.in_flight or self._leaving or self._may_close):
+            actions.append(self._wake)  # an adapter whose timer has come needs another
         if self._looks_for_space:
             self._looks_for_space = False
             wanted = self._engine.reclaim_wanted(now_ms)
@@ -347,9 +358,9 @@ class Driver:
             self._reads = []
         return actions
 
-    def _close_batch(self, actions: list[Action], now_ms: int, lease_until_ms: float) -> None:
+    def _close_batch(self, actions: list[Action], now_ms: int) -> None:
         engine = self._engine
-        self._may_close = False
+        self._may_close = self._awaits_lease = False
         due_ms = self.timers.next_ms
         if due_ms is not None and max(due_ms, self._rest_until_ms) <= now_ms and not self._resting:
             self._advance(now_ms)
@@ -359,12 +370,12 @@ class Driver:
         else:
             if self._slice_started_ms is not None:
                 self._pause(now_ms, self._slice_started_ms)
-            if now_ms < lease_until_ms:
+            if not self._lease_over:
                 self._leaving, self._left, self._leaving_no = engine.release(), 0, None
                 if self._leaving:
                     self._hand_out(actions, now_ms)
             else:
-                self._may_close = True  # what waits for the lease
+                self._awaits_lease = True
         due_ms = None if self._resting else self.timers.next_ms
         if due_ms is not None and due_ms < self._rest_until_ms:
             due_ms = self._rest_until_ms
@@ -373,7 +384,6 @@ class Driver:
 
     def _hand_out(self, actions: list[Action], now_ms: int) -> None:
         """Add the effects that leave next, by connection."""
-        self.more = True
         end = self._left + WINDOW
         window, no = self._leaving[self._left : end], self._leaving_no
         if end < len(self._leaving):

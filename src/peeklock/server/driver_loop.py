@@ -78,8 +78,8 @@ class DriverLoop:
         if not self._driver.in_flight:
             if self._driver.open_bytes < GATHERED_BYTES_MAX:
                 self._next_run.plan_at_end()
-            elif not self._driver.more:
-                self.run()
+            else:
+                self._next_run.now()
 
     def run(self, committed: bool = False) -> None:
         """Do what the driver says, the rest of a turn in the next. `committed`: a slow commit has ended."""
@@ -91,9 +91,7 @@ class DriverLoop:
         planned, next_run.planned = next_run.planned, True  # what is offered meanwhile needs no other run
         now_ms = self._now_ms()
         until_s = clock_s() + HAND_OUT_S
-        more = True
-        while more:
-            more = False
+        while True:
             try:
                 actions = driver.step(now_ms)
             except BaseException as defect:  # as in `_guarded`, without its call: thrice for each commit
@@ -101,10 +99,10 @@ class DriverLoop:
                 raise
             for action in actions:
                 if self._do(action, now_ms):
-                    more = committed = True
+                    committed = True
                     now_ms = self._now_ms()
-            more = more or driver.more
-            if clock_s() >= until_s:
+            more = driver.more
+            if not more or clock_s() >= until_s:
                 break
         next_run.planned = planned
         if more:

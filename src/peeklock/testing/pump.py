@@ -70,10 +70,10 @@ class Pump:
                     self.offer(connection.gateway.receive(b"", now_ms))
             while driver.unfinished:
                 driver.go_on(now_ms)
-            actions = driver.step(now_ms)
-            more = driver.more
-            for action in actions:
+            more = False
+            for action in driver.step(now_ms):
                 more = self._do(action, now_ms) or more
+            more = more or driver.more
 
     def _do(self, action: Action, now_ms: int) -> bool:
         """Do what the driver says; return whether something follows from it now."""
