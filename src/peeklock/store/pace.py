@@ -27,7 +27,7 @@ WRITTEN_BYTES_MAX = 64 * 1024
 """Of a small batch: 16 pages, written in some 50 us. What comes from eight clients that wait for each answer
 is far less; more is worth a thread that writes while the loop reads on. Our choice."""
 
-DROPPED_ROWS_MAX = 8
+DROPPED_ROWS_MAX = 16
 DROPPED_BYTES_MAX = 64 * 1024
 """A page that is freed costs about as much as one that is written."""
 
