@@ -200,6 +200,8 @@ class SpaceLedger:
         self.frame_live = [0]  # one per frame, the open batch's last
         self.frame_sizes: list[int] = []  # of committed frames
         self.journal_bytes = 0
+        self.journal_is_long = False
+        """Whether the journal's head shall be forgotten or recorded anew, as of the last commit."""
         self.id_frames: dict[int, int] = {}  # frame -> message ids recorded in it
         self.ids_recorded = 0
         self._extra_bytes = 0
@@ -400,11 +402,11 @@ class SpaceLedger:
             extra_bytes = extra_bytes * self.live_messages // self._extra_messages
         return self.live_messages * STORED_RECORD_BYTES + self.ids_recorded * ID_RECORD_BYTES + extra_bytes
 
-    @property
-    def journal_is_long(self) -> bool:
-        """Whether the journal's head shall be forgotten or recorded anew."""
+    def _look_at_journal(self) -> None:
         size_bytes = self.journal_bytes
-        return size_bytes > JOURNAL_BYTES_MIN and size_bytes > JOURNAL_FACTOR * self.live_bytes
+        self.journal_is_long = (
+            size_bytes > JOURNAL_BYTES_MIN and size_bytes > JOURNAL_FACTOR * self.live_bytes
+        )
 
     def add_extra(self, size_bytes: int, no: int) -> None:
         """Count what is recorded again from frame `no` beyond the records of messages and their ids.
@@ -422,6 +424,7 @@ class SpaceLedger:
             self._pass_until = None
             self._extra_bytes = self._pass_extra_bytes
             self._extra_messages = self.live_messages
+        self._look_at_journal()
 
     def add_ids(self, count: int) -> None:
         """Count message ids recorded in the open batch."""
@@ -434,9 +437,8 @@ class SpaceLedger:
         self.ids_recorded -= self.id_frames.pop(no, 0)
 
     def take_truncation(self) -> int:
-        """Give the number before which frames are forgotten with the open batch, 0 for none."""
-        if not self.journal_is_long:
-            return 0
+        """Give the number before which frames of a long journal are forgotten with the open batch, 0 for
+        none."""
         self._begin_pass()
         size_bytes = count = 0
         for live, frame_bytes in zip(self.frame_live, self.frame_sizes, strict=False):
@@ -450,6 +452,7 @@ class SpaceLedger:
         del self.frame_sizes[:count]
         self.first_no += count
         self.journal_bytes -= size_bytes
+        self._look_at_journal()
         return self.first_no
 
     def _begin_pass(self) -> None:
@@ -489,6 +492,8 @@ class SpaceLedger:
 
     def wanted(self, pinned: Container[int]) -> ReclaimRead | None:
         """Name what should be read next to win space; the rows that are `pinned` cannot be read yet."""
+        if not self._sparse and not self.journal_is_long and self._list_after is None:
+            return None
         rows = []
         size_bytes = records = 0
         stale = []
@@ -550,6 +555,7 @@ class SpaceLedger:
         self.journal_bytes = sum(frame_sizes)
         self.id_frames = id_frames
         self.ids_recorded = sum(id_frames.values())
+        self._look_at_journal()
 
     def adopt(self, messages: Sequence[Message]) -> None:
         """Count restored messages of one queue. A text is counted once, in however many frames it will be:
@@ -578,6 +584,7 @@ class SpaceLedger:
                 self.share(message)
         self.live_messages += len(messages)
         self._extra_messages = self.live_messages
+        self._look_at_journal()
 
     def list_rows_before(self, row: int) -> None:
         """Begin to list the rows of earlier processes, all below `row`, to drop those in which nothing
