@@ -45,6 +45,9 @@ class PackedBatch:
 
     def write(self, db: sqlite3.Connection, event_row: bytes | None) -> None:
         """Write it, whole or not at all. Raises: sqlite3.Error."""
+        if self.is_small and not self.bodies and not self.dropped and event_row is None:
+            db.execute("INSERT INTO journal VALUES (?, ?)", (self.no, self.meta))  # a transaction by itself
+            return
         db.execute("BEGIN IMMEDIATE")
         for body in self.bodies:
             db.execute("INSERT INTO body VALUES (?, ?)", body)
