@@ -14,6 +14,8 @@ from peeklock.broker.effects import Deliver, Done, Effect
 from peeklock.engine import engine as engine_module
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import RECORD_BYTES, WAITING_A_TURN, Engine
+from peeklock.engine.reclaim import DROP_TOGETHER_BYTES, DROP_TOGETHER_ROWS
+from peeklock.store.pace import DROPPED_BYTES_MAX, DROPPED_ROWS_MAX
 from peeklock.store.sqlite import SqliteStore
 from tests.engine.rig import Rig
 from tests.engine.tiny import (
@@ -311,7 +313,8 @@ def test_a_body_delivered_by_its_removal_can_still_be_read_back(rig: Rig) -> Non
     assert rig.body(deliver.message) == b"a"
 
 
-def test_a_row_that_is_waited_for_is_not_dropped(rig: Rig) -> None:
+def test_a_row_that_is_waited_for_is_not_dropped(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peeklock.engine.reclaim.DROP_TOGETHER_ROWS", 1)
     rig.commit(Put(b"a"))
     rig.engine.bodies.want(1)
     rig.commit(Take(1))
@@ -338,6 +341,35 @@ def test_a_single_dead_row_does_not_cause_a_commit_of_its_own(rig: Rig) -> None:
     batch = rig.begin()
     assert batch is not None
     assert batch.dropped_rows == [1]
+
+
+def test_dead_rows_of_a_backlog_are_dropped_together(rig: Rig) -> None:
+    """Req: R-06."""
+    for _ in range(3 * DROP_TOGETHER_ROWS):
+        rig.commit(Put(b"x"))
+    dropped = []
+    for position in range(1, 2 * DROP_TOGETHER_ROWS + 2):
+        rig.offer(Take(position))
+        batch = rig.begin()
+        assert batch is not None
+        dropped.append(batch.dropped_rows)
+        rig.finish()
+    together = [*range(1, DROP_TOGETHER_ROWS + 1)]
+    nothing: list[list[int]] = [[]] * (DROP_TOGETHER_ROWS - 1)
+    assert dropped == [[], *nothing, together, *nothing, [row + DROP_TOGETHER_ROWS for row in together]]
+
+
+def test_large_dead_rows_of_a_backlog_do_not_wait_for_others(rig: Rig) -> None:
+    for _ in range(DROP_TOGETHER_ROWS):
+        rig.commit(Put(bytes(DROP_TOGETHER_BYTES)))
+    rig.commit(Take(1))
+    rig.commit(Take(2))
+    assert at_rows(rig)[0] == 2
+
+
+def test_what_waits_to_be_dropped_together_leaves_the_next_batch_small() -> None:
+    assert 2 * DROP_TOGETHER_ROWS <= DROPPED_ROWS_MAX
+    assert 2 * DROP_TOGETHER_BYTES <= DROPPED_BYTES_MAX
 
 
 def test_a_deleted_entity_gives_its_space_back_in_slices(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

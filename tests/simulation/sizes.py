@@ -35,6 +35,7 @@ SMALL_SIZES: tuple[Patch, ...] = (
     (reclaim, "COPY_READ_BYTES", 4_000),
     (reclaim, "TRUNCATE_BYTES_MAX", 3_000),
     (reclaim, "DROP_ALONE_BYTES", 2_000),
+    (reclaim, "DROP_TOGETHER_ROWS", 2),
     (reclaim, "LIST_ROWS_MAX", 7),
     (cursors, "SLICE", 3),
     *((owner, "COPIES_FOLLOWING_MAX", COPIES_FOLLOWING_MAX) for owner in (message, fan_out, frames)),

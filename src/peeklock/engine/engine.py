@@ -132,15 +132,16 @@ class Engine:
         self.work_left = False
         """Whether the last commit left something for another one, even if nothing is offered."""
         self._flying_effects: list[Effect] = []
-        self._flying_rows: list[int] = []
+        self._flying_rows: Iterable[int] = ()
         self._next_row = 1
         self._row: _Row | None = None  # the open body row, and below what is in it
         self._row_no = 0
         self._row_bytes = 0
         self._row_payloads: list[bytes] = []
         self._closed_rows: dict[int, list[bytes]] = {}
-        self._open_bytes = 0
-        self._flying_bytes = 0
+        self.open_bytes = 0
+        """Bytes of messages not yet committed, payloads and about what their records cost."""
+        self._flying_bytes = 0  # of those, in the batch in flight
         self._numbers: dict[int, tuple[int, NumbersIssued]] = {}  # queue -> (frame, counters), oldest first
         self._reading = False
         self._reading_rows: set[int] = set()  # must not be dropped before they are read
@@ -153,11 +154,6 @@ class Engine:
     def idle(self) -> bool:
         """Whether nothing waits: no batch in flight, no change, no effect, no command."""
         return not self.in_flight and not self._changes and not self._effects and not self.under_way
-
-    @property
-    def open_bytes(self) -> int:
-        """Bytes of messages not yet committed, payloads and about what their records cost."""
-        return self._open_bytes + self._flying_bytes
 
     # Commands in
 
@@ -229,10 +225,10 @@ class Engine:
                         message.body_row = first.body_row
                         message.body_slot = first.body_slot
                         ledger.share(message)
-                        self._open_bytes += RECORD_BYTES
+                        self.open_bytes += RECORD_BYTES
                     else:
                         self._place(message, payload)
-                        self._open_bytes += len(payload) + RECORD_BYTES
+                        self.open_bytes += len(payload) + RECORD_BYTES
                         first, placed = message, payload
                     ledger.live_messages += 1
                 frame_live[-1] += 1
@@ -287,7 +283,7 @@ class Engine:
         changes = self._changes
         no = self._no
         dropped = ledger.take_dropped(self.bodies.wanted, self._reading_rows, alone=not changes)
-        truncate_before = ledger.take_truncation()
+        truncate_before = ledger.take_truncation() if ledger.journal_is_long else 0
         if self.events_exported_to > self._events_dropped_to:
             self._skip_events()
         drops_events = self.events_exported_to > self._events_dropped_to
@@ -316,13 +312,12 @@ class Engine:
             batch.events_exported_to = self._events_dropped_to
         self.in_flight = True
         self._flying_effects = self._effects
-        self._flying_rows = list(self._closed_rows)
-        self._flying_bytes = self._open_bytes
+        self._flying_rows = self._closed_rows
+        self._flying_bytes = self.open_bytes
         self._no = no + 1
         self._changes = []
         self._effects = []
         self._closed_rows = {}
-        self._open_bytes = 0
         ledger.frame_live.append(0)
         return batch
 
@@ -338,7 +333,7 @@ class Engine:
         effects = self._flying_effects
         self.in_flight = False
         self._flying_effects = []
-        self._flying_bytes = 0
+        self.open_bytes -= self._flying_bytes
         self.work_left = bool(
             ledger.doomed
             or self.events_exported_to > self._events_dropped_to
@@ -394,8 +389,9 @@ class Engine:
             return None
         self.ledger.now_ms = now_ms  # rows settle while nothing else happens
         wanted = self.ledger.wanted(self.bodies.pinned)
-        self._reading = wanted is not None
-        self._reading_rows = set() if wanted is None else set(wanted.rows)
+        if wanted is not None:
+            self._reading = True
+            self._reading_rows = set(wanted.rows)
         return wanted
 
     def reclaim_offer(self, found: ReclaimFound, now_ms: int) -> None:

@@ -69,6 +69,13 @@ DROP_ROWS_MAX = 500
 DROP_ALONE_BYTES = 1024 * 1024
 """Fewer dead bytes wait for a commit that has facts: a commit of its own would delay the next client's."""
 
+DROP_TOGETHER_ROWS = 8
+DROP_TOGETHER_BYTES = 32 * 1024
+"""Fewer dead rows wait for others while more than these live: of a backlog of single messages a row takes
+some 20 us to drop alone, 5 beside seven neighbours. Where little lives all rows share a page, which each
+commit writes anyway. Half of what a small batch may drop (see `store.pace`): what waited and what one small
+batch left dead do not make the next one large."""
+
 RELEASE_MAX = 2000
 """Messages of deleted entities released per batch, about 1 ms."""
 
@@ -193,6 +200,8 @@ class SpaceLedger:
         self.frame_live = [0]  # one per frame, the open batch's last
         self.frame_sizes: list[int] = []  # of committed frames
         self.journal_bytes = 0
+        self.journal_is_long = False
+        """Whether the journal's head shall be forgotten or recorded anew, as of the last commit."""
         self.id_frames: dict[int, int] = {}  # frame -> message ids recorded in it
         self.ids_recorded = 0
         self._extra_bytes = 0
@@ -338,11 +347,20 @@ class SpaceLedger:
         """Whether so many rows are dead that they are worth a batch without facts."""
         return self._droppable_bytes >= DROP_ALONE_BYTES or len(self._droppable) >= DROP_ROWS_MAX
 
+    @property
+    def _drops_together(self) -> bool:
+        """Whether so many rows are dead that they go with a batch of facts."""
+        return (
+            len(self._droppable) >= min(DROP_TOGETHER_ROWS, len(self._rows))
+            or self._droppable_bytes >= DROP_TOGETHER_BYTES
+            or self.drops_alone
+        )
+
     def take_dropped(self, wanted: set[int], reading: set[int], *, alone: bool) -> dict[int, int]:
         """Return dead rows to drop with this batch and their bytes, none that is wanted or being read.
         `alone`: the batch would have no facts."""
         rows: dict[int, int] = {}
-        if not self._droppable or (alone and not self.drops_alone):
+        if not self._droppable or not (self.drops_alone if alone else self._drops_together):
             return rows
         size_bytes = 0
         for row, row_bytes in self._droppable.items():
@@ -384,11 +402,11 @@ class SpaceLedger:
             extra_bytes = extra_bytes * self.live_messages // self._extra_messages
         return self.live_messages * STORED_RECORD_BYTES + self.ids_recorded * ID_RECORD_BYTES + extra_bytes
 
-    @property
-    def journal_is_long(self) -> bool:
-        """Whether the journal's head shall be forgotten or recorded anew."""
+    def _look_at_journal(self) -> None:
         size_bytes = self.journal_bytes
-        return size_bytes > JOURNAL_BYTES_MIN and size_bytes > JOURNAL_FACTOR * self.live_bytes
+        self.journal_is_long = (
+            size_bytes > JOURNAL_BYTES_MIN and size_bytes > JOURNAL_FACTOR * self.live_bytes
+        )
 
     def add_extra(self, size_bytes: int, no: int) -> None:
         """Count what is recorded again from frame `no` beyond the records of messages and their ids.
@@ -406,6 +424,7 @@ class SpaceLedger:
             self._pass_until = None
             self._extra_bytes = self._pass_extra_bytes
             self._extra_messages = self.live_messages
+        self._look_at_journal()
 
     def add_ids(self, count: int) -> None:
         """Count message ids recorded in the open batch."""
@@ -418,9 +437,8 @@ class SpaceLedger:
         self.ids_recorded -= self.id_frames.pop(no, 0)
 
     def take_truncation(self) -> int:
-        """Give the number before which frames are forgotten with the open batch, 0 for none."""
-        if not self.journal_is_long:
-            return 0
+        """Give the number before which frames of a long journal are forgotten with the open batch, 0 for
+        none."""
         self._begin_pass()
         size_bytes = count = 0
         for live, frame_bytes in zip(self.frame_live, self.frame_sizes, strict=False):
@@ -434,6 +452,7 @@ class SpaceLedger:
         del self.frame_sizes[:count]
         self.first_no += count
         self.journal_bytes -= size_bytes
+        self._look_at_journal()
         return self.first_no
 
     def _begin_pass(self) -> None:
@@ -473,6 +492,8 @@ class SpaceLedger:
 
     def wanted(self, pinned: Container[int]) -> ReclaimRead | None:
         """Name what should be read next to win space; the rows that are `pinned` cannot be read yet."""
+        if not self._sparse and not self.journal_is_long and self._list_after is None:
+            return None
         rows = []
         size_bytes = records = 0
         stale = []
@@ -534,6 +555,7 @@ class SpaceLedger:
         self.journal_bytes = sum(frame_sizes)
         self.id_frames = id_frames
         self.ids_recorded = sum(id_frames.values())
+        self._look_at_journal()
 
     def adopt(self, messages: Sequence[Message]) -> None:
         """Count restored messages of one queue. A text is counted once, in however many frames it will be:
@@ -562,6 +584,7 @@ class SpaceLedger:
                 self.share(message)
         self.live_messages += len(messages)
         self._extra_messages = self.live_messages
+        self._look_at_journal()
 
     def list_rows_before(self, row: int) -> None:
         """Begin to list the rows of earlier processes, all below `row`, to drop those in which nothing

@@ -23,15 +23,15 @@ ROW_VERSION = 2
 
 _HEAD = struct.Struct("<BIQI")  # version, checksum, row, number of payloads
 _CHECKED_FROM = 5  # the checksum covers what follows it; the version is its starting value
+_STATED = struct.Struct("<BI")  # version, checksum
 
 
 def pack(row: int, payloads: Sequence[bytes]) -> bytes:
     """Encode the payloads of a body row, by slot."""
     count = len(payloads)
-    table = struct.pack(f"<{2 * count}I", *map(len, payloads), *map(zlib.crc32, payloads))
-    checked = _HEAD.pack(ROW_VERSION, 0, row, count)[_CHECKED_FROM:] + table
-    checksum = zlib.crc32(checked, ROW_VERSION)
-    return b"".join((_HEAD.pack(ROW_VERSION, checksum, row, 0)[:_CHECKED_FROM], checked, *payloads))
+    checked = struct.pack(f"<QI{2 * count}I", row, count, *map(len, payloads), *map(zlib.crc32, payloads))
+    stated = _STATED.pack(ROW_VERSION, zlib.crc32(checked, ROW_VERSION))
+    return b"".join((stated, checked, *payloads))
 
 
 def unpack(row: int, data: bytes) -> list[bytes]:

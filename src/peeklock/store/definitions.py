@@ -8,7 +8,7 @@ of a definition.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -60,8 +60,11 @@ class Entries:
     next_entity_id: int = 1
 
 
-def entries_of(changes: Iterable[Change], next_entity_id: int) -> Entries:
-    """Give what the facts of a batch do to the entries; `next_entity_id` is what it was before."""
+def entries_of(changes: Sequence[Change], next_entity_id: int) -> Entries | None:
+    """Give what the facts of a batch do to the entries, None for nothing; `next_entity_id` is what it was
+    before."""
+    if KINDS.isdisjoint(map(type, changes)):  # nearly always
+        return None
     facts = [change for change in changes if type(change) in KINDS]
     found = Entries(next_entity_id=next_entity_id)
     texts: dict[str, str | None] = {}

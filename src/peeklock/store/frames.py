@@ -47,6 +47,7 @@ FRAME_VERSION = 2
 _HEAD = struct.Struct("<BIQ")  # version, checksum, number
 _CHECKED_FROM = 5  # the checksum covers the number and all that follows; the version is its starting value
 _CHAINED_HEAD = struct.Struct("<BIQI")  # the same, and the checksum of the frame before
+_STATED, _CHECKED_HEAD = struct.Struct("<BI"), struct.Struct("<QI")  # its two halves
 _CHAINED_FROM = 2
 _HEAD_BYTES = {1: _HEAD.size, 2: _CHAINED_HEAD.size}  # by version
 _RUN = struct.Struct("<BQI")  # kind, queue id (0 where records name it themselves), count
@@ -204,7 +205,7 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
                 numbers.append(_NUMBERS_RECORD.pack(*counters))
         else:
             assert type(change) in definitions.KINDS, f"a store cannot keep {change!r}"
-    parts = [_CHAINED_HEAD.pack(FRAME_VERSION, 0, no, previous)[_CHECKED_FROM:]]
+    parts = [_CHECKED_HEAD.pack(no, previous)]
     for queue_id, entries in overlays.items():
         parts.append(_RUN.pack(OVERLAYS, queue_id, len(entries)))
         parts += [_OVERLAY_RECORD.pack(position, len(overlay)) for position, overlay in entries]
@@ -234,7 +235,7 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
         parts.append(_RUN.pack(ID_SEEN, queue_id, len(records)))
         parts += records
     checked = b"".join(parts)
-    return _HEAD.pack(FRAME_VERSION, zlib.crc32(checked, FRAME_VERSION), no)[:_CHECKED_FROM] + checked
+    return _STATED.pack(FRAME_VERSION, zlib.crc32(checked, FRAME_VERSION)) + checked
 
 
 def checksum_of(meta: bytes) -> int:

@@ -29,7 +29,7 @@ class MemoryStore:
         self._keys: list[str] = []  # of the entries, sorted
         self._next_entity_id = 1
         self._last_no = 0
-        self._staged: list[tuple[Batch, bytes, definitions.Entries]] = []
+        self._staged: list[tuple[Batch, bytes, definitions.Entries | None]] = []
         self.event_rows: dict[int, bytes] = {}  # by batch number, for whoever reads along
         self.event_backlog = EventBacklog(())
 
@@ -71,7 +71,8 @@ class MemoryStore:
         before = self._staged[-1][1] if self._staged else next(reversed(self._journal.values()), b"")
         meta = frames.encode(batch, frames.checksum_of(before))
         entries = definitions.entries_of(batch.changes, self._next_entity_id)
-        self._next_entity_id = entries.next_entity_id
+        if entries is not None:
+            self._next_entity_id = entries.next_entity_id
         self._staged.append((batch, meta, entries))
         return len(meta)
 
@@ -88,7 +89,8 @@ class MemoryStore:
                 self._bodies.pop(row, None)
             for no in self._journal_before(batch.truncate_before):
                 del self._journal[no]
-            self._keep_entries(entries)
+            if entries is not None:
+                self._keep_entries(entries)
             if batch.events is not None:
                 self.event_rows[batch.no] = event_rows.seal(batch.no, event_rows.pack(batch.events))
                 self.event_backlog.add(batch.no, len(self.event_rows[batch.no]))

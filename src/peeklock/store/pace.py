@@ -27,7 +27,7 @@ WRITTEN_BYTES_MAX = 64 * 1024
 """Of a small batch: 16 pages, written in some 50 us. What comes from eight clients that wait for each answer
 is far less; more is worth a thread that writes while the loop reads on. Our choice."""
 
-DROPPED_ROWS_MAX = 8
+DROPPED_ROWS_MAX = 16
 DROPPED_BYTES_MAX = 64 * 1024
 """A page that is freed costs about as much as one that is written."""
 
@@ -45,7 +45,7 @@ def is_small(changes: int, written_bytes: int, dropped_rows: int, dropped_bytes:
 class Pace:
     """How long small commits usually take."""
 
-    __slots__ = ("_quick_s", "_usual_s")
+    __slots__ = ("_quick_s", "_usual_s", "is_quick")
 
     def __init__(self, quick_s: float = QUICK_S) -> None:
         """Know nothing yet of the disk: the first commits are the thread's.
@@ -54,12 +54,10 @@ class Pace:
         """
         self._quick_s = quick_s
         self._usual_s = 2 * QUICK_S
-
-    @property
-    def is_quick(self) -> bool:
+        self.is_quick = self._usual_s <= quick_s
         """Whether the loop may wait for a small commit."""
-        return self._usual_s <= self._quick_s
 
     def took(self, seconds: float) -> None:
         """Note how long a small commit took, whoever did it."""
         self._usual_s += (min(seconds, SLOW_S) - self._usual_s) * WEIGHT
+        self.is_quick = self._usual_s <= self._quick_s

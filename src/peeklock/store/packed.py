@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from peeklock.store import body_rows, definitions, event_rows, frames
+from peeklock.store import body_rows, definitions, event_rows, frames, pace
 from peeklock.store.base import Batch
 
 EVENT_WEIGHT = 7
@@ -26,45 +26,38 @@ class PackedBatch:
     no: int
     meta: bytes
     """The frame."""
+    checksum: int
+    """That of the frame."""
     bodies: list[tuple[int, bytes]]
     dropped: list[tuple[int, int]]
     """First and last of neighbouring rows."""
     truncate_before: int
-    entries: definitions.Entries
+    entries: definitions.Entries | None
+    """What it does to definitions."""
     events: bytes | None
     """As `event_rows.pack` gives them."""
     exported_to: int
     written_bytes: int
     """Of frame, body rows and events."""
-
-    @property
-    def work_bytes(self) -> int:
-        """What is written, its events as so many bytes more as it takes longer to compress them."""
-        return self.written_bytes + EVENT_WEIGHT * len(self.events or b"")
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it neither changes definitions nor forgets frames or event rows."""
-        entries = self.entries
-        return not (entries.written or entries.deleted or self.truncate_before or self.exported_to)
-
-    def event_row(self) -> bytes | None:
-        """Compress the events: where they are many that is worth a thread (`work_bytes`)."""
-        return None if self.events is None else event_rows.seal(self.no, self.events)
+    is_small: bool
+    """Whether it takes no time worth mentioning: it writes little (see `pace`), and neither changes
+    definitions nor forgets frames or event rows."""
 
     def write(self, db: sqlite3.Connection, event_row: bytes | None) -> None:
         """Write it, whole or not at all. Raises: sqlite3.Error."""
+        if self.is_small and not self.bodies and not self.dropped and event_row is None:
+            db.execute("INSERT INTO journal VALUES (?, ?)", (self.no, self.meta))  # a transaction by itself
+            return
         db.execute("BEGIN IMMEDIATE")
-        if self.bodies:
-            db.executemany("INSERT INTO body VALUES (?, ?)", self.bodies)
+        for body in self.bodies:
+            db.execute("INSERT INTO body VALUES (?, ?)", body)
         db.execute("INSERT INTO journal VALUES (?, ?)", (self.no, self.meta))
         if self.dropped:
             db.executemany("DELETE FROM body WHERE no BETWEEN ? AND ?", self.dropped)
         if self.truncate_before:
             db.execute("DELETE FROM journal WHERE no < ?", (self.truncate_before,))
-        if self.entries.written:
+        if self.entries is not None:
             db.executemany("REPLACE INTO kv VALUES (?, ?, ?)", self.entries.written)
-        if self.entries.deleted:
             db.executemany("DELETE FROM kv WHERE k BETWEEN ? AND ?", self.entries.deleted)
         if event_row is not None:
             db.execute("INSERT INTO event VALUES (?, ?)", (self.no, event_row))
@@ -83,21 +76,33 @@ def pack(batch: Batch, last_checksum: int, next_entity_id: int) -> PackedBatch:
     """
     no = batch.no
     meta = frames.encode(batch, last_checksum)
-    bodies = [(row, body_rows.pack(row, payloads)) for row, payloads in batch.body_rows.items()]
-    events = None if batch.events is None else event_rows.pack(batch.events)
-    written_bytes = len(meta) + len(events or b"")
-    for _, data in bodies:
+    written_bytes = len(meta)
+    bodies = []
+    for row, payloads in batch.body_rows.items():
+        data = body_rows.pack(row, payloads)
+        bodies.append((row, data))
         written_bytes += len(data)
+    events = None
+    work_bytes = written_bytes
+    if batch.events is not None:
+        events = event_rows.pack(batch.events)
+        written_bytes += len(events)
+        work_bytes += (1 + EVENT_WEIGHT) * len(events)
+    entries = definitions.entries_of(batch.changes, next_entity_id)
+    is_plain = entries is None and not batch.truncate_before and not batch.events_exported_to
     return PackedBatch(
         no,
         meta,
+        frames.checksum_of(meta),
         bodies,
         _ranges(batch.dropped_rows) if batch.dropped_rows else [],
         batch.truncate_before,
-        definitions.entries_of(batch.changes, next_entity_id),
+        entries,
         events,
         batch.events_exported_to,
         written_bytes,
+        is_plain
+        and pace.is_small(len(batch.changes), work_bytes, len(batch.dropped_rows), batch.dropped_bytes),
     )
 
 

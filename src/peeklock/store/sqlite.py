@@ -36,7 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from peeklock.store import body_rows, definitions, frames, tail
+from peeklock.store import body_rows, definitions, event_rows, frames, tail
 from peeklock.store.ballast import Ballast
 from peeklock.store.base import (
     Batch,
@@ -64,7 +64,7 @@ from peeklock.store.format import (
     read_format,
     schema_damages,
 )
-from peeklock.store.pace import Pace, is_small
+from peeklock.store.pace import Pace
 from peeklock.store.packed import PackedBatch, pack
 from peeklock.store.sqlite_errors import Plainly, plainly
 from peeklock.store.witness import Witness
@@ -318,25 +318,17 @@ class SqliteStore:
         )
         self._last_no = no
         packed = pack(batch, self._last_checksum, self._next_entity_id)
-        self._last_checksum = frames.checksum_of(packed.meta)
-        self._next_entity_id = packed.entries.next_entity_id
-        small = packed.is_plain and is_small(
-            len(batch.changes), packed.work_bytes, len(batch.dropped_rows), batch.dropped_bytes
-        )
-        if small and self._pace.is_quick:
-            written = self._writer.do_now(partial(self._write_timed, packed, makes_room=False))
+        self._last_checksum = packed.checksum
+        if packed.entries is not None:
+            self._next_entity_id = packed.entries.next_entity_id
+        if packed.is_small and self._pace.is_quick:
+            written = self._writer.do_now(partial(self._write, packed, makes_room=False))
             if written is not None and not isinstance(written.exception(), _NoRoom):
                 self._look_at_wal(written)
                 return written
-        committing = self._writer.submit(partial(self._write_timed if small else self._write, packed))
+        committing = self._writer.submit(partial(self._write, packed))
         committing.add_done_callback(self._look_at_wal)
         return committing
-
-    def _write_timed(self, packed: PackedBatch, *, makes_room: bool = True) -> int:
-        started_s = time.perf_counter()
-        size_bytes = self._write(packed, makes_room=makes_room)
-        self._pace.took(time.perf_counter() - started_s)
-        return size_bytes
 
     def _write(self, packed: PackedBatch, *, makes_room: bool = True) -> int:
         """Write a batch. Raises: _NoRoom if the disk is full and it is not to make room, which takes long;
@@ -346,8 +338,9 @@ class SqliteStore:
             raise StoreFailed(f"batch {no} was not written: {self._failure}")
         db = self._write_db
         assert db is not None
-        event_row = packed.event_row()
-
+        started_s = time.perf_counter()
+        # Compressed here: where events are many that is worth a thread.
+        event_row = None if packed.events is None else event_rows.seal(no, packed.events)
         try:
             try:
                 packed.write(db, event_row)
@@ -357,7 +350,7 @@ class SqliteStore:
                         db.execute("ROLLBACK")
                     raise _NoRoom from error
                 self._write_with_room(db, packed, event_row, error)
-            self._witness.note(no, frames.checksum_of(packed.meta))
+            self._witness.note(no, packed.checksum)
         except StoreError as error:
             # What is durable now is known only to the file. Nothing may be written after it: see the engine's
             # rule 3.
@@ -365,8 +358,11 @@ class SqliteStore:
             raise
         if event_row is not None:
             self._events.add(no, len(event_row))
-        self._events.drop_to(packed.exported_to)
+        if packed.exported_to:
+            self._events.drop_to(packed.exported_to)
         self._pages_written += PAGES_A_COMMIT + len(packed.bodies) + packed.written_bytes // PAGE_BYTES
+        if packed.is_small:
+            self._pace.took(time.perf_counter() - started_s)
         return len(packed.meta)
 
     def _write_with_room(

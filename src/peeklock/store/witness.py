@@ -70,15 +70,13 @@ class Witness:
                 os.close(fd)
         except OSError as error:
             raise StoreFailed(f"cannot write {self._path}: {error.strerror}") from error
-        for place in _PLACES:
-            self._note(place, no, checksum)
+        self.note(no, checksum)
+        self._map.move(_PLACES[~no & 1], _PLACES[no & 1], _PLACE_BYTES)  # nothing older is left
 
     def note(self, no: int, checksum: int) -> None:
         """A batch is durable."""
-        self._note(_PLACES[no & 1], no, checksum)
-
-    def _note(self, place: int, no: int, checksum: int) -> None:
         assert self._map is not None
+        place = _PLACES[no & 1]
         facts = _FACTS.pack(no, checksum) + self._start
         self._map[place : place + _PLACE_BYTES] = facts + _SUM.pack(zlib.crc32(facts))
 

@@ -78,15 +78,12 @@ class Worker:
             future.set_exception(raised)
         finally:
             self._at_work.release()
-        self._wake_at_times()
-        return future
-
-    def _wake_at_times(self) -> None:
-        """Have the thread do what follows jobs and what is to be done when none comes, though it has none."""
         now_s = time.monotonic()
         if now_s - self._woken_at_s >= self._idle_after_s / 2:
+            # At times, for what the thread does after jobs and when none comes, though it has none.
             self._woken_at_s = now_s
             self.submit(_nothing)
+        return future
 
     def stop(self) -> None:
         """End the thread after the jobs queued so far; does not wait."""
