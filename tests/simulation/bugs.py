@@ -361,8 +361,8 @@ another."""
 
 DISORDER_FROM = 58
 """In the seeds before it, a peek shows the disorder of a session before a delivery does."""
-OVERTAKEN_FROM = 12
-"""In 21 two effects that are given to one connection have left in the wrong order."""
+OVERTAKEN_FROM = 44
+"""In 46 two effects that are given to one connection have left in the wrong order; in 61 two others."""
 HASTY_FROM = 20
 """In 28 a broker dies between the answer and the deletion."""
 CANCELLED_FROM = 7
@@ -377,8 +377,8 @@ FREED_FROM = 170
 """A seed in which the id of a cancelled message is sent again behind a restart."""
 WORN_FROM = 285
 """A seed in which a MaxDeliveryCount is lowered below the count of what is delivered then."""
-FLOODED_FROM = 50
-"""A seed in which a flood keeps a client waiting that is served whole; 54 is another."""
+FLOODED_FROM = 70
+"""A seed in which a flood keeps a client waiting that is served whole; 76 and 80 are others."""
 RULES_FAIL_FROM = 26
 """A seed in which a rule fails for a message whose subscription wants it as a dead letter."""
 
