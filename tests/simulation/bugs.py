@@ -359,14 +359,14 @@ SESSIONS_READ_FROM = 120
 """A seed in which a reader's cursor and receivers meet at one session, and a client sees it first; 190 is
 another."""
 
-DISORDER_FROM = 58
-"""In the seeds before it, a peek shows the disorder of a session before a delivery does."""
-OVERTAKEN_FROM = 44
-"""In 46 two effects that are given to one connection have left in the wrong order; in 61 two others."""
+DISORDER_FROM = 40
+"""In 40, 48 and 50 a delivery shows the disorder of a session; in seeds before it a peek does so first."""
+OVERTAKEN_FROM = 100
+"""In 107 two effects that are given to one connection have left in the wrong order; in 113 two others."""
 HASTY_FROM = 20
 """In 28 a broker dies between the answer and the deletion."""
-CANCELLED_FROM = 7
-"""In 7, 9 and 17 a cancelled accept meets a session that is free."""
+CANCELLED_FROM = 140
+"""In 149 and 167 a cancelled accept meets a session that is free."""
 LAPSED_FROM = 28
 """A seed in which nobody uses or takes a session that has lapsed, so that its link is only to be detached."""
 STALE_FROM = 22
@@ -375,7 +375,7 @@ COPIES_TORN_FROM = 14
 """A seed in which the last copy of a message is missing until another batch."""
 FREED_FROM = 170
 """A seed in which the id of a cancelled message is sent again behind a restart."""
-WORN_FROM = 285
+WORN_FROM = 190
 """A seed in which a MaxDeliveryCount is lowered below the count of what is delivered then."""
 FLOODED_FROM = 70
 """A seed in which a flood keeps a client waiting that is served whole; 76 and 80 are others."""
