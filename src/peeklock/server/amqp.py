@@ -161,11 +161,13 @@ class AmqpConnection(asyncio.Protocol):
                 self._commands = shard.offer_until(self._commands, now, until_s)
                 if self._commands:
                     break
-            more = self._has_unread
+            more = not self._stopping and bool(self._arrived or gateway.unread)
             if not more or units <= 0 or clock_s() >= until_s:
                 break
             units -= SLICE_UNITS
-            self._commands = gateway.receive(self._take_arrived(), now, SLICE_UNITS)
+            arrived, self._arrived = self._arrived, []
+            data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
+            self._commands = gateway.receive(data, now, SLICE_UNITS)
         self._working = more
         shard.close_batch()  # what it hands out may let a link read on
         if self._eof and not self._working:
@@ -180,15 +182,6 @@ class AmqpConnection(asyncio.Protocol):
     def end_turn(self) -> None:
         if self._write_due:  # nothing was handed out behind the work
             self.flush(self._shard.now_ms())
-
-    @property
-    def _has_unread(self) -> bool:
-        """Whether some of what was read is for the gateway."""
-        return not self._stopping and bool(self._arrived or self._gateway.unread)
-
-    def _take_arrived(self) -> bytes:
-        arrived, self._arrived = self._arrived, []
-        return arrived[0] if len(arrived) == 1 else b"".join(arrived)
 
     def _finish(self, now: int) -> None:
         """Have the gateway know the end of the stream: all that came before is worked on."""
@@ -235,7 +228,7 @@ class AmqpConnection(asyncio.Protocol):
     def flush(self, now_ms: int) -> None:
         self._write_due = False
         gateway = self._gateway
-        if self._has_unread and not self._working:  # transfers that came before their link was open
+        if not self._working and gateway.unread and not self._stopping:  # transfers before their link is open
             self._working = True
             self._turns.plan(self)
             self._pause_reading_if_full()

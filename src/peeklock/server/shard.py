@@ -131,8 +131,8 @@ class Shard:
         return self._driving.offer_some(commands, now_ms, stop)
 
     def _committed(self, batch: Batch, now_ms: int) -> None:
-        definitions = [change for change in batch.changes if type(change) in DEFINITIONS]
-        if definitions:
+        if not DEFINITIONS.isdisjoint(map(type, batch.changes)):
+            definitions = [change for change in batch.changes if type(change) in DEFINITIONS]
             self._on_definitions(definitions, now_ms)
         self._pressure.committed()
 

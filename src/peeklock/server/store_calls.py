@@ -50,8 +50,8 @@ class StoreCalls:
         """Set while no batch is being committed."""
         self.between_commits.set()
 
-    def commit(self, batch: Batch) -> bool:
-        """Make a batch durable; return whether it is already, and the driver knows."""
+    def commit(self, batch: Batch) -> int | None:
+        """Make a batch durable; return when it was, in UTC ms, if it is already and the driver knows."""
         # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
         committing = self._store.commit(batch)
         if not isinstance(committing, asyncio.Future):
@@ -60,15 +60,15 @@ class StoreCalls:
             return self._ended(batch, committing)
         self.between_commits.clear()
         committing.add_done_callback(partial(self._landed, batch))
-        return False
+        return None
 
     def _landed(self, batch: Batch, committing: asyncio.Future[int]) -> None:
         self.between_commits.set()
-        if self._ended(batch, committing):
+        if self._ended(batch, committing) is not None:
             self._on_landed()
 
-    def _ended(self, batch: Batch, committing: asyncio.Future[int]) -> bool:
-        """Tell the driver of a commit; return whether it has not failed."""
+    def _ended(self, batch: Batch, committing: asyncio.Future[int]) -> int | None:
+        """Tell the driver of a commit; return the time, in UTC ms, unless it has failed."""
         try:
             size_bytes = committing.result()
             now_ms = self._now_ms()
@@ -76,8 +76,8 @@ class StoreCalls:
             self._driver.committed(batch.no, size_bytes, now_ms)
         except BaseException as failure:  # also cancellation: the batch's fate is unknown then
             self._on_failure(failure)
-            return False
-        return True
+            return None
+        return now_ms
 
     @property
     def reads(self) -> bool:

@@ -24,10 +24,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +217,10 @@ class Turns:
         finally:
             writers, self._writers = self._writers, []
             for writer in writers:
-                self._guarded(writer, writer.end_turn)
+                try:
+                    writer.end_turn()
+                except Exception as failure:
+                    self._end_failed(writer, failure)
             now_s = self.clock_s()
             self._roll(now_s)
             self._longest_s = max(self._longest_s, now_s - self._began_s)
@@ -264,21 +264,17 @@ class Turns:
         return self.clock_s() - started_s
 
     def _work(self, worker: Worker, units: int, until_s: float) -> None:
-        if self._guarded(worker, worker.work, units, until_s):
-            self._enqueue(worker)  # among the clients if it has shown a claim meanwhile
-
-    def _guarded(
-        self, peer: Worker | Writer, call: Callable[P, T], *arguments: P.args, **options: P.kwargs
-    ) -> T | None:
-        """Call a connection; end it if that fails: the others have their turn all the same."""
         try:
-            return call(*arguments, **options)
-        except OSError:  # its peer is gone: asyncio says so where uvloop waits for `connection_lost`
-            peer.abort()
-        except Exception as defect:
-            peer.abort()
-            self._on_defect(defect)
-        return None
+            if worker.work(units, until_s):
+                self._enqueue(worker)  # among the clients if it has shown a claim meanwhile
+        except Exception as failure:
+            self._end_failed(worker, failure)
+
+    def _end_failed(self, peer: Worker | Writer, failure: Exception) -> None:
+        """End a connection that has failed: the others have their turn all the same."""
+        peer.abort()
+        if not isinstance(failure, OSError):  # its peer is gone: uvloop waits for `connection_lost` instead
+            self._on_defect(failure)
 
     def _share_of(self, worker: Worker) -> _Share:
         return self._clients if worker.known else self._strangers
