@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -36,14 +37,14 @@ NOW_MS = 1_700_000_000_000
 
 
 class Database(sqlite3.Connection):
-    """Counts commits; fails them if it is told to."""
+    """Counts commits; those of one thread can be made to fail."""
 
     commits = 0
-    fails = False
+    fails_in: int | None = None
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         if sql == "COMMIT":
-            if Database.fails:
+            if threading.get_ident() == Database.fails_in:
                 raise sqlite3.OperationalError("disk I/O error")
             Database.commits += 1
         return super().execute(sql, *values)
@@ -111,19 +112,9 @@ async def started(
     return shard, made, failures
 
 
-async def until_the_loop_commits(client: Client) -> None:
-    """Send until the writing thread rests."""
-    while True:
-        client.send()
-        await asyncio.sleep(0)
-        if client.accepted == client.sent:
-            return
-        await client.shard.catch_up()
-
-
 @pytest.fixture(autouse=True)
 def fresh() -> None:
-    Database.commits, Database.fails = 0, False
+    Database.commits, Database.fails_in = 0, None
 
 
 def test_a_send_is_accepted_at_the_end_of_the_turn_that_read_it(tmp_path: Path) -> None:
@@ -131,12 +122,15 @@ def test_a_send_is_accepted_at_the_end_of_the_turn_that_read_it(tmp_path: Path) 
 
     async def test() -> None:
         shard, [client], _ = await started(tmp_path, 1)
-        await until_the_loop_commits(client)
-        before = Database.commits
-        client.send()
-        assert (client.accepted, Database.commits) == (client.sent - 1, before)
-        await asyncio.sleep(0)
-        assert (client.accepted, Database.commits) == (client.sent, before + 1)
+        while True:
+            before = Database.commits
+            client.send()
+            assert (client.accepted, Database.commits) == (client.sent - 1, before)
+            await asyncio.sleep(0)
+            if client.accepted == client.sent:
+                break
+            await shard.catch_up()  # the writing thread did not rest
+        assert Database.commits == before + 1
         await shard.stop()
 
     asyncio.run(test())
@@ -176,19 +170,20 @@ def test_a_commit_that_fails_on_the_loop_stops_the_broker(tmp_path: Path) -> Non
 
     async def test() -> None:
         shard, [client], failures = await started(tmp_path, 1)
-        await until_the_loop_commits(client)
-        Database.fails = True
-        client.send()
-        await asyncio.sleep(0)
+        Database.fails_in = threading.get_ident()
+        while not failures:
+            await shard.catch_up()  # the writing thread has not rested so far
+            accepted = client.accepted
+            client.send()
+            await asyncio.sleep(0)
         [failure] = failures
         assert isinstance(failure, StoreFailed)
         assert (await shard.health())["status"] == "failed: the broker is stopping"
         client.send()
         for _ in range(3):
             await asyncio.sleep(0)
-        assert client.accepted == client.sent - 2
+        assert client.accepted == accepted
         assert len(failures) == 1
-        Database.fails = False
         await shard.stop()
 
     asyncio.run(test())
