@@ -1,6 +1,6 @@
-"""`python -m docs.api [--check]`: write the reference part of docs/api.md from the API's table of operations.
+"""`python -m docs.api [--check]`: write the reference part of docs/reference/api.md.
 
-Owns the reference's text. What stands before the mark on the page is written by hand.
+The API's table of operations is the source. The text before the mark on the page is written by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from peeklock.api.openapi import problems_of
 from peeklock.api.schema import Schema
 from peeklock.api.table import PATH_PARAMETERS, ROOT, Operation
 
-PAGE = Path(__file__).with_name("api.md")
+PAGE = Path(__file__).with_name("reference") / "api.md"
 MARK = "<!-- From here on written by `python -m docs.api`. -->\n"
 
 
@@ -150,7 +150,7 @@ def main(arguments: list[str]) -> int:
     current = written(page)
     if arguments == ["--check"]:
         if page != current:
-            print("docs/api.md is not current: run `python -m docs.api`", file=sys.stderr)
+            print("docs/reference/api.md is not current: run `python -m docs.api`", file=sys.stderr)
         return int(page != current)
     PAGE.write_text(current, encoding="utf-8")
     return 0

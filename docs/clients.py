@@ -1,4 +1,4 @@
-"""`python -m docs.clients [--check]`: write docs/clients.md from what came out of tests/interop.
+"""`python -m docs.clients [--check]`: write docs/reference/clients.md from what came out of tests/interop.
 
 Owns the page's text. Clients and features come from clients.toml and features.toml, what came out from
 results/CLIENT.json, what users of a client have to know from its program's notes.md. Nothing is run, and
@@ -15,34 +15,38 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGE = Path(__file__).with_name("clients.md")
+PAGE = Path(__file__).with_name("reference") / "clients.md"
 INTEROP = Path("tests/interop")
 STATUSES = ("works", "differs", "not offered")
 
 INTRODUCTION = """\
-What each client was tried on, against a broker process with keys of its own (`--auth sas`) and a certificate
-by its local authority. `works` means that a program did with the client all that the line says, and checked
-it. `differs` means that the client does it, but a user would notice a difference from Azure: a footnote says
-which. `not offered` means that the client has no such thing, `not tried` that its program leaves it out.
-The programs are in
-[tests/interop/programs](../tests/interop/programs/README.md); a test run compares this page with what they
-come to. [compatibility.md](compatibility.md) lists what the broker does, whatever the client."""
+Each client has a test program that drives a real broker process, with keys of its own (`--auth sas`) and a
+certificate by the broker's local authority. The tables show the results.
+
+- `works`: the program did everything the line says and checked it.
+- `differs`: the client does it, but a user would notice a difference from Azure. The footnote names it.
+- `not offered`: the client has no such feature.
+- `not tried`: the test program leaves it out.
+
+The programs are in [tests/interop/programs](../../tests/interop/programs/README.md). A test run fails when
+their results differ from this page. [compatibility.md](compatibility.md) lists what the broker does,
+independent of the client."""
 
 
 BY_HAND = """\
-.NET is not on the machines that test this project. The frames of its client are replayed by each test run;
-its live tests and those of five frameworks were run by hand. [dotnet.md](dotnet.md#what-was-run) has the
+.NET is not installed on the test machines. Each test run replays the frames of its client. The live tests of
+the client and of five frameworks were run by hand; [the .NET page](../how-to/dotnet.md#what-was-run) has the
 results.
 
-| client or framework | package | tried |
+| client or framework | package | tested |
 |---|---|---|
-| .NET | `Azure.Messaging.ServiceBus` | [frames of 7.19.0; live tests by hand](dotnet.md) |
-| .NET, retired | `Microsoft.Azure.ServiceBus` | [live tests by hand](dotnet.md#what-was-run) |
-| MassTransit | `MassTransit.Azure.ServiceBus.Core` | [by hand](masstransit.md) |
-| NServiceBus | `NServiceBus.Transport.AzureServiceBus` | [by hand](nservicebus.md) |
-| Rebus | `Rebus.AzureServiceBus` | [by hand](rebus.md) |
-| Wolverine | `WolverineFx.AzureServiceBus` | [by hand](wolverine.md) |
-| Durable Task Framework | `DurableTask.ServiceBus` | [by hand](durable-task.md) |"""
+| .NET | `Azure.Messaging.ServiceBus` | [frames of 7.19.0; live tests by hand](../how-to/dotnet.md) |
+| .NET, retired | `Microsoft.Azure.ServiceBus` | [live tests by hand](../how-to/dotnet.md#what-was-run) |
+| MassTransit | `MassTransit.Azure.ServiceBus.Core` | [by hand](../how-to/masstransit.md) |
+| NServiceBus | `NServiceBus.Transport.AzureServiceBus` | [by hand](../how-to/nservicebus.md) |
+| Rebus | `Rebus.AzureServiceBus` | [by hand](../how-to/rebus.md) |
+| Wolverine | `WolverineFx.AzureServiceBus` | [by hand](../how-to/wolverine.md) |
+| Durable Task Framework | `DurableTask.ServiceBus` | [by hand](../how-to/durable-task.md) |"""
 
 
 class BadSource(Exception):
@@ -118,7 +122,7 @@ def render(root: Path) -> str:
         "",
         INTRODUCTION,
         "",
-        "| client | package | tried with |",
+        "| client | package | tested with |",
         "|---|---|---|",
     ]
     for client in clients:
@@ -131,10 +135,10 @@ def render(root: Path) -> str:
         for name, feature in section["features"].items():
             cells = [_cell(client.results.get(name), footnotes) for client in clients]
             lines.append(_row([f"**{feature['title']}**: {feature['shows']}", *cells]))
-    lines += ["", "# What to know of each"]
+    lines += ["", "## Notes on each client"]
     for notes in dict.fromkeys(client.notes for client in clients):
         titles = [client.title for client in clients if client.notes == notes]
-        lines += ["", f"## {titles[0]}", "", notes.read_text(encoding="utf-8").strip()]
+        lines += ["", f"### {titles[0]}", "", notes.read_text(encoding="utf-8").strip()]
     return "\n".join([*lines, "", *footnotes.lines()]).rstrip() + "\n"
 
 
@@ -159,7 +163,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page
         if not current:
-            print("docs/clients.md is not current: run `python -m docs.clients`", file=sys.stderr)
+            print("docs/reference/clients.md is not current: run `python -m docs.clients`", file=sys.stderr)
         return int(not current)
     PAGE.write_text(page, encoding="utf-8")
     return 0

@@ -1,4 +1,4 @@
-"""`python -m docs.compatibility [--check]`: write docs/compatibility.md from the tests.
+"""`python -m docs.compatibility [--check]`: write docs/reference/compatibility.md from the tests.
 
 Owns the table's text. What is to be done comes from requirements.toml, what is done from the `Req:` in the
 docstrings of tests, what no test can say from choices.toml. Nothing is imported from the tests: they are read
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGE = Path(__file__).with_name("compatibility.md")
+PAGE = Path(__file__).with_name("reference") / "compatibility.md"
 REQ = re.compile(r"\bReq:\s*([A-Z]-?\d+(?:\s*,\s*[A-Z]-?\d+)*)?")
 
 
@@ -172,7 +172,7 @@ def _tests(requirement: Requirement) -> Iterator[str]:
     for proof in dict.fromkeys(requirement.proofs):
         names.setdefault(proof.path, []).append(f"`{proof.test}`")
     for path, tests in names.items():
-        yield f"- [{path}](../{path}): {', '.join(tests)}"
+        yield f"- [{path}](../../{path}): {', '.join(tests)}"
 
 
 def _cell(text: str) -> str:
@@ -189,7 +189,10 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page
         if not current:
-            print("docs/compatibility.md is not current: run `python -m docs.compatibility`", file=sys.stderr)
+            print(
+                "docs/reference/compatibility.md is not current: run `python -m docs.compatibility`",
+                file=sys.stderr,
+            )
         return int(not current)
     PAGE.write_text(page, encoding="utf-8")
     return 0

@@ -1,4 +1,4 @@
-"""docs/api.md is what the table says, and the data plane is described as it is."""
+"""docs/reference/api.md is what the table says, and the data plane is described as it is."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_a_requirement_that_a_test_names_works_and_links_to_it(tmp_path: Path) -
         _tree(tmp_path, 'def test_it():\n    """Say so.\n\n    Req: L-01. Source: ours.\n    """\n')
     )
     assert _line(page, "L-01") == "| L-01 | first | works | never run | [1 test](#l-01) |"
-    assert "### L-01\n\n- [tests/test_room.py](../tests/test_room.py): `test_it`\n" in page
+    assert "### L-01\n\n- [tests/test_room.py](../../tests/test_room.py): `test_it`\n" in page
     assert "2 requirements: 1 works, 0 differs, 1 not yet." in page
 
 
@@ -52,7 +52,7 @@ def test_a_requirement_without_a_test_is_not_yet(tmp_path: Path) -> None:
 def test_several_ids_and_a_method_of_a_class_count(tmp_path: Path) -> None:
     test = 'class TestAll:\n    async def test_it(self):\n        """Req: L-01, L-02"""\n'
     page = render(_tree(tmp_path, test))
-    assert page.count("- [tests/test_room.py](../tests/test_room.py): `TestAll::test_it`\n") == 2
+    assert page.count("- [tests/test_room.py](../../tests/test_room.py): `TestAll::test_it`\n") == 2
 
 
 def test_every_test_is_named_beside_its_file(tmp_path: Path) -> None:

@@ -17,15 +17,17 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
-        *(ROOT / "docs").glob("*.md"),
-        *(ROOT / "changelog.d").glob("*.md"),
-        *(ROOT / "examples").glob("*.md"),
+        *(
+            path
+            for folder in ("docs", "changelog.d", "examples", "bench")
+            for path in (ROOT / folder).rglob("*.md")
+        ),
     ]
 )
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")} - {"common.py"}
 NO_EXAMPLE = "(The Python client has none.)"
 """Says in a line of advice that no example can show it."""
-COMMAND_LINE = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
+COMMAND_LINE = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -88,18 +90,18 @@ def test_links_into_the_work_tree_hold(page: Path) -> None:
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("page", ["examples/README.md", "docs/guide-python.md"])
+@pytest.mark.parametrize("page", ["examples/README.md", "docs/tutorials/python.md"])
 def test_each_example_is_told_of(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert set(re.findall(r"\]\((?:\.\./examples/)?([a-z_]+\.py)\)", text)) - {"common.py"} == EXAMPLES
+    assert set(re.findall(r"\]\((?:\.\./\.\./examples/)?([a-z_]+\.py)\)", text)) - {"common.py"} == EXAMPLES
 
 
 def test_each_line_of_advice_has_its_example() -> None:
     """Req: O-01"""
-    advice = (ROOT / "docs/advice.md").read_text(encoding="utf-8")
+    advice = (ROOT / "docs/how-to/advice.md").read_text(encoding="utf-8")
     lines = re.findall(r"^- .*?(?=^- |^## |\Z)", advice, re.MULTILINE | re.DOTALL)
     assert len(lines) >= 15
-    assert [line for line in lines if "](../examples/" not in line and NO_EXAMPLE not in line] == []
+    assert [line for line in lines if "](../../examples/" not in line and NO_EXAMPLE not in line] == []
 
 
 @pytest.mark.parametrize("snippet", re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL))

@@ -1,4 +1,4 @@
-"""The tables of docs/entities.md are what the broker does."""
+"""The tables of docs/reference/entities.md are what the broker does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from peeklock.server.config_settings import PROPERTIES
 from peeklock.server.origins import HostNames
 from peeklock.server.reconcile import reconcile
 
-PAGE = (Path(__file__).parents[2] / "docs/entities.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/entities.md").read_text(encoding="utf-8")
 TIERS = (BASIC, STANDARD, PREMIUM)
 IN_ADMINISTRATION = {
     kind: {row.element: row for row in module.ELEMENTS if isinstance(row, Setting)}

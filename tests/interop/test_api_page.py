@@ -1,5 +1,5 @@
-"""The examples of docs/api.md run in one shell as they stand there, but for the port, and print what it
-says."""
+"""The examples of docs/reference/api.md run in one shell, with the port replaced, and print what
+the page says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from peeklock.demo.broker import BrokerProcess
 
-PAGE = Path(__file__).parents[2] / "docs/api.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/api.md"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

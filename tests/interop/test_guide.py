@@ -35,7 +35,10 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
         yield broker
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide-python.md", "docs/entities.md", "docs/topics.md"])
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "docs/tutorials/python.md", "docs/reference/entities.md", "docs/tutorials/topics.md"],
+)
 def test_a_page_does_what_it_says(
     name: str, configured: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +58,7 @@ def test_a_page_does_what_it_says(
 def test_each_figure_of_health_is_documented(configured: BrokerProcess) -> None:
     with urlopen(f"http://127.0.0.1:{configured.http_port}/health") as answer:
         figures = json.load(answer)
-    page = _text("docs/command-line.md")
+    page = _text("docs/reference/command-line.md")
     rows = re.findall(r"^\| (`.*?) \|", page[page.index("`GET /health`") :], re.MULTILINE)
     documented = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
     assert set(figures) == documented - {"capture", "tls"}  # which are there at times
@@ -63,7 +66,7 @@ def test_each_figure_of_health_is_documented(configured: BrokerProcess) -> None:
 
 def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Req: R-04, T-11. The blocks of security.md, in their order, over the files that the page shows."""
-    page = _text("docs/security.md")
+    page = _text("docs/how-to/secure.md")
     makes_keys, connects = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (settings,) = re.findall(r'^```toml\n(issuer = "local"\n.*?)^```', page, re.MULTILINE | re.DOTALL)
     (config,) = re.findall(r"^```json\n(.*?)^```", _text("README.md"), re.MULTILINE | re.DOTALL)
@@ -71,10 +74,10 @@ def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: p
     (tmp_path / "Config.json").write_text(config.replace('"jobs"', '"orders"'), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    exec(compile(makes_keys, "docs/security.md", "exec"), names)
+    exec(compile(makes_keys, "docs/how-to/secure.md", "exec"), names)
     arguments = ["--config=Config.json", "--auth=jwt", "--jwt=jwt.toml", "--durability=os"]
     with BrokerProcess(tmp_path, arguments) as broker:
-        exec(compile(connects.replace("5672", str(broker.amqp_port)), "docs/security.md", "exec"), names)
+        exec(compile(connects.replace("5672", str(broker.amqp_port)), "docs/how-to/secure.md", "exec"), names)
 
 
 def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Requests for messages that are wrong, hostile or many, against a real process.
 
-What each is answered is in docs/http.md; that it is answered at all, and in time, is the point. Where a
-refusal leaves bytes that could be read as another request, the connection ends.
+docs/reference/http.md has the answer to each; here each must be answered, and in time. Where a refusal
+leaves bytes that could be read as another request, the connection ends.
 """
 
 from __future__ import annotations

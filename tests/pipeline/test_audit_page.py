@@ -1,4 +1,4 @@
-"""docs/audit.md says what the audit says. Needs no Spark."""
+"""docs/reference/audit.md says what the audit says. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from peeklock.pipeline.audit_checks import OTHERS, RECEIPTS, SENDS, SENTENCES, Check
 
-PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/reference/audit.md").read_text()
 
 
 def test_each_check_is_on_the_page_in_order() -> None:

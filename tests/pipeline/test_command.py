@@ -20,7 +20,7 @@ from tests.pipeline.synthetic import make_log, write_segments
 from tests.spark_session import QUICK_JAVA
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/pipeline.md"
+PAGE = ROOT / "docs/reference/pipeline.md"
 
 
 def run(*arguments: object) -> Result:

@@ -1,4 +1,4 @@
-"""docs/rules.md: each example on it is what rules do, and its lists and limits are complete."""
+"""docs/reference/rules.md: each example on it is what rules do, and its lists and limits are complete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from peeklock.rules.values import TEXT_LENGTH_MAX
 from tests.rules.subjects import FakeMessage
 from tests.rules.test_expressions import RESULTS, values
 
-PAGE = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/rules.md").read_text(encoding="utf-8")
 MESSAGE_TEXT, PARAMETER_TEXT = re.findall(r"```text\n(color=.*)\n```", PAGE)
 PARAMETERS = tuple((f"@{name}", value) for name, value in values(PARAMETER_TEXT).items())
 

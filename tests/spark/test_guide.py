@@ -26,7 +26,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-@pytest.mark.parametrize("name", ["docs/guide-spark.md", "README.md"])
+@pytest.mark.parametrize("name", ["docs/tutorials/spark.md", "README.md"])
 def test_a_page_does_what_it_says(
     name: str, spark: object, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

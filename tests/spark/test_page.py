@@ -10,7 +10,7 @@ import pytest
 from peeklock.spark.options import KNOWN
 from peeklock.spark.schema import row_schema
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/spark.md").read_text(encoding="utf-8")
 
 
 def first_cells(section: str) -> set[str]:

@@ -11,7 +11,7 @@ from peeklock.spark.outgoing import COLUMNS
 
 pytestmark = pytest.mark.spark
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/spark.md").read_text(encoding="utf-8")
 
 
 def test_each_column_of_a_write_has_its_entry() -> None:

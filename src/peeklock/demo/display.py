@@ -31,7 +31,7 @@ ENDS = {
 NEXT = (
     ("peeklock serve --data ./data", "a broker of your own; it prints the connection string"),
     ("peeklock check ./data", "verify what a broker has stored"),
-    ("docs/guide-spark.md", "queues as tables, the event log, the audit: Spark, step by step"),
+    ("docs/tutorials/spark.md", "queues as tables, the event log, the audit: Spark, step by step"),
     ("examples/", "short programs to start from; in the work tree, ./run stands for peeklock"),
 )
 

@@ -6,7 +6,7 @@ Owns: when times of the log cannot be compared with each other. Must not know: l
 took when the clock was set meanwhile. No lock lasts for longer than `UNSURE_MS`: after that, the times of
 locks are of one clock. A restart goes by the machine's clock, also where that went back: then the first event
 of the broker's new life is earlier than the last one before.
-Source: docs/entities.md, "When the clock is set".
+Source: docs/reference/entities.md, "When the clock is set".
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def pipeline() -> None:
     Is the broker honest?   peeklock pipeline audit --from LOG
 
     LOG is the folder that `peeklock serve --capture` writes to. It needs pip install 'peeklock[spark]';
-    docs/pipeline.md has the columns of the tables, and how to run the jobs on a cluster.
+    docs/reference/pipeline.md has the columns of the tables, and how to run the jobs on a cluster.
     """
 
 
@@ -269,7 +269,7 @@ def audit(
     """Prove the broker's promises from its event log, or show where they were broken.
 
     Looks for gaps, losses, double settlement, overlapping locks, wrong delivery counts, disorder in sessions,
-    and more; docs/audit.md has all checks.
+    and more; docs/reference/audit.md has all checks.
     Exit status: 0 clean, 1 violations, 2 not proven, or what was given cannot be used.
     """
     from peeklock.pipeline.display import StepProgress

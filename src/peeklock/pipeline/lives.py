@@ -127,7 +127,7 @@ def _merged(events: DataFrame, carried: DataFrame | None, marks: Marks) -> tuple
 
 
 def show_lives(lives: DataFrame, marks: Marks) -> DataFrame:
-    """Return merged lives as the columns that readers see; docs/pipeline.md has their meaning."""
+    """Return merged lives as the columns that readers see; docs/reference/pipeline.md has their meaning."""
     known = (F.col("locks") == F.col("frees")) & (F.col("locks") > 0)
     begun = F.coalesce(F.col("begun_at"), F.col("enqueued_time"))
     return lives.select(

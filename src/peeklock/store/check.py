@@ -7,7 +7,7 @@ replaced by others, body rows that fail their checksum, payloads that do, with t
 bodies that live messages need and that are not there, definitions that cannot be read or that contradict each
 other.
 It finds that the end is missing, where the WAL or the witness proves it (`tail`). What it cannot find is in
-docs/store.md.
+docs/explanation/durability.md.
 """
 
 from __future__ import annotations
