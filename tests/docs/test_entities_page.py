@@ -1,4 +1,4 @@
-"""The tables of docs/reference/entities.md are what the broker does."""
+"""The tables of docs/reference/entities.md and config-json.md are what the broker does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from peeklock.server.config_settings import PROPERTIES
 from peeklock.server.origins import HostNames
 from peeklock.server.reconcile import reconcile
 
-PAGE = (Path(__file__).parents[2] / "docs/reference/entities.md").read_text(encoding="utf-8")
+REFERENCE = Path(__file__).parents[2] / "docs/reference"
+PAGE = (REFERENCE / "entities.md").read_text(encoding="utf-8")
+CONFIG_PAGE = (REFERENCE / "config-json.md").read_text(encoding="utf-8")
 TIERS = (BASIC, STANDARD, PREMIUM)
 IN_ADMINISTRATION = {
     kind: {row.element: row for row in module.ELEMENTS if isinstance(row, Setting)}
@@ -45,7 +47,7 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 
 def test_every_setting_has_its_row() -> None:
-    table = rows("Every setting")
+    table = rows("Settings")
     settings = {setting for elements in IN_ADMINISTRATION.values() for setting in elements}
     assert set(table) == {f"`{setting}`" for setting in settings}
     for setting in settings:
@@ -66,7 +68,7 @@ def test_settings_have_one_name_in_the_file_and_in_the_administration() -> None:
 
 def test_the_configuration_on_the_page_is_taken() -> None:
     """Req: A-02"""
-    (example,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (example,) = re.findall(r"^```json\n(.*?)^```", CONFIG_PAGE, re.MULTILINE | re.DOTALL)
     assert len(reconcile(parse_config(example.encode()), [], {}, STANDARD, HostNames())) == 5
 
 

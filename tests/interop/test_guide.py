@@ -1,5 +1,5 @@
-"""The Python blocks of the README and of pages in docs/ run as they stand there, but for the port; those for
-Spark do so in tests/spark."""
+"""The Python blocks of the README and of pages in docs/ run with the port replaced; those for Spark run in
+tests/spark."""
 
 from __future__ import annotations
 
@@ -27,18 +27,25 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for all pages, with the README's Config.json, as a reader has it."""
+    """One broker for all pages, with the Config.json of its page."""
     folder = tmp_path_factory.mktemp("guide")
-    (example,) = re.findall(r"^```json\n(.*?)^```", _text("README.md"), re.MULTILINE | re.DOTALL)
-    (folder / "Config.json").write_text(example, encoding="utf-8")
+    (folder / "Config.json").write_text(_config(), encoding="utf-8")
     with BrokerProcess(folder, [f"--config={folder / 'Config.json'}"]) as broker:
         yield broker
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["README.md", "docs/tutorials/python.md", "docs/reference/entities.md", "docs/tutorials/topics.md"],
-)
+PAGES = [
+    "README.md",
+    "docs/how-to/python-client.md",
+    "docs/how-to/test-with-a-clock.md",
+    "docs/reference/entities.md",
+    "docs/reference/management-operations.md",
+    "docs/tutorials/python.md",
+    "docs/tutorials/topics.md",
+]
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_does_what_it_says(
     name: str, configured: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,34 +57,31 @@ def test_a_page_does_what_it_says(
     monkeypatch.chdir(configured.data.parent)  # pages say `data/tls/ca.pem`, as `--data ./data` makes it
     names: dict[str, object] = {}
     for block in found:
-        if "peeklock.spark" in block:
-            continue
         exec(compile(block.replace("5672", str(configured.amqp_port)), name, "exec"), names)
 
 
 def test_each_figure_of_health_is_documented(configured: BrokerProcess) -> None:
     with urlopen(f"http://127.0.0.1:{configured.http_port}/health") as answer:
         figures = json.load(answer)
-    page = _text("docs/reference/command-line.md")
-    rows = re.findall(r"^\| (`.*?) \|", page[page.index("`GET /health`") :], re.MULTILINE)
+    page = _text("docs/reference/health.md")
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
     documented = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
     assert set(figures) == documented - {"capture", "tls"}  # which are there at times
 
 
 def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Req: R-04, T-11. The blocks of security.md, in their order, over the files that the page shows."""
-    page = _text("docs/how-to/secure.md")
+    """Req: R-04, T-11. The blocks of web-tokens.md, in their order, over the files that the page shows."""
+    page = _text("docs/how-to/web-tokens.md")
     makes_keys, connects = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (settings,) = re.findall(r'^```toml\n(issuer = "local"\n.*?)^```', page, re.MULTILINE | re.DOTALL)
-    (config,) = re.findall(r"^```json\n(.*?)^```", _text("README.md"), re.MULTILINE | re.DOTALL)
     (tmp_path / "jwt.toml").write_text(settings, encoding="utf-8")
-    (tmp_path / "Config.json").write_text(config.replace('"jobs"', '"orders"'), encoding="utf-8")
+    (tmp_path / "Config.json").write_text(_config().replace('"jobs"', '"orders"'), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    exec(compile(makes_keys, "docs/how-to/secure.md", "exec"), names)
+    exec(compile(makes_keys, "docs/how-to/web-tokens.md", "exec"), names)
     arguments = ["--config=Config.json", "--auth=jwt", "--jwt=jwt.toml", "--durability=os"]
     with BrokerProcess(tmp_path, arguments) as broker:
-        exec(compile(connects.replace("5672", str(broker.amqp_port)), "docs/how-to/secure.md", "exec"), names)
+        exec(compile(connects.replace("5672", str(broker.amqp_port)), "docs/how-to/web-tokens.md", "exec"), names)
 
 
 def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path) -> None:
@@ -85,8 +89,7 @@ def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path
     keys = KeyFile(tmp_path / "data")
     keys.load_or_make()
     rule = keys.add("worker", ["Send", "Listen"])
-    (config,) = re.findall(r"^```json\n(.*?)^```", _text("README.md"), re.MULTILINE | re.DOTALL)
-    (tmp_path / "Config.json").write_text(config, encoding="utf-8")
+    (tmp_path / "Config.json").write_text(_config(), encoding="utf-8")
     arguments = [f"--config={tmp_path / 'Config.json'}", "--auth=sas", "--durability=os"]
     with BrokerProcess(tmp_path, arguments) as broker:
         text = (
@@ -112,6 +115,12 @@ def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path
                 sender.send_messages(ServiceBusMessage("after"))
             with pytest.raises(ServiceBusAuthenticationError):
                 sender.send_messages(ServiceBusMessage("after"))
+
+
+def _config() -> str:
+    page = _text("docs/reference/config-json.md")
+    (example,) = re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return str(example)
 
 
 def _text(name: str) -> str:

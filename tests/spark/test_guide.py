@@ -1,5 +1,4 @@
-"""The Python blocks of the Spark guide and of the README run as they stand there, but for the port and the
-folders."""
+"""The Python blocks of the Spark tutorial run with the port and the folders replaced."""
 
 from __future__ import annotations
 
@@ -14,24 +13,21 @@ from peeklock.demo.broker import BrokerProcess
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
+NAME = "docs/tutorials/spark.md"
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^```json\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    (tmp_path / "Config.json").write_text(example, encoding="utf-8")
     options = [f"--capture={tmp_path / 'events'}", "--capture-interval=1"]
-    with BrokerProcess(tmp_path, [f"--config={tmp_path / 'Config.json'}", *options]) as broker:
+    with BrokerProcess(tmp_path, options) as broker:
         yield broker
 
 
-@pytest.mark.parametrize("name", ["docs/tutorials/spark.md", "README.md"])
-def test_a_page_does_what_it_says(
-    name: str, spark: object, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_tutorial_does_what_it_says(
+    spark: object, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Req: X-01, X-05"""
-    page = (ROOT / name).read_text(encoding="utf-8")
+    page = (ROOT / NAME).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == page.count("```python") > 0
     monkeypatch.chdir(tmp_path)
@@ -40,4 +36,4 @@ def test_a_page_does_what_it_says(
         here = block.replace("5672", str(broker.amqp_port))
         # Java resolves paths by the folder that the tests were started in.
         here = re.sub(r'"(lake/|events\b)', rf'"{tmp_path}/\1', here)
-        exec(compile(here, name, "exec"), names)
+        exec(compile(here, NAME, "exec"), names)
