@@ -81,7 +81,10 @@ def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: p
     exec(compile(makes_keys, "docs/how-to/web-tokens.md", "exec"), names)
     arguments = ["--config=Config.json", "--auth=jwt", "--jwt=jwt.toml", "--durability=os"]
     with BrokerProcess(tmp_path, arguments) as broker:
-        exec(compile(connects.replace("5672", str(broker.amqp_port)), "docs/how-to/web-tokens.md", "exec"), names)
+        exec(
+            compile(connects.replace("5672", str(broker.amqp_port)), "docs/how-to/web-tokens.md", "exec"),
+            names,
+        )
 
 
 def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path) -> None:

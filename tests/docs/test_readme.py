@@ -1,0 +1,59 @@
+"""The figures of the README are those of the benchmarks, the requirements and the clients' results."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from peeklock.pipeline.audit_checks import Check
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "tests/interop/results"
+CLIENTS = {
+    "Python, sync and asyncio": ("python-sync", "azure-servicebus"),
+    "JavaScript": ("javascript", "@azure/service-bus"),
+    "Java": ("java", "com.azure:azure-messaging-servicebus"),
+    "Java, retired client": ("java-retired", "com.microsoft.azure:azure-servicebus"),
+    "Go": ("go", "azservicebus"),
+    "Rust, over REST": ("rust", "azure_messaging_servicebus"),
+    "Qpid JMS": ("qpid-jms", "org.apache.qpid:qpid-jms-client"),
+    "rhea, plain AMQP 1.0": ("rhea", "rhea"),
+    "Celery": ("celery", "celery"),
+}
+
+
+def test_the_figures_of_the_benchmarks_are_current() -> None:
+    results = (ROOT / "bench/results/results.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| end to end \| rate \(msg/s\) \|(.*)$", results, re.MULTILINE)
+    ours, artemis, classic, quorum = (cell.split()[0] for cell in row.split("|")[:4])
+    for figure in (
+        f"**Fast.** {ours} messages",
+        f"| {ours} | not measured | {quorum} quorum, {classic} classic |",
+    ):
+        assert figure in README
+    assert f"does {artemis} a second" in README.replace("\n", " ")
+
+
+def test_the_number_of_requirements_is_current() -> None:
+    page = (ROOT / "docs/reference/compatibility.md").read_text(encoding="utf-8")
+    counts = re.search(r"^(\d+) requirements: (\d+) works, (\d+) differs, 0 not yet\.$", page, re.MULTILINE)
+    assert counts is not None
+    stated = "of {} requirements {} work and {} differ from Azure".format(*counts.groups())
+    assert stated in README.replace("\n  ", " ")
+    assert f"checks {len(Check)} promises" in README
+
+
+def test_each_client_has_its_row_with_its_version_and_results() -> None:
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) of (\d+) features \|", README, re.MULTILINE)
+    expected = []
+    for title, (name, package) in CLIENTS.items():
+        result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        statuses = [feature["status"] for feature in result["features"].values()]
+        works, offered = statuses.count("works"), len(statuses) - statuses.count("not offered")
+        expected.append((title, result["versions"][package], str(works), str(offered)))
+    assert rows == expected
+    assert {name for name, _ in CLIENTS.values()} | {"python-aio"} == {
+        path.stem for path in RESULTS.glob("*.json")
+    }
