@@ -129,7 +129,7 @@ def test_all_system_properties_and_keywords_are_told_of() -> None:
 
 
 def test_what_can_be_set_is_told_of() -> None:
-    section = PAGE.split("Of the system properties these can be set")[1].split("\n\n")[0]
+    section = PAGE.split("These system properties can be set")[1].split("\n\n")[0]
     for name, spelled in SPELLED.items():
         assert (f"`{spelled}`" in section) is (name in WRITABLE)
     assert f"`{SPELLED[KEPT]}` can be set but not removed" in section
