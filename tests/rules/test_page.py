@@ -133,7 +133,7 @@ def test_what_can_be_set_is_told_of() -> None:
     for name, spelled in SPELLED.items():
         assert (f"`{spelled}`" in section) is (name in WRITABLE)
     assert f"`{SPELLED[KEPT]}` can be set but not removed" in section
-    assert f"{ID_LENGTH_MAX} characters at most" in section
+    assert f"at most {ID_LENGTH_MAX} characters" in section
 
 
 def test_limits_are_those_of_the_code() -> None:
