@@ -1,7 +1,13 @@
 """A durable, self-hosted message broker that speaks Azure Service Bus (AMQP 1.0) on the wire.
 
-The rooms, outermost first: `cli` -> `server` -> `gateway`, `admin` -> `engine` -> `broker`, `store`; the
-leaves are `amqp` and `auth`. ARCHITECTURE.md says who may import whom, and why.
+Processes    cli, server, capture, demo
+Interfaces   gateway (AMQP), admin and rest (HTTP as in Azure), api (JSON)
+Core         engine (order of durability), broker (rules of messages), store (durable facts)
+Leaves       amqp, auth, rules
+Spark        spark (source and sink), pipeline (jobs)
+For tests    testing
+
+ARCHITECTURE.md says who may import whom, and why.
 """
 
 from __future__ import annotations
