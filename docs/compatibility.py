@@ -51,8 +51,17 @@ class Requirement:
         if not self.proofs:
             return "not yet"
         if self.missing:
-            return f"works, but not yet: {self.missing}"
+            return f"works in part, missing: {self.missing}"
         return "differs" if self.differs else "works"
+
+    @property
+    def kind(self) -> str:
+        """The status as it is counted."""
+        if not self.proofs:
+            return "not yet"
+        if self.missing:
+            return "work in part"
+        return "differ" if self.differs else "work"
 
 
 def load(root: Path) -> tuple[dict[str, str], dict[str, Requirement], list[dict[str, str]]]:
@@ -117,21 +126,20 @@ def _fields(entry: dict[str, Any], kind: str, *names: str) -> tuple[str, ...]:
 def render(root: Path) -> str:
     """Return the page for a work tree."""
     sections, requirements, choices = load(root)
-    counts = dict.fromkeys(("works", "differs", "not yet"), 0)
+    counts = dict.fromkeys(("work", "work in part", "differ", "not yet"), 0)
     for requirement in requirements.values():
-        counts[requirement.status.split(",")[0]] += 1
+        counts[requirement.kind] += 1
     lines = [
         "# Compatibility",
         "",
         "<!-- Written by `python -m docs.compatibility` from the tests; do not edit. -->",
         "",
-        "What the broker does as Azure Service Bus does it. A line that works or differs has tests that",
-        "prove it; they are named [below](#tests). Where nothing is proven, nothing is claimed.",
-        "[clients.md](clients.md) says which client does what.",
+        "Each requirement has [tests that prove it](#tests). Without a test nothing is claimed.",
+        "[Clients](clients.md) lists what each client does.",
         "",
-        "The tests run against this broker. What Azure does comes from its documentation, the sources of its",
-        "clients and their own live suites. The column *Azure* says of each line whether its tests ran",
-        "against Azure itself; `./run compare` runs the programs of all clients against two endpoints.",
+        "The tests run against this broker. What Azure does is known from its documentation, the sources of its",
+        "clients and their live suites. The column *Azure* says whether the tests of a line ran against Azure",
+        "itself; `./run compare` runs the programs of all clients against two endpoints.",
         "",
         f"{len(requirements)} requirements: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()) + ".",
     ]
@@ -148,7 +156,13 @@ def render(root: Path) -> str:
     if differing:
         lines += ["", "## Differences from Azure", "", *(f"- **{r.id}**: {r.differs}" for r in differing)]
     if choices:
-        lines += ["", "## Our choices", "", "Where Azure's documentation is silent or leaves it open.", ""]
+        lines += [
+            "",
+            "## Our choices",
+            "",
+            "Azure's documentation is silent about these, or leaves them open.",
+            "",
+        ]
         lines += ["| question | choice | why |", "|---|---|---|"]
         lines += [f"| {_cell(c['about'])} | {_cell(c['choice'])} | {_cell(c['why'])} |" for c in choices]
     lines += ["", "## Tests"]

@@ -42,7 +42,7 @@ def test_a_requirement_that_a_test_names_works_and_links_to_it(tmp_path: Path) -
     )
     assert _line(page, "L-01") == "| L-01 | first | works | never run | [1 test](#l-01) |"
     assert "### L-01\n\n- [tests/test_room.py](../../tests/test_room.py): `test_it`\n" in page
-    assert "2 requirements: 1 works, 0 differs, 1 not yet." in page
+    assert "2 requirements: 1 work, 0 work in part, 0 differ, 1 not yet." in page
 
 
 def test_a_requirement_without_a_test_is_not_yet(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_difference_is_shown_with_how_and_why(tmp_path: Path) -> None:
 def test_what_is_missing_of_a_requirement_is_said(tmp_path: Path) -> None:
     choices = '[[partly]]\nid = "L-01"\nmissing = "topics"\n'
     page = render(_tree(tmp_path, 'def test_it():\n    """Req: L-01"""\n', choices))
-    assert "| works, but not yet: topics |" in _line(page, "L-01")
+    assert "| works in part, missing: topics |" in _line(page, "L-01")
 
 
 def test_our_choices_have_a_table(tmp_path: Path) -> None:
