@@ -65,7 +65,7 @@ FOLDERS = {
     "simulation": ("tests/simulation",),
     "kill": ("tests/kill", "tests/capture"),
     "interop": ("tests/interop", "tests/admin", "tests/demo"),
-    "spark": ("tests/demo", "tests/pipeline", "tests/spark"),  # the longest test first
+    "spark": ("tests/demo", "tests/pipeline", "tests/spark", "tests/client"),  # the longest test first
 }
 """Where the tests of a marker are. Named, since collecting all tests costs each process 8 s; a test sees to
 it that none is elsewhere."""
