@@ -25,11 +25,12 @@ def bare_tree(tmp_path: Path) -> Path:
 
 
 def _run(
-    tree: Path, *arguments: str, folders: tuple[str, ...] = ("bin",)
+    tree: Path, *arguments: str, folders: tuple[str, ...] = ("bin",), python: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     command = ["sh", tree / "run", *arguments]
     path = ":".join(str(tree / folder) for folder in folders)
-    return subprocess.run(command, env={"PATH": path}, cwd="/", capture_output=True, text=True, check=False)
+    env = {"PATH": path} | ({} if python is None else {"PEEKLOCK_PYTHON": python})
+    return subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, check=False)
 
 
 def _install(tree: Path, name: str, script: str) -> None:
@@ -82,6 +83,21 @@ def test_an_optimized_python_is_preferred(
         path.chmod(0o755)
     done = _run(bare_tree, "test", folders=("a", "b", "bin"))
     assert f"making .venv with {bare_tree / chosen} -V" in done.stderr
+
+
+def test_the_python_that_is_named_is_taken(bare_tree: Path) -> None:
+    for name in ("python3.11", "python3.14"):
+        _install(bare_tree, name, ABOUT.format(venv="true", optimized="true"))
+    done = _run(bare_tree, "test", python="python3.11")
+    assert f"making .venv with {bare_tree / 'bin/python3.11'} -V" in done.stderr
+
+
+def test_a_named_python_that_is_too_old_is_refused(bare_tree: Path) -> None:
+    _install(bare_tree, "python3.10", "exit 1")
+    _install(bare_tree, "python3.14", ABOUT.format(venv="true", optimized="true"))
+    done = _run(bare_tree, "test", python="python3.10")
+    assert done.returncode == 1
+    assert "PEEKLOCK_PYTHON=python3.10 is not Python 3.11 or newer" in done.stderr
 
 
 def test_without_the_venv_module_it_names_the_package(bare_tree: Path) -> None:
