@@ -28,7 +28,7 @@ LEFT_OUT = shutil.ignore_patterns(
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return the folders of two builds, from two copies of the work tree."""
-    folders = []
+    folders: list[Path] = []
     for name in ("one", "of another length"):
         tree = tmp_path_factory.mktemp("build") / name
         shutil.copytree(ROOT, tree, ignore=LEFT_OUT)
@@ -78,7 +78,7 @@ def test_the_wheel_works_without_the_work_tree(builds: tuple[Path, Path], tmp_pa
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
     def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [tmp_path / "venv/bin" / program, *arguments]
+        command: list[str | Path] = [tmp_path / "venv/bin" / program, *arguments]
         return subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False)
 
     def install(what: str) -> None:

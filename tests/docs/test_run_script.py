@@ -27,7 +27,7 @@ def bare_tree(tmp_path: Path) -> Path:
 def _run(
     tree: Path, *arguments: str, folders: tuple[str, ...] = ("bin",), python: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = ["sh", tree / "run", *arguments]
+    command: list[str | Path] = ["sh", tree / "run", *arguments]
     path = ":".join(str(tree / folder) for folder in folders)
     env = {"PATH": path} | ({} if python is None else {"PEEKLOCK_PYTHON": python})
     return subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, check=False)
