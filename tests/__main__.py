@@ -151,7 +151,7 @@ SPARK_QUERIES = (Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *
 
 LONG = (
     Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 60),
-    Step("long core tests", (*PYTEST, "-n", "2", "-m", LONG_CORE), 40),
+    Step("long core tests", (*PYTEST, "-n", "2", "-m", LONG_CORE), 60),
     Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 180),
     # Their builds take most of it.
     Step("every client", (*PYTEST, "-m", "clients", "tests/interop"), 180),

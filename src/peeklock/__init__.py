@@ -6,4 +6,4 @@ leaves are `amqp` and `auth`. ARCHITECTURE.md says who may import whom, and why.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
