@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from peeklock.amqp.messaging import Sections
-from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored
-from peeklock.broker.commands import (
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.vocabulary.changes import Change, EntityStored, MessageRemoved, MessageStored
+from peeklock.broker.vocabulary.commands import (
     Address,
     CloseLink,
     Complete,
@@ -30,14 +31,13 @@ from peeklock.broker.commands import (
     ReceiveMode,
     ReplyTo,
     Send,
-    SessionWish,
+    SessionRequest,
     SetCredit,
 )
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Deliver
-from peeklock.broker.message import Message, Routing
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD
+from peeklock.broker.vocabulary.descriptions import QueueDescription
+from peeklock.broker.vocabulary.effects import Deliver
+from peeklock.broker.vocabulary.message import Message, Routing
+from peeklock.broker.vocabulary.quotas import STANDARD
 
 NOW_MS = 1_700_000_000_000
 QUEUE_ID = 4
@@ -67,8 +67,8 @@ class Kind:
 
     def receivers(self, core: Namespace) -> list[LinkId]:
         """Open the receivers."""
-        named = [SessionWish(_session_id(number), FAR_MS) for number in range(self.sessions)]
-        wishes: Sequence[SessionWish | None] = named or [None]
+        named = [SessionRequest(_session_id(number), FAR_MS) for number in range(self.sessions)]
+        wishes: Sequence[SessionRequest | None] = named or [None]
         links = [LinkId(1, number) for number, _ in enumerate(wishes, 1)]
         for link, wish in zip(links, wishes, strict=True):
             core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, wish), NOW_MS)
@@ -188,7 +188,7 @@ def hand_out(count: int) -> float:
         message = Message(1000)
         message.routing = Routing(_message_id(n), _session_id(n))
         core.apply(Send(QUEUE_ID, message, Sections(b""), None), NOW_MS)
-    wish = SessionWish(None, FAR_MS)
+    wish = SessionRequest(None, FAR_MS)
 
     def cycle() -> None:
         for number in range(1, count + 1):

@@ -17,8 +17,9 @@ import time
 from pathlib import Path
 
 from peeklock.amqp.messaging import Sections
-from peeklock.broker.changes import Change, MessageRemoved, MessageStored
-from peeklock.broker.commands import (
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.vocabulary.changes import Change, MessageRemoved, MessageStored
+from peeklock.broker.vocabulary.commands import (
     Address,
     Command,
     Complete,
@@ -31,16 +32,19 @@ from peeklock.broker.commands import (
     Send,
     SetCredit,
 )
-from peeklock.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from peeklock.broker.effects import Deliver, Effect
-from peeklock.broker.message import Message
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD
+from peeklock.broker.vocabulary.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from peeklock.broker.vocabulary.effects import Deliver, Effect
+from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut, Reclaim, WakeAt
 from peeklock.engine.engine import Engine
-from peeklock.store import body_rows, frames
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.encoding import body_rows, frames
+from peeklock.store.sqlite.store import SqliteStore
 
 NOW_MS = 1_700_000_000_000
 QUEUE_ID = 4

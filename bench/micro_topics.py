@@ -18,8 +18,10 @@ from functools import partial
 from bench.rule_mix import compared, properties
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Properties
-from peeklock.broker.changes import Change, EntityStored, RuleStored
-from peeklock.broker.commands import (
+from peeklock.broker.content.subject import MessageSubject
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.vocabulary.changes import Change, EntityStored, RuleStored
+from peeklock.broker.vocabulary.commands import (
     Address,
     Command,
     CreateEntity,
@@ -30,21 +32,19 @@ from peeklock.broker.commands import (
     Send,
     UpdateEntity,
 )
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.descriptions import (
     EntityKind,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD
-from peeklock.broker.subject import MessageSubject
+from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.inspection import take_in
 from peeklock.rules.filters import CorrelationFilter, Filter, SqlFilter, TrueFilter
 from peeklock.store.base import Batch
-from peeklock.store.frames import encode
+from peeklock.store.encoding.frames import encode
 
 NOW_MS = 1_700_000_000_000
 TOPIC_QUEUE_ID = 4

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties
+from peeklock.client.connection import BlockingConnection
+from peeklock.client.connection_string import ConnectionString
 from peeklock.demo.broker import BrokerProcess
-from peeklock.spark.connection import Connection
 from peeklock.spark.session import spark_session
-from peeklock.spark.settings import Settings
 
 QUEUE = "browsed"
 BODY = b"x" * 1024
@@ -27,7 +27,7 @@ AIM = 30_000
 
 def fill(connection_string: str, count: int) -> None:
     """Put messages into the queue."""
-    connection = Connection(Settings.parse(connection_string))
+    connection = BlockingConnection(ConnectionString.parse(connection_string))
     sender = connection.sender(QUEUE)
     for number in range(count):
         sender.send(

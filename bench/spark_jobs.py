@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.spark_browse import QUEUE
 from peeklock.demo.broker import BrokerProcess
-from peeklock.pipeline.audit import Options, run
+from peeklock.pipeline.audit.job import AuditOptions, run
 from peeklock.pipeline.command import pipeline
 from peeklock.spark.session import spark_session
 from tests.pipeline.synthetic import write_log
@@ -33,7 +33,7 @@ def audit(log: Path, events: int) -> None:
     """Audit the log; it is clean."""
     spark = spark_session("audit", "local[2]", **{"spark.driver.memory": "2g"})
     started = time.perf_counter()
-    verdict = run(spark, Options((str(log),)))
+    verdict = run(spark, AuditOptions((str(log),)))
     seconds = time.perf_counter() - started
     spark.stop()
     assert not verdict.findings, verdict

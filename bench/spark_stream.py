@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.spark_browse import QUEUE, fill
+from peeklock.client.connection import BlockingConnection
+from peeklock.client.connection_string import ConnectionString
 from peeklock.demo.broker import BrokerProcess
-from peeklock.spark.connection import Connection
 from peeklock.spark.session import spark_session
-from peeklock.spark.settings import Settings
 
 RATE_AIM = 10_000
 """Messages a second, settled. Source: figures of the pipeline."""
@@ -31,7 +31,7 @@ trigger, into a sink that keeps nothing."""
 
 def left(connection_string: str) -> int:
     """Give how many messages the cursor still holds."""
-    connection = Connection(Settings.parse(connection_string))
+    connection = BlockingConnection(ConnectionString.parse(connection_string))
     cursors = connection.management(QUEUE).request("peeklock:cursor-list", {}).body["cursors"]
     connection.close()
     return sum(count for cursor in cursors for _, count, _ in cursor["claims"])

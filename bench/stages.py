@@ -27,7 +27,7 @@ from peeklock.amqp.messaging import Header, Properties
 from peeklock.amqp.performatives import ACCEPTED, Source, Target
 from peeklock.amqp.types import Role
 from peeklock.engine.driver import Action, Commit, HandOut
-from peeklock.store import frames
+from peeklock.store.encoding import frames
 from peeklock.testing.inprocess import InProcessBroker
 
 STAGES = ("decode", "gateway", "apply", "batch", "dispatch", "encode")

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.loadgen import Endpoint
-from peeklock.store.folder import DATABASE_NAME
-from peeklock.store.looking import looked_at
+from peeklock.store.sqlite.folder import DATABASE_NAME
+from peeklock.store.sqlite.read_only import looked_at
 
 PROGRAM = Path(sys.executable).with_name("peeklock")
 """The broker's command of the installation that runs this benchmark."""

@@ -137,9 +137,9 @@ def render(root: Path) -> str:
         "Each requirement has [tests that prove it](#tests). Without a test nothing is claimed.",
         "[Clients](clients.md) lists what each client does.",
         "",
-        "The tests run against this broker. What Azure does is known from its documentation, the sources of its",
-        "clients and their live suites. The column *Azure* says whether the tests of a line ran against Azure",
-        "itself; `./run compare` runs the programs of all clients against two endpoints.",
+        "The tests run against this broker. What Azure does is known from its documentation, the sources of",
+        "its clients and their live suites. The column *Azure* says whether the tests of a line ran against",
+        "Azure itself; `./run compare` runs the programs of all clients against two endpoints.",
         "",
         f"{len(requirements)} requirements: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()) + ".",
     ]

@@ -1,7 +1,7 @@
 """A hook of mkdocs for links that leave docs/, for example to an example or a test.
 
-On disk and in a forge such a link works as it is. On the site it becomes a link to `repo_url`, or plain text if
-mkdocs.yml has none.
+On disk and in a forge such a link works as it is. On the site it becomes a link to `repo_url`, or plain text
+if mkdocs.yml has none.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ FOLDERS = {
     "simulation": ("tests/simulation",),
     "kill": ("tests/kill", "tests/capture"),
     "interop": ("tests/interop", "tests/admin", "tests/demo"),
-    "spark": ("tests/demo", "tests/pipeline", "tests/spark"),  # the longest test first
+    "spark": ("tests/demo", "tests/pipeline", "tests/spark", "tests/client"),  # the longest test first
 }
 """Where the tests of a marker are. Named, since collecting all tests costs each process 8 s; a test sees to
 it that none is elsewhere."""
@@ -151,7 +151,7 @@ SPARK_QUERIES = (Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *
 
 LONG = (
     Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 60),
-    Step("long core tests", (*PYTEST, "-n", "2", "-m", LONG_CORE), 40),
+    Step("long core tests", (*PYTEST, "-n", "2", "-m", LONG_CORE), 60),
     Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 180),
     # Their builds take most of it.
     Step("every client", (*PYTEST, "-m", "clients", "tests/interop"), 180),

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from peeklock.admin.exchange import Home, Response
+from peeklock.admin.exchange import AdminContext, Response
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority, generate
-from peeklock.broker.commands import Command
-from peeklock.broker.effects import Effect
-from peeklock.broker.quotas import STANDARD, TierLimits
+from peeklock.broker.vocabulary.commands import Command
+from peeklock.broker.vocabulary.effects import Effect
+from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 from peeklock.rest.waiting import Body
-from peeklock.server.hub import Requests
+from peeklock.server.net.hub import Requests
 from peeklock.testing.inprocess import InProcessBroker
 
 CONNECTION_ID = 1_000
@@ -70,7 +70,7 @@ class AskedBroker(InProcessBroker):
         super().__init__(authority=authority, tier=tier, **settings)
         self.logged: list[dict[str, Any]] = []
         numbers = itertools.count(1)
-        self.home = Home(
+        self.admin_context = AdminContext(
             authority or Authority.development(),
             lambda: f"tracking-{next(numbers)}",
             lambda: "key",

@@ -26,7 +26,7 @@ def find_logs(folder: Path) -> list[Path]:
 
 def audit(spark: Any, folder: Path, *, drained: bool) -> int:
     """Audit all logs below a folder and print the verdict; answer the exit status."""
-    from peeklock.pipeline.audit import Options, run, show
+    from peeklock.pipeline.audit.job import AuditOptions, run, show
 
     logs = find_logs(folder)
     if not logs:
@@ -34,7 +34,7 @@ def audit(spark: Any, folder: Path, *, drained: bool) -> int:
         return 2
     ledgers = folder / LEDGERS
     ledger = str(ledgers) if ledgers.is_dir() else None
-    verdict = run(spark, Options(tuple(map(str, logs)), drained=drained, ledger=ledger))
+    verdict = run(spark, AuditOptions(tuple(map(str, logs)), drained=drained, ledger=ledger))
     show(verdict, Console(width=160))
     for check, finding in sorted(verdict.findings.items()):
         print(f"{check.title} in {', '.join(sorted(finding.by_namespace))}")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from peeklock import __version__
-from peeklock.server.names import is_host, is_host_and_port
+from peeklock.config.hosts import is_host, is_host_and_port
 
 if TYPE_CHECKING:
-    from peeklock.server.guard import AuthMode
-    from peeklock.server.keys import KeyFile
+    from peeklock.server.keys.authority_manager import AuthMode
+    from peeklock.server.keys.keys import KeyFile
     from peeklock.store.check import Report
 
 PROCESS_STARTED = time.monotonic()
@@ -583,7 +583,7 @@ def ca(folder: Path, only_pem: bool) -> None:
     DIR is the data folder of a broker; a broker may run on it. An authority is made when there is none yet.
     Exit status: 0 shown, 1 not.
     """
-    from peeklock.server.trust import NoStore, authority_of
+    from peeklock.server.tls.ca_instructions import NoStore, authority_of
 
     try:
         file, text = authority_of(folder)
@@ -668,7 +668,7 @@ def remove_key(folder: Path, name: str) -> None:
 
 def _with_keys(folder: Path, do: Callable[[KeyFile], Iterable[Any] | None]) -> None:
     """Do something with the file of the keys, and show the rules that come of it."""
-    from peeklock.server.keys import KeyFile, KeysRefused, shown
+    from peeklock.server.keys.keys import KeyFile, KeysRefused, shown
 
     try:
         rules = do(KeyFile(folder))

@@ -5,6 +5,6 @@ Spark looks for top-level packages whose names begin with `pyspark_`, and takes 
 
 from __future__ import annotations
 
-from peeklock.spark.source import ServiceBusSource as DefaultSource
+from peeklock.spark.source.data_source import ServiceBusSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 from peeklock.admin.api import Administration, AdminRequest, Pending, Response
 from peeklock.auth import ALL_RIGHTS, Authority, Right, SasRule, generate
-from peeklock.broker.commands import ReplyTo
-from peeklock.broker.quotas import STANDARD, TierLimits
-from peeklock.server.origins import HostNames
+from peeklock.broker.vocabulary.commands import ReplyTo
+from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
+from peeklock.config.hosts import HostNames
 
 NOW_MS = 1_704_067_200_500  # 2024-01-01T00:00:00.500Z
 REPLY_TO = ReplyTo(0, 0, 7)

@@ -17,16 +17,17 @@ from typing import Any
 
 from peeklock.admin.api import Administration
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority
-from peeklock.broker.commands import Command, ReplyTo
-from peeklock.broker.effects import Effect
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD, TierLimits
-from peeklock.server.http import HttpProtocol
-from peeklock.server.http_dispatch import Dispatch
-from peeklock.server.listener import Listener
-from peeklock.server.origins import HostNames, OriginPolicy
-from peeklock.server.tls import CERTIFICATE_FILE, FOLDER, server_context
-from peeklock.server.turns import Turns
+from peeklock.broker.vocabulary.commands import Command, ReplyTo
+from peeklock.broker.vocabulary.effects import Effect
+from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
+from peeklock.config.hosts import HostNames
+from peeklock.server.loop.turns import Turns
+from peeklock.server.net.http import HttpProtocol
+from peeklock.server.net.http_dispatch import Dispatch
+from peeklock.server.net.listener import Listener
+from peeklock.server.origins import OriginPolicy
+from peeklock.server.tls.contexts import CERTIFICATE_FILE, FOLDER, server_context
 from tests.server.stepping import raised
 
 

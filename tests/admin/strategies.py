@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.descriptions import (
     GIVEN_FORWARDS,
     UNLIMITED_MS,
     QueueDescription,

@@ -14,7 +14,7 @@ import pytest
 
 from peeklock.admin.api import Pending, Response
 from peeklock.auth import OpenAuthority, generate
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     Address,
     CreateEntity,
     DeleteEntity,
@@ -22,9 +22,9 @@ from peeklock.broker.commands import (
     LookUp,
     UpdateEntity,
 )
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityKind, EntityStatus, QueueDescription
-from peeklock.broker.effects import Done, EntitiesFound, EntityFound, EntityView, Failed
-from peeklock.broker.errors import (
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, EntityKind, EntityStatus, QueueDescription
+from peeklock.broker.vocabulary.effects import Done, EntitiesFound, EntityFound, EntityView, Failed
+from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
     EntityAlreadyExists,
@@ -34,7 +34,7 @@ from peeklock.broker.errors import (
     QuotaExceeded,
     ServerBusy,
 )
-from peeklock.broker.quotas import PREMIUM, STANDARD, TierLimits
+from peeklock.broker.vocabulary.quotas import PREMIUM, STANDARD, TierLimits
 from tests.admin.asking import ATOM, CONNECT, NOW_MS, PYTHON_ENTRY, REPLY_TO, Client, detail, links
 
 BARE = PYTHON_ENTRY.format("<QueueDescription />")

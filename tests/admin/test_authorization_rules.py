@@ -18,11 +18,16 @@ from hypothesis import strategies as st
 from peeklock.admin.api import Pending, Response
 from peeklock.admin.authorization_rules import read_authorization_rules, write_authorization_rules
 from peeklock.admin.reading import Description
-from peeklock.broker.changes import EntityStored
-from peeklock.broker.commands import LookUp, UpdateEntity
-from peeklock.broker.descriptions import RIGHTS, AuthorizationRule, QueueDescription, TopicDescription
-from peeklock.broker.effects import EntitiesFound, EntityFound, EntityView, Failed
-from peeklock.broker.errors import PreconditionFailed
+from peeklock.broker.vocabulary.changes import EntityStored
+from peeklock.broker.vocabulary.commands import LookUp, UpdateEntity
+from peeklock.broker.vocabulary.descriptions import (
+    RIGHTS,
+    AuthorizationRule,
+    QueueDescription,
+    TopicDescription,
+)
+from peeklock.broker.vocabulary.effects import EntitiesFound, EntityFound, EntityView, Failed
+from peeklock.broker.vocabulary.errors import PreconditionFailed
 from tests.admin.asking import CONNECT, NOW_MS, PYTHON_ENTRY, REPLY_TO, Client, detail
 from tests.admin.official import refusal
 from tests.admin.serving import Served

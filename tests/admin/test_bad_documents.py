@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from peeklock.admin.api import BODY_BYTES_MAX, Pending, Response
 from peeklock.admin.reading import MARKS_MAX, read_description
-from peeklock.broker.commands import LookUp
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import EntityFound, EntityView
+from peeklock.broker.vocabulary.commands import LookUp
+from peeklock.broker.vocabulary.descriptions import QueueDescription
+from peeklock.broker.vocabulary.effects import EntityFound, EntityView
 from tests.admin.asking import PYTHON_ENTRY, REPLY_TO, Client, detail
 from tests.admin.strategies import XML_TEXT
 

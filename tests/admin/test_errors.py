@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peeklock.admin.errors import STATUSES, status_of
 from peeklock.auth.errors import AuthorizationError
-from peeklock.broker.errors import ServiceBusError
+from peeklock.broker.vocabulary.errors import ServiceBusError
 
 
 def leaves(kind: type[Exception]) -> set[type[Exception]]:

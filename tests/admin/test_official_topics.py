@@ -23,9 +23,9 @@ from azure.servicebus.management import (
 )
 
 from peeklock.amqp.messaging import Sections
-from peeklock.broker.commands import Send
-from peeklock.broker.message import Message
-from peeklock.broker.quotas import BASIC, PREMIUM
+from peeklock.broker.vocabulary.commands import Send
+from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.quotas import BASIC, PREMIUM
 from tests.admin.official import FOREVER, administer, refusal
 from tests.admin.serving import Served, now_ms
 

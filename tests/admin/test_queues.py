@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from peeklock.admin.elements import Shown
 from peeklock.admin.queues import read_queue, write_queue
 from peeklock.admin.reading import read_description
-from peeklock.broker.descriptions import EntityStatus, QueueDescription
-from peeklock.broker.effects import EntityView
+from peeklock.broker.vocabulary.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.vocabulary.effects import EntityView
 from tests.admin.strategies import DURATIONS, NAMES, SCHEMES, XML_TEXT, read_from, with_addresses
 
 BARE_DESCRIPTIONS = st.builds(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from peeklock.admin.reading import read_description
 from peeklock.admin.rules import read_rule, write_rule
-from peeklock.broker.descriptions import RuleDescription
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.descriptions import RuleDescription
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 from tests.admin.strategies import VALUES, XML_TEXT
 

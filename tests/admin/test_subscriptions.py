@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from peeklock.admin.elements import Shown
 from peeklock.admin.reading import read_description
 from peeklock.admin.subscriptions import read_first_rule, read_subscription, write_subscription
-from peeklock.broker.descriptions import EntityStatus, RuleDescription, SubscriptionDescription
-from peeklock.broker.effects import EntityView
+from peeklock.broker.vocabulary.descriptions import EntityStatus, RuleDescription, SubscriptionDescription
+from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.rules.filters import CorrelationFilter, SqlAction, TrueFilter
 from tests.admin.strategies import DURATIONS, NAMES, SCHEMES, XML_TEXT, read_from, with_addresses
 

@@ -9,7 +9,7 @@ import pytest
 
 from peeklock.admin.api import Pending, Response
 from peeklock.auth import generate
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     Address,
     AddRule,
     CreateEntity,
@@ -22,15 +22,22 @@ from peeklock.broker.commands import (
     UpdateEntity,
     UpdateRule,
 )
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.descriptions import (
     EntityKind,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.effects import Done, EntitiesFound, EntityFound, EntityView, Failed, RulesFound
-from peeklock.broker.errors import (
+from peeklock.broker.vocabulary.effects import (
+    Done,
+    EntitiesFound,
+    EntityFound,
+    EntityView,
+    Failed,
+    RulesFound,
+)
+from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
     EntityAlreadyExists,
     EntityNotFound,

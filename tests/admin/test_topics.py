@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from peeklock.admin.elements import Shown
 from peeklock.admin.reading import read_description
 from peeklock.admin.topics import read_topic, write_topic
-from peeklock.broker.descriptions import EntityStatus, TopicDescription
-from peeklock.broker.effects import EntityView
+from peeklock.broker.vocabulary.descriptions import EntityStatus, TopicDescription
+from peeklock.broker.vocabulary.effects import EntityView
 from tests.admin.strategies import DURATIONS, NAMES, XML_TEXT
 
 DESCRIPTIONS = st.builds(

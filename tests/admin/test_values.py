@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from peeklock.admin.reading import read_description
 from peeklock.admin.values import read_pairs, write_pairs
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.rules.filters import AsGiven, Pairs, Value
 from tests.admin.strategies import VALUES, XML_TEXT
 

@@ -20,7 +20,7 @@ class ApiBroker(AskedBroker):
     def __init__(self, **settings: Any) -> None:
         self.waits = Waits(CONNECTION_ID, raise_defect)
         super().__init__(self.waits, **settings)
-        self.api = Api(self.home, settings.get("history"))
+        self.api = Api(self.admin_context, settings.get("history"))
         self.events: dict[int, list[bytes | None]] = {}
 
     def flush_requests(self) -> None:

@@ -7,12 +7,12 @@ from urllib.parse import quote
 
 import pytest
 
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     Address,
     LinkId,
     OpenReceiver,
     ReceiveMode,
-    SessionWish,
+    SessionRequest,
     SetSessionState,
 )
 from tests.api.asking import ApiBroker, segment
@@ -104,7 +104,7 @@ def test_a_session_is_shown_with_its_state_while_a_link_holds_it(broker: ApiBrok
     """Req: G-07."""
     broker.create_queue("s", requires_session=True)
     broker.offer(
-        [OpenReceiver(LinkId(0, 1), Address("s"), ReceiveMode.PEEK_LOCK, SessionWish("a", 0))],
+        [OpenReceiver(LinkId(0, 1), Address("s"), ReceiveMode.PEEK_LOCK, SessionRequest("a", 0))],
     )
     broker.ask(lambda reply_to: SetSessionState(Address("s"), "a", b"half done", reply_to))
     found = broker.ok("GET", "/entities/s/sessions/a")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from peeklock.broker.commands import DeleteEntity
-from peeklock.broker.history import History
+from peeklock.broker.record.history import History
+from peeklock.broker.vocabulary.commands import DeleteEntity
 from tests.api.asking import ApiBroker
 
 

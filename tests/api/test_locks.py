@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from peeklock.broker.commands import (
+from peeklock.broker.queue.graces import LOCK_GRACE_MS
+from peeklock.broker.vocabulary.commands import (
     Address,
     DeleteEntity,
     Disposition,
@@ -17,9 +18,8 @@ from peeklock.broker.commands import (
     ReplyTo,
     UpdateDisposition,
 )
-from peeklock.broker.effects import Done, LocksRenewed
-from peeklock.broker.graces import LOCK_GRACE_MS
-from peeklock.broker.message import LOST_BODY
+from peeklock.broker.vocabulary.effects import Done, LocksRenewed
+from peeklock.broker.vocabulary.message import LOST_BODY
 from tests.api.asking import ApiBroker
 from tests.asking import Answer
 

@@ -9,7 +9,7 @@ import pytest
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties
 from peeklock.amqp.types import Decimal64, Float, Timestamp
-from peeklock.broker.commands import Address, SendTo
+from peeklock.broker.vocabulary.commands import Address, SendTo
 from peeklock.gateway.inspection import take_in
 from tests.api.asking import ApiBroker, segment
 

@@ -9,7 +9,7 @@ from peeklock.api.problems import STATUSES, ApiRefusal
 from peeklock.auth import Authority, SasRule
 from peeklock.auth.errors import AuthorizationError
 from peeklock.auth.rights import Right
-from peeklock.broker.errors import ServiceBusError
+from peeklock.broker.vocabulary.errors import ServiceBusError
 from tests.api.asking import ApiBroker
 
 

@@ -14,10 +14,21 @@ from typing import Any
 
 from peeklock.amqp import codec
 from peeklock.amqp.messaging import Sections
-from peeklock.broker import commands as ask
-from peeklock.broker import effects as do
-from peeklock.broker.commands import Address, Disposition, LinkId, ReceiveMode, ReplyTo, SessionWish, SubQueue
-from peeklock.broker.descriptions import (
+from peeklock.broker.entities.entity import Entity
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.queue.message_queue import MessageQueue
+from peeklock.broker.vocabulary import commands as ask
+from peeklock.broker.vocabulary import effects as do
+from peeklock.broker.vocabulary.commands import (
+    Address,
+    Disposition,
+    LinkId,
+    ReceiveMode,
+    ReplyTo,
+    SessionRequest,
+    SubQueue,
+)
+from peeklock.broker.vocabulary.descriptions import (
     UNLIMITED_MS,
     Description,
     EntityKind,
@@ -27,19 +38,16 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.entity import Entity
-from peeklock.broker.message import Message, Routing
-from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
+from peeklock.broker.vocabulary.message import Message, Routing
+from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut, ReadRows, Reclaim
 from peeklock.engine.engine import Engine
 from peeklock.rules.filters import FalseFilter, SqlAction, SqlFilter, TrueFilter
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
-from tests.broker.playbook import LOTS, START_MS
-from tests.broker.playbook import payload_of as encoded
+from tests.broker.harness import LOTS, START_MS
+from tests.broker.harness import payload_of as encoded
 from tests.engine.rig import at_once
 
 NAMES = "abcd"
@@ -313,7 +321,7 @@ class Scene:
         wish = None
         if entity is not None and entity.main.sessions is not None and address.sub_queue is SubQueue.MAIN:
             wait_until_ms = self.now_ms + self.random.choice([0, 500, 7_000])
-            wish = SessionWish(self.random.choice([None, None, "s", "new"]), wait_until_ms)
+            wish = SessionRequest(self.random.choice([None, None, "s", "new"]), wait_until_ms)
         mode = self.random.choice([*[ReceiveMode.PEEK_LOCK] * 4, ReceiveMode.RECEIVE_AND_DELETE])
         if mode is ReceiveMode.RECEIVE_AND_DELETE:
             self.deleting.add(link)

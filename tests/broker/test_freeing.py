@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.commands import Address, Discharge, LinkId, LookUp, OpenCoordinator, OpenSender, ReplyTo
-from peeklock.broker.effects import Failed, LinkRefused, Rejected
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD
+from peeklock.broker.vocabulary.commands import (
+    Address,
+    Discharge,
+    LinkId,
+    LookUp,
+    OpenCoordinator,
+    OpenSender,
+    ReplyTo,
+)
+from peeklock.broker.vocabulary.effects import Failed, LinkRefused, Rejected
+from peeklock.broker.vocabulary.quotas import STANDARD
 
 LINK = LinkId(1, 1)
 

@@ -14,43 +14,44 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker import commands as ask
-from peeklock.broker import effects as do
-from peeklock.broker import history as departures
-from peeklock.broker import message as messages
-from peeklock.broker import message_session, open_transactions
-from peeklock.broker.changes import (
+from peeklock.broker.entities.entity import Entity
+from peeklock.broker.handlers import open_transactions
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.queue import message_session
+from peeklock.broker.queue.message_queue import MessageQueue
+from peeklock.broker.queue.message_session import SessionLockState
+from peeklock.broker.record import history as departures
+from peeklock.broker.vocabulary import commands as ask
+from peeklock.broker.vocabulary import effects as do
+from peeklock.broker.vocabulary import message as messages
+from peeklock.broker.vocabulary.changes import (
     QUEUES_PER_ENTITY,
     SESSION_STATES,
     EntityRemoved,
     MessageRemoved,
     MessageStored,
 )
-from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.entity import Entity
-from peeklock.broker.message import Message, MessageState
-from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.message_session import SessionLockState
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD
-from peeklock.broker.search_commands import DeleteMatching, ShiftScheduled
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
+from peeklock.broker.vocabulary.message import Message, MessageState
+from peeklock.broker.vocabulary.quotas import STANDARD
+from peeklock.broker.vocabulary.search_commands import DeleteMatching, ShiftScheduled
 from peeklock.rules.filters import TrueFilter
 from tests.broker.histories import DIVIDING, EVEN, SPLIT, Scene, payload_of
 from tests.engine.rig import at_once
 
 SMALL = {
-    "broker.arrival.COPIES_MAX": 4,
-    "broker.arrival.FORWARDED_COPIES_MAX": 2,
-    "broker.forwarding.COPIES_FOLLOWING_MAX": 30,
-    "broker.fan_out.COPIES_FOLLOWING_MAX": 30,
-    "broker.message.COPIES_FOLLOWING_MAX": 30,
-    "store.frames.COPIES_FOLLOWING_MAX": 30,
+    "broker.queue.enqueue.COPIES_MAX": 4,
+    "broker.queue.enqueue.FORWARDED_COPIES_MAX": 2,
+    "broker.entities.forwarding.COPIES_FOLLOWING_MAX": 30,
+    "broker.entities.fan_out.COPIES_FOLLOWING_MAX": 30,
+    "broker.vocabulary.message.COPIES_FOLLOWING_MAX": 30,
+    "store.encoding.frames.COPIES_FOLLOWING_MAX": 30,
     "broker.namespace.SLICE": 3,
-    "broker.delivery.PASS_OVER_MAX": 2,
-    "broker.forwarding.FETCH_MAX": 2,
-    "broker.searching.LOOKED_MAX": 9,
-    "broker.searching.ROUND_MAX": 2,
-    "broker.message_session.COMPACT_MIN": 2,
+    "broker.queue.delivery.PASS_OVER_MAX": 2,
+    "broker.entities.forwarding.FETCH_MAX": 2,
+    "broker.handlers.searching.LOOKED_MAX": 9,
+    "broker.handlers.searching.ROUND_MAX": 2,
+    "broker.queue.message_session.COMPACT_MIN": 2,
     "engine.engine.ROW_BYTES_MAX": 700,
     "engine.reclaim.JOURNAL_BYTES_MIN": 6_000,
     "engine.reclaim.HEAD_READ_BYTES": 1_500,
@@ -342,7 +343,7 @@ class History(Scene):
             return [m for m in active if m.lock is None and not queue.has_expired(m, self.now_ms)]
 
         if queue.sessions is None:
-            assert not (queue.line.receivers.turns and available(queue.active))
+            assert not (queue.ready_queue.receivers.turns and available(queue.active))
         for session in queue.sessions or ():
             if session.is_held(self.now_ms) and session.receivers.turns:
                 assert not available(session.messages(queue))
@@ -356,7 +357,7 @@ class History(Scene):
     def begin(self) -> None:
         before = self.flying
         super().begin()
-        if self.flying is not before and not self.engine.ledger.doomed:
+        if self.flying is not before and not self.engine.ledger.deleting:
             self.engine.ledger.check(m for entity in self.entities() for m in entity.all_messages())
 
     def take(self, effects: list[Any]) -> None:
@@ -414,7 +415,8 @@ def test_a_random_history_with_topics_keeps_every_promise(
 def test_random_histories_take_each_row_of_each_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that no history takes does not belong there; what is in no table fails every history."""
     for name in ("TRANSACTION_MS_MAX", "EMPTY_TRANSACTION_MS_MAX"):
-        monkeypatch.setattr(f"peeklock.broker.transactions.{name}", 10_000)  # a history is a minute long
+        # A history lasts a minute.
+        monkeypatch.setattr(f"peeklock.broker.handlers.transactions.{name}", 10_000)
     moves: set[tuple[str, Any, Any]] = set()
     for seed in range(24):
         history = History(seed)

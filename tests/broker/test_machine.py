@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     Abandon,
     Address,
     CancelScheduled,
@@ -37,7 +37,7 @@ from peeklock.broker.commands import (
     SetCredit,
     SubQueue,
 )
-from peeklock.broker.effects import (
+from peeklock.broker.vocabulary.effects import (
     Accepted,
     Claimed,
     ClaimsLeft,
@@ -52,8 +52,8 @@ from peeklock.broker.effects import (
     Settled,
     SettlementFailed,
 )
-from peeklock.broker.message import Message, MessageState
-from tests.broker.playbook import EMPTY, LOTS, Broker, token
+from peeklock.broker.vocabulary.message import Message, MessageState
+from tests.broker.harness import EMPTY, LOTS, Broker, token
 
 MAIN, DLQ = 4, 5
 LOCK_MS = 5_000
@@ -128,15 +128,15 @@ class QueueMachine(RuleBasedStateMachine):
         if found.expired(self.now(), self.default_ttl_ms):
             self.expire(found)
         elif counted and found.count >= ATTEMPTS_MAX:
-            self.bury(found)
+            self.dead_letter(found)
 
     def expire(self, found: Known) -> None:
         if self.dead_letters:
-            self.bury(found)
+            self.dead_letter(found)
         else:
             del self.known[found.first_number]
 
-    def bury(self, found: Known) -> None:
+    def dead_letter(self, found: Known) -> None:
         found.state = "active"
         self.dead[found.first_number] = self.known.pop(found.first_number)
 
@@ -277,7 +277,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             self.lost.append(found.token)
             found.token = None
-            self.bury(found)
+            self.dead_letter(found)
         self.take(effects)
 
     @rule(data=st.data())

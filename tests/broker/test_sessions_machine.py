@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     Abandon,
     Address,
     ClaimMessages,
@@ -31,7 +31,7 @@ from peeklock.broker.commands import (
     Send,
     SetCredit,
 )
-from peeklock.broker.effects import (
+from peeklock.broker.vocabulary.effects import (
     Accepted,
     Claimed,
     ClaimsLeft,
@@ -46,8 +46,8 @@ from peeklock.broker.effects import (
     SessionLockLapsed,
     Settled,
 )
-from peeklock.broker.message import MessageState
-from tests.broker.playbook import EMPTY, LOTS, Broker, arriving, token
+from peeklock.broker.vocabulary.message import MessageState
+from tests.broker.harness import EMPTY, LOTS, Broker, arriving, token
 
 SPELLINGS = {"a": "a", "A": "a", "b": "b", "ß": "ß", "ç": "ç", "Ç": "ç"}
 """Session ids, and which session each means."""

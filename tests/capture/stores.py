@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from peeklock.broker.events import Event, EventType
-from peeklock.capture.exporter import Exporter, Options
+from peeklock.broker.vocabulary.events import Event, EventType
+from peeklock.capture.exporter import Exporter, ExportOptions
 from peeklock.capture.schema import EVENTS
 from peeklock.store.base import Batch
-from peeklock.store.event_rows import INTEGERS
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.encoding.event_rows import INTEGERS
+from peeklock.store.sqlite.store import SqliteStore
 
 BLANK = Event._make(0 if name in INTEGERS else None for name in Event._fields)
 
@@ -79,7 +79,7 @@ def export(data: Path, to: Path, **options: Any) -> Told:
     told = Told()
     ending = Flag()
     ending.set()
-    Exporter(Options(data, to, "here", **options), told).run(ending)
+    Exporter(ExportOptions(data, to, "here", **options), told).run(ending)
     return told
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties
-from peeklock.broker.events import Event, EventType
+from peeklock.broker.vocabulary.events import Event, EventType
 from peeklock.capture.folder import MARK_NAME, STORE_MARK_NAME, LogFolder, LogRefused
 from peeklock.store.base import StoreFailed
 from tests.capture.stores import (

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from peeklock.broker.changes import (
+from peeklock.broker.vocabulary.changes import (
     Change,
     ClaimRemoved,
     ClaimStored,
@@ -29,7 +29,7 @@ from peeklock.broker.changes import (
     RuleRemoved,
     RuleStored,
 )
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.descriptions import (
     DEFAULT_RULE_NAME,
     AuthorizationRule,
     Description,
@@ -39,7 +39,7 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.message import LOST_BODY, Message
+from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.rules.filters import (
     AsGiven,
     CorrelationFilter,
@@ -51,7 +51,7 @@ from peeklock.rules.filters import (
 )
 from peeklock.store.base import Batch, Definitions, FrameKeys, Store
 from peeklock.store.memory import MemoryStore
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.store import SqliteStore
 
 QUEUE_ID = 4
 

@@ -104,12 +104,6 @@ def test_python_in_the_readme_compiles(snippet: str) -> None:
     assert compile(snippet, "README.md", "exec")
 
 
-def test_changelog_fragments_are_named_as_their_readme_says() -> None:
-    fragments = [path.name for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
-    pattern = r"[a-z0-9]+(-[a-z0-9]+)*\.(added|changed|fixed|removed|security)\.md"
-    assert [name for name in fragments if not re.fullmatch(pattern, name)] == []
-
-
 def test_no_two_pages_make_entities_of_one_name() -> None:
     """So that their programs run one after another over one broker, with any Config.json that they show."""
     pages = {page.name: page.read_text(encoding="utf-8") for page in PAGES}

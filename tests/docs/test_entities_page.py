@@ -9,19 +9,19 @@ from pathlib import Path
 
 from peeklock.admin import queues, subscriptions, topics
 from peeklock.admin.elements import AUTHORIZATION_RULES, Setting
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.descriptions import (
     KINDS,
     UNLIMITED_MS,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
-from peeklock.server.config import parse_config
-from peeklock.server.config_settings import IMMUTABLE as FIXED
-from peeklock.server.config_settings import PROPERTIES
-from peeklock.server.origins import HostNames
-from peeklock.server.reconcile import reconcile
+from peeklock.broker.vocabulary.quotas import BASIC, PREMIUM, STANDARD, TierLimits
+from peeklock.config.file import parse_config
+from peeklock.config.hosts import HostNames
+from peeklock.config.reconcile import reconcile
+from peeklock.config.settings import IMMUTABLE as FIXED
+from peeklock.config.settings import PROPERTIES
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 PAGE = (REFERENCE / "entities.md").read_text(encoding="utf-8")

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/peeklock"
+LAYERED = ("", "broker", "gateway", "server", "store")
 
 
-def test_each_room_is_the_source_of_an_import_contract() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    contracts = project["tool"]["importlinter"]["contracts"]
-    bound = {module for contract in contracts for module in contract.get("source_modules", [])}
-    rooms = {
-        path.stem for path in PACKAGE.iterdir() if (path / "__init__.py").exists() or path.suffix == ".py"
+def modules(folder: Path) -> set[str]:
+    """Return the names of the modules and sub-packages in a package."""
+    found = {path.stem for path in folder.glob("*.py")} | {
+        path.parent.name for path in folder.glob("*/__init__.py")
     }
-    assert {f"peeklock.{room}" for room in rooms - {"__init__", "__main__"}} <= bound
+    return found - {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_each_module_of_a_layered_package_has_its_layer(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    container = f"peeklock.{name}".rstrip(".")
+    [layers] = [
+        contract["layers"]
+        for contract in project["tool"]["importlinter"]["contracts"]
+        if contract.get("containers") == [container]
+    ]
+    named = {module for layer in layers for module in re.split("[ |:]+", layer)}
+    assert modules(PACKAGE / name) == named - {"__main__"}
 
 
 def test_each_package_has_its_init_file() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from peeklock.pipeline.audit_checks import Check
+from peeklock.pipeline.audit.checks import Check
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

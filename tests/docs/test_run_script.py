@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def bare_tree(tmp_path: Path) -> Path:
     """A work tree without .venv, on a machine that has a shell and `bin/` alone."""
     (tmp_path / "bin").mkdir()
-    for tool in ("cat", "cksum", "dirname", "sh"):
+    for tool in ("cat", "cksum", "dirname", "rm", "sh"):
         found = shutil.which(tool)
         assert found is not None
         (tmp_path / "bin" / tool).symlink_to(found)
@@ -25,11 +25,12 @@ def bare_tree(tmp_path: Path) -> Path:
 
 
 def _run(
-    tree: Path, *arguments: str, folders: tuple[str, ...] = ("bin",)
+    tree: Path, *arguments: str, folders: tuple[str, ...] = ("bin",), python: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = ["sh", tree / "run", *arguments]
+    command: list[str | Path] = ["sh", tree / "run", *arguments]
     path = ":".join(str(tree / folder) for folder in folders)
-    return subprocess.run(command, env={"PATH": path}, cwd="/", capture_output=True, text=True, check=False)
+    env = {"PATH": path} | ({} if python is None else {"PEEKLOCK_PYTHON": python})
+    return subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, check=False)
 
 
 def _install(tree: Path, name: str, script: str) -> None:
@@ -84,6 +85,21 @@ def test_an_optimized_python_is_preferred(
     assert f"making .venv with {bare_tree / chosen} -V" in done.stderr
 
 
+def test_the_python_that_is_named_is_taken(bare_tree: Path) -> None:
+    for name in ("python3.11", "python3.14"):
+        _install(bare_tree, name, ABOUT.format(venv="true", optimized="true"))
+    done = _run(bare_tree, "test", python="python3.11")
+    assert f"making .venv with {bare_tree / 'bin/python3.11'} -V" in done.stderr
+
+
+def test_a_named_python_that_is_too_old_is_refused(bare_tree: Path) -> None:
+    _install(bare_tree, "python3.10", "exit 1")
+    _install(bare_tree, "python3.14", ABOUT.format(venv="true", optimized="true"))
+    done = _run(bare_tree, "test", python="python3.10")
+    assert done.returncode == 1
+    assert "PEEKLOCK_PYTHON=python3.10 is not Python 3.11 or newer" in done.stderr
+
+
 def test_without_the_venv_module_it_names_the_package(bare_tree: Path) -> None:
     _install(bare_tree, "python3", "case $2 in *ensurepip*) exit 1;; esac")
     done = _run(bare_tree, "test")
@@ -134,6 +150,37 @@ def test_the_tests_are_a_part_or_what_is_named(
 ) -> None:
     _install_project(bare_tree, ("lint", "test"), python='[ "$1" = -c ] || printf "%s\\n" "$@"')
     assert _run(bare_tree, "test", *arguments).stdout.splitlines() == handed_on
+
+
+BUILDER = """
+case $* in
+*__version__*) echo 1.2.3 ;;
+-c*) ;;
+*) printf '%s\\n' "$SOURCE_DATE_EPOCH" "$@" ;;
+esac
+"""
+
+
+def test_a_build_states_a_fixed_time_and_removes_older_archives(bare_tree: Path) -> None:
+    _install_project(bare_tree, ("release",), python=BUILDER)
+    (bare_tree / "dist").mkdir()
+    (bare_tree / "dist/peeklock-1.2.2.tar.gz").touch()
+    done = _run(bare_tree, "build", "v1.2.3")
+    assert done.stdout.splitlines() == ["1580601600", "-m", "build", "--no-isolation"], done.stderr
+    assert not (bare_tree / "dist").exists()
+
+
+def test_a_build_for_the_tag_of_another_version_is_refused(bare_tree: Path) -> None:
+    _install_project(bare_tree, ("release",), python=BUILDER)
+    done = _run(bare_tree, "build", "v1.2.4")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the tag of version 1.2.3 is v1.2.3, not v1.2.4" in done.stderr
+
+
+def test_the_changelog_is_built_by_towncrier(bare_tree: Path) -> None:
+    _install_project(bare_tree, ("release",), python='[ "$1" = -c ] || printf "%s\\n" "$@"')
+    done = _run(bare_tree, "changelog", "--draft")
+    assert done.stdout.splitlines() == ["-m", "towncrier", "build", "--yes", "--draft"], done.stderr
 
 
 RUN_OF_CI = """#!/bin/sh

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar, cast
 
-from peeklock.broker.commands import Command
-from peeklock.broker.effects import Effect
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.commands import Command
+from peeklock.broker.vocabulary.effects import Effect
+from peeklock.broker.vocabulary.message import Message
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from peeklock.amqp.messaging import Sections
-from peeklock.broker.commands import (
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.vocabulary.commands import (
     NO_LINK,
     OWN_CONNECTION_ID,
     Address,
@@ -22,11 +23,10 @@ from peeklock.broker.commands import (
     Send,
     SetCredit,
 )
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Deliver, Done, Effect, SenderOpened
-from peeklock.broker.message import Message
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD
+from peeklock.broker.vocabulary.descriptions import QueueDescription
+from peeklock.broker.vocabulary.effects import Deliver, Done, Effect, SenderOpened
+from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import (
     NEVER,

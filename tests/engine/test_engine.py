@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 
-from peeklock.broker.changes import MessageStored, NumbersIssued
-from peeklock.broker.commands import Command
-from peeklock.broker.effects import Deliver, Done, Effect
+from peeklock.broker.vocabulary.changes import MessageStored, NumbersIssued
+from peeklock.broker.vocabulary.commands import Command
+from peeklock.broker.vocabulary.effects import Deliver, Done, Effect
 from peeklock.engine import engine as engine_module
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import RECORD_BYTES, WAITING_A_TURN, Engine
 from peeklock.engine.reclaim import DROP_TOGETHER_BYTES, DROP_TOGETHER_ROWS
-from peeklock.store.pace import DROPPED_BYTES_MAX, DROPPED_ROWS_MAX
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.pace import DROPPED_BYTES_MAX, DROPPED_ROWS_MAX
+from peeklock.store.sqlite.store import SqliteStore
 from tests.engine.rig import Rig
 from tests.engine.tiny import (
     DEAD_LETTER_QUEUE_ID,

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY, SESSION_STATES, MessageStored, NumbersIssued
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, SESSION_STATES, MessageStored, NumbersIssued
+from peeklock.broker.vocabulary.message import Message
 from peeklock.engine import engine as engine_module
 from peeklock.engine import reclaim
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead
-from peeklock.store import frames
 from peeklock.store.base import Batch
+from peeklock.store.encoding import frames
 from tests.engine.rig import Rig, at_once
 from tests.engine.tiny import QUEUE_ID, STATES_QUEUE_ID, Create, Delete, Fan, Move, Put, Take, Touch
 

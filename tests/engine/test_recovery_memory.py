@@ -7,11 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY, Change, EntityStored, MessageRemoved, MessageStored
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.message import Message
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD
+from peeklock.broker.vocabulary.changes import (
+    QUEUES_PER_ENTITY,
+    Change,
+    EntityStored,
+    MessageRemoved,
+    MessageStored,
+)
+from peeklock.broker.vocabulary.descriptions import QueueDescription
+from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch

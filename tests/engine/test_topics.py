@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peeklock.amqp.messaging import scan
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     Address,
     DeleteEntity,
     LinkId,
@@ -13,9 +13,9 @@ from peeklock.broker.commands import (
     Send,
     UpdateRule,
 )
-from peeklock.broker.descriptions import DEFAULT_RULE_NAME, RuleDescription, subscription_path
-from peeklock.broker.effects import Accepted, Done, MessagesFound, RulesFound
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.descriptions import DEFAULT_RULE_NAME, RuleDescription, subscription_path
+from peeklock.broker.vocabulary.effects import Accepted, Done, MessagesFound, RulesFound
+from peeklock.broker.vocabulary.message import Message
 from peeklock.rules.filters import FalseFilter, SqlAction, SqlFilter
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.inprocess import InProcessBroker

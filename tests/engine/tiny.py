@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from peeklock.broker.changes import (
+from peeklock.broker.queue.timers import Timers
+from peeklock.broker.vocabulary.changes import (
     QUEUES_PER_ENTITY,
     SESSION_STATES,
     Change,
@@ -20,11 +21,10 @@ from peeklock.broker.changes import (
     NumbersIssued,
     RuleStored,
 )
-from peeklock.broker.commands import LinkId, ReplyTo
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Deliver, Done, Effect
-from peeklock.broker.message import Message
-from peeklock.broker.timers import Timers
+from peeklock.broker.vocabulary.commands import LinkId, ReplyTo
+from peeklock.broker.vocabulary.descriptions import QueueDescription
+from peeklock.broker.vocabulary.effects import Deliver, Done, Effect
+from peeklock.broker.vocabulary.message import Message
 
 ENTITY_ID = 1
 QUEUE_ID = ENTITY_ID * QUEUES_PER_ENTITY

@@ -30,12 +30,12 @@ from peeklock.amqp.types import (
     UShort,
 )
 from peeklock.auth import generate
-from peeklock.gateway.management import OPERATIONS
+from peeklock.gateway.nodes.management import OPERATIONS
 from peeklock.testing.inprocess import InProcessBroker, InProcessConnection
 from tests.amqp.pair import frames_of
+from tests.gateway.harness import KEY, KEY_NAME, LiveHarness, message_bytes, section
 from tests.gateway.history import AUDIENCE, BATCH_FORMAT, FILTER, broker_for
 from tests.gateway.live import message, send
-from tests.gateway.playbook import KEY, KEY_NAME, LiveDesk, message_bytes, section
 
 CONNECTIONS = 20
 """Sequences of a seed. A broker costs as much as one of them."""
@@ -521,10 +521,10 @@ def play(broker: InProcessBroker, author: Writer, reads: list[bytes]) -> None:
 
 def check(broker: InProcessBroker) -> None:
     """Check that others are served."""
-    desk = LiveDesk(broker)
-    send(desk, message("last"))
-    desk.listen(credit=1000)
-    assert desk.deliveries()
+    rig = LiveHarness(broker)
+    send(rig, message("last"))
+    rig.listen(credit=1000)
+    assert rig.deliveries()
     broker.namespace.check(broker.clock.now_ms)
 
 

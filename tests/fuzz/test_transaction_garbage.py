@@ -12,8 +12,8 @@ from peeklock.amqp.events import DispositionReceived
 from peeklock.amqp.performatives import ACCEPTED, Declared, TransactionalState
 from peeklock.testing.inprocess import InProcessBroker
 from tests.fuzz.test_amqp_garbage import mutated
+from tests.gateway.harness import LiveHarness
 from tests.gateway.live import message, send
-from tests.gateway.playbook import LiveDesk
 
 few = settings(deadline=None, max_examples=150)
 
@@ -22,11 +22,11 @@ def broker_with_a_message() -> InProcessBroker:
     broker = InProcessBroker()
     for name in ("orders", "audit"):
         broker.create_queue(name)
-    send(LiveDesk(broker), message("in"))
+    send(LiveHarness(broker), message("in"))
     return broker
 
 
-class Recorder(LiveDesk):
+class Recorder(LiveHarness):
     """A desk that keeps what its client writes."""
 
     written = b""
@@ -46,21 +46,21 @@ def recorded() -> tuple[bytes, bytes]:
 
     The broker's tokens come from a seed: against another broker the same bytes mean the same.
     """
-    desk = Recorder(broker_with_a_message())
-    control = desk.controller()
-    desk.listen(credit=1)
-    sender = desk.sender("audit")
-    [delivery] = desk.deliveries()
-    desk.transfer(control, encode_coordination(Declare()))
-    declared = desk.take_event(DispositionReceived).state
+    rig = Recorder(broker_with_a_message())
+    control = rig.controller()
+    rig.listen(credit=1)
+    sender = rig.sender("audit")
+    [delivery] = rig.deliveries()
+    rig.transfer(control, encode_coordination(Declare()))
+    declared = rig.take_event(DispositionReceived).state
     assert isinstance(declared, Declared)
-    before, desk.written = desk.written, b""
-    desk.transfer(sender, message("out"), state=TransactionalState(declared.txn_id))
-    desk.settle(delivery.delivery_id, delivery.delivery_id, TransactionalState(declared.txn_id, ACCEPTED))
-    desk.transfer(control, encode_coordination(Discharge(declared.txn_id)))
+    before, rig.written = rig.written, b""
+    rig.transfer(sender, message("out"), state=TransactionalState(declared.txn_id))
+    rig.settle(delivery.delivery_id, delivery.delivery_id, TransactionalState(declared.txn_id, ACCEPTED))
+    rig.transfer(control, encode_coordination(Discharge(declared.txn_id)))
     # Undamaged, it is done.
-    assert [desk.broker.queue(name).active_count for name in ("orders", "audit")] == [0, 1]
-    return before, desk.written
+    assert [rig.broker.queue(name).active_count for name in ("orders", "audit")] == [0, 1]
+    return before, rig.written
 
 
 @few
@@ -76,7 +76,7 @@ def test_a_damaged_transaction_harms_nobody_else(data: st.DataObject) -> None:
     wire.read()
     wire.end()
     broker.namespace.check(broker.clock.now_ms)
-    send(LiveDesk(broker), message("next"))
+    send(LiveHarness(broker), message("next"))
 
 
 @few
@@ -90,4 +90,4 @@ def test_a_damaged_beginning_of_one_harms_nobody_else(data: st.DataObject) -> No
     wire.write(after)
     wire.end()
     broker.namespace.check(broker.clock.now_ms)
-    send(LiveDesk(broker), message("next"))
+    send(LiveHarness(broker), message("next"))

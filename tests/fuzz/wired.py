@@ -24,8 +24,8 @@ from peeklock.auth import generate
 from peeklock.demo.broker import BrokerProcess
 from peeklock.store.check import SOUND, check
 from tests.fuzz.performatives import Author
+from tests.gateway.harness import KEY, KEY_NAME
 from tests.gateway.history import AUDIENCE
-from tests.gateway.playbook import KEY, KEY_NAME
 from tests.kill.clients import LARGE_BODY_BYTES, LARGE_MEMBERS, Sender
 from tests.kill.ledger import Ledger
 from tests.server.test_process import health

@@ -29,13 +29,13 @@ from peeklock.amqp.performatives import (
 )
 from peeklock.amqp.types import Array, Described, Int, Long, Role, Symbol, Timestamp, UInt, ULong
 from peeklock.auth import Authority, Right, SasRule, generate
-from peeklock.broker.descriptions import RuleDescription
+from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.gateway.context import GatewayLimits
 from peeklock.rules.filters import TrueFilter
 from peeklock.testing.inprocess import InProcessBroker
 from tests.amqp.pair import begin, transfer
+from tests.gateway.harness import KEY, KEY_NAME, LiveHarness, section
 from tests.gateway.live import FILTER, SETTINGS, accept, message, request, send
-from tests.gateway.playbook import KEY, KEY_NAME, LiveDesk, section
 
 BATCH_FORMAT = 0x80013700
 ACTION = "SET m = 2; SET sys.Label = 'l'; SET sys.ContentType = 't'; SET sys.PartitionKey = 'p'; REMOVE n"
@@ -56,107 +56,107 @@ def broker_for(kind: type[InProcessBroker] = InProcessBroker, **options: Any) ->
     broker.create_topic("news")
     every = RuleDescription("$Default", TrueFilter())
     broker.create_subscription("news", "all", rule=every, default_ttl_ms=3_600_000)
-    desk = LiveDesk(broker)
-    send(desk, *(message(str(number)) for number in range(6)))
-    send(desk, message("a", "one"), message("b", "two"), to="sessions")
-    desk.client.close()
-    desk.pump()
+    rig = LiveHarness(broker)
+    send(rig, *(message(str(number)) for number in range(6)))
+    send(rig, message("a", "one"), message("b", "two"), to="sessions")
+    rig.client.close()
+    rig.pump()
     return broker
 
 
-def sends(desk: LiveDesk) -> None:
+def sends(rig: LiveHarness) -> None:
     """Send one by one, settled, in parts, too large, scheduled, without an id, in a batch, and nonsense."""
-    handle = desk.sender()
-    desk.transfer(handle, message("next"))
-    desk.transfer(handle, message("settled"), settled=True)
-    desk.transfer(handle, message("x" * 70_000))
-    desk.transfer(handle, message("x" * 300_000))
+    handle = rig.sender()
+    rig.transfer(handle, message("next"))
+    rig.transfer(handle, message("settled"), settled=True)
+    rig.transfer(handle, message("x" * 70_000))
+    rig.transfer(handle, message("x" * 300_000))
     later = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(2**41)}
-    desk.transfer(handle, message("later", annotations=later, header=[True, None, UInt(2**32 - 1)]))
+    rig.transfer(handle, message("later", annotations=later, header=[True, None, UInt(2**32 - 1)]))
     brief = [True, None, UInt(1000)]
-    desk.transfer(handle, message("brief", delivery_annotations={Symbol("k"): 1}, header=brief))
-    desk.transfer(handle, message("footed") + section(0x78, {"k": 1}))
-    desk.transfer(handle, section(0x75, b"no id"))
+    rig.transfer(handle, message("brief", delivery_annotations={Symbol("k"): 1}, header=brief))
+    rig.transfer(handle, message("footed") + section(0x78, {"k": 1}))
+    rig.transfer(handle, section(0x75, b"no id"))
     batch = b"".join(section(0x75, message(str(number))) for number in range(70))
-    desk.transfer(handle, batch, message_format=BATCH_FORMAT)
-    desk.transfer(handle, b"nonsense")
-    desk.transfer(handle, message("to a topic"), tag=b"1")
-    topic = desk.sender("news")
-    desk.transfer(topic, message("news", application_properties={"n": 1}))
+    rig.transfer(handle, batch, message_format=BATCH_FORMAT)
+    rig.transfer(handle, b"nonsense")
+    rig.transfer(handle, message("to a topic"), tag=b"1")
+    topic = rig.sender("news")
+    rig.transfer(topic, message("news", application_properties={"n": 1}))
     # A delivery that is not finished, one that is aborted, a flow of the sender's, and a link that goes.
-    desk.write(transfer(handle, 50, message("part"), more=True, channel=desk.channel))
-    desk.write(transfer(handle, None, b"", tag=None, message_format=None, aborted=True, channel=desk.channel))
+    rig.write(transfer(handle, 50, message("part"), more=True, channel=rig.channel))
+    rig.write(transfer(handle, None, b"", tag=None, message_format=None, aborted=True, channel=rig.channel))
     windows = [UInt(0), UInt(65536), UInt(0), UInt(65536)]
     fields = [*windows, UInt(handle), UInt(0), None, None, False, True]
-    desk.write(frame(desk.channel, composite(composites.FLOW, fields)))
-    desk.write(transfer(handle, 51, message("part"), more=True, channel=desk.channel))
-    desk.client.detach(desk.channel, handle)
-    desk.pump()
+    rig.write(frame(rig.channel, composite(composites.FLOW, fields)))
+    rig.write(transfer(handle, 51, message("part"), more=True, channel=rig.channel))
+    rig.client.detach(rig.channel, handle)
+    rig.pump()
     # Before the attach is answered, in one read with it.
-    again = desk.client.attach(desk.channel, "early", Role.SENDER, *_termini("orders"))
-    desk.write(desk.client.data_to_send() + transfer(again, 52, message("early"), channel=desk.channel))
-    desk.attach(Role.SENDER, "nowhere")
-    desk.attach(Role.SENDER, None)
+    again = rig.client.attach(rig.channel, "early", Role.SENDER, *_termini("orders"))
+    rig.write(rig.client.data_to_send() + transfer(again, 52, message("early"), channel=rig.channel))
+    rig.attach(Role.SENDER, "nowhere")
+    rig.attach(Role.SENDER, None)
 
 
 def _termini(address: str) -> tuple[Any, Any]:
     return Source("client"), Target(address)
 
 
-def receives(desk: LiveDesk) -> None:
+def receives(rig: LiveHarness) -> None:
     """Receive, settle in each way, drain, take credit back, and leave with deliveries unsettled."""
-    crossing, now_ms = desk.listen(), desk.broker.clock.now_ms
-    credit, taken_back = (partial(desk.client.flow, credit=credit) for credit in (5, 0))
-    for steps in ((credit, taken_back), (credit, desk.client.detach)):
+    crossing, now_ms = rig.listen(), rig.broker.clock.now_ms
+    credit, taken_back = (partial(rig.client.flow, credit=credit) for credit in (5, 0))
+    for steps in ((credit, taken_back), (credit, rig.client.detach)):
         for step in steps:
-            step(desk.channel, crossing)
-            desk.broker.offer(desk._wire.gateway.receive(desk.client.data_to_send(), now_ms))
-        desk.broker.run()
-        desk.pump()
-    handle = desk.listen(credit=6)
-    got = [event.delivery_id for event in desk.deliveries()]
-    desk.settle(got[0], got[0], ACCEPTED)
-    desk.settle(got[1], got[1], RELEASED)
-    desk.settle(got[2], got[2], Modified(True, False, {"k": 1}))
-    desk.settle(got[3], got[3], Modified(True, True))
-    desk.settle(got[4], got[4], Rejected(AmqpError("k", "", {"DeadLetterReason": "r"})), settled=True)
-    desk.settle(got[4], got[5], ACCEPTED)
-    desk.client.flow(desk.channel, handle, 10, echo=True)
-    desk.pump()
-    desk.client.flow(desk.channel, handle, 10, drain=True)
-    desk.pump()
-    desk.listen("orders/$DeadLetterQueue", credit=5)
-    desk.deliveries()
-    removing = desk.listen(credit=1, rcv_settle_mode=0, snd_settle_mode=1)
-    desk.client.flow(desk.channel, removing, 0)
-    desk.pump()
-    desk.client.detach(desk.channel, handle)
-    desk.pump()
-    desk.client.end(desk.channel)
-    desk.pump()
+            step(rig.channel, crossing)
+            rig.broker.offer(rig._wire.gateway.receive(rig.client.data_to_send(), now_ms))
+        rig.broker.run()
+        rig.pump()
+    handle = rig.listen(credit=6)
+    got = [event.delivery_id for event in rig.deliveries()]
+    rig.settle(got[0], got[0], ACCEPTED)
+    rig.settle(got[1], got[1], RELEASED)
+    rig.settle(got[2], got[2], Modified(True, False, {"k": 1}))
+    rig.settle(got[3], got[3], Modified(True, True))
+    rig.settle(got[4], got[4], Rejected(AmqpError("k", "", {"DeadLetterReason": "r"})), settled=True)
+    rig.settle(got[4], got[5], ACCEPTED)
+    rig.client.flow(rig.channel, handle, 10, echo=True)
+    rig.pump()
+    rig.client.flow(rig.channel, handle, 10, drain=True)
+    rig.pump()
+    rig.listen("orders/$DeadLetterQueue", credit=5)
+    rig.deliveries()
+    removing = rig.listen(credit=1, rcv_settle_mode=0, snd_settle_mode=1)
+    rig.client.flow(rig.channel, removing, 0)
+    rig.pump()
+    rig.client.detach(rig.channel, handle)
+    rig.pump()
+    rig.client.end(rig.channel)
+    rig.pump()
 
 
-def waits(desk: LiveDesk) -> None:
+def waits(rig: LiveHarness) -> None:
     """Let locks lapse and time pass, settle what is lost, and end the session of the protocol."""
-    desk.listen(credit=2)
-    got = [event.delivery_id for event in desk.deliveries()]
-    desk.broker.advance(61_000)
-    desk.pump()
-    desk.settle(got[0], got[1], ACCEPTED)
-    desk.broker.advance(30_000)
-    desk.write(begin(desk.channel + 1) + transfer(9, 0, b"x", channel=desk.channel + 1))
+    rig.listen(credit=2)
+    got = [event.delivery_id for event in rig.deliveries()]
+    rig.broker.advance(61_000)
+    rig.pump()
+    rig.settle(got[0], got[1], ACCEPTED)
+    rig.broker.advance(30_000)
+    rig.write(begin(rig.channel + 1) + transfer(9, 0, b"x", channel=rig.channel + 1))
 
 
-def manages(desk: LiveDesk) -> None:
+def manages(rig: LiveHarness) -> None:
     """Ask the management node of a queue."""
-    halves = desk.pair("orders/$management")
-    desk.listen(credit=2)
-    first, second = desk.deliveries()
+    halves = rig.pair("orders/$management")
+    rig.listen(credit=2)
+    first, second = rig.deliveries()
     tokens = [uuid.UUID(bytes_le=got.delivery_tag) for got in (first, second)]
     limits = {"cursor": "lake", "max-messages": 2, "max-bytes": 1_000_000}
 
     def ask(operation: str, body: Any) -> None:
-        desk.request(halves[0], operation if ":" in operation else f"com.microsoft:{operation}", body)
+        rig.request(halves[0], operation if ":" in operation else f"com.microsoft:{operation}", body)
 
     ask("renew-lock", {"lock-tokens": Array.of(uuid.UUID, tokens)})
     ask("renew-lock", {"lock-tokens": [uuid.UUID(int=1)]})
@@ -182,180 +182,180 @@ def manages(desk: LiveDesk) -> None:
     ask("peeklock:purge-messages", {})
     ask("bogus", {})
     ask("peek-message", [])
-    desk.transfer(halves[0], b"nonsense")
-    desk.client.flow(desk.channel, halves[1], 0)
-    desk.pump()
+    rig.transfer(halves[0], b"nonsense")
+    rig.client.flow(rig.channel, halves[1], 0)
+    rig.pump()
     ask("peeklock:cursor-list", {})
-    desk.client.flow(desk.channel, halves[1], 5, drain=True)
-    desk.pump()
-    desk.client.detach(desk.channel, halves[1])
-    desk.pump()
+    rig.client.flow(rig.channel, halves[1], 5, drain=True)
+    rig.pump()
+    rig.client.detach(rig.channel, halves[1])
+    rig.pump()
     ask("peeklock:cursor-list", {})
     # Too large, by somebody whom nobody can answer, and by somebody who takes no answers.
-    desk.transfer(halves[0], bytes(2_000_000))
-    halves = desk.pair("orders/$management")
-    desk.request(halves[0], "peeklock:cursor-list", bytes(2_000_000), reply_to="orders/$management")
+    rig.transfer(halves[0], bytes(2_000_000))
+    halves = rig.pair("orders/$management")
+    rig.request(halves[0], "peeklock:cursor-list", bytes(2_000_000), reply_to="orders/$management")
     # What comes on half of a node before its entity is found.
-    early = desk.client.attach(desk.channel, "early", Role.SENDER, *_termini("orders/$management"))
-    desk.write(desk.client.data_to_send() + transfer(early, 60, b"nonsense", channel=desk.channel))
-    desk.attach(Role.SENDER, "nowhere/$management")
+    early = rig.client.attach(rig.channel, "early", Role.SENDER, *_termini("orders/$management"))
+    rig.write(rig.client.data_to_send() + transfer(early, 60, b"nonsense", channel=rig.channel))
+    rig.attach(Role.SENDER, "nowhere/$management")
 
 
-def rules(desk: LiveDesk) -> None:
+def rules(rig: LiveHarness) -> None:
     """Add, list and remove rules of a subscription."""
     node = "news/Subscriptions/all"
     sql = {"sql-filter": {"expression": "n = 1"}, "sql-rule-action": {"expression": ACTION}}
     correlation = {"correlation-filter": {"label": "a", "properties": {"k": "v", "n": UInt(1)}}}
     for name, described in (("sql", sql), ("correlation", correlation), ("all", {"true-filter": {}})):
-        request(desk, node, "add-rule", {"rule-name": name, "rule-description": described})
-    send(desk, message("changed", application_properties={"n": 1}, annotations={Symbol("k"): 1}), to="news")
-    desk.listen(node, credit=5)
-    desk.deliveries()
-    send(desk, message("capped", header=[True, None, UInt(2**31)]), to="news")
-    desk.deliveries()
-    request(desk, node, "enumerate-rules", {"skip": Int(0), "top": Int(10)})
-    request(desk, node, "remove-rule", {"rule-name": "sql"})
-    request(desk, node, "remove-rule", {"rule-name": "sql"})
+        request(rig, node, "add-rule", {"rule-name": name, "rule-description": described})
+    send(rig, message("changed", application_properties={"n": 1}, annotations={Symbol("k"): 1}), to="news")
+    rig.listen(node, credit=5)
+    rig.deliveries()
+    send(rig, message("capped", header=[True, None, UInt(2**31)]), to="news")
+    rig.deliveries()
+    request(rig, node, "enumerate-rules", {"skip": Int(0), "top": Int(10)})
+    request(rig, node, "remove-rule", {"rule-name": "sql"})
+    request(rig, node, "remove-rule", {"rule-name": "sql"})
 
 
-def sessions(desk: LiveDesk) -> None:
+def sessions(rig: LiveHarness) -> None:
     """Accept sessions, by name, the next one and none, keep a state, and let the lock lapse."""
-    handle, _ = accept(desk, "one", address="sessions", credit=1)
-    [got] = desk.deliveries()
-    desk.settle(got.delivery_id, got.delivery_id, ACCEPTED)
-    request(desk, "sessions", "renew-session-lock", {"session-id": "one"})
-    request(desk, "sessions", "set-session-state", {"session-id": "one", "session-state": b"s"})
-    request(desk, "sessions", "get-session-state", {"session-id": "one"})
+    handle, _ = accept(rig, "one", address="sessions", credit=1)
+    [got] = rig.deliveries()
+    rig.settle(got.delivery_id, got.delivery_id, ACCEPTED)
+    request(rig, "sessions", "renew-session-lock", {"session-id": "one"})
+    request(rig, "sessions", "set-session-state", {"session-id": "one", "session-state": b"s"})
+    request(rig, "sessions", "get-session-state", {"session-id": "one"})
     asked = {"last-updated-time": Timestamp(0), "skip": Int(0), "top": Int(10)}
-    request(desk, "sessions", "get-message-sessions", asked)
-    desk.attach(Role.RECEIVER, "sessions", filter={FILTER: "one"}, rcv_settle_mode=1)
-    desk.client.detach(desk.channel, handle)
-    desk.pump()
-    accept(desk, None, address="sessions", credit=1)
-    desk.attach(Role.RECEIVER, "sessions", filter={FILTER: None}, rcv_settle_mode=1)
-    desk.broker.advance(70_000)
-    desk.pump()
+    request(rig, "sessions", "get-message-sessions", asked)
+    rig.attach(Role.RECEIVER, "sessions", filter={FILTER: "one"}, rcv_settle_mode=1)
+    rig.client.detach(rig.channel, handle)
+    rig.pump()
+    accept(rig, None, address="sessions", credit=1)
+    rig.attach(Role.RECEIVER, "sessions", filter={FILTER: None}, rcv_settle_mode=1)
+    rig.broker.advance(70_000)
+    rig.pump()
 
 
-def transactions(desk: LiveDesk) -> None:
+def transactions(rig: LiveHarness) -> None:
     """Send and settle within transactions that are committed, rolled back, unknown, and left open."""
-    control, sender = desk.controller(), desk.sender("orders")
-    desk.listen(credit=2)
-    first, second = desk.deliveries()
+    control, sender = rig.controller(), rig.sender("orders")
+    rig.listen(credit=2)
+    first, second = rig.deliveries()
 
     def declare() -> bytes:
-        desk.events.clear()
-        desk.transfer(control, encode_coordination(Declare()))
-        declared = desk.take_event(DispositionReceived).state
+        rig.events.clear()
+        rig.transfer(control, encode_coordination(Declare()))
+        declared = rig.take_event(DispositionReceived).state
         assert isinstance(declared, Declared)
         return declared.txn_id
 
     within = declare()
-    desk.transfer(sender, message("within"), state=TransactionalState(within))
-    desk.settle(first.delivery_id, first.delivery_id, TransactionalState(within, ACCEPTED))
-    desk.transfer(control, encode_coordination(Discharge(within)))
+    rig.transfer(sender, message("within"), state=TransactionalState(within))
+    rig.settle(first.delivery_id, first.delivery_id, TransactionalState(within, ACCEPTED))
+    rig.transfer(control, encode_coordination(Discharge(within)))
     rolled_back = declare()
-    desk.transfer(sender, message("within"), state=TransactionalState(rolled_back))
-    desk.settle(second.delivery_id, second.delivery_id, TransactionalState(rolled_back, Modified(True)))
-    desk.transfer(control, encode_coordination(Discharge(rolled_back, True)))
+    rig.transfer(sender, message("within"), state=TransactionalState(rolled_back))
+    rig.settle(second.delivery_id, second.delivery_id, TransactionalState(rolled_back, Modified(True)))
+    rig.transfer(control, encode_coordination(Discharge(rolled_back, True)))
     spoilt = declare()
-    desk.transfer(sender, b"nonsense", state=TransactionalState(spoilt), settled=True)
-    desk.settle(second.delivery_id, second.delivery_id, TransactionalState(spoilt, RELEASED))
-    desk.transfer(control, encode_coordination(Discharge(spoilt)))
-    desk.transfer(sender, message("within"), state=TransactionalState(b"unknown"))
-    desk.transfer(control, encode_coordination(Discharge(b"unknown")))
-    desk.transfer(control, b"nonsense")
+    rig.transfer(sender, b"nonsense", state=TransactionalState(spoilt), settled=True)
+    rig.settle(second.delivery_id, second.delivery_id, TransactionalState(spoilt, RELEASED))
+    rig.transfer(control, encode_coordination(Discharge(spoilt)))
+    rig.transfer(sender, message("within"), state=TransactionalState(b"unknown"))
+    rig.transfer(control, encode_coordination(Discharge(b"unknown")))
+    rig.transfer(control, b"nonsense")
     last = declare()
-    desk.transfer(sender, message("within"), state=TransactionalState(last))
-    desk.transfer(desk.sender("sessions"), message("elsewhere", "one"), state=TransactionalState(last))
-    halves = desk.pair("orders/$management")
+    rig.transfer(sender, message("within"), state=TransactionalState(last))
+    rig.transfer(rig.sender("sessions"), message("elsewhere", "one"), state=TransactionalState(last))
+    halves = rig.pair("orders/$management")
     body = {"disposition-status": "completed", "lock-tokens": [uuid.UUID(bytes_le=second.delivery_tag)]}
-    desk.request(halves[0], "com.microsoft:update-disposition", body, state=TransactionalState(last))
+    rig.request(halves[0], "com.microsoft:update-disposition", body, state=TransactionalState(last))
     for settled in (False, True):
         state = TransactionalState(last, ACCEPTED)
-        desk.settle(second.delivery_id, second.delivery_id, state, settled=settled)
-    desk.broker.advance(120_000)  # it times out
-    desk.pump()
-    desk.client.detach(desk.channel, control)
-    desk.pump()
+        rig.settle(second.delivery_id, second.delivery_id, state, settled=settled)
+    rig.broker.advance(120_000)  # it times out
+    rig.pump()
+    rig.client.detach(rig.channel, control)
+    rig.pump()
 
 
-def claims(desk: LiveDesk) -> None:
+def claims(rig: LiveHarness) -> None:
     """Put tokens, good, lesser and bad, and go on until the connection is closed for them."""
-    halves = desk.pair("$cbs")
-    desk.put_token(halves[0], AUDIENCE, generate(AUDIENCE, KEY_NAME, KEY, desk.clock.now_ms + 60_000))
-    desk.put_token(halves[0], "sb://localhost/nowhere")
-    handle = desk.sender()
-    desk.transfer(handle, message("claimed"))
-    desk.attach(Role.SENDER, "sessions")
-    desk.listen(credit=1)
-    desk.broker.advance(61_000)
-    desk.pump()
+    halves = rig.pair("$cbs")
+    rig.put_token(halves[0], AUDIENCE, generate(AUDIENCE, KEY_NAME, KEY, rig.clock.now_ms + 60_000))
+    rig.put_token(halves[0], "sb://localhost/nowhere")
+    handle = rig.sender()
+    rig.transfer(handle, message("claimed"))
+    rig.attach(Role.SENDER, "sessions")
+    rig.listen(credit=1)
+    rig.broker.advance(61_000)
+    rig.pump()
     for _ in range(4):
-        desk.put_token(halves[0], AUDIENCE, "SharedAccessSignature sr=x&sig=y&se=1&skn=z")
+        rig.put_token(halves[0], AUDIENCE, "SharedAccessSignature sr=x&sig=y&se=1&skn=z")
 
 
-def loses_rights(desk: LiveDesk) -> None:
+def loses_rights(rig: LiveHarness) -> None:
     """Put a token of a rule that may do less, and lose a rule while links are open."""
-    halves = desk.pair("$cbs")
+    halves = rig.pair("$cbs")
     for name in (KEY_NAME, "listen"):
-        desk.put_token(halves[0], AUDIENCE, generate(AUDIENCE, name, KEY, desk.clock.now_ms + 3_600_000))
-        desk.sender()
-        desk.listen(credit=1)
-    entry = desk.broker._namespaces.find("localhost")
+        rig.put_token(halves[0], AUDIENCE, generate(AUDIENCE, name, KEY, rig.clock.now_ms + 3_600_000))
+        rig.sender()
+        rig.listen(credit=1)
+    entry = rig.broker._namespaces.find("localhost")
     assert entry is not None
     entry.authority.set_rules("", [SasRule(KEY_NAME, KEY)])
-    desk.broker.advance(1)
-    desk.pump()
+    rig.broker.advance(1)
+    rig.pump()
 
 
-def ends(desk: LiveDesk) -> None:
+def ends(rig: LiveHarness) -> None:
     """Say several odd things that a protocol allows, then end in an error of the client's."""
-    channel = desk.client.begin()
-    desk.pump()
-    desk.attach(Role.RECEIVER, "orders", channel=channel, filter={Symbol("k"): Described(ULong(1), "x")})
-    desk.write(frame(channel, composite(composites.DISPOSITION, [False, UInt(0), UInt(9), True])))
-    desk.write(frame(channel, encode(None)))
+    channel = rig.client.begin()
+    rig.pump()
+    rig.attach(Role.RECEIVER, "orders", channel=channel, filter={Symbol("k"): Described(ULong(1), "x")})
+    rig.write(frame(channel, composite(composites.DISPOSITION, [False, UInt(0), UInt(9), True])))
+    rig.write(frame(channel, encode(None)))
 
 
-def is_silent(desk: LiveDesk) -> None:
+def is_silent(rig: LiveHarness) -> None:
     """Show no claim, and say nothing."""
-    desk.broker.advance(61_000)
-    desk.pump()
+    rig.broker.advance(61_000)
+    rig.pump()
 
 
-def finds_nothing(desk: LiveDesk) -> None:
+def finds_nothing(rig: LiveHarness) -> None:
     """Show a token that is good for an entity that is absent, and wait."""
-    halves = desk.pair("$cbs")
-    desk.put_token(halves[0], "sb://localhost/nowhere")
-    desk.broker.advance(200_000)
-    desk.write(EMPTY_FRAME)
-    desk.broker.advance(101_000)
-    desk.pump()
+    halves = rig.pair("$cbs")
+    rig.put_token(halves[0], "sb://localhost/nowhere")
+    rig.broker.advance(200_000)
+    rig.write(EMPTY_FRAME)
+    rig.broker.advance(101_000)
+    rig.pump()
 
 
-def is_cut(desk: LiveDesk) -> None:
+def is_cut(rig: LiveHarness) -> None:
     """Break off in the middle of everything."""
-    handle = desk.sender()
-    desk.write(transfer(handle, 50, message("part"), more=True, channel=desk.channel))
-    desk.listen(credit=1)
-    accept(desk, "one", address="sessions", credit=1)
-    desk.pair("orders/$management")
-    desk.cut()
+    handle = rig.sender()
+    rig.write(transfer(handle, 50, message("part"), more=True, channel=rig.channel))
+    rig.listen(credit=1)
+    accept(rig, "one", address="sessions", credit=1)
+    rig.pair("orders/$management")
+    rig.cut()
 
 
-def is_shut_down(desk: LiveDesk) -> None:
+def is_shut_down(rig: LiveHarness) -> None:
     """Meet the end of the broker with links open."""
-    desk.listen(credit=1)
-    desk.sender()
-    for connection in list(desk.broker.pump.connections.values()):
-        connection.gateway.shutdown(desk.broker.clock.now_ms)
-    desk.pump()
-    desk.client.close()
-    desk.pump()
+    rig.listen(credit=1)
+    rig.sender()
+    for connection in list(rig.broker.pump.connections.values()):
+        connection.gateway.shutdown(rig.broker.clock.now_ms)
+    rig.pump()
+    rig.client.close()
+    rig.pump()
 
 
-Chapter = Callable[[LiveDesk], None]
+Chapter = Callable[[LiveHarness], None]
 
 CHAPTERS: dict[Chapter, dict[str, Any]] = {
     ends: {},

@@ -8,7 +8,7 @@ from peeklock.amqp.events import DeliveryReceived, DispositionReceived, LinkAtta
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import ACCEPTED, Source
 from peeklock.amqp.types import Symbol, UInt
-from tests.gateway.playbook import LiveDesk, Response, message_bytes
+from tests.gateway.harness import LiveHarness, Response, message_bytes
 
 LOCK_MS = 30_000
 FILTER = Symbol("com.microsoft:session-filter")
@@ -22,27 +22,27 @@ def message(body: str, session_id: str | None = None, **options: Any) -> bytes:
     return message_bytes(body.encode(), properties=[body, *[None] * 9, session_id], **options)
 
 
-def send(desk: LiveDesk, *messages: bytes, to: str = "orders") -> None:
+def send(rig: LiveHarness, *messages: bytes, to: str = "orders") -> None:
     """Send messages that are accepted, over a link of their own."""
-    before = desk.events[:]
-    desk.events.clear()
-    handle = desk.sender(to)
+    before = rig.events[:]
+    rig.events.clear()
+    handle = rig.sender(to)
     for payload in messages:
-        desk.transfer(handle, payload)
-    outcomes = [event for event in desk.events if isinstance(event, DispositionReceived)]
+        rig.transfer(handle, payload)
+    outcomes = [event for event in rig.events if isinstance(event, DispositionReceived)]
     assert sum(event.last - event.first + 1 for event in outcomes) == len(messages)
     assert all(event.state == ACCEPTED for event in outcomes)
-    desk.client.detach(desk.channel, handle)
-    desk.pump()
-    desk.events = before + [
+    rig.client.detach(rig.channel, handle)
+    rig.pump()
+    rig.events = before + [
         event
-        for event in desk.events
+        for event in rig.events
         if getattr(event, "handle", handle) != handle and not isinstance(event, DispositionReceived)
     ]
 
 
 def ask_for(
-    desk: LiveDesk,
+    rig: LiveHarness,
     session_id: str | None,
     *,
     credit: int = 0,
@@ -53,24 +53,24 @@ def ask_for(
     """Attach a receiver of a session."""
     if wait_ms is not None:
         options["properties"] = {TIMEOUT: UInt(wait_ms)}
-    return desk.listen(address, credit=credit, filter={FILTER: session_id}, **options)
+    return rig.listen(address, credit=credit, filter={FILTER: session_id}, **options)
 
 
-def got(desk: LiveDesk, handle: int) -> str | None:
+def got(rig: LiveHarness, handle: int) -> str | None:
     """Give the session that a receiver was given; None: no answer yet."""
-    for event in desk.events:
+    for event in rig.events:
         if isinstance(event, LinkAttached) and event.handle == handle:
-            desk.events.remove(event)
+            rig.events.remove(event)
             assert isinstance(event.source, Source), "the link was refused"
             assert event.source.filter is not None
             return str(event.source.filter[FILTER])
     return None
 
 
-def accept(desk: LiveDesk, session_id: str | None = None, **options: Any) -> tuple[int, str]:
+def accept(rig: LiveHarness, session_id: str | None = None, **options: Any) -> tuple[int, str]:
     """Attach a receiver that is given a session at once."""
-    handle = ask_for(desk, session_id, **options)
-    given = got(desk, handle)
+    handle = ask_for(rig, session_id, **options)
+    given = got(rig, handle)
     assert given is not None
     return handle, given
 
@@ -83,21 +83,21 @@ def counts(deliveries: list[DeliveryReceived]) -> list[int]:
     return [scan(event.payload).decode_header().delivery_count for event in deliveries]
 
 
-def request(desk: LiveDesk, node: str, operation: str, body: dict[str, Any]) -> Response:
+def request(rig: LiveHarness, node: str, operation: str, body: dict[str, Any]) -> Response:
     """Ask the management node something over a pair of links of its own."""
-    before = desk.events[:]
-    desk.events.clear()
-    halves = desk.pair(f"{node}/$management")
-    desk.request(halves[0], operation if ":" in operation else f"com.microsoft:{operation}", body)
+    before = rig.events[:]
+    rig.events.clear()
+    halves = rig.pair(f"{node}/$management")
+    rig.request(halves[0], operation if ":" in operation else f"com.microsoft:{operation}", body)
     [response] = [
-        event for event in desk.events if isinstance(event, DeliveryReceived) and event.handle == halves[1]
+        event for event in rig.events if isinstance(event, DeliveryReceived) and event.handle == halves[1]
     ]
     for handle in halves:
-        desk.client.detach(desk.channel, handle)
-    desk.pump()
-    desk.events = before + [
+        rig.client.detach(rig.channel, handle)
+    rig.pump()
+    rig.events = before + [
         event
-        for event in desk.events
+        for event in rig.events
         if getattr(event, "handle", halves[0]) not in halves and not isinstance(event, DispositionReceived)
     ]
     return Response(response)

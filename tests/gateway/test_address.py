@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.broker.commands import SubQueue
+from peeklock.broker.vocabulary.commands import SubQueue
 from peeklock.gateway.address import NodeKind, parse_node, shown
 
 MAIN, DEAD, TRANSFER = SubQueue.MAIN, SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER

@@ -14,11 +14,11 @@ from peeklock.amqp.codec import decode_typed
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Array, Described, Int, Long, Short, Symbol, Timestamp, UByte, UInt, ULong
-from peeklock.broker.message import EMPTY_PAYLOAD, NEVER_MS, MessageState, MessageView
-from peeklock.broker.properties import STORE_DAMAGED, with_reason
+from peeklock.broker.content.overlay import STORE_DAMAGED, with_reason
+from peeklock.broker.vocabulary.message import EMPTY_PAYLOAD, NEVER_MS, MessageState, MessageView
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.inspection import take_in
-from tests.gateway.playbook import TOKEN, message_bytes, section, stored
+from tests.gateway.harness import TOKEN, message_bytes, section, stored
 
 UNTIL_MS = 1_700_000_060_000
 ENQUEUED_MS = 1_700_000_000_123

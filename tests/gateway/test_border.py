@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from functools import cache
 from inspect import CO_NEWLOCALS
 from pathlib import Path
-from pkgutil import iter_modules
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -23,13 +22,13 @@ import peeklock.amqp
 import peeklock.gateway
 from peeklock.amqp.handshake import ConnectionState
 from peeklock.amqp.performatives import ACCEPTED
-from peeklock.broker.commands import Command, DropConnection
+from peeklock.broker.vocabulary.commands import Command, DropConnection
 from peeklock.gateway import annotations, inspection
 from peeklock.gateway.connection import Gateway
 from peeklock.testing.inprocess import InProcessBroker, InProcessConnection
+from tests.gateway.harness import LiveHarness
 from tests.gateway.history import CHAPTERS, Chapter, broker_for, waits
 from tests.gateway.live import message, send
-from tests.gateway.playbook import LiveDesk
 
 FOLDERS = tuple(str(Path(str(room.__file__)).parent) for room in (peeklock.amqp, peeklock.gateway))
 
@@ -64,19 +63,19 @@ UNREACHED = frozenset(
         "bounds.Buffers.of_memory",
         "claims.Claims.__init__",
         "errors.Reporter.__init__",
-        "links.Links.__init__",
+        "link_table.LinkTable.__init__",
         "management.ManagementNode.__init__",
         "namespaces.OneNamespace.__init__",
-        "nodes.RequestNodes.__init__",
+        "node_links.RequestNodes.__init__",
         "via.ViaEntities.__init__",
         "annotations._symbol",
         "connection.raise_defect",
         # Behind it: the connection is over.
-        "nodes._called_by_none",
+        "node_links._called_by_none",
         # A disk has to be damaged for it.
-        "receiver_link.ReceiverLink._pass_over",
+        "receiver_endpoint.ReceiverEndpoint._pass_over",
         # These have no body.
-        "intake.Intake.received",
+        "incoming_link.IncomingLink.received",
         "namespaces.Namespaces.find",
     }
 )
@@ -174,18 +173,18 @@ class WatchedBroker(InProcessBroker):
         return connection
 
 
-def play(chapter: Chapter, watch: Watch) -> tuple[WatchedBroker, Watched, LiveDesk | None]:
+def play(chapter: Chapter, watch: Watch) -> tuple[WatchedBroker, Watched, LiveHarness | None]:
     """Play a chapter as the victim; what the client makes of its end does not count."""
     for forget in FORGET:
         forget()
     broker = broker_for(WatchedBroker)
     assert isinstance(broker, WatchedBroker)
     broker.watch = watch
-    desk: list[LiveDesk] = []
+    rig: list[LiveHarness] = []
 
-    class Victim(LiveDesk):
+    class Victim(LiveHarness):
         def __init__(self, **options: Any) -> None:
-            desk.append(self)
+            rig.append(self)
             super().__init__(broker, **options)
 
     try:
@@ -195,7 +194,7 @@ def play(chapter: Chapter, watch: Watch) -> tuple[WatchedBroker, Watched, LiveDe
             raise
     watched = broker.watched
     assert watched is not None
-    return broker, watched, desk[0]
+    return broker, watched, rig[0]
 
 
 @cache
@@ -241,7 +240,7 @@ def check(chapter: Chapter, name: str, at_call: int) -> None:
     broker.advance(61_000)  # the grace; a link that was closed as it should left its locks to lapse
     assert broker.namespace.totals().locks == 0
     assert not broker.engine.open_bytes
-    other = LiveDesk(broker)
+    other = LiveHarness(broker)
     send(other, message("next"))
     totals = broker.namespace.totals()  # deferred and claimed ones are of this queue, and count as active
     aside = totals.deferred_messages + totals.claimed_messages
@@ -275,7 +274,7 @@ def test_a_gap_in_the_border_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Gateway, "handle", handle)
     with pytest.raises(ValueError, match="not enough values"):  # no defect was told of
-        check(waits, "links.Links._deliver", 1)
+        check(waits, "link_table.LinkTable._deliver", 1)
 
 
 def test_the_histories_call_all_of_the_gateway() -> None:
@@ -283,16 +282,15 @@ def test_the_histories_call_all_of_the_gateway() -> None:
     assert functions(peeklock.gateway) - called == UNREACHED
 
 
-def functions(room: ModuleType) -> set[str]:
-    """Give the functions of a room, by module and qualified name, but for the border's."""
+def functions(package: ModuleType) -> set[str]:
+    """Return the functions of a package, by module and qualified name, but for the border's."""
     found = set()
-    for module in iter_modules(room.__path__):
-        source = Path(room.__path__[0], f"{module.name}.py")
+    for source in Path(package.__path__[0]).rglob("*.py"):
         codes = [compile(source.read_text(), str(source), "exec")]
         while codes:
             code = codes.pop()
             codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
             name = code.co_qualname
             if "<" not in code.co_name and code.co_flags & CO_NEWLOCALS and name not in BORDER:
-                found.add(f"{module.name}.{name}")
+                found.add(f"{source.stem}.{name}")
     return found

@@ -15,10 +15,10 @@ from peeklock.amqp.link import ReassemblyBudget
 from peeklock.amqp.performatives import Coordinator
 from peeklock.amqp.types import Role
 from peeklock.auth import Authority, SasRule
-from peeklock.broker.commands import LinkId, OpenCoordinator, OpenSender, Send
-from peeklock.broker.effects import DetachLink, SenderOpened
-from peeklock.broker.errors import EntityDeleted
-from peeklock.broker.quotas import BASIC, PREMIUM, STANDARD, TierLimits
+from peeklock.broker.vocabulary.commands import LinkId, OpenCoordinator, OpenSender, Send
+from peeklock.broker.vocabulary.effects import DetachLink, SenderOpened
+from peeklock.broker.vocabulary.errors import EntityDeleted
+from peeklock.broker.vocabulary.quotas import BASIC, PREMIUM, STANDARD, TierLimits
 from peeklock.gateway.bounds import (
     CBS_REQUEST_BYTES_MAX,
     STRANGER_CBS_PAIRS_MAX,
@@ -29,14 +29,14 @@ from peeklock.gateway.bounds import (
 )
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.namespaces import OneNamespace
-from peeklock.server.amqp import STRANGER_WRITE_BUFFER_BYTES_HIGH
+from peeklock.server.net.amqp import STRANGER_WRITE_BUFFER_BYTES_HIGH
 from tests.amqp.pair import attach, begin, end, flow, frames_of, sasl_and_open, transfer
-from tests.gateway.playbook import (
+from tests.gateway.harness import (
     CONNECTION_ID,
     KEY,
     KEY_NAME,
     QUEUE_ID,
-    Desk,
+    Harness,
     message_bytes,
     section,
 )
@@ -62,46 +62,46 @@ def buffers_of(known: int, strangers: int, *, connection_bytes_max: int = 10 * M
     return Buffers(connection_bytes_max, ReassemblyBudget(known), ReassemblyBudget(strangers))
 
 
-def stranger(mechanism: str | None = "ANONYMOUS", **options: Any) -> Desk:
-    return Desk(mechanism=mechanism, **options)
+def stranger(mechanism: str | None = "ANONYMOUS", **options: Any) -> Harness:
+    return Harness(mechanism=mechanism, **options)
 
 
-def condition(desk: Desk) -> str:
-    closed = desk.take_event(ConnectionClosed)
+def condition(rig: Harness) -> str:
+    closed = rig.take_event(ConnectionClosed)
     assert closed.error is not None
     return str(closed.error.condition)
 
 
-def begin_delivery(desk: Desk, handle: int, size: int, *, more: bool = True) -> None:
+def begin_delivery(rig: Harness, handle: int, size: int, *, more: bool = True) -> None:
     """Send the first frame of a delivery, from the client's channel."""
-    data = transfer(handle, 0, bytes(size), channel=desk.channel, more=more)
-    desk.commands += desk.gateway.receive(data, desk.clock.now_ms)
-    desk.pump()
+    data = transfer(handle, 0, bytes(size), channel=rig.channel, more=more)
+    rig.commands += rig.gateway.receive(data, rig.clock.now_ms)
+    rig.pump()
 
 
-def _claim_is_revoked(desk: Desk, handle: int) -> None:
-    desk.authority.set_rules("", [SasRule("other", "key")])
-    desk.commands += desk.gateway.tick(desk.clock.now_ms)
-    desk.pump()
+def _claim_is_revoked(rig: Harness, handle: int) -> None:
+    rig.authority.set_rules("", [SasRule("other", "key")])
+    rig.commands += rig.gateway.tick(rig.clock.now_ms)
+    rig.pump()
 
 
-ENDS: dict[str, Callable[[Desk, int], object]] = {
-    "finished": lambda desk, handle: begin_delivery(desk, handle, 1, more=False),
-    "aborted": lambda desk, handle: feed(desk.gateway, transfer(handle, 0, b"", aborted=True)),
-    "too large": lambda desk, handle: [begin_delivery(desk, handle, 60_000) for _ in range(20)],
-    "detach": lambda desk, handle: (desk.client.detach(desk.channel, handle), desk.pump()),
-    "link error": lambda desk, handle: feed(desk.gateway, transfer(handle, 1, b"", tag=b"other")),
-    "entity gone": lambda desk, handle: desk.effect(
+ENDS: dict[str, Callable[[Harness, int], object]] = {
+    "finished": lambda rig, handle: begin_delivery(rig, handle, 1, more=False),
+    "aborted": lambda rig, handle: feed(rig.gateway, transfer(handle, 0, b"", aborted=True)),
+    "too large": lambda rig, handle: [begin_delivery(rig, handle, 60_000) for _ in range(20)],
+    "detach": lambda rig, handle: (rig.client.detach(rig.channel, handle), rig.pump()),
+    "link error": lambda rig, handle: feed(rig.gateway, transfer(handle, 1, b"", tag=b"other")),
+    "entity gone": lambda rig, handle: rig.effect(
         DetachLink(LinkId(CONNECTION_ID, 1), EntityDeleted("gone"))
     ),
     "claim revoked": _claim_is_revoked,
-    "end": lambda desk, handle: (desk.client.end(desk.channel), desk.pump()),
-    "session error": lambda desk, handle: feed(desk.gateway, transfer(900, 1, b"")),
-    "close": lambda desk, handle: (desk.client.close(), desk.pump()),
-    "protocol error": lambda desk, handle: feed(desk.gateway, b"AMQP\x00\x01\x00\x00"),
-    "end of stream": lambda desk, handle: desk.gateway.eof(NOW_MS),
-    "idle": lambda desk, handle: desk.gateway.tick(desk.clock.now_ms + 240_001),
-    "shutdown": lambda desk, handle: desk.gateway.shutdown(NOW_MS),
+    "end": lambda rig, handle: (rig.client.end(rig.channel), rig.pump()),
+    "session error": lambda rig, handle: feed(rig.gateway, transfer(900, 1, b"")),
+    "close": lambda rig, handle: (rig.client.close(), rig.pump()),
+    "protocol error": lambda rig, handle: feed(rig.gateway, b"AMQP\x00\x01\x00\x00"),
+    "end of stream": lambda rig, handle: rig.gateway.eof(NOW_MS),
+    "idle": lambda rig, handle: rig.gateway.tick(rig.clock.now_ms + 240_001),
+    "shutdown": lambda rig, handle: rig.gateway.shutdown(NOW_MS),
 }
 
 
@@ -112,15 +112,15 @@ ENDS: dict[str, Callable[[Desk, int], object]] = {
 def test_a_stranger_may_leave_64_kib_unfinished_and_not_one_byte_more(mechanism: str | None) -> None:
     """Req: R-05. On the frames of all its links."""
     assert ROOM + OVERHEAD == 64 * 1024
-    desk = stranger(mechanism)
-    first, _ = desk.pair("$cbs")
-    second, _ = desk.pair("$cbs")
-    begin_delivery(desk, first, CBS_REQUEST_BYTES_MAX)
-    begin_delivery(desk, second, ROOM - CBS_REQUEST_BYTES_MAX - OVERHEAD)
-    assert not desk.gateway.closing
-    begin_delivery(desk, second, 1)
-    assert condition(desk) == "amqp:resource-limit-exceeded"
-    assert desk.gateway.buffered_bytes == 0
+    rig = stranger(mechanism)
+    first, _ = rig.pair("$cbs")
+    second, _ = rig.pair("$cbs")
+    begin_delivery(rig, first, CBS_REQUEST_BYTES_MAX)
+    begin_delivery(rig, second, ROOM - CBS_REQUEST_BYTES_MAX - OVERHEAD)
+    assert not rig.gateway.closing
+    begin_delivery(rig, second, 1)
+    assert condition(rig) == "amqp:resource-limit-exceeded"
+    assert rig.gateway.buffered_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -135,23 +135,23 @@ def test_links_of_a_stranger_past_the_limit_are_refused_until_its_claim(
     role: Role, address: object, most: int
 ) -> None:
     """Req: R-05."""
-    desk = stranger()
-    cbs = desk.pair("$cbs")
+    rig = stranger()
+    cbs = rig.pair("$cbs")
     for _ in range(most - (address == "$cbs")):
-        desk.attach(role, address)
-    desk.events.clear()
-    desk.attach(role, address)
-    refusal = desk.refusal()
+        rig.attach(role, address)
+    rig.events.clear()
+    rig.attach(role, address)
+    refusal = rig.refusal()
     assert str(refusal.condition) == "amqp:resource-limit-exceeded"
     assert "valid claim" in str(refusal.description)
-    desk.put_token(cbs[0], "sb://localhost")
-    desk.events.clear()
-    desk.commands.clear()
-    desk.attach(role, address)
-    assert desk.take(OpenCoordinator) if address != "$cbs" else desk.take_event(LinkAttached)
+    rig.put_token(cbs[0], "sb://localhost")
+    rig.events.clear()
+    rig.commands.clear()
+    rig.attach(role, address)
+    assert rig.take(OpenCoordinator) if address != "$cbs" else rig.take_event(LinkAttached)
 
 
-def cbs_pair(desk: Desk, channel: int, *, window: int, credit: int) -> bytes:
+def cbs_pair(rig: Harness, channel: int, *, window: int, credit: int) -> bytes:
     """Make the frames of a session with a pair to `$cbs`, whose receiver has credit, behind such a window."""
     return (
         begin(channel, window=window)
@@ -164,9 +164,9 @@ def cbs_pair(desk: Desk, channel: int, *, window: int, credit: int) -> bytes:
 @pytest.mark.parametrize(("window", "credit"), [(0, 10_000), (65_536, 0)])
 def test_replies_that_the_peer_does_not_take_are_bounded(window: int, credit: int) -> None:
     """Req: R-05. Credit alone does not bound them: a session may have a window of nothing."""
-    desk = stranger()
-    gateway = desk.gateway
-    feed(gateway, cbs_pair(desk, 9, window=window, credit=credit))
+    rig = stranger()
+    gateway = rig.gateway
+    feed(gateway, cbs_pair(rig, 9, window=window, credit=credit))
     sizes, written = [], b""
     for number in range(1000):
         written += feed(gateway, transfer(1, number, UNKNOWN_OPERATION, channel=9, settled=True))
@@ -239,13 +239,13 @@ def test_a_peer_without_a_claim_makes_us_hold_384_kib_at_most() -> None:
 )
 def test_one_session_more_ends_the_connection_of_a_stranger(frames: bytes) -> None:
     """Req: R-05. An ended one makes room."""
-    desk = stranger()
+    rig = stranger()
     for channel in range(1, STRANGER_LIMITS.sessions):
-        feed(desk.gateway, begin(channel))
-    feed(desk.gateway, end(5) + begin(5))
-    assert not desk.gateway.closing
-    feed(desk.gateway, frames)
-    assert desk.gateway.closing
+        feed(rig.gateway, begin(channel))
+    feed(rig.gateway, end(5) + begin(5))
+    assert not rig.gateway.closing
+    feed(rig.gateway, frames)
+    assert rig.gateway.closing
 
 
 # After it
@@ -257,39 +257,39 @@ def test_the_bound_of_a_connection_has_room_for_the_largest_message(tier: TierLi
     assert Buffers.of_memory(0, tier).connection_bytes_max == expected * MIB
 
 
-def sender_of(desk: Desk) -> int:
-    handle = desk.attach(Role.SENDER, "orders")
-    desk.effect(SenderOpened(desk.take(OpenSender).link, QUEUE_ID, MIB, False))
+def sender_of(rig: Harness) -> int:
+    handle = rig.attach(Role.SENDER, "orders")
+    rig.effect(SenderOpened(rig.take(OpenSender).link, QUEUE_ID, MIB, False))
     return handle
 
 
 def test_a_known_peer_may_leave_its_bound_unfinished_over_all_links_and_not_more() -> None:
     """Req: R-05."""
-    desk = Desk(buffers=buffers_of(MIB, MIB, connection_bytes_max=200_000))
-    handles = [sender_of(desk) for _ in range(5)]
+    rig = Harness(buffers=buffers_of(MIB, MIB, connection_bytes_max=200_000))
+    handles = [sender_of(rig) for _ in range(5)]
     for handle in handles[:4]:
-        begin_delivery(desk, handle, 50_000 - OVERHEAD)
-    assert not desk.gateway.closing
-    assert desk.gateway.buffered_bytes == 200_000
-    begin_delivery(desk, handles[4], 1)
-    assert condition(desk) == "amqp:resource-limit-exceeded"
+        begin_delivery(rig, handle, 50_000 - OVERHEAD)
+    assert not rig.gateway.closing
+    assert rig.gateway.buffered_bytes == 200_000
+    begin_delivery(rig, handles[4], 1)
+    assert condition(rig) == "amqp:resource-limit-exceeded"
 
 
 def test_a_claim_on_cbs_opens_the_bound_of_a_known_peer() -> None:
     """Req: R-05."""
     buffers = buffers_of(MIB, MIB)
-    desk = stranger(buffers=buffers)
-    cbs, _ = desk.pair("$cbs")
-    second, _ = desk.pair("$cbs")
-    begin_delivery(desk, second, 20_000)
+    rig = stranger(buffers=buffers)
+    cbs, _ = rig.pair("$cbs")
+    second, _ = rig.pair("$cbs")
+    begin_delivery(rig, second, 20_000)
     assert (buffers.strangers.used, buffers.known.used) == (20_000 + OVERHEAD, 0)
-    desk.put_token(cbs, "sb://localhost")
-    handle = sender_of(desk)
+    rig.put_token(cbs, "sb://localhost")
+    handle = sender_of(rig)
     assert (buffers.strangers.used, buffers.known.used) == (0, 20_000 + OVERHEAD)
     for _ in range(4):
-        begin_delivery(desk, handle, 60_000)
-    assert not desk.gateway.closing
-    desk.gateway.eof(NOW_MS)
+        begin_delivery(rig, handle, 60_000)
+    assert not rig.gateway.closing
+    rig.gateway.eof(NOW_MS)
     assert (buffers.strangers.used, buffers.known.used) == (0, 0)
 
 
@@ -299,7 +299,7 @@ def test_a_claim_on_cbs_opens_the_bound_of_a_known_peer() -> None:
 def test_who_asks_for_more_than_is_left_for_all_is_ended_and_others_go_on() -> None:
     """Req: R-05. What it held comes back at once."""
     buffers = buffers_of(200_000, 200_000)
-    greedy, honest = Desk(buffers=buffers), Desk(buffers=buffers)
+    greedy, honest = Harness(buffers=buffers), Harness(buffers=buffers)
     its, ours = sender_of(greedy), sender_of(honest)
     for _ in range(3):
         begin_delivery(greedy, its, 60_000)
@@ -318,12 +318,12 @@ def test_strangers_use_up_no_room_of_known_peers() -> None:
     buffers = buffers_of(200_000, 50_000)
     many = []
     for _ in range(3):
-        desk = stranger(buffers=buffers)
-        cbs, _ = desk.pair("$cbs")
-        begin_delivery(desk, cbs, 20_000)
-        many.append(desk)
+        rig = stranger(buffers=buffers)
+        cbs, _ = rig.pair("$cbs")
+        begin_delivery(rig, cbs, 20_000)
+        many.append(rig)
     assert condition(many[2]) == "amqp:resource-limit-exceeded"
-    known = Desk(buffers=buffers)
+    known = Harness(buffers=buffers)
     handle = sender_of(known)
     for _ in range(3):
         begin_delivery(known, handle, 60_000)
@@ -334,11 +334,11 @@ def test_strangers_use_up_no_room_of_known_peers() -> None:
 def test_the_bytes_come_back_at_every_end(end_of: str) -> None:
     """Req: R-05. Of the delivery, its link, its session and its connection."""
     buffers = buffers_of(200_000, 200_000)
-    desk = Desk(buffers=buffers)
-    handle = sender_of(desk)
-    begin_delivery(desk, handle, 60_000)
+    rig = Harness(buffers=buffers)
+    handle = sender_of(rig)
+    begin_delivery(rig, handle, 60_000)
     assert buffers.known.used == 60_000 + OVERHEAD
-    ENDS[end_of](desk, handle)
+    ENDS[end_of](rig, handle)
     assert buffers.known.used == 0
 
 

@@ -9,12 +9,20 @@ from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkDetache
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
 from peeklock.auth import Authority, OpenAuthority, Right, SasRule, generate
-from peeklock.broker.commands import CloseLink, Complete, DropConnection, LookUp, OpenSender, Peek, Send
-from peeklock.broker.effects import Accepted, Drained, EntityFound, MessagesFound
+from peeklock.broker.vocabulary.commands import (
+    CloseLink,
+    Complete,
+    DropConnection,
+    LookUp,
+    OpenSender,
+    Peek,
+    Send,
+)
+from peeklock.broker.vocabulary.effects import Accepted, Drained, EntityFound, MessagesFound
 from peeklock.gateway.connection import SASL_MECHANISMS, Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import NamespaceEntry
-from tests.gateway.playbook import CONNECTION_ID, KEY, KEY_NAME, Desk, message_bytes, view_of_queue
+from tests.gateway.harness import CONNECTION_ID, KEY, KEY_NAME, Harness, message_bytes, view_of_queue
 
 NOW_MS = 1_700_000_000_000
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -91,51 +99,51 @@ def test_the_mechanisms_are_an_array_of_symbols_with_anonymous_in_it() -> None:
 @pytest.mark.parametrize("response", [b"", b"trace"])
 def test_anyone_may_connect_and_authorise_by_cbs(mechanism: str, response: bytes) -> None:
     """Req: T-11. Source: wire contract 1.3."""
-    desk = Desk(mechanism=mechanism, response=response)
-    opened = desk.take_event(ConnectionOpened)
+    rig = Harness(mechanism=mechanism, response=response)
+    opened = rig.take_event(ConnectionOpened)
     assert (opened.max_frame_size, opened.channel_max, opened.idle_timeout_ms) == (65536, 4999, 240_000)
-    assert b"\x00\x53\x44\xc0\x03\x01\x50\x00" in desk.sent  # sasl-outcome, code 0 as ubyte
-    assert not desk.gateway.closing
+    assert b"\x00\x53\x44\xc0\x03\x01\x50\x00" in rig.sent  # sasl-outcome, code 0 as ubyte
+    assert not rig.gateway.closing
 
 
 def test_a_client_without_sasl_authorises_by_cbs() -> None:
     """Req: T-11. Source: wire contract C1: JavaScript with a SharedAccessSignature sends no SASL header."""
-    desk = Desk(mechanism=None)
-    assert desk.sent.startswith(AMQP_HEADER)
-    desk.take_event(ConnectionOpened)
-    desk.attach(Role.SENDER, "orders")
-    assert str(desk.refusal().condition) == "amqp:unauthorized-access"
-    sender, _ = desk.pair("$cbs")
-    token = generate("sb://localhost/orders", KEY_NAME, KEY, desk.clock.now_ms + 60_000)
-    desk.put_token(sender, "sb://localhost/orders", token)
-    desk.effect(EntityFound(desk.take(LookUp).reply_to, view_of_queue()))
-    assert desk.response().status == 202
-    desk.attach(Role.SENDER, "orders")
-    assert desk.take(OpenSender)
+    rig = Harness(mechanism=None)
+    assert rig.sent.startswith(AMQP_HEADER)
+    rig.take_event(ConnectionOpened)
+    rig.attach(Role.SENDER, "orders")
+    assert str(rig.refusal().condition) == "amqp:unauthorized-access"
+    sender, _ = rig.pair("$cbs")
+    token = generate("sb://localhost/orders", KEY_NAME, KEY, rig.clock.now_ms + 60_000)
+    rig.put_token(sender, "sb://localhost/orders", token)
+    rig.effect(EntityFound(rig.take(LookUp).reply_to, view_of_queue()))
+    assert rig.response().status == 202
+    rig.attach(Role.SENDER, "orders")
+    assert rig.take(OpenSender)
 
 
 def test_a_client_without_sasl_needs_no_claim_where_anybody_may() -> None:
     """Req: T-11. Source: wire contract C1."""
-    desk = Desk(mechanism=None, authority=OpenAuthority())
-    desk.attach(Role.SENDER, "orders")
-    assert desk.take(OpenSender)
+    rig = Harness(mechanism=None, authority=OpenAuthority())
+    rig.attach(Role.SENDER, "orders")
+    assert rig.take(OpenSender)
 
 
 def test_plain_authorises_the_connection_without_cbs() -> None:
     """Req: R-04. Source: wire contract 1.3."""
-    desk = Desk(mechanism="PLAIN")
-    desk.attach(Role.SENDER, "orders")
-    assert desk.take(OpenSender)
-    desk = Desk(
+    rig = Harness(mechanism="PLAIN")
+    rig.attach(Role.SENDER, "orders")
+    assert rig.take(OpenSender)
+    rig = Harness(
         mechanism="PLAIN",
         response=b"\0sender\0second",
         authority=Authority([SasRule("sender", "first", "second", frozenset({Right.SEND}), "orders")]),
     )
-    desk.attach(Role.SENDER, "orders")
-    assert desk.take(OpenSender)
+    rig.attach(Role.SENDER, "orders")
+    assert rig.take(OpenSender)
     for role, address in ((Role.RECEIVER, "orders"), (Role.SENDER, "invoices")):
-        desk.attach(role, address)
-        assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+        rig.attach(role, address)
+        assert str(rig.refusal().condition) == "amqp:unauthorized-access"
 
 
 @pytest.mark.parametrize(
@@ -153,10 +161,10 @@ def test_plain_authorises_the_connection_without_cbs() -> None:
 )
 def test_a_wrong_plain_ends_the_connection_with_outcome_1(response: bytes) -> None:
     """Req: R-04. The key appears in no log line. Source: wire contract 1.3."""
-    desk = Desk(mechanism="PLAIN", response=response, opened=False)
-    assert desk.sent.endswith(b"\x00\x53\x44\xc0\x03\x01\x50\x01")
-    assert desk.gateway.closing
-    [(event, fields)] = desk.logged
+    rig = Harness(mechanism="PLAIN", response=response, opened=False)
+    assert rig.sent.endswith(b"\x00\x53\x44\xc0\x03\x01\x50\x01")
+    assert rig.gateway.closing
+    [(event, fields)] = rig.logged
     assert event == "refused"
     assert KEY not in repr(fields)
     assert "wrong" not in repr(fields)
@@ -164,9 +172,9 @@ def test_a_wrong_plain_ends_the_connection_with_outcome_1(response: bytes) -> No
 
 def test_an_unknown_mechanism_is_refused() -> None:
     """Req: R-04."""
-    desk = Desk(mechanism="SCRAM-SHA-256", opened=False)
-    assert not any(isinstance(event, ConnectionOpened) for event in desk.events)
-    assert desk.gateway.closing or desk.commands == []
+    rig = Harness(mechanism="SCRAM-SHA-256", opened=False)
+    assert not any(isinstance(event, ConnectionOpened) for event in rig.events)
+    assert rig.gateway.closing or rig.commands == []
 
 
 def test_the_namespace_is_chosen_by_the_host_name_at_open() -> None:
@@ -244,41 +252,41 @@ def test_a_peer_that_does_not_get_as_far_as_open_is_given_up_although_it_says_so
 @pytest.mark.parametrize("mechanism", [None, "ANONYMOUS"])
 def test_a_connection_without_a_claim_is_closed_with_what_to_do(mechanism: str | None) -> None:
     """Req: R-05. It sends all the time. Source: wire contract 1.6 (20 s there; 60 s are our choice), C1."""
-    desk = Desk(mechanism=mechanism)
-    sender, _ = desk.pair("$cbs")
-    began = desk.clock.now_ms
-    while desk.clock.now_ms < began + 50_000:
-        desk.clock.now_ms += 10_000
-        desk.commands += desk.gateway.tick(desk.clock.now_ms)
-        desk.put_token(sender, "sb://localhost/orders", "SharedAccessSignature sr=x&sig=x&se=1&skn=x")
-    assert not desk.gateway.closing
-    desk.logged.clear()
-    desk.clock.now_ms = began + 60_000
-    desk.commands += desk.gateway.tick(desk.clock.now_ms)
-    assert desk.gateway.closing
-    desk.pump()
-    error = desk.take_event(ConnectionClosed).error
+    rig = Harness(mechanism=mechanism)
+    sender, _ = rig.pair("$cbs")
+    began = rig.clock.now_ms
+    while rig.clock.now_ms < began + 50_000:
+        rig.clock.now_ms += 10_000
+        rig.commands += rig.gateway.tick(rig.clock.now_ms)
+        rig.put_token(sender, "sb://localhost/orders", "SharedAccessSignature sr=x&sig=x&se=1&skn=x")
+    assert not rig.gateway.closing
+    rig.logged.clear()
+    rig.clock.now_ms = began + 60_000
+    rig.commands += rig.gateway.tick(rig.clock.now_ms)
+    assert rig.gateway.closing
+    rig.pump()
+    error = rig.take_event(ConnectionClosed).error
     assert error is not None
     assert str(error.condition) == "amqp:connection:forced"
     assert "put a token on '$cbs', or log in with SASL PLAIN" in error.description
-    [(event, fields)] = desk.logged
+    [(event, fields)] = rig.logged
     assert event == "refused"
     assert str(fields["tracking_id"]) in error.description
-    desk.commands += desk.gateway.eof(desk.clock.now_ms)
-    assert not desk.take(DropConnection).broken
+    rig.commands += rig.gateway.eof(rig.clock.now_ms)
+    assert not rig.take(DropConnection).broken
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "ANONYMOUS"])
 def test_a_claim_in_time_keeps_the_connection_also_when_it_has_run_out(mechanism: str) -> None:
     """Req: R-05. Then its links are gone, and it may put another token. Source: wire contract 1.7."""
-    desk = Desk(mechanism=mechanism)
+    rig = Harness(mechanism=mechanism)
     if mechanism == "ANONYMOUS":
-        sender, _ = desk.pair("$cbs")
-        desk.clock.now_ms += 59_999
-        token = generate("sb://localhost/", KEY_NAME, KEY, desk.clock.now_ms + 30_000)
-        desk.put_token(sender, "sb://localhost/", token)
-    assert pass_time(desk.gateway, desk.clock.now_ms + 120_000) == []
-    assert not desk.gateway.closing
+        sender, _ = rig.pair("$cbs")
+        rig.clock.now_ms += 59_999
+        token = generate("sb://localhost/", KEY_NAME, KEY, rig.clock.now_ms + 30_000)
+        rig.put_token(sender, "sb://localhost/", token)
+    assert pass_time(rig.gateway, rig.clock.now_ms + 120_000) == []
+    assert not rig.gateway.closing
 
 
 # The end of a connection
@@ -286,27 +294,27 @@ def test_a_claim_in_time_keeps_the_connection_also_when_it_has_run_out(mechanism
 
 def test_a_connection_that_is_closed_leaves_its_locks_alone() -> None:
     """Req: L-13."""
-    desk = Desk()
-    desk.sender()
-    desk.client.close()
-    desk.pump()
-    [command] = desk.commands
+    rig = Harness()
+    rig.sender()
+    rig.client.close()
+    rig.pump()
+    [command] = rig.commands
     assert isinstance(command, DropConnection)
     assert (command.connection_id, command.broken) == (CONNECTION_ID, False)
-    assert desk.gateway.closing
-    assert desk.gateway.eof(desk.clock.now_ms) == []
-    assert desk.gateway.receive(b"more", desk.clock.now_ms) == []
+    assert rig.gateway.closing
+    assert rig.gateway.eof(rig.clock.now_ms) == []
+    assert rig.gateway.receive(b"more", rig.clock.now_ms) == []
 
 
 def test_a_connection_that_breaks_drops_its_locks() -> None:
     """Req: L-13. End of stream without close."""
-    desk = Desk()
-    desk.sender()
-    [command] = desk.gateway.eof(desk.clock.now_ms)
+    rig = Harness()
+    rig.sender()
+    [command] = rig.gateway.eof(rig.clock.now_ms)
     assert isinstance(command, DropConnection)
     assert (command.connection_id, command.broken) == (CONNECTION_ID, True)
-    assert desk.gateway.closing
-    assert desk.gateway.eof(desk.clock.now_ms) == []
+    assert rig.gateway.closing
+    assert rig.gateway.eof(rig.clock.now_ms) == []
 
 
 @pytest.mark.parametrize(
@@ -314,47 +322,47 @@ def test_a_connection_that_breaks_drops_its_locks() -> None:
 )
 def test_a_peer_that_breaks_the_protocol_loses_its_locks(garbage: bytes) -> None:
     """Req: L-13, R-05."""
-    desk = Desk()
-    desk.sender()
-    [command] = desk.gateway.receive(garbage, desk.clock.now_ms)
+    rig = Harness()
+    rig.sender()
+    [command] = rig.gateway.receive(garbage, rig.clock.now_ms)
     assert isinstance(command, DropConnection)
     assert command.broken
-    assert b"\x00\x53\x18" in desk.gateway.data_to_send()  # close, with the reason
-    assert desk.gateway.closing
-    assert desk.logged[-1][0] == "connection closed"
+    assert b"\x00\x53\x18" in rig.gateway.data_to_send()  # close, with the reason
+    assert rig.gateway.closing
+    assert rig.logged[-1][0] == "connection closed"
 
 
 def test_a_peer_that_is_silent_too_long_loses_its_locks() -> None:
     """Req: L-13. Source: wire contract 1.4, 1.6."""
-    desk = Desk()
-    desk.sender()
-    start = desk.clock.now_ms
+    rig = Harness()
+    rig.sender()
+    start = rig.clock.now_ms
     commands = []
     for _ in range(100):
-        due = desk.gateway.next_deadline_ms()
+        due = rig.gateway.next_deadline_ms()
         assert due is not None
-        desk.clock.now_ms = max(desk.clock.now_ms, due)
-        commands = desk.gateway.tick(desk.clock.now_ms)
+        rig.clock.now_ms = max(rig.clock.now_ms, due)
+        commands = rig.gateway.tick(rig.clock.now_ms)
         if commands:
             break
-    assert 240_000 <= desk.clock.now_ms - start <= 500_000
+    assert 240_000 <= rig.clock.now_ms - start <= 500_000
     [command] = commands
     assert isinstance(command, DropConnection)
     assert command.broken
-    assert desk.gateway.closing
+    assert rig.gateway.closing
 
 
 def test_links_closed_before_the_connection_broke_were_closed_properly() -> None:
     """Req: L-13. Even if the peer then vanishes."""
-    desk = Desk()
-    handle, opened = desk.receiver(credit=1)
-    desk.commands.clear()
-    desk.client.detach(desk.channel, handle)
-    desk.pump()
-    assert desk.take(CloseLink).link == opened.link
-    desk.client.end(desk.channel)
-    desk.pump()
-    [command] = desk.gateway.eof(desk.clock.now_ms)
+    rig = Harness()
+    handle, opened = rig.receiver(credit=1)
+    rig.commands.clear()
+    rig.client.detach(rig.channel, handle)
+    rig.pump()
+    assert rig.take(CloseLink).link == opened.link
+    rig.client.end(rig.channel)
+    rig.pump()
+    [command] = rig.gateway.eof(rig.clock.now_ms)
     assert isinstance(command, DropConnection)
 
 
@@ -363,83 +371,83 @@ def test_a_detach_after_the_end_of_its_session_is_read_over() -> None:
 
     Req: L-13.
     """
-    desk = Desk()
-    desk.sender()
-    desk.client.end(desk.channel)
-    desk.pump()
+    rig = Harness()
+    rig.sender()
+    rig.client.end(rig.channel)
+    rig.pump()
     detach = bytes.fromhex("00000011 02000000 005316 c0 04 03 43 41 40")  # handle 0, closed, no error
-    commands = desk.gateway.receive(detach, desk.clock.now_ms)
+    commands = rig.gateway.receive(detach, rig.clock.now_ms)
     assert commands == []
-    assert not desk.gateway.closing
-    desk.client.close()
-    desk.pump()
-    assert not desk.take(DropConnection).broken
+    assert not rig.gateway.closing
+    rig.client.close()
+    rig.pump()
+    assert not rig.take(DropConnection).broken
 
 
 def test_shutting_down_tells_the_client_and_leaves_locks_alone() -> None:
     """Req: L-13. Clients come back with a back-off. Source: wire contract 2.9."""
-    desk = Desk()
-    desk.sender()
-    desk.gateway.shutdown(desk.clock.now_ms)
-    assert desk.gateway.closing
-    desk.pump()
-    closed = desk.take_event(ConnectionClosed)
+    rig = Harness()
+    rig.sender()
+    rig.gateway.shutdown(rig.clock.now_ms)
+    assert rig.gateway.closing
+    rig.pump()
+    closed = rig.take_event(ConnectionClosed)
     assert closed.error is not None
     assert str(closed.error.condition) == "amqp:connection:forced"
-    desk.commands += desk.gateway.eof(desk.clock.now_ms)
-    assert not desk.take(DropConnection).broken
-    desk.gateway.shutdown(desk.clock.now_ms)
-    assert desk.gateway.data_to_send() == b""
+    rig.commands += rig.gateway.eof(rig.clock.now_ms)
+    assert not rig.take(DropConnection).broken
+    rig.gateway.shutdown(rig.clock.now_ms)
+    assert rig.gateway.data_to_send() == b""
 
 
 def test_effects_after_the_end_are_dropped() -> None:
     """Req: R-05."""
-    desk = Desk()
-    desk.transfer(desk.sender(), message_bytes())
-    send = desk.take(Send)
-    desk.gateway.eof(desk.clock.now_ms)
+    rig = Harness()
+    rig.transfer(rig.sender(), message_bytes())
+    send = rig.take(Send)
+    rig.gateway.eof(rig.clock.now_ms)
     assert send.reply_to is not None
-    desk.gateway.handle([Accepted(send.reply_to)], lambda message: None, desk.clock.now_ms)
-    assert desk.gateway.data_to_send() == b""
-    assert desk.gateway.uncommitted_bytes == 0
-    assert desk.gateway.bodies_wanted() == set()
+    rig.gateway.handle([Accepted(send.reply_to)], lambda message: None, rig.clock.now_ms)
+    assert rig.gateway.data_to_send() == b""
+    assert rig.gateway.uncommitted_bytes == 0
+    assert rig.gateway.bodies_wanted() == set()
 
 
 def test_effects_after_our_close_do_no_harm() -> None:
     """Req: R-05. What was under way when the broker stopped still comes; nothing follows a close on the
     wire."""
-    desk = Desk()
-    desk.transfer(desk.sender(), message_bytes())
-    send = desk.take(Send)
-    _, opened = desk.receiver(credit=5)
-    sender, _ = desk.pair("orders/$management")
-    desk.request(sender, "com.microsoft:peek-message", {"from-sequence-number": 0, "message-count": 1})
-    peek = desk.take(Peek)
-    desk.gateway.shutdown(desk.clock.now_ms)
-    desk.gateway.data_to_send()
+    rig = Harness()
+    rig.transfer(rig.sender(), message_bytes())
+    send = rig.take(Send)
+    _, opened = rig.receiver(credit=5)
+    sender, _ = rig.pair("orders/$management")
+    rig.request(sender, "com.microsoft:peek-message", {"from-sequence-number": 0, "message-count": 1})
+    peek = rig.take(Peek)
+    rig.gateway.shutdown(rig.clock.now_ms)
+    rig.gateway.data_to_send()
     assert send.reply_to is not None
-    late = desk.deliver(opened.link, message_bytes())
+    late = rig.deliver(opened.link, message_bytes())
     for effect in (Accepted(send.reply_to), late, Drained(opened.link), MessagesFound(peek.reply_to, [])):
-        desk.gateway.handle([effect], lambda message: desk.payloads.get(message.body_row), desk.clock.now_ms)
-    assert desk.gateway.data_to_send() == b""
+        rig.gateway.handle([effect], lambda message: rig.payloads.get(message.body_row), rig.clock.now_ms)
+    assert rig.gateway.data_to_send() == b""
 
 
 def test_a_session_that_ends_closes_its_links_one_by_one() -> None:
     """Req: L-13."""
-    desk = Desk()
-    desk.sender()
-    _, opened = desk.receiver(credit=1)
-    desk.effect(desk.deliver(opened.link, message_bytes()))
-    desk.commands.clear()
-    desk.client.end(desk.channel)
-    desk.pump()
-    assert [type(command) for command in desk.commands] == [CloseLink, CloseLink]
-    assert not any(isinstance(event, LinkDetached) and event.error for event in desk.events)
-    desk.channel = desk.client.begin()
-    desk.pump()
-    desk.commands.clear()
-    desk.settle(0, 0, None, settled=True)
-    assert not any(isinstance(command, Complete) for command in desk.commands)
+    rig = Harness()
+    rig.sender()
+    _, opened = rig.receiver(credit=1)
+    rig.effect(rig.deliver(opened.link, message_bytes()))
+    rig.commands.clear()
+    rig.client.end(rig.channel)
+    rig.pump()
+    assert [type(command) for command in rig.commands] == [CloseLink, CloseLink]
+    assert not any(isinstance(event, LinkDetached) and event.error for event in rig.events)
+    rig.channel = rig.client.begin()
+    rig.pump()
+    rig.commands.clear()
+    rig.settle(0, 0, None, settled=True)
+    assert not any(isinstance(command, Complete) for command in rig.commands)
 
 
 def test_limits_have_sensible_defaults() -> None:

@@ -14,16 +14,16 @@ from peeklock.amqp.messaging import BATCH_FORMAT, Properties, scan
 from peeklock.amqp.performatives import ACCEPTED, RELEASED, Modified, Rejected
 from peeklock.amqp.types import Array, Int, Long, Role, Symbol, Timestamp, UInt
 from peeklock.auth import generate
-from peeklock.broker.commands import DeleteEntity, UpdateEntity
-from peeklock.broker.descriptions import RuleDescription
-from peeklock.broker.effects import ScheduledShifted
-from peeklock.broker.graces import LOCK_GRACE_MS
-from peeklock.broker.quotas import PREMIUM
-from peeklock.broker.search_commands import ShiftScheduled
+from peeklock.broker.queue.graces import LOCK_GRACE_MS
+from peeklock.broker.vocabulary.commands import DeleteEntity, UpdateEntity
+from peeklock.broker.vocabulary.descriptions import RuleDescription
+from peeklock.broker.vocabulary.effects import ScheduledShifted
+from peeklock.broker.vocabulary.quotas import PREMIUM
+from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 from peeklock.gateway.context import GatewayLimits
 from peeklock.rules.filters import TrueFilter
 from peeklock.testing.inprocess import InProcessBroker
-from tests.gateway.playbook import KEY, KEY_NAME, LiveDesk, message_bytes, section
+from tests.gateway.harness import KEY, KEY_NAME, LiveHarness, message_bytes, section
 
 LOCK_MS = 30_000
 
@@ -36,18 +36,18 @@ def broker() -> InProcessBroker:
 
 
 @pytest.fixture
-def desk(broker: InProcessBroker) -> LiveDesk:
-    return LiveDesk(broker)
+def rig(broker: InProcessBroker) -> LiveHarness:
+    return LiveHarness(broker)
 
 
-def send(desk: LiveDesk, *bodies: bytes) -> None:
-    sender = desk.sender()
+def send(rig: LiveHarness, *bodies: bytes) -> None:
+    sender = rig.sender()
     for body in bodies:
-        desk.transfer(sender, message_bytes(body))
-    outcomes = [event for event in desk.events if isinstance(event, DispositionReceived)]
+        rig.transfer(sender, message_bytes(body))
+    outcomes = [event for event in rig.events if isinstance(event, DispositionReceived)]
     assert sum(event.last - event.first + 1 for event in outcomes) == len(bodies)
     assert all(event.state == ACCEPTED for event in outcomes)
-    desk.events.clear()
+    rig.events.clear()
 
 
 def bodies(deliveries: list[DeliveryReceived]) -> list[bytes]:
@@ -58,31 +58,31 @@ def delivery_count(event: DeliveryReceived) -> int:
     return scan(event.payload).decode_header().delivery_count
 
 
-def test_sent_received_and_completed(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_sent_received_and_completed(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: T-01, L-02, L-05, S-01."""
-    send(desk, b"1", b"2", b"3")
-    desk.listen(credit=10)
-    got = desk.deliveries()
+    send(rig, b"1", b"2", b"3")
+    rig.listen(credit=10)
+    got = rig.deliveries()
     assert bodies(got) == [b"1", b"2", b"3"]
     numbers = [scan(event.payload).decode_message_annotations()["x-opt-sequence-number"] for event in got]
     assert numbers == [1, 2, 3]
-    desk.settle(got[0].delivery_id, got[2].delivery_id, ACCEPTED)
-    answer = desk.take_event(DispositionReceived)
+    rig.settle(got[0].delivery_id, got[2].delivery_id, ACCEPTED)
+    answer = rig.take_event(DispositionReceived)
     assert (answer.first, answer.last, answer.settled, answer.state) == (0, 2, True, ACCEPTED)
     assert broker.queue("orders").active_count == 0
     broker.advance(LOCK_MS * 2)
-    desk.pump()
-    assert desk.deliveries() == []
+    rig.pump()
+    assert rig.deliveries() == []
 
 
 def test_what_was_accepted_survives_a_restart(broker: InProcessBroker) -> None:
     """Req: R-01, L-12. Locks do not survive, counts do."""
-    desk = LiveDesk(broker)
-    send(desk, b"kept", b"done")
-    desk.listen(credit=2)
-    first, second = desk.deliveries()
-    desk.settle(second.delivery_id, second.delivery_id, ACCEPTED)
-    again = LiveDesk(InProcessBroker(clock=broker.clock, store=broker.store, seed=1))
+    rig = LiveHarness(broker)
+    send(rig, b"kept", b"done")
+    rig.listen(credit=2)
+    first, second = rig.deliveries()
+    rig.settle(second.delivery_id, second.delivery_id, ACCEPTED)
+    again = LiveHarness(InProcessBroker(clock=broker.clock, store=broker.store, seed=1))
     again.listen(credit=5)
     [kept] = again.deliveries()
     assert bodies([kept]) == [b"kept"]
@@ -90,28 +90,28 @@ def test_what_was_accepted_survives_a_restart(broker: InProcessBroker) -> None:
     assert kept.delivery_tag != first.delivery_tag
 
 
-def test_a_batch_is_stored_as_its_members(desk: LiveDesk) -> None:
+def test_a_batch_is_stored_as_its_members(rig: LiveHarness) -> None:
     """Req: T-07."""
     members = [message_bytes(b"a"), message_bytes(b"b", header=[True, None, UInt(60_000)])]
     batch = b"".join(section(0x75, member) for member in members)
-    desk.transfer(desk.sender(), batch, message_format=BATCH_FORMAT)
-    assert desk.take_event(DispositionReceived).state == ACCEPTED
-    desk.listen(credit=5)
-    got = desk.deliveries()
+    rig.transfer(rig.sender(), batch, message_format=BATCH_FORMAT)
+    assert rig.take_event(DispositionReceived).state == ACCEPTED
+    rig.listen(credit=5)
+    got = rig.deliveries()
     assert bodies(got) == [b"a", b"b"]
     assert [scan(event.payload).decode_header().ttl for event in got] == [None, 60_000]
     assert scan(got[1].payload).decode_header().durable is True
 
 
 def test_an_entity_s_time_to_live_beyond_the_header_s_reach_as_it_is_now(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: C29, E-04, E-05, E-07. To who receives, by number too; not to who peeks, nor of a dead letter."""
     day_ms = 86_400_000
     broker.create_topic("news", default_ttl_ms=100 * day_ms)
     about = broker.create_subscription("news", "all", rule=RuleDescription("r", TrueFilter()))
     address = "news/Subscriptions/all"
-    desk.transfer(desk.sender("news"), message_bytes(b"x"))
+    rig.transfer(rig.sender("news"), message_bytes(b"x"))
     enqueued_ms = broker.clock.now_ms
 
     def told(payload: bytes) -> tuple[int | None, ...]:
@@ -120,116 +120,116 @@ def test_an_entity_s_time_to_live_beyond_the_header_s_reach_as_it_is_now(
         ttl_ms = sections.decode_header().ttl
         return ttl_ms, found.absolute_expiry_time, found.creation_time
 
-    desk.listen(address, credit=1)
-    [got] = desk.deliveries()
+    rig.listen(address, credit=1)
+    [got] = rig.deliveries()
     assert told(got.payload) == (2**32 - 1, enqueued_ms + 100 * day_ms, enqueued_ms)
-    desk.settle(got.delivery_id, got.delivery_id, Modified(True, True))
-    pair = desk.pair(f"{address}/$management")
-    desk.request(pair[0], "com.microsoft:peek-message", {"from-sequence-number": Long(1), "message-count": 1})
-    assert told(desk.response().body["messages"][0]["message"]) == (None, None, None)
+    rig.settle(got.delivery_id, got.delivery_id, Modified(True, True))
+    pair = rig.pair(f"{address}/$management")
+    rig.request(pair[0], "com.microsoft:peek-message", {"from-sequence-number": Long(1), "message-count": 1})
+    assert told(rig.response().body["messages"][0]["message"]) == (None, None, None)
     shorter = replace(about.description, default_ttl_ms=90 * day_ms)
     broker.ask(lambda reply_to: UpdateEntity(shorter, reply_to))
     body = {"sequence-numbers": Array.of(Long, [1]), "receiver-settle-mode": UInt(1)}
-    desk.request(pair[0], "com.microsoft:receive-by-sequence-number", body)
-    [item] = desk.response().body["messages"]
+    rig.request(pair[0], "com.microsoft:receive-by-sequence-number", body)
+    [item] = rig.response().body["messages"]
     assert told(item["message"]) == (2**32 - 1, enqueued_ms + 90 * day_ms, enqueued_ms)
     settled = {"disposition-status": "suspended", "lock-tokens": Array.of(uuid.UUID, [item["lock-token"]])}
-    desk.request(pair[0], "com.microsoft:update-disposition", settled)
-    dead_letters = desk.listen(f"{address}/$DeadLetterQueue", credit=1)
-    [dead] = [event for event in desk.deliveries() if event.handle == dead_letters]
+    rig.request(pair[0], "com.microsoft:update-disposition", settled)
+    dead_letters = rig.listen(f"{address}/$DeadLetterQueue", credit=1)
+    [dead] = [event for event in rig.deliveries() if event.handle == dead_letters]
     assert told(dead.payload) == (None, None, None)
 
 
-def test_abandoned_at_its_place_with_changed_properties_until_dead_lettered(desk: LiveDesk) -> None:
+def test_abandoned_at_its_place_with_changed_properties_until_dead_lettered(rig: LiveHarness) -> None:
     """Req: L-06, L-07, L-08. Delivered exactly MaxDeliveryCount times."""
-    send(desk, b"1", b"2")
-    desk.listen(credit=1)
+    send(rig, b"1", b"2")
+    rig.listen(credit=1)
     for attempt in range(3):
-        [got] = desk.deliveries()
+        [got] = rig.deliveries()
         assert (bodies([got]), delivery_count(got)) == ([b"1"], attempt)
         properties = scan(got.payload).decode_application_properties()
         assert properties == ({} if attempt == 0 else {"attempt": attempt - 1})
-        desk.settle(got.delivery_id, got.delivery_id, Modified(True, False, {Symbol("attempt"): attempt}))
-        assert isinstance(desk.take_event(DispositionReceived).state, Modified)
-        desk.client.flow(desk.channel, 1, 1)
-        desk.pump()
-    assert bodies(desk.deliveries()) == [b"2"]
-    desk.listen("orders/$DeadLetterQueue", credit=5)
-    [dead] = desk.deliveries()
+        rig.settle(got.delivery_id, got.delivery_id, Modified(True, False, {Symbol("attempt"): attempt}))
+        assert isinstance(rig.take_event(DispositionReceived).state, Modified)
+        rig.client.flow(rig.channel, 1, 1)
+        rig.pump()
+    assert bodies(rig.deliveries()) == [b"2"]
+    rig.listen("orders/$DeadLetterQueue", credit=5)
+    [dead] = rig.deliveries()
     properties = scan(dead.payload).decode_application_properties()
     assert properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
     assert properties["attempt"] == 2
 
 
-def test_released_leaves_the_count_alone(desk: LiveDesk) -> None:
+def test_released_leaves_the_count_alone(rig: LiveHarness) -> None:
     """Req: L-08, L-07."""
-    send(desk, b"1")
-    desk.listen(credit=1)
-    [got] = desk.deliveries()
-    desk.settle(got.delivery_id, got.delivery_id, RELEASED, settled=True)
-    desk.client.flow(desk.channel, 1, 1)
-    desk.pump()
-    [again] = desk.deliveries()
+    send(rig, b"1")
+    rig.listen(credit=1)
+    [got] = rig.deliveries()
+    rig.settle(got.delivery_id, got.delivery_id, RELEASED, settled=True)
+    rig.client.flow(rig.channel, 1, 1)
+    rig.pump()
+    [again] = rig.deliveries()
     assert delivery_count(again) == 0
     assert again.delivery_tag != got.delivery_tag
 
 
-def test_dead_lettered_with_reason_and_read_from_its_queue(desk: LiveDesk) -> None:
+def test_dead_lettered_with_reason_and_read_from_its_queue(rig: LiveHarness) -> None:
     """Req: L-09, L-17."""
-    send(desk, b"bad")
-    desk.listen(credit=1)
-    [got] = desk.deliveries()
+    send(rig, b"bad")
+    rig.listen(credit=1)
+    [got] = rig.deliveries()
     info = {
         Symbol("DeadLetterReason"): "why",
         Symbol("DeadLetterErrorDescription"): "because",
         Symbol("more"): 1,
     }
-    desk.settle(got.delivery_id, got.delivery_id, Rejected(AmqpError("com.microsoft:dead-letter", "", info)))
-    outcome = desk.take_event(DispositionReceived)
+    rig.settle(got.delivery_id, got.delivery_id, Rejected(AmqpError("com.microsoft:dead-letter", "", info)))
+    outcome = rig.take_event(DispositionReceived)
     assert outcome.state == Rejected(None)
-    handle = desk.listen("orders/$DeadLetterQueue", credit=1)
-    [dead] = desk.deliveries()
+    handle = rig.listen("orders/$DeadLetterQueue", credit=1)
+    [dead] = rig.deliveries()
     assert scan(dead.payload).decode_application_properties() == {
         "DeadLetterReason": "why",
         "DeadLetterErrorDescription": "because",
         "more": 1,
     }
     # Its queue of dead letters has none of its own: an honest refusal, and the lock is still held.
-    desk.settle(dead.delivery_id, dead.delivery_id, Rejected())
-    assert str(desk.rejection(dead.delivery_id).condition) == "amqp:not-allowed"
-    assert desk.client.credit(desk.channel, handle) == 0
+    rig.settle(dead.delivery_id, dead.delivery_id, Rejected())
+    assert str(rig.rejection(dead.delivery_id).condition) == "amqp:not-allowed"
+    assert rig.client.credit(rig.channel, handle) == 0
 
 
-def test_settlement_after_the_lock_lapsed_is_lock_lost(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_settlement_after_the_lock_lapsed_is_lock_lost(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: L-11, L-08."""
-    send(desk, b"1")
-    desk.listen(credit=1)
-    [got] = desk.deliveries()
+    send(rig, b"1")
+    rig.listen(credit=1)
+    [got] = rig.deliveries()
     broker.advance(LOCK_MS)
-    desk.settle(got.delivery_id, got.delivery_id, ACCEPTED)
-    error = desk.rejection(got.delivery_id)
+    rig.settle(got.delivery_id, got.delivery_id, ACCEPTED)
+    error = rig.rejection(got.delivery_id)
     assert str(error.condition) == "com.microsoft:message-lock-lost"
     assert "TrackingId:" in error.description
-    desk.client.flow(desk.channel, 1, 1)
-    desk.pump()
-    [again] = desk.deliveries()
+    rig.client.flow(rig.channel, 1, 1)
+    rig.pump()
+    [again] = rig.deliveries()
     assert delivery_count(again) == 1
 
 
 def test_a_broken_connection_drops_its_locks_and_a_closed_one_keeps_them(broker: InProcessBroker) -> None:
     """Req: L-13, L-14."""
     for close, expected in ((False, 1), (True, None)):
-        desk = LiveDesk(broker)
+        rig = LiveHarness(broker)
         if not close:
-            send(desk, b"1")
-        desk.listen(credit=1)
-        [got] = desk.deliveries()
+            send(rig, b"1")
+        rig.listen(credit=1)
+        [got] = rig.deliveries()
         if close:
-            desk.client.close()
-            desk.pump()
-        desk.cut()
+            rig.client.close()
+            rig.pump()
+        rig.cut()
         broker.advance(LOCK_GRACE_MS)
-        other = LiveDesk(broker)
+        other = LiveHarness(broker)
         other.listen(credit=1)
         again = other.deliveries()
         assert [delivery_count(event) for event in again] == ([] if expected is None else [expected])
@@ -246,44 +246,44 @@ def test_a_broken_connection_drops_its_locks_and_a_closed_one_keeps_them(broker:
     assert broker.queue("orders").active_count == 0
 
 
-def test_receive_and_delete_leaves_nothing_behind(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_receive_and_delete_leaves_nothing_behind(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: L-01."""
-    send(desk, b"1", b"2")
-    desk.listen(credit=5, snd_settle_mode=1, rcv_settle_mode=0)
-    got = desk.deliveries()
+    send(rig, b"1", b"2")
+    rig.listen(credit=5, snd_settle_mode=1, rcv_settle_mode=0)
+    got = rig.deliveries()
     assert bodies(got) == [b"1", b"2"]
     assert all(event.settled for event in got)
     assert broker.queue("orders").active_count == 0
 
 
-def test_a_drain_gives_what_is_there_and_the_credit_back(desk: LiveDesk) -> None:
+def test_a_drain_gives_what_is_there_and_the_credit_back(rig: LiveHarness) -> None:
     """Req: L-16."""
-    send(desk, b"1")
-    handle = desk.listen()
-    desk.client.flow(desk.channel, handle, 10, drain=True)
-    desk.pump()
-    assert bodies(desk.deliveries()) == [b"1"]
-    assert desk.take_event(LinkDrained)
-    desk.client.flow(desk.channel, handle, 0, drain=True)
-    desk.pump()
-    assert desk.take_event(LinkDrained)
-    send(desk, b"2")
-    assert desk.deliveries() == []
-    desk.client.flow(desk.channel, handle, 1)
-    desk.pump()
-    assert bodies(desk.deliveries()) == [b"2"]
+    send(rig, b"1")
+    handle = rig.listen()
+    rig.client.flow(rig.channel, handle, 10, drain=True)
+    rig.pump()
+    assert bodies(rig.deliveries()) == [b"1"]
+    assert rig.take_event(LinkDrained)
+    rig.client.flow(rig.channel, handle, 0, drain=True)
+    rig.pump()
+    assert rig.take_event(LinkDrained)
+    send(rig, b"2")
+    assert rig.deliveries() == []
+    rig.client.flow(rig.channel, handle, 1)
+    rig.pump()
+    assert bodies(rig.deliveries()) == [b"2"]
 
 
-def test_credit_bounds_what_is_locked(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_credit_bounds_what_is_locked(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: L-02."""
-    send(desk, b"1", b"2", b"3")
-    handle = desk.listen(credit=2)
-    other = LiveDesk(broker)
+    send(rig, b"1", b"2", b"3")
+    handle = rig.listen(credit=2)
+    other = LiveHarness(broker)
     other.listen(credit=5)
-    assert bodies(desk.deliveries()) == [b"1", b"2"]
+    assert bodies(rig.deliveries()) == [b"1", b"2"]
     assert bodies(other.deliveries()) == [b"3"]
-    desk.client.detach(desk.channel, handle)
-    desk.pump()
+    rig.client.detach(rig.channel, handle)
+    rig.pump()
     broker.advance(LOCK_MS)
     other.pump()
     assert bodies(other.deliveries()) == [b"1", b"2", b"3"]
@@ -293,16 +293,16 @@ def test_bodies_that_left_memory_are_read_back_in_order() -> None:
     """Req: L-16. A backlog beyond the body cache."""
     broker = InProcessBroker(body_cache_bytes=2000, gateway_limits=GatewayLimits(output_bytes_max=1_000_000))
     broker.create_queue("orders")
-    desk = LiveDesk(broker)
+    rig = LiveHarness(broker)
     sent = [str(number).encode() * 300 for number in range(10)]
-    send(desk, *sent)
-    desk.listen(credit=50)
-    assert bodies(desk.deliveries()) == sent
-    sender, _ = desk.pair("orders/$management")
-    desk.request(
+    send(rig, *sent)
+    rig.listen(credit=50)
+    assert bodies(rig.deliveries()) == sent
+    sender, _ = rig.pair("orders/$management")
+    rig.request(
         sender, "com.microsoft:peek-message", {"from-sequence-number": Long(0), "message-count": Int(50)}
     )
-    messages = desk.response().body["messages"]
+    messages = rig.response().body["messages"]
     assert [scan(item["message"]).decode_body()[0][1] for item in messages] == sent
 
 
@@ -310,29 +310,29 @@ def test_the_output_budget_never_stalls_a_link() -> None:
     """Req: T-08. Far more bytes than the budget pass through it."""
     broker = InProcessBroker(gateway_limits=GatewayLimits(output_bytes_max=5_000))
     broker.create_queue("orders")
-    desk = LiveDesk(broker)
+    rig = LiveHarness(broker)
     sent = [bytes([65 + number]) * 1000 for number in range(26)]
-    send(desk, *sent)
-    desk.listen(credit=100)
-    got = desk.deliveries()
+    send(rig, *sent)
+    rig.listen(credit=100)
+    got = rig.deliveries()
     assert bodies(got) == sent
-    desk.settle(got[0].delivery_id, got[-1].delivery_id, Modified(True))
-    assert bodies(desk.deliveries()) == sent
+    rig.settle(got[0].delivery_id, got[-1].delivery_id, Modified(True))
+    assert bodies(rig.deliveries()) == sent
 
 
-def test_the_management_node_end_to_end(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_the_management_node_end_to_end(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: L-03, L-10, L-14, S-06, S-11, A-06."""
-    sender, _ = desk.pair("orders/$management")
+    sender, _ = rig.pair("orders/$management")
 
     def ask(operation: str, body: object) -> tuple[int, dict[str, Any]]:
-        desk.request(sender, f"com.microsoft:{operation}", body)
-        assert desk.take_event(DispositionReceived).state == ACCEPTED
-        response = desk.response()
+        rig.request(sender, f"com.microsoft:{operation}", body)
+        assert rig.take_event(DispositionReceived).state == ACCEPTED
+        response = rig.response()
         return response.status, response.body
 
-    send(desk, b"1", b"2")
-    desk.listen(credit=1)
-    [got] = desk.deliveries()
+    send(rig, b"1", b"2")
+    rig.listen(credit=1)
+    [got] = rig.deliveries()
     token = uuid.UUID(bytes_le=got.delivery_tag)
     broker.advance(LOCK_MS - 1)
     assert ask("renew-lock", {"lock-tokens": Array.of(uuid.UUID, [token])}) == (
@@ -340,8 +340,8 @@ def test_the_management_node_end_to_end(desk: LiveDesk, broker: InProcessBroker)
         {"expirations": [broker.clock.now_ms + LOCK_MS]},
     )
     broker.advance(LOCK_MS - 1)
-    desk.settle(got.delivery_id, got.delivery_id, Modified(True, True))
-    assert isinstance(desk.take_event(DispositionReceived).state, Modified)
+    rig.settle(got.delivery_id, got.delivery_id, Modified(True, True))
+    assert isinstance(rig.take_event(DispositionReceived).state, Modified)
     assert ask("renew-lock", {"lock-tokens": [token]})[0] == 410
     status, body = ask(
         "receive-by-sequence-number", {"sequence-numbers": [1], "receiver-settle-mode": UInt(1)}
@@ -391,13 +391,15 @@ def test_the_management_node_end_to_end(desk: LiveDesk, broker: InProcessBroker)
     assert broker.queue("orders").active_count == 0
 
 
-def test_a_message_that_was_scheduled_says_so_on_links_alone(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_a_message_that_was_scheduled_says_so_on_links_alone(
+    rig: LiveHarness, broker: InProcessBroker
+) -> None:
     """Req: S-06. Source: wire contract C10."""
-    sender, _ = desk.pair("orders/$management")
+    sender, _ = rig.pair("orders/$management")
 
     def states(operation: str, body: dict[str, Any]) -> list[Any]:
-        desk.request(sender, f"com.microsoft:{operation}", body)
-        items = desk.response().body["messages"]
+        rig.request(sender, f"com.microsoft:{operation}", body)
+        items = rig.response().body["messages"]
         return [state_of(item["message"]) for item in items]
 
     def state_of(payload: bytes) -> Any:
@@ -405,115 +407,115 @@ def test_a_message_that_was_scheduled_says_so_on_links_alone(desk: LiveDesk, bro
 
     due = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(broker.clock.now_ms + 5_000)}
     messages = [{"message": message_bytes(b"later", annotations=due)} for _ in range(3)]
-    desk.request(sender, "com.microsoft:schedule-message", {"messages": messages})
-    assert desk.response().status == 200
+    rig.request(sender, "com.microsoft:schedule-message", {"messages": messages})
+    assert rig.response().status == 200
     peek = {"from-sequence-number": 0, "message-count": 10}
     assert states("peek-message", peek) == [2, 2, 2]
     broker.advance(5_000)
     assert states("peek-message", peek) == [0, 0, 0]
-    desk.listen(credit=3)
-    deferred, dead, given_back = desk.deliveries()
+    rig.listen(credit=3)
+    deferred, dead, given_back = rig.deliveries()
     assert [state_of(each.payload) for each in (deferred, dead, given_back)] == [2, 2, 2]
-    desk.settle(deferred.delivery_id, deferred.delivery_id, Modified(True, True))
-    desk.settle(dead.delivery_id, dead.delivery_id, Rejected(AmqpError("com.microsoft:dead-letter")))
-    desk.settle(given_back.delivery_id, given_back.delivery_id, ACCEPTED)
+    rig.settle(deferred.delivery_id, deferred.delivery_id, Modified(True, True))
+    rig.settle(dead.delivery_id, dead.delivery_id, Rejected(AmqpError("com.microsoft:dead-letter")))
+    rig.settle(given_back.delivery_id, given_back.delivery_id, ACCEPTED)
     body = {"sequence-numbers": Array.of(Long, [4]), "receiver-settle-mode": UInt(1)}
     assert states("receive-by-sequence-number", body) == [1]
-    desk.listen("orders/$DeadLetterQueue", credit=1, snd_settle_mode=1, rcv_settle_mode=0)
-    [received] = desk.deliveries()
+    rig.listen("orders/$DeadLetterQueue", credit=1, snd_settle_mode=1, rcv_settle_mode=0)
+    [received] = rig.deliveries()
     assert state_of(received.payload) == 2
 
 
 def test_cbs_end_to_end(broker: InProcessBroker) -> None:
     """Req: R-04, T-03."""
-    desk = LiveDesk(broker, mechanism="ANONYMOUS")
-    sender, _ = desk.pair("$cbs")
+    rig = LiveHarness(broker, mechanism="ANONYMOUS")
+    sender, _ = rig.pair("$cbs")
     token = generate("sb://localhost/orders", KEY_NAME, KEY, broker.clock.now_ms + 60_000)
-    desk.put_token(sender, "sb://localhost/orders", token)
-    assert desk.response().status == 202
-    desk.put_token(sender, "sb://localhost/nowhere")
-    response = desk.response()
+    rig.put_token(sender, "sb://localhost/orders", token)
+    assert rig.response().status == 202
+    rig.put_token(sender, "sb://localhost/nowhere")
+    response = rig.response()
     assert response.status == 404
     assert "could not be found" in response.description
-    desk.events.clear()
-    send(desk, b"1")
-    desk.attach(Role.SENDER, "nowhere")
-    assert str(desk.refusal().condition) == "amqp:unauthorized-access"
+    rig.events.clear()
+    send(rig, b"1")
+    rig.attach(Role.SENDER, "nowhere")
+    assert str(rig.refusal().condition) == "amqp:unauthorized-access"
     broker.advance(60_000)
-    desk.pump()
-    detached = desk.take_event(LinkDetached)
+    rig.pump()
+    detached = rig.take_event(LinkDetached)
     assert detached.error is not None
     assert detached.error.description.startswith("ExpiredToken:")
 
 
 def test_links_of_a_deleted_queue_are_detached_and_nothing_lives_on(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: L-11."""
-    send(desk, b"1")
-    desk.listen(credit=1)
-    [got] = desk.deliveries()
+    send(rig, b"1")
+    rig.listen(credit=1)
+    [got] = rig.deliveries()
     broker.ask(lambda reply_to: DeleteEntity("orders", reply_to))
-    desk.pump()
-    detached = [event for event in desk.events if isinstance(event, LinkDetached)]
+    rig.pump()
+    detached = [event for event in rig.events if isinstance(event, LinkDetached)]
     assert {str(event.error.condition) for event in detached if event.error} == {"amqp:resource-deleted"}
     assert len(detached) == 2
-    desk.settle(got.delivery_id, got.delivery_id, ACCEPTED)
-    assert str(desk.rejection(got.delivery_id).condition) == "amqp:resource-deleted"
-    desk.events.clear()
-    desk.attach(Role.SENDER, "orders")
-    assert str(desk.refusal().condition) == "amqp:not-found"
+    rig.settle(got.delivery_id, got.delivery_id, ACCEPTED)
+    assert str(rig.rejection(got.delivery_id).condition) == "amqp:resource-deleted"
+    rig.events.clear()
+    rig.attach(Role.SENDER, "orders")
+    assert str(rig.refusal().condition) == "amqp:not-found"
 
 
 def test_a_large_message_passes_in_many_frames_both_ways() -> None:
     """Req: T-10. Premium tier: far beyond the frame size of 64 KiB, at the limit, and one past it."""
     broker = InProcessBroker(tier=PREMIUM)
     broker.create_queue("large", max_message_size_kb=2048)
-    desk = LiveDesk(broker)
-    sender = desk.sender("large")
+    rig = LiveHarness(broker)
+    sender = rig.sender("large")
     overhead = len(message_bytes(b"x" * 1000)) - 1000
     body = bytes(range(256)) * ((2 << 20) // 256)
-    desk.transfer(sender, message_bytes(body[overhead:]))
-    assert desk.take_event(DispositionReceived).state == ACCEPTED
-    delivery_id = desk.transfer(sender, message_bytes(body[overhead - 1 :]))
-    assert str(desk.rejection(delivery_id).condition) == "amqp:link:message-size-exceeded"
-    desk.listen("large", credit=1)
-    [got] = desk.deliveries()
+    rig.transfer(sender, message_bytes(body[overhead:]))
+    assert rig.take_event(DispositionReceived).state == ACCEPTED
+    delivery_id = rig.transfer(sender, message_bytes(body[overhead - 1 :]))
+    assert str(rig.rejection(delivery_id).condition) == "amqp:link:message-size-exceeded"
+    rig.listen("large", credit=1)
+    [got] = rig.deliveries()
     assert bodies([got]) == [body[overhead:]]
-    desk.settle(got.delivery_id, got.delivery_id, ACCEPTED)
+    rig.settle(got.delivery_id, got.delivery_id, ACCEPTED)
     assert broker.queue("large").size_bytes == 0
 
 
-def test_nothing_is_scheduled_into_a_dead_letter_queue(desk: LiveDesk) -> None:
+def test_nothing_is_scheduled_into_a_dead_letter_queue(rig: LiveHarness) -> None:
     """Req: L-17."""
-    sender, _ = desk.pair("orders/$DeadLetterQueue/$management")
+    sender, _ = rig.pair("orders/$DeadLetterQueue/$management")
     body = {"messages": [{"message": message_bytes()}]}
-    desk.request(sender, "com.microsoft:schedule-message", body)
-    assert desk.response().condition == "amqp:not-allowed"
+    rig.request(sender, "com.microsoft:schedule-message", body)
+    assert rig.response().condition == "amqp:not-allowed"
 
 
 def test_duplicates_are_accepted_and_dropped(broker: InProcessBroker) -> None:
     """Req: D-01."""
     broker.create_queue("once", requires_duplicate_detection=True)
-    desk = LiveDesk(broker)
-    sender = desk.sender("once")
+    rig = LiveHarness(broker)
+    sender = rig.sender("once")
     for message_id in ("a", "a", uuid.UUID(int=1), uuid.UUID(int=1), "b"):
-        desk.transfer(sender, message_bytes(properties=[message_id]))
-        assert desk.take_event(DispositionReceived).state == ACCEPTED
+        rig.transfer(sender, message_bytes(properties=[message_id]))
+        assert rig.take_event(DispositionReceived).state == ACCEPTED
     assert broker.queue("once").active_count == 3
 
 
 def test_a_stop_tells_clients_and_keeps_what_was_accepted(broker: InProcessBroker) -> None:
     """Req: R-01."""
-    desk = LiveDesk(broker)
-    send(desk, b"1")
+    rig = LiveHarness(broker)
+    send(rig, b"1")
     broker.close()
-    desk.pump()
-    assert "amqp:connection:forced" in repr(desk.events)
+    rig.pump()
+    assert "amqp:connection:forced" in repr(rig.events)
     restarted = InProcessBroker(clock=broker.clock, store=broker.store)
     assert restarted.queue("orders").active_count == 1
 
 
 def test_the_playbook_s_key_is_the_development_key() -> None:
-    desk = LiveDesk(InProcessBroker(), response=f"\0{KEY_NAME}\0{KEY}".encode())
-    assert not desk.gateway.closing
+    rig = LiveHarness(InProcessBroker(), response=f"\0{KEY_NAME}\0{KEY}".encode())
+    assert not rig.gateway.closing

@@ -10,10 +10,10 @@ from peeklock import auth
 from peeklock.amqp.types import Role
 from peeklock.auth import errors as auth_errors
 from peeklock.auth.sas import generate
-from peeklock.broker import errors as broker_errors
+from peeklock.broker.vocabulary import errors as broker_errors
 from peeklock.gateway import errors as gateway_errors
 from peeklock.gateway.errors import LOG_LINES_MAX, LOG_WINDOW_MS, TABLE, Reporter
-from tests.gateway.playbook import CONNECTION_ID, Desk
+from tests.gateway.harness import CONNECTION_ID, Harness
 
 NOW_MS = 1_700_000_000_000
 
@@ -186,21 +186,21 @@ def test_a_connection_that_ends_is_counted_up_to_its_end() -> None:
 
 def test_a_client_that_is_refused_all_the_time_does_not_fill_the_log() -> None:
     """Req: R-05. Through the gateway: its ticks, and its end."""
-    desk = Desk()
+    rig = Harness()
     for _ in range(LOG_LINES_MAX + 5):
-        desk.attach(Role.RECEIVER, "")
-    assert [event for event, _ in desk.logged] == ["refused"] * LOG_LINES_MAX
-    desk.logged.clear()
-    due = desk.gateway.next_deadline_ms()
-    assert due == desk.clock.now_ms + LOG_WINDOW_MS
-    desk.gateway.tick(due)
-    assert desk.logged == [("log lines left out", {"count": 5, "connection": CONNECTION_ID})]
-    desk.clock.now_ms = due
+        rig.attach(Role.RECEIVER, "")
+    assert [event for event, _ in rig.logged] == ["refused"] * LOG_LINES_MAX
+    rig.logged.clear()
+    due = rig.gateway.next_deadline_ms()
+    assert due == rig.clock.now_ms + LOG_WINDOW_MS
+    rig.gateway.tick(due)
+    assert rig.logged == [("log lines left out", {"count": 5, "connection": CONNECTION_ID})]
+    rig.clock.now_ms = due
     for _ in range(LOG_LINES_MAX + 2):
-        desk.attach(Role.RECEIVER, "")
-    desk.logged.clear()
-    desk.gateway.receive(b"\xff" * 8, due)
-    assert [event for event, _ in desk.logged] == ["log lines left out", "connection closed"]
+        rig.attach(Role.RECEIVER, "")
+    rig.logged.clear()
+    rig.gateway.receive(b"\xff" * 8, due)
+    assert [event for event, _ in rig.logged] == ["log lines left out", "connection closed"]
 
 
 def test_a_missing_entity_is_told_in_the_words_that_javascript_recognises() -> None:

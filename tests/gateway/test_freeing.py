@@ -11,14 +11,31 @@ import pytest
 
 from peeklock.amqp.performatives import Coordinator
 from peeklock.amqp.types import Role
-from peeklock.broker.commands import DeleteEntity
+from peeklock.broker.vocabulary.commands import DeleteEntity
 from peeklock.testing.inprocess import InProcessBroker
 from tests.amqp.pair import transfer
-from tests.gateway.playbook import LiveDesk, message_bytes
+from tests.gateway.harness import LiveHarness, message_bytes
 
-LINKS = ("Link", "Partial", "SenderLink", "ReceiverLink", "RequestLink", "ReplyLink", "CoordinatorLink")
+LINKS = (
+    "Link",
+    "Partial",
+    "SenderEndpoint",
+    "ReceiverEndpoint",
+    "RequestLink",
+    "ReplyLink",
+    "CoordinatorLink",
+)
 SESSIONS = ("Session", "Incoming", "Outgoing", "Unsettled")
-CONNECTIONS = ("Gateway", "Connection", "Handshake", "Sessions", "Output", "Links", "Context", "TokenNode")
+CONNECTIONS = (
+    "Gateway",
+    "Connection",
+    "Handshake",
+    "Sessions",
+    "Output",
+    "LinkTable",
+    "Context",
+    "TokenNode",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,93 +55,93 @@ def census(names: tuple[str, ...]) -> Counter[str]:
     return Counter(name for name in ours if name in names)
 
 
-def opened() -> tuple[InProcessBroker, LiveDesk]:
+def opened() -> tuple[InProcessBroker, LiveHarness]:
     broker = InProcessBroker()
     broker.create_queue("orders")
-    return broker, LiveDesk(broker)
+    return broker, LiveHarness(broker)
 
 
-def attach_all(desk: LiveDesk, channel: int) -> list[int]:
+def attach_all(rig: LiveHarness, channel: int) -> list[int]:
     """Attach a link of each kind; one has a lock, one is in the midst of a delivery."""
-    sender = desk.sender(channel=channel)
-    desk.transfer(sender, message_bytes(), channel=channel)
-    handles = [desk.attach(Role.RECEIVER, "orders", rcv_settle_mode=1, channel=channel)]
-    desk.client.flow(channel, handles[0], 5)
-    desk.pump()
-    handles += [desk.attach(Role.SENDER, Coordinator(), channel=channel)]
+    sender = rig.sender(channel=channel)
+    rig.transfer(sender, message_bytes(), channel=channel)
+    handles = [rig.attach(Role.RECEIVER, "orders", rcv_settle_mode=1, channel=channel)]
+    rig.client.flow(channel, handles[0], 5)
+    rig.pump()
+    handles += [rig.attach(Role.SENDER, Coordinator(), channel=channel)]
     for node in ("$cbs", "orders/$management"):
         handles += [
-            desk.attach(role, node, near=node, channel=channel) for role in (Role.SENDER, Role.RECEIVER)
+            rig.attach(role, node, near=node, channel=channel) for role in (Role.SENDER, Role.RECEIVER)
         ]
-    handles.append(desk.sender(channel=channel))
-    desk._wire.write(transfer(handles[-1], 90, bytes(1000), channel=channel, tag=b"x", more=True))
+    handles.append(rig.sender(channel=channel))
+    rig._wire.write(transfer(handles[-1], 90, bytes(1000), channel=channel, tag=b"x", more=True))
     return [sender, *handles]
 
 
-def detach_all(desk: LiveDesk, channel: int, handles: list[int]) -> None:
+def detach_all(rig: LiveHarness, channel: int, handles: list[int]) -> None:
     for handle in handles:
-        desk.client.detach(channel, handle)
-    desk.pump()
+        rig.client.detach(channel, handle)
+    rig.pump()
 
 
 def test_a_link_is_freed_when_it_is_detached() -> None:
     """Req: R-05."""
-    _, desk = opened()
+    _, rig = opened()
     # The client's half is of the same engine.
     before = census(LINKS)
-    handles = attach_all(desk, desk.channel)
+    handles = attach_all(rig, rig.channel)
     assert (census(LINKS) - before).keys() == set(LINKS)
-    detach_all(desk, desk.channel, handles)
+    detach_all(rig, rig.channel, handles)
     assert census(LINKS) - before == Counter()
 
 
 def test_links_are_freed_when_their_entity_is_deleted() -> None:
     """Req: R-05."""
-    broker, desk = opened()
-    handles = [desk.sender(), desk.listen(credit=5)]
+    broker, rig = opened()
+    handles = [rig.sender(), rig.listen(credit=5)]
     broker.ask(lambda reply_to: DeleteEntity("orders", reply_to))
-    desk.pump()
-    detach_all(desk, desk.channel, handles)
+    rig.pump()
+    detach_all(rig, rig.channel, handles)
     assert census(LINKS) == Counter()
 
 
 @pytest.mark.parametrize("orderly", [True, False])
 def test_a_session_and_its_links_are_freed_when_it_is_ended(orderly: bool) -> None:
     """Req: R-05. By the peer, or by us because it broke the protocol."""
-    _, desk = opened()
+    _, rig = opened()
     before = census(LINKS + SESSIONS)
-    channel = desk.client.begin()
-    attach_all(desk, channel)
+    channel = rig.client.begin()
+    attach_all(rig, channel)
     assert (census(LINKS + SESSIONS) - before).keys() == {*LINKS, *SESSIONS}
     if not orderly:
-        desk._wire.write(transfer(900, 1, b"", channel=channel))
-        desk.pump()
-    desk.client.end(channel)
-    desk.pump()
+        rig._wire.write(transfer(900, 1, b"", channel=channel))
+        rig.pump()
+    rig.client.end(channel)
+    rig.pump()
     assert census(LINKS + SESSIONS) - before == Counter()
 
 
-ENDS: dict[str, Callable[[LiveDesk], object]] = {
-    "close": lambda desk: (desk.client.close(), desk.pump(), desk._wire.end()),
-    "end of stream": lambda desk: desk._wire.end(),
-    "protocol error": lambda desk: (desk._wire.write(bytes(8)), desk._wire.end()),
-    "shutdown": lambda desk: (desk._wire.gateway.shutdown(0), desk._wire.end()),
+ENDS: dict[str, Callable[[LiveHarness], object]] = {
+    "close": lambda rig: (rig.client.close(), rig.pump(), rig._wire.end()),
+    "end of stream": lambda rig: rig._wire.end(),
+    "protocol error": lambda rig: (rig._wire.write(bytes(8)), rig._wire.end()),
+    "shutdown": lambda rig: (rig._wire.gateway.shutdown(0), rig._wire.end()),
 }
 
 
 @pytest.mark.parametrize("end", [*ENDS.values()], ids=[*ENDS])
-def test_a_connection_is_freed_at_each_end(end: Callable[[LiveDesk], object]) -> None:
+def test_a_connection_is_freed_at_each_end(end: Callable[[LiveHarness], object]) -> None:
     """Req: R-05. The core keeps nothing of it but its locks."""
     kinds = LINKS + SESSIONS + CONNECTIONS
     broker, first = opened()
     before = census(kinds)
-    desk = LiveDesk(broker)
-    attach_all(desk, desk.channel)
+    rig = LiveHarness(broker)
+    attach_all(rig, rig.channel)
     assert (census(kinds) - before).keys() == set(kinds)
-    gateway = weakref.ref(desk.gateway)
-    end(desk)
-    desk.client.eof(0)  # of the same engine
-    del desk
+    gateway = weakref.ref(rig.gateway)
+    end(rig)
+    rig.client.eof(0)  # of the same engine
+    del rig
     assert gateway() is None
     assert census(kinds) - before == Counter()
     assert first.gateway is not None

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import Sections, iter_batch, scan
 from peeklock.amqp.types import Symbol, Timestamp, UInt, ULong
-from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.errors import (
+from peeklock.broker.content.routing import read_routing
+from peeklock.broker.content.subject import without_body
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
+from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
     InvalidOperation,
     MessageSizeExceeded,
 )
-from peeklock.broker.message import Message, MessageView, Routing
-from peeklock.broker.routing import read_routing
-from peeklock.broker.subject import without_body
+from peeklock.broker.vocabulary.message import Message, MessageView, Routing
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.errors import MessageMalformed
 from peeklock.gateway.inspection import (
@@ -33,7 +33,7 @@ from peeklock.gateway.inspection import (
     BatchReader,
     take_in,
 )
-from tests.gateway.playbook import TOKEN, everything, message_bytes, section
+from tests.gateway.harness import TOKEN, everything, message_bytes, section
 
 SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 PARTITION_KEY = Symbol("x-opt-partition-key")

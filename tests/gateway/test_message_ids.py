@@ -9,9 +9,9 @@ import pytest
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.types import Described, Symbol, Timestamp, ULong
-from peeklock.broker.message_ids import with_id
+from peeklock.broker.content.message_ids import with_id
 from peeklock.testing.inprocess import InProcessBroker
-from tests.gateway.playbook import LiveDesk, everything, message_bytes, section
+from tests.gateway.harness import LiveHarness, everything, message_bytes, section
 
 TOKEN = bytes(range(16))
 ID = "000102030405060708090a0b0c0d0e0f"
@@ -74,9 +74,9 @@ def test_what_cannot_be_read_is_left_alone(payload: bytes) -> None:
     assert not scan(payload).lacks_message_id
 
 
-def ids(desk: LiveDesk, address: str, count: int) -> list[Any]:
-    desk.listen(address, credit=count)
-    found = [scan(event.payload).decode_properties().message_id for event in desk.deliveries()]
+def ids(rig: LiveHarness, address: str, count: int) -> list[Any]:
+    rig.listen(address, credit=count)
+    found = [scan(event.payload).decode_properties().message_id for event in rig.deliveries()]
     assert len(found) == count
     return found
 
@@ -87,26 +87,26 @@ def test_each_message_has_an_id_of_its_own_wherever_it_goes() -> None:
     broker.create_topic("events")
     for name in ("a", "b"):
         broker.create_subscription("events", name)
-    desk = LiveDesk(broker)
-    sender = desk.sender("events")
-    desk.transfer(sender, message_bytes())
+    rig = LiveHarness(broker)
+    sender = rig.sender("events")
+    rig.transfer(sender, message_bytes())
     batch = b"".join(section(0x75, message_bytes()) for _ in range(2))
-    desk.transfer(sender, batch, message_format=BATCH_FORMAT)
+    rig.transfer(sender, batch, message_format=BATCH_FORMAT)
     soon = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(broker.clock.now_ms + 1_000)}
-    desk.transfer(sender, message_bytes(annotations=soon))
+    rig.transfer(sender, message_bytes(annotations=soon))
     broker.advance(2_000)
-    first = ids(desk, "events/Subscriptions/a", 4)
+    first = ids(rig, "events/Subscriptions/a", 4)
     assert len(set(first)) == 4
     assert all(len(given) == 32 for given in first)
-    assert ids(LiveDesk(broker), "events/Subscriptions/b", 4) == first
+    assert ids(LiveHarness(broker), "events/Subscriptions/b", 4) == first
 
 
 def test_messages_without_an_id_are_nobody_s_duplicates() -> None:
     """Req: D-01."""
     broker = InProcessBroker()
     broker.create_queue("orders", requires_duplicate_detection=True)
-    desk = LiveDesk(broker)
-    sender = desk.sender("orders")
+    rig = LiveHarness(broker)
+    sender = rig.sender("orders")
     for _ in range(3):
-        desk.transfer(sender, message_bytes())
-    assert len(set(ids(desk, "orders", 3))) == 3
+        rig.transfer(sender, message_bytes())
+    assert len(set(ids(rig, "orders", 3))) == 3

@@ -17,11 +17,12 @@ from peeklock.amqp.events import (
 from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.performatives import ACCEPTED, RELEASED, Modified, Rejected, Source
 from peeklock.amqp.types import Array, Described, Int, Long, Role, Symbol, Timestamp, ULong
-from peeklock.broker.commands import DeleteEntity, UpdateEntity
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.lapsed_sessions import DETACH_AFTER_MS
+from peeklock.broker.queue.lapsed_sessions import DETACH_AFTER_MS
+from peeklock.broker.vocabulary.commands import DeleteEntity, UpdateEntity
+from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.gateway.annotations import INSTANT_MS_MAX
 from peeklock.testing.inprocess import InProcessBroker
+from tests.gateway.harness import LiveHarness, message_bytes, section
 from tests.gateway.live import (
     FILTER,
     LOCK_MS,
@@ -35,7 +36,6 @@ from tests.gateway.live import (
     request,
     send,
 )
-from tests.gateway.playbook import LiveDesk, message_bytes, section
 
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 
@@ -49,13 +49,13 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 @pytest.fixture
-def desk(broker: InProcessBroker) -> LiveDesk:
-    return LiveDesk(broker)
+def rig(broker: InProcessBroker) -> LiveHarness:
+    return LiveHarness(broker)
 
 
-def lost(desk: LiveDesk) -> str:
+def lost(rig: LiveHarness) -> str:
     """Give the condition with which the client's link was detached."""
-    error = desk.take_event(LinkDetached).error
+    error = rig.take_event(LinkDetached).error
     assert error is not None
     return str(error.condition)
 
@@ -64,14 +64,14 @@ def lost(desk: LiveDesk) -> str:
 
 
 def test_a_session_is_received_in_order_by_one_receiver_alone(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: G-01, G-02, C28."""
-    send(desk, *(message(f"{name}{number}", name) for number in range(3) for name in "ab"))
-    handle = ask_for(desk, "a", credit=10)
-    attached = desk.take_event(LinkAttached)
+    send(rig, *(message(f"{name}{number}", name) for number in range(3) for name in "ab"))
+    handle = ask_for(rig, "a", credit=10)
+    attached = rig.take_event(LinkAttached)
     assert attached.properties == {LOCKED_UNTIL: (broker.clock.now_ms + LOCK_MS) * 10_000 + 621355968 * 10**9}
-    deliveries = desk.deliveries()
+    deliveries = rig.deliveries()
     assert bodies(deliveries) == ["a0", "a1", "a2"]
     for event in deliveries:
         sections = scan(event.payload)
@@ -80,85 +80,85 @@ def test_a_session_is_received_in_order_by_one_receiver_alone(
         assert sections.decode_delivery_annotations() == {
             "x-opt-lock-token": uuid.UUID(bytes_le=event.delivery_tag)
         }
-    other = LiveDesk(broker)
+    other = LiveHarness(broker)
     ask_for(other, "a")
     assert str(other.refusal().condition) == "com.microsoft:session-cannot-be-locked"
     accept(other, "b", credit=1)
     assert bodies(other.deliveries()) == ["b0"]
-    desk.settle(0, 2, ACCEPTED)
-    assert desk.take_event(DispositionReceived).state == ACCEPTED
+    rig.settle(0, 2, ACCEPTED)
+    assert rig.take_event(DispositionReceived).state == ACCEPTED
     assert broker.queue("orders").active_count == 3
-    send(desk, message("a3", "a"))
-    assert bodies(desk.deliveries()) == ["a3"]
-    desk.client.detach(desk.channel, handle)
-    desk.pump()
+    send(rig, message("a3", "a"))
+    assert bodies(rig.deliveries()) == ["a3"]
+    rig.client.detach(rig.channel, handle)
+    rig.pump()
     accept(other, "a", credit=1)
     assert bodies(other.deliveries()) == ["a3"]
 
 
 def test_a_peek_shows_the_lock_of_a_deferred_message_of_a_session(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: C28, S-11. The same value as a delivery; others show none, in the dead-letter queue too."""
-    send(desk, message("set aside", "s"), message("waits", "s"), message("dead", "s"))
-    accept(desk, "s", credit=3)
-    first, _, last = desk.deliveries()
-    desk.settle(first.delivery_id, first.delivery_id, Modified(True, True))
-    desk.settle(last.delivery_id, last.delivery_id, Rejected(AmqpError(Symbol("x"), "")))
+    send(rig, message("set aside", "s"), message("waits", "s"), message("dead", "s"))
+    accept(rig, "s", credit=3)
+    first, _, last = rig.deliveries()
+    rig.settle(first.delivery_id, first.delivery_id, Modified(True, True))
+    rig.settle(last.delivery_id, last.delivery_id, Rejected(AmqpError(Symbol("x"), "")))
     broker.create_queue("plain")
-    send(desk, message("set aside"), to="plain")
+    send(rig, message("set aside"), to="plain")
     for address in ("plain", "orders/$DeadLetterQueue"):
-        desk.listen(address, credit=1)
-        [event] = desk.deliveries()
-        desk.settle(event.delivery_id, event.delivery_id, Modified(True, True))
+        rig.listen(address, credit=1)
+        [event] = rig.deliveries()
+        rig.settle(event.delivery_id, event.delivery_id, Modified(True, True))
 
     def peek(node: str) -> list[int | None]:
         body = {"from-sequence-number": Long(0), "message-count": 5}
-        found = [scan(item["message"]) for item in request(desk, node, "peek-message", body).body["messages"]]
+        found = [scan(item["message"]) for item in request(rig, node, "peek-message", body).body["messages"]]
         return [each.decode_message_annotations().get("x-opt-locked-until") for each in found]
 
     assert peek("orders") == [INSTANT_MS_MAX, None]
     assert peek("plain") == peek("orders/$DeadLetterQueue") == [None]
 
 
-def test_a_session_may_be_empty_or_named_by_the_empty_text(desk: LiveDesk) -> None:
+def test_a_session_may_be_empty_or_named_by_the_empty_text(rig: LiveHarness) -> None:
     """Req: G-01."""
-    send(desk, message("m", ""))
-    assert accept(desk, "", credit=1)[1] == ""
-    assert bodies(desk.deliveries()) == ["m"]
-    assert accept(desk, "nothing yet", credit=1)[1] == "nothing yet"
-    assert desk.deliveries() == []
+    send(rig, message("m", ""))
+    assert accept(rig, "", credit=1)[1] == ""
+    assert bodies(rig.deliveries()) == ["m"]
+    assert accept(rig, "nothing yet", credit=1)[1] == "nothing yet"
+    assert rig.deliveries() == []
 
 
-def test_a_session_by_any_spelling_of_its_id(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_a_session_by_any_spelling_of_its_id(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: C27. The answer is in the spelling asked for, described as the Go client has it."""
-    send(desk, message("1", "Ab"), message("2", "aB"), message("other", "c"))
-    handle = ask_for(desk, Described(ULong(0x137000000C), "AB"), credit=9)  # type: ignore[arg-type]
-    attached = desk.take_event(LinkAttached)
+    send(rig, message("1", "Ab"), message("2", "aB"), message("other", "c"))
+    handle = ask_for(rig, Described(ULong(0x137000000C), "AB"), credit=9)  # type: ignore[arg-type]
+    attached = rig.take_event(LinkAttached)
     assert isinstance(attached.source, Source)
     assert attached.source.filter == {FILTER: Described(ULong(0x137000000C), "AB")}
-    first, second = desk.deliveries()
+    first, second = rig.deliveries()
     assert [scan(each.payload).decode_properties().group_id for each in (first, second)] == ["Ab", "aB"]
-    other = LiveDesk(broker)
+    other = LiveHarness(broker)
     ask_for(other, "ab")
     assert "'ab'" in str(other.refusal().description)
     for session_id in ("ab", "AB"):
         body: dict[str, Any] = {"session-id": session_id, "session-state": session_id.encode()}
-        assert request(desk, "orders", "renew-session-lock", body).status == 200
-        assert request(desk, "orders", "set-session-state", body).status == 200
-    state = request(desk, "orders", "get-session-state", {"session-id": "aB"})
+        assert request(rig, "orders", "renew-session-lock", body).status == 200
+        assert request(rig, "orders", "set-session-state", body).status == 200
+    state = request(rig, "orders", "get-session-state", {"session-id": "aB"})
     assert state.body["session-state"] == b"AB"
     body = {"from-sequence-number": Long(0), "message-count": 5, "session-id": "AB"}
-    assert len(request(desk, "orders", "peek-message", body).body["messages"]) == 2
-    desk.settle(first.delivery_id, second.delivery_id, ACCEPTED)
-    desk.client.detach(desk.channel, handle)
-    desk.pump()
+    assert len(request(rig, "orders", "peek-message", body).body["messages"]) == 2
+    rig.settle(first.delivery_id, second.delivery_id, ACCEPTED)
+    rig.client.detach(rig.channel, handle)
+    rig.pump()
     asked = {"last-updated-time": Timestamp(INSTANT_MS_MAX), "skip": Int(0), "top": Int(9)}
-    found = request(desk, "orders", "get-message-sessions", asked).body["sessions-ids"]
+    found = request(rig, "orders", "get-message-sessions", asked).body["sessions-ids"]
     assert list(found) == ["AB", "c"]
 
 
-def test_who_may_attach_where(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_who_may_attach_where(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: G-01, L-17. Source: wire contract 2.6."""
     broker.create_queue("plain")
     for address, filters in (
@@ -168,10 +168,10 @@ def test_who_may_attach_where(desk: LiveDesk, broker: InProcessBroker) -> None:
         ("orders/$DeadLetterQueue", {FILTER: "s"}),
         ("orders/$Transfer/$DeadLetterQueue", {FILTER: None}),
     ):
-        desk.listen(address, filter=filters)
-        assert str(desk.refusal().condition) == "amqp:not-allowed"
-    desk.listen("orders/$DeadLetterQueue")
-    assert isinstance(desk.take_event(LinkAttached).source, Source)
+        rig.listen(address, filter=filters)
+        assert str(rig.refusal().condition) == "amqp:not-allowed"
+    rig.listen("orders/$DeadLetterQueue")
+    assert isinstance(rig.take_event(LinkAttached).source, Source)
 
 
 @pytest.mark.parametrize(
@@ -184,95 +184,97 @@ def test_who_may_attach_where(desk: LiveDesk, broker: InProcessBroker) -> None:
         (message("two", "s", annotations={Symbol("x-opt-partition-key"): "p"}), "amqp:not-allowed"),
     ],
 )
-def test_a_message_without_a_session_is_refused(desk: LiveDesk, payload: bytes, condition: str) -> None:
+def test_a_message_without_a_session_is_refused(rig: LiveHarness, payload: bytes, condition: str) -> None:
     """Req: G-01, R-05. One in a batch refuses the batch. Source: wire contract 3.3."""
-    handle = desk.sender()
-    assert str(desk.rejection(desk.transfer(handle, payload)).condition) == condition
+    handle = rig.sender()
+    assert str(rig.rejection(rig.transfer(handle, payload)).condition) == condition
     batch = section(0x75, message("good", "s")) + section(0x75, payload)
-    delivery_id = desk.transfer(handle, batch, message_format=BATCH_FORMAT)
-    assert str(desk.rejection(delivery_id).condition) == condition
-    accept(desk, "s", credit=5)
-    assert desk.deliveries() == []
+    delivery_id = rig.transfer(handle, batch, message_format=BATCH_FORMAT)
+    assert str(rig.rejection(delivery_id).condition) == condition
+    accept(rig, "s", credit=5)
+    assert rig.deliveries() == []
 
 
-def test_the_next_session_is_the_one_that_has_been_available_longest(desk: LiveDesk) -> None:
+def test_the_next_session_is_the_one_that_has_been_available_longest(rig: LiveHarness) -> None:
     """Req: G-06."""
-    send(desk, message("1", "b"), message("2", "a"), message("3", "b"), message("4", "c"))
-    assert [accept(desk)[1] for _ in range(3)] == ["b", "a", "c"]
-    assert got(desk, ask_for(desk, None)) is None
+    send(rig, message("1", "b"), message("2", "a"), message("3", "b"), message("4", "c"))
+    assert [accept(rig)[1] for _ in range(3)] == ["b", "a", "c"]
+    assert got(rig, ask_for(rig, None)) is None
 
 
 def test_a_receiver_waits_for_the_next_session_until_its_time_is_up(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: G-04. 65 s, or what the client says."""
     start = broker.clock.now_ms
     for wait_ms in (65_000, 10_000):
-        handle = ask_for(desk, None, wait_ms=None if wait_ms == 65_000 else wait_ms)
+        handle = ask_for(rig, None, wait_ms=None if wait_ms == 65_000 else wait_ms)
         broker.advance(wait_ms - 1)
-        desk.pump()
-        assert got(desk, handle) is None
+        rig.pump()
+        assert got(rig, handle) is None
         broker.advance(1)
-        desk.pump()
-        assert str(desk.refusal().condition) == "com.microsoft:timeout"
+        rig.pump()
+        assert str(rig.refusal().condition) == "com.microsoft:timeout"
     assert broker.clock.now_ms == start + 75_000
-    send(desk, message("m", "s"))
-    assert accept(desk)[1] == "s"
+    send(rig, message("m", "s"))
+    assert accept(rig)[1] == "s"
 
 
 def test_a_message_of_a_new_session_ends_the_wait_of_the_first_that_waits(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: G-04, G-06. Other links of the connection go on meanwhile."""
-    others = [LiveDesk(broker) for _ in range(2)]
-    first = ask_for(desk, None, credit=5)
+    others = [LiveHarness(broker) for _ in range(2)]
+    first = ask_for(rig, None, credit=5)
     second = ask_for(others[0], None, credit=5)
-    send(desk, message("m", "s"))  # over the same connection and AMQP session
-    assert got(desk, first) == "s"
-    assert bodies(desk.deliveries()) == ["m"]
+    send(rig, message("m", "s"))  # over the same connection and AMQP session
+    assert got(rig, first) == "s"
+    assert bodies(rig.deliveries()) == ["m"]
     assert got(others[0], second) is None
     send(others[1], message("n", "t"))
     others[0].pump()
     assert got(others[0], second) == "t"
     assert bodies(others[0].deliveries()) == ["n"]
-    desk.client.detach(desk.channel, first)
-    desk.pump()
+    rig.client.detach(rig.channel, first)
+    rig.pump()
     handle = ask_for(others[1], None, credit=5)
     assert got(others[1], handle) == "s"
     assert bodies(others[1].deliveries()) == ["m"]
 
 
 @pytest.mark.parametrize("end", ["detach", "detach unclosed", "end", "close", "cut"])
-def test_a_wait_that_was_given_up_gets_no_session(desk: LiveDesk, broker: InProcessBroker, end: str) -> None:
+def test_a_wait_that_was_given_up_gets_no_session(
+    rig: LiveHarness, broker: InProcessBroker, end: str
+) -> None:
     """Req: G-04, L-13, L-16. Nor does its handle's next owner by mistake."""
-    handle = ask_for(desk, None, name="waits", credit=5)
+    handle = ask_for(rig, None, name="waits", credit=5)
     if end.startswith("detach"):
-        desk.client.detach(desk.channel, handle, closed=end == "detach")
+        rig.client.detach(rig.channel, handle, closed=end == "detach")
         source = Source("orders", filter={FILTER: "other"})
-        desk.client.attach(desk.channel, "again", Role.RECEIVER, source, None)
+        rig.client.attach(rig.channel, "again", Role.RECEIVER, source, None)
     elif end == "end":
-        desk.client.end(desk.channel)
+        rig.client.end(rig.channel)
     elif end == "close":
-        desk.client.close()
+        rig.client.close()
     else:
-        desk.cut()
-    desk.pump()
-    other = LiveDesk(broker)
+        rig.cut()
+    rig.pump()
+    other = LiveHarness(broker)
     send(other, message("m", "s"))
     assert accept(other, credit=1)[1] == "s"
     assert bodies(other.deliveries()) == ["m"]
     if end.startswith("detach"):
-        desk.pump()
-        attached = [event for event in desk.events if isinstance(event, LinkAttached) and event.source]
+        rig.pump()
+        attached = [event for event in rig.events if isinstance(event, LinkAttached) and event.source]
         assert [event.name for event in attached] == ["again"]
 
 
-def test_a_wait_ends_with_its_entity(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_a_wait_ends_with_its_entity(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: G-04, A-07."""
-    ask_for(desk, None)
+    ask_for(rig, None)
     broker.ask(lambda reply_to: DeleteEntity("orders", reply_to))
-    desk.pump()
-    error = desk.refusal()
+    rig.pump()
+    error = rig.refusal()
     assert str(error.condition) == "amqp:resource-deleted"
     broker.advance(100_000)
 
@@ -280,176 +282,178 @@ def test_a_wait_ends_with_its_entity(desk: LiveDesk, broker: InProcessBroker) ->
 # Locks
 
 
-def is_attached(desk: LiveDesk) -> bool:
-    desk.pump()
-    return not any(isinstance(event, LinkDetached) for event in desk.events)
+def is_attached(rig: LiveHarness) -> bool:
+    rig.pump()
+    return not any(isinstance(event, LinkDetached) for event in rig.events)
 
 
-def test_who_waits_out_a_session_lock_ends_the_wait_in_peace(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_who_waits_out_a_session_lock_ends_the_wait_in_peace(
+    rig: LiveHarness, broker: InProcessBroker
+) -> None:
     """The drain finds nothing, although others send; the link goes 3 s later.
 
     Req: G-02, T-08, C40. Source: wire contract C7.
     """
-    handle, _ = accept(desk, "s", credit=5)
+    handle, _ = accept(rig, "s", credit=5)
     broker.advance(LOCK_MS)
-    other = LiveDesk(broker)
+    other = LiveHarness(broker)
     send(other, message("1", "s"))
-    desk.client.flow(desk.channel, handle, 5, drain=True)
-    assert is_attached(desk)
-    assert desk.client.credit(desk.channel, handle) == 0
-    assert desk.deliveries() == []
-    desk.client.flow(desk.channel, handle, 5, echo=True)
-    response = request(desk, "orders", "peek-message", {"from-sequence-number": Long(0), "message-count": 5})
+    rig.client.flow(rig.channel, handle, 5, drain=True)
+    assert is_attached(rig)
+    assert rig.client.credit(rig.channel, handle) == 0
+    assert rig.deliveries() == []
+    rig.client.flow(rig.channel, handle, 5, echo=True)
+    response = request(rig, "orders", "peek-message", {"from-sequence-number": Long(0), "message-count": 5})
     assert response.status == 200
     broker.advance(DETACH_AFTER_MS - 1)
-    assert is_attached(desk)
+    assert is_attached(rig)
     broker.advance(1)
-    desk.pump()
-    assert lost(desk) == "com.microsoft:session-lock-lost"
-    assert desk.deliveries() == []
+    rig.pump()
+    assert lost(rig) == "com.microsoft:session-lock-lost"
+    assert rig.deliveries() == []
 
 
 def test_a_lapsed_session_that_somebody_else_accepts_costs_the_holder_the_link(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: G-02. Source: wire contract C7."""
-    send(desk, message("1", "s"))
-    accept(desk, "s", credit=1)
+    send(rig, message("1", "s"))
+    accept(rig, "s", credit=1)
     broker.advance(LOCK_MS)
-    assert is_attached(desk)
-    other = LiveDesk(broker)
+    assert is_attached(rig)
+    other = LiveHarness(broker)
     accept(other, "s", credit=1)
     assert counts(other.deliveries()) == [1]
-    desk.pump()
-    assert lost(desk) == "com.microsoft:session-lock-lost"
+    rig.pump()
+    assert lost(rig) == "com.microsoft:session-lock-lost"
 
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_settlement_in_a_lapsed_session_costs_the_link(
-    desk: LiveDesk, broker: InProcessBroker, settled: bool
+    rig: LiveHarness, broker: InProcessBroker, settled: bool
 ) -> None:
     """Python settles on its own side, without waiting for an answer. Req: G-02, L-11."""
-    send(desk, message("1", "s"))
-    accept(desk, "s", credit=1)
+    send(rig, message("1", "s"))
+    accept(rig, "s", credit=1)
     broker.advance(LOCK_MS)
-    assert is_attached(desk)
-    desk.settle(0, 0, ACCEPTED, settled=settled)
+    assert is_attached(rig)
+    rig.settle(0, 0, ACCEPTED, settled=settled)
     if not settled:
-        assert str(desk.rejection(0).condition) == "com.microsoft:session-lock-lost"
-    assert lost(desk) == "com.microsoft:session-lock-lost"
+        assert str(rig.rejection(0).condition) == "com.microsoft:session-lock-lost"
+    assert lost(rig) == "com.microsoft:session-lock-lost"
 
 
 def test_a_lapsed_session_is_lost_and_its_messages_return_counted(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: G-02, L-08, L-11. Source: wire contract 2.6, 10.4, C7."""
-    send(desk, message("1", "s"), message("2", "s"), message("3", "s"))
-    accept(desk, "s", credit=2)
-    deliveries = desk.deliveries()
+    send(rig, message("1", "s"), message("2", "s"), message("3", "s"))
+    accept(rig, "s", credit=2)
+    deliveries = rig.deliveries()
     tokens = [uuid.UUID(bytes_le=event.delivery_tag) for event in deliveries]
     broker.advance(LOCK_MS - 1)
-    assert is_attached(desk)
+    assert is_attached(rig)
     broker.advance(1)
-    assert is_attached(desk)
-    desk.settle(0, 0, ACCEPTED)
-    assert str(desk.rejection(0).condition) == "com.microsoft:session-lock-lost"
-    assert lost(desk) == "com.microsoft:session-lock-lost"
-    desk.settle(1, 1, ACCEPTED)
-    assert str(desk.rejection(1).condition) == "com.microsoft:session-lock-lost"
+    assert is_attached(rig)
+    rig.settle(0, 0, ACCEPTED)
+    assert str(rig.rejection(0).condition) == "com.microsoft:session-lock-lost"
+    assert lost(rig) == "com.microsoft:session-lock-lost"
+    rig.settle(1, 1, ACCEPTED)
+    assert str(rig.rejection(1).condition) == "com.microsoft:session-lock-lost"
     for operation, body in (
         ("update-disposition", {"disposition-status": "completed", "lock-tokens": tokens, "session-id": "s"}),
         ("renew-session-lock", {"session-id": "s"}),
         ("get-session-state", {"session-id": "s"}),
         ("set-session-state", {"session-id": "s", "session-state": b"x"}),
     ):
-        response = request(desk, "orders", operation, body)
+        response = request(rig, "orders", operation, body)
         assert (response.status, str(response.condition)) == (410, "com.microsoft:session-lock-lost")
-    accept(desk, credit=5)
-    again = desk.deliveries()
+    accept(rig, credit=5)
+    again = rig.deliveries()
     assert (bodies(again), counts(again)) == (["1", "2", "3"], [1, 1, 0])
 
 
-def test_a_renewed_session_is_kept(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_a_renewed_session_is_kept(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: G-02. Only for the connection that holds it; traffic alone renews nothing."""
-    send(desk, message("1", "s"))
-    accept(desk, "s", credit=1)
+    send(rig, message("1", "s"))
+    accept(rig, "s", credit=1)
     broker.advance(LOCK_MS - 1)
-    response = request(desk, "orders", "renew-session-lock", {"session-id": "s"})
+    response = request(rig, "orders", "renew-session-lock", {"session-id": "s"})
     assert (response.status, response.body) == (200, {"expiration": broker.clock.now_ms + LOCK_MS})
-    other = LiveDesk(broker)
+    other = LiveHarness(broker)
     for session_id in ("s", "unknown"):
         response = request(other, "orders", "renew-session-lock", {"session-id": session_id})
         assert (response.status, str(response.condition)) == (410, "com.microsoft:session-lock-lost")
     broker.advance(LOCK_MS - 1)
-    desk.pump()
-    assert not any(isinstance(event, LinkDetached) for event in desk.events)
-    desk.settle(0, 0, ACCEPTED)
-    assert desk.take_event(DispositionReceived).state == ACCEPTED
+    rig.pump()
+    assert not any(isinstance(event, LinkDetached) for event in rig.events)
+    rig.settle(0, 0, ACCEPTED)
+    assert rig.take_event(DispositionReceived).state == ACCEPTED
 
 
 @pytest.mark.parametrize(
     ("end", "count"), [("detach", 0), ("detach unclosed", 0), ("end", 0), ("close", 0), ("cut", 1)]
 )
 def test_the_end_of_a_link_frees_its_session(
-    desk: LiveDesk, broker: InProcessBroker, end: str, count: int
+    rig: LiveHarness, broker: InProcessBroker, end: str, count: int
 ) -> None:
     """Req: L-13, L-08, G-02. At once; only a broken connection counts."""
-    send(desk, message("1", "s"), message("2", "s"))
-    handle, _ = accept(desk, "s", credit=2)
-    assert len(desk.deliveries()) == 2
+    send(rig, message("1", "s"), message("2", "s"))
+    handle, _ = accept(rig, "s", credit=2)
+    assert len(rig.deliveries()) == 2
     if end.startswith("detach"):
-        desk.client.detach(desk.channel, handle, closed=end == "detach")
+        rig.client.detach(rig.channel, handle, closed=end == "detach")
     elif end == "end":
-        desk.client.end(desk.channel)
+        rig.client.end(rig.channel)
     elif end == "close":
-        desk.client.close(AmqpError(Symbol("amqp:connection:forced"), "bye"))
+        rig.client.close(AmqpError(Symbol("amqp:connection:forced"), "bye"))
     else:
-        desk.cut()
-    desk.pump()
-    other = LiveDesk(broker)
+        rig.cut()
+    rig.pump()
+    other = LiveHarness(broker)
     accept(other, "s", credit=5)
     again = other.deliveries()
     assert (bodies(again), counts(again)) == (["1", "2"], [count, count])
 
 
 def test_what_was_detached_before_the_connection_broke_is_not_counted(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: L-13."""
-    send(desk, message("1", "s"), message("2", "t"))
-    handle, _ = accept(desk, "s", credit=1)
-    accept(desk, "t", credit=1)
-    desk.client.detach(desk.channel, handle)
-    desk.pump()
-    desk.cut()
-    other = LiveDesk(broker)
+    send(rig, message("1", "s"), message("2", "t"))
+    handle, _ = accept(rig, "s", credit=1)
+    accept(rig, "t", credit=1)
+    rig.client.detach(rig.channel, handle)
+    rig.pump()
+    rig.cut()
+    other = LiveHarness(broker)
     for session_id, count in (("s", 0), ("t", 1)):
         accept(other, session_id, credit=1)
         assert counts(other.deliveries()) == [count]
 
 
 def test_a_change_of_the_entity_takes_sessions_away_uncounted(
-    desk: LiveDesk, broker: InProcessBroker
+    rig: LiveHarness, broker: InProcessBroker
 ) -> None:
     """Req: L-12."""
-    send(desk, message("1", "s"))
-    accept(desk, "s", credit=1)
-    desk.deliveries()
+    send(rig, message("1", "s"))
+    accept(rig, "s", credit=1)
+    rig.deliveries()
     changed = QueueDescription("orders", **{**SETTINGS, "max_delivery_count": 7})  # type: ignore[arg-type]
     broker.ask(lambda reply_to: UpdateEntity(changed, reply_to))
-    desk.pump()
-    assert lost(desk) == "com.microsoft:session-lock-lost"
-    accept(desk, "s", credit=1)
-    assert counts(desk.deliveries()) == [0]
+    rig.pump()
+    assert lost(rig) == "com.microsoft:session-lock-lost"
+    accept(rig, "s", credit=1)
+    assert counts(rig.deliveries()) == [0]
 
 
-def test_sessions_are_free_after_a_restart(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_sessions_are_free_after_a_restart(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: L-12, G-03. States are not lost."""
-    send(desk, message("1", "s"), message("2", "t"))
-    accept(desk, "s", credit=1)
-    request(desk, "orders", "set-session-state", {"session-id": "s", "session-state": b"half way"})
+    send(rig, message("1", "s"), message("2", "t"))
+    accept(rig, "s", credit=1)
+    request(rig, "orders", "set-session-state", {"session-id": "s", "session-state": b"half way"})
     restarted = InProcessBroker(clock=broker.clock, store=broker.store, seed=1)
-    again = LiveDesk(restarted)
+    again = LiveHarness(restarted)
     assert [accept(again, credit=1)[1] for _ in range(2)] == ["s", "t"]
     deliveries = again.deliveries()
     assert (bodies(deliveries), counts(deliveries)) == (["1", "2"], [0, 0])
@@ -461,20 +465,20 @@ def test_sessions_are_free_after_a_restart(desk: LiveDesk, broker: InProcessBrok
 # Settlement
 
 
-def test_every_settlement_in_a_session(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_every_settlement_in_a_session(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: L-05 to L-09, G-01. By link and by lock token."""
-    send(desk, *(message(str(number), "s") for number in range(6)))
-    handle, _ = accept(desk, "s", credit=6)
-    tokens = [uuid.UUID(bytes_le=event.delivery_tag) for event in desk.deliveries()]
-    desk.settle(0, 0, ACCEPTED)
-    desk.settle(1, 1, Modified(True, True))
-    desk.settle(
+    send(rig, *(message(str(number), "s") for number in range(6)))
+    handle, _ = accept(rig, "s", credit=6)
+    tokens = [uuid.UUID(bytes_le=event.delivery_tag) for event in rig.deliveries()]
+    rig.settle(0, 0, ACCEPTED)
+    rig.settle(1, 1, Modified(True, True))
+    rig.settle(
         2, 2, Rejected(AmqpError(Symbol("com.microsoft:dead-letter"), "", {"DeadLetterReason": "why"}))
     )
-    desk.settle(3, 3, Modified(True, False))
-    desk.settle(4, 4, RELEASED)
+    rig.settle(3, 3, Modified(True, False))
+    rig.settle(4, 4, RELEASED)
     response = request(
-        desk,
+        rig,
         "orders",
         "update-disposition",
         {
@@ -484,35 +488,35 @@ def test_every_settlement_in_a_session(desk: LiveDesk, broker: InProcessBroker) 
         },
     )
     assert response.status == 200
-    desk.client.flow(desk.channel, handle, 9)
-    desk.pump()
-    again = desk.deliveries()
+    rig.client.flow(rig.channel, handle, 9)
+    rig.pump()
+    again = rig.deliveries()
     assert sorted(zip(bodies(again), counts(again), strict=True)) == [("3", 1), ("4", 0)]
     view = broker.queue("orders")
     assert (view.active_count, view.dead_letter_count) == (3, 1)  # two and the deferred one
 
 
-def test_received_and_deleted_within_a_session(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_received_and_deleted_within_a_session(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: L-01, G-01."""
-    send(desk, message("1", "s"), message("2", "s"))
-    accept(desk, "s", credit=1, snd_settle_mode=1, rcv_settle_mode=0)
-    [delivery] = desk.deliveries()
+    send(rig, message("1", "s"), message("2", "s"))
+    accept(rig, "s", credit=1, snd_settle_mode=1, rcv_settle_mode=0)
+    [delivery] = rig.deliveries()
     assert (bodies([delivery]), delivery.settled) == (["1"], True)
     assert broker.queue("orders").active_count == 1
 
 
-def test_dead_letters_of_a_session_are_read_without_one(desk: LiveDesk) -> None:
+def test_dead_letters_of_a_session_are_read_without_one(rig: LiveHarness) -> None:
     """Req: L-17. They keep their session id."""
-    send(desk, message("1", "s"))
+    send(rig, message("1", "s"))
     for _ in range(3):
-        handle, _ = accept(desk, "s", credit=1)
-        [delivery] = desk.deliveries()
-        desk.settle(delivery.delivery_id, delivery.delivery_id, Modified(True, False))
-        desk.client.detach(desk.channel, handle)
-        desk.pump()
-    desk.events.clear()
-    desk.listen("orders/$DeadLetterQueue", credit=1)
-    [dead] = desk.deliveries()
+        handle, _ = accept(rig, "s", credit=1)
+        [delivery] = rig.deliveries()
+        rig.settle(delivery.delivery_id, delivery.delivery_id, Modified(True, False))
+        rig.client.detach(rig.channel, handle)
+        rig.pump()
+    rig.events.clear()
+    rig.listen("orders/$DeadLetterQueue", credit=1)
+    [dead] = rig.deliveries()
     sections = scan(dead.payload)
     assert sections.decode_properties().group_id == "s"
     assert sections.decode_application_properties()["DeadLetterReason"] == "MaxDeliveryCountExceeded"

@@ -23,15 +23,15 @@ from peeklock.amqp.performatives import (
     TransactionalState,
 )
 from peeklock.amqp.types import Array, Int, Long, Role, Symbol, Timestamp
-from peeklock.broker.commands import DeleteEntity, UpdateEntity
-from peeklock.broker.descriptions import EntityStatus
-from peeklock.broker.graces import LOCK_GRACE_MS
-from peeklock.broker.lapsed_sessions import DETACH_AFTER_MS
-from peeklock.broker.quotas import BASIC, OPEN_TRANSACTIONS_MAX
-from peeklock.gateway.attach import SESSION_WAIT_MS
+from peeklock.broker.queue.graces import LOCK_GRACE_MS
+from peeklock.broker.queue.lapsed_sessions import DETACH_AFTER_MS
+from peeklock.broker.vocabulary.commands import DeleteEntity, UpdateEntity
+from peeklock.broker.vocabulary.descriptions import EntityStatus
+from peeklock.broker.vocabulary.quotas import BASIC, OPEN_TRANSACTIONS_MAX
+from peeklock.gateway.links.attach import SESSION_WAIT_MS
 from peeklock.testing.inprocess import InProcessBroker
+from tests.gateway.harness import LiveHarness, message_bytes, section
 from tests.gateway.live import FILTER, LOCK_MS, SETTINGS, accept, bodies, counts, message, send
-from tests.gateway.playbook import LiveDesk, message_bytes, section
 
 DESTINATION = Symbol("com.microsoft:transfer-destination-address")
 SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
@@ -48,31 +48,31 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 @pytest.fixture
-def desk(broker: InProcessBroker) -> LiveDesk:
-    return LiveDesk(broker)
+def rig(broker: InProcessBroker) -> LiveHarness:
+    return LiveHarness(broker)
 
 
 class Controller:
     """The client's end of a link to the coordinator, and what is done in its transactions."""
 
-    def __init__(self, desk: LiveDesk) -> None:
-        self.desk = desk
-        self.handle = desk.controller()
+    def __init__(self, rig: LiveHarness) -> None:
+        self.rig = rig
+        self.handle = rig.controller()
         self.ended: dict[int, DeliveryState | None] = {}
         """Outcomes of deliveries that a commit has settled."""
 
     def declare(self) -> bytes:
         """Begin a transaction; gives its id."""
-        delivery_id = self.desk.transfer(self.handle, encode_coordination(Declare()))
-        state = said(self.desk, delivery_id)
+        delivery_id = self.rig.transfer(self.handle, encode_coordination(Declare()))
+        state = said(self.rig, delivery_id)
         assert isinstance(state, Declared)
         assert len(state.txn_id) == 16
         return state.txn_id
 
     def discharge(self, txn_id: bytes, *, fail: bool = False) -> DeliveryState | None:
         """End a transaction; gives what the coordinator says to that."""
-        delivery_id = self.desk.transfer(self.handle, encode_coordination(Discharge(txn_id, fail)))
-        while (event := self.desk.take_event(DispositionReceived)).role is Role.SENDER:
+        delivery_id = self.rig.transfer(self.handle, encode_coordination(Discharge(txn_id, fail)))
+        while (event := self.rig.take_event(DispositionReceived)).role is Role.SENDER:
             assert event.settled
             self.ended.update(dict.fromkeys(range(event.first, event.last + 1), event.state))
         assert (event.first, event.last, event.settled) == (delivery_id, delivery_id, True)
@@ -89,27 +89,27 @@ class Controller:
         return condition(self.discharge(txn_id))
 
     def send(self, txn_id: bytes, handle: int, payload: bytes, **options: Any) -> DeliveryState | None:
-        delivery_id = self.desk.transfer(handle, payload, state=TransactionalState(txn_id), **options)
-        return said(self.desk, delivery_id)
+        delivery_id = self.rig.transfer(handle, payload, state=TransactionalState(txn_id), **options)
+        return said(self.rig, delivery_id)
 
     def settle(
         self, txn_id: bytes, delivery: DeliveryReceived, outcome: DeliveryState = ACCEPTED
     ) -> DeliveryState | None:
         number = delivery.delivery_id
-        self.desk.settle(number, number, TransactionalState(txn_id, outcome))
-        return said(self.desk, number, Role.SENDER, provisional=True)
+        self.rig.settle(number, number, TransactionalState(txn_id, outcome))
+        return said(self.rig, number, Role.SENDER, provisional=True)
 
 
 @pytest.fixture
-def controller(desk: LiveDesk) -> Controller:
-    return Controller(desk)
+def controller(rig: LiveHarness) -> Controller:
+    return Controller(rig)
 
 
 def said(
-    desk: LiveDesk, delivery_id: int, role: Role = Role.RECEIVER, *, provisional: bool = False
+    rig: LiveHarness, delivery_id: int, role: Role = Role.RECEIVER, *, provisional: bool = False
 ) -> DeliveryState | None:
     """Take the broker's word on one delivery. A provisional outcome does not settle it."""
-    event = desk.take_event(DispositionReceived)
+    event = rig.take_event(DispositionReceived)
     assert (event.role, event.first, event.last) == (role, delivery_id, delivery_id)
     assert event.settled is not (provisional and isinstance(event.state, TransactionalState))
     return event.state
@@ -124,12 +124,12 @@ def condition(state: DeliveryState | None) -> str:
 
 def waiting(broker: InProcessBroker, name: str) -> list[str]:
     """Receive and lock what a queue has to give now, over a connection that is broken afterwards."""
-    desk = LiveDesk(broker)
-    desk.listen(name, credit=100)
-    found = bodies(desk.deliveries())
-    desk.client.close()
-    desk.pump()
-    desk.cut()
+    rig = LiveHarness(broker)
+    rig.listen(name, credit=100)
+    found = bodies(rig.deliveries())
+    rig.client.close()
+    rig.pump()
+    rig.cut()
     return found
 
 
@@ -143,13 +143,13 @@ def disable_sends(broker: InProcessBroker, name: str) -> None:
 
 
 def test_what_was_enlisted_happens_at_the_commit_and_not_before(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03. Receive from one queue, send to another: the main job of transactions."""
-    send(desk, message("in"))
-    desk.listen(credit=1)
-    [delivery] = desk.deliveries()
-    sender = desk.sender("audit")
+    send(rig, message("in"))
+    rig.listen(credit=1)
+    [delivery] = rig.deliveries()
+    sender = rig.sender("audit")
     txn_id = controller.declare()
     accepted = TransactionalState(txn_id, ACCEPTED)
     assert controller.send(txn_id, sender, message("out")) == accepted
@@ -163,70 +163,70 @@ def test_what_was_enlisted_happens_at_the_commit_and_not_before(
 
 
 def test_what_was_rolled_back_never_was(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """The message stays locked as it was, and the numbers of messages have no gap. Req: F-03, S-01."""
-    send(desk, message("in"))
-    desk.listen(credit=2)
-    [delivery] = desk.deliveries()
-    sender = desk.sender("audit")
+    send(rig, message("in"))
+    rig.listen(credit=2)
+    [delivery] = rig.deliveries()
+    sender = rig.sender("audit")
     txn_id = controller.declare()
     controller.send(txn_id, sender, message("out"))
     controller.settle(txn_id, delivery)
     controller.roll_back(txn_id)
     assert controller.ended == {}
     assert active(broker, "orders", "audit") == [1, 0]
-    assert desk.deliveries() == []
-    send(desk, message("next"), to="audit")
-    other = LiveDesk(broker)
+    assert rig.deliveries() == []
+    send(rig, message("next"), to="audit")
+    other = LiveHarness(broker)
     other.listen("audit", credit=1)
     [following] = other.deliveries()
     annotations = scan(following.payload).decode_message_annotations()
     assert annotations["x-opt-sequence-number"] == 1
     # The lock is still held, and the delivery can be settled over its link.
-    desk.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
-    assert said(desk, delivery.delivery_id, Role.SENDER) == ACCEPTED
+    rig.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
+    assert said(rig, delivery.delivery_id, Role.SENDER) == ACCEPTED
     assert active(broker, "orders") == [0]
 
 
 def test_after_a_roll_back_a_release_makes_the_message_available_at_once(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03, L-08."""
-    send(desk, message("in"))
-    desk.listen(credit=2)
-    [delivery] = desk.deliveries()
+    send(rig, message("in"))
+    rig.listen(credit=2)
+    [delivery] = rig.deliveries()
     txn_id = controller.declare()
     controller.settle(txn_id, delivery)
     controller.roll_back(txn_id)
-    desk.settle(delivery.delivery_id, delivery.delivery_id, RELEASED, settled=True)
-    [again] = desk.deliveries()
+    rig.settle(delivery.delivery_id, delivery.delivery_id, RELEASED, settled=True)
+    [again] = rig.deliveries()
     assert (bodies([again]), counts([again])) == (["in"], [0])
 
 
 def test_every_settlement_and_a_batch_in_one_transaction(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03, T-07, L-05, L-06, L-08, L-09."""
-    send(desk, *(message(name) for name in ("complete", "abandon", "defer", "dead")))
-    receiver = desk.listen(credit=4)
-    deliveries = desk.deliveries()
+    send(rig, *(message(name) for name in ("complete", "abandon", "defer", "dead")))
+    receiver = rig.listen(credit=4)
+    deliveries = rig.deliveries()
     txn_id = controller.declare()
     outcomes: list[DeliveryState] = [ACCEPTED, Modified(True, False), Modified(True, True), Rejected()]
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         assert controller.settle(txn_id, delivery, outcome) == TransactionalState(txn_id, outcome)
     batch = b"".join(section(0x75, message(f"b{number}")) for number in range(3))
-    sender = desk.sender("audit")
+    sender = rig.sender("audit")
     assert controller.send(txn_id, sender, batch, message_format=BATCH_FORMAT) == TransactionalState(
         txn_id, ACCEPTED
     )
-    desk.client.flow(desk.channel, receiver, 4)
-    desk.pump()
-    assert desk.deliveries() == []
+    rig.client.flow(rig.channel, receiver, 4)
+    rig.pump()
+    assert rig.deliveries() == []
     controller.commit(txn_id)
     assert list(controller.ended.values()) == [TransactionalState(txn_id, outcome) for outcome in outcomes]
-    [again] = desk.deliveries()
-    desk.pump()
+    [again] = rig.deliveries()
+    rig.pump()
     assert (bodies([again]), counts([again])) == (["abandon"], [1])
     assert waiting(broker, "audit") == ["b0", "b1", "b2"]
     assert waiting(broker, "orders/$DeadLetterQueue") == ["dead"]
@@ -234,16 +234,16 @@ def test_every_settlement_and_a_batch_in_one_transaction(
 
 
 def test_a_range_is_settled_in_a_transaction(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03, T-04."""
-    send(desk, *(message(str(number)) for number in range(5)))
-    desk.listen(credit=5)
-    deliveries = desk.deliveries()
+    send(rig, *(message(str(number)) for number in range(5)))
+    rig.listen(credit=5)
+    deliveries = rig.deliveries()
     first, last = deliveries[0].delivery_id, deliveries[-1].delivery_id
     txn_id = controller.declare()
-    desk.settle(first, last, TransactionalState(txn_id, ACCEPTED))
-    event = desk.take_event(DispositionReceived)
+    rig.settle(first, last, TransactionalState(txn_id, ACCEPTED))
+    event = rig.take_event(DispositionReceived)
     assert (event.first, event.last, event.state) == (first, last, TransactionalState(txn_id, ACCEPTED))
     assert active(broker, "orders") == [5]
     controller.commit(txn_id)
@@ -251,33 +251,33 @@ def test_a_range_is_settled_in_a_transaction(
 
 
 def test_transactions_of_one_connection_are_apart(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03."""
-    sender = desk.sender()
+    sender = rig.sender()
     first, second = controller.declare(), controller.declare()
     assert first != second
     controller.send(first, sender, message("first"))
     controller.send(second, sender, message("second"))
-    plain = desk.transfer(sender, message("plain"))
-    assert said(desk, plain) == ACCEPTED
+    plain = rig.transfer(sender, message("plain"))
+    assert said(rig, plain) == ACCEPTED
     controller.roll_back(first)
     controller.commit(second)
     assert waiting(broker, "orders") == ["plain", "second"]
 
 
 def test_a_message_that_is_settled_in_a_transaction_is_settled_by_nobody_else(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Until it ends. Req: F-03, L-11, L-14."""
-    send(desk, message("in"))
-    desk.listen(credit=1)
-    [delivery] = desk.deliveries()
+    send(rig, message("in"))
+    rig.listen(credit=1)
+    [delivery] = rig.deliveries()
     token = uuid.UUID(bytes_le=delivery.delivery_tag)
     first, second = controller.declare(), controller.declare()
     controller.settle(first, delivery)
     assert condition(controller.settle(second, delivery)) == "com.microsoft:message-lock-lost"
-    other = LiveDesk(broker)
+    other = LiveHarness(broker)
     node, _ = other.pair("orders/$management")
     body = {"disposition-status": "completed", "lock-tokens": Array.of(uuid.UUID, [token])}
     other.request(node, "com.microsoft:update-disposition", body)
@@ -292,21 +292,21 @@ def test_a_message_that_is_settled_in_a_transaction_is_settled_by_nobody_else(
 
 
 def test_dispositions_by_request_are_part_of_a_transaction_and_renewals_are_not(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03, L-10, L-14. Source: wire contract 6."""
-    send(desk, message("1"), message("2"))
-    desk.listen(credit=2)
-    deliveries = desk.deliveries()
+    send(rig, message("1"), message("2"))
+    rig.listen(credit=2)
+    deliveries = rig.deliveries()
     tokens = Array.of(uuid.UUID, [uuid.UUID(bytes_le=delivery.delivery_tag) for delivery in deliveries])
-    node, _ = desk.pair("orders/$management")
+    node, _ = rig.pair("orders/$management")
     txn_id = controller.declare()
     within = TransactionalState(txn_id)
 
     def ask(operation: str, body: dict[str, Any]) -> Any:
-        desk.request(node, f"com.microsoft:{operation}", body, state=within)
-        assert desk.take_event(DispositionReceived).state == TransactionalState(txn_id, ACCEPTED)
-        return desk.response().status
+        rig.request(node, f"com.microsoft:{operation}", body, state=within)
+        assert rig.take_event(DispositionReceived).state == TransactionalState(txn_id, ACCEPTED)
+        return rig.response().status
 
     assert ask("update-disposition", {"disposition-status": "completed", "lock-tokens": tokens}) == 200
     assert active(broker, "orders") == [2]
@@ -322,16 +322,16 @@ def test_dispositions_by_request_are_part_of_a_transaction_and_renewals_are_not(
 
 
 def test_a_lock_that_lapses_before_the_commit_rolls_all_of_it_back(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Nothing is half done, and the message is given to others. Req: F-03, L-08."""
-    send(desk, message("1"), message("2"))
-    desk.listen(credit=1)
-    [first] = desk.deliveries()
+    send(rig, message("1"), message("2"))
+    rig.listen(credit=1)
+    [first] = rig.deliveries()
     broker.advance(LOCK_MS - 1)
-    desk.listen(credit=1)
-    [second] = desk.deliveries()
-    sender = desk.sender("audit")
+    rig.listen(credit=1)
+    [second] = rig.deliveries()
+    sender = rig.sender("audit")
     txn_id = controller.declare()
     for delivery in (first, second):
         assert controller.settle(txn_id, delivery) == TransactionalState(txn_id, ACCEPTED)
@@ -341,11 +341,11 @@ def test_a_lock_that_lapses_before_the_commit_rolls_all_of_it_back(
     assert active(broker, "orders", "audit") == [2, 0]
     assert controller.refused(txn_id) == "amqp:transaction:unknown-id"
     # The second one is still held by its lock.
-    desk.settle(second.delivery_id, second.delivery_id, ACCEPTED)
-    assert said(desk, second.delivery_id, Role.SENDER) == ACCEPTED
-    desk.settle(first.delivery_id, first.delivery_id, ACCEPTED)
-    assert condition(said(desk, first.delivery_id, Role.SENDER)) == "com.microsoft:message-lock-lost"
-    other = LiveDesk(broker)
+    rig.settle(second.delivery_id, second.delivery_id, ACCEPTED)
+    assert said(rig, second.delivery_id, Role.SENDER) == ACCEPTED
+    rig.settle(first.delivery_id, first.delivery_id, ACCEPTED)
+    assert condition(said(rig, first.delivery_id, Role.SENDER)) == "com.microsoft:message-lock-lost"
+    other = LiveHarness(broker)
     other.listen(credit=5)
     again = other.deliveries()
     assert (bodies(again), counts(again)) == (["1"], [1])
@@ -353,13 +353,13 @@ def test_a_lock_that_lapses_before_the_commit_rolls_all_of_it_back(
 
 @pytest.mark.parametrize("what", ["delete", "disable"])
 def test_a_queue_that_is_gone_or_disabled_before_the_commit_rolls_all_of_it_back(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, what: str
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, what: str
 ) -> None:
     """Req: F-03, A-04."""
-    send(desk, message("in"))
-    desk.listen(credit=1)
-    [delivery] = desk.deliveries()
-    sender = desk.sender("audit")
+    send(rig, message("in"))
+    rig.listen(credit=1)
+    [delivery] = rig.deliveries()
+    sender = rig.sender("audit")
     txn_id = controller.declare()
     controller.settle(txn_id, delivery)
     controller.send(txn_id, sender, message("out"))
@@ -367,18 +367,18 @@ def test_a_queue_that_is_gone_or_disabled_before_the_commit_rolls_all_of_it_back
         broker.ask(lambda reply_to: DeleteEntity("audit", reply_to))
     else:
         disable_sends(broker, "audit")
-    desk.pump()
+    rig.pump()
     assert controller.refused(txn_id) == "amqp:transaction:rollback"
     assert active(broker, "orders") == [1]
-    desk.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
-    assert said(desk, delivery.delivery_id, Role.SENDER) == ACCEPTED
+    rig.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
+    assert said(rig, delivery.delivery_id, Role.SENDER) == ACCEPTED
 
 
 def test_a_transaction_is_rolled_back_after_two_minutes(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Its id says so once, and is unknown then. Req: F-03."""
-    sender = desk.sender("audit")
+    sender = rig.sender("audit")
     in_time, late, unasked, unused = (controller.declare() for _ in range(4))
     for txn_id in (in_time, late, unasked):
         controller.send(txn_id, sender, message("out"))
@@ -394,33 +394,33 @@ def test_a_transaction_is_rolled_back_after_two_minutes(
 
 
 def test_a_settlement_after_the_time_is_refused_and_can_be_made_outside(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03."""
     txn_id = controller.declare()
-    controller.send(txn_id, desk.sender("orders"), message("out"))
+    controller.send(txn_id, rig.sender("orders"), message("out"))
     broker.advance(2 * MINUTE_MS)
-    send(desk, message("in"))
-    desk.listen(credit=1)
-    [delivery] = desk.deliveries()
+    send(rig, message("in"))
+    rig.listen(credit=1)
+    [delivery] = rig.deliveries()
     assert condition(controller.settle(txn_id, delivery)) == "amqp:transaction:timeout"
-    desk.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
-    assert said(desk, delivery.delivery_id, Role.SENDER) == ACCEPTED
+    rig.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
+    assert said(rig, delivery.delivery_id, Role.SENDER) == ACCEPTED
     assert active(broker, "orders") == [0]
 
 
 @pytest.mark.parametrize("refused_by", ["broker", "gateway"])
 def test_a_pre_settled_send_that_is_refused_keeps_the_transaction_from_its_commit(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, refused_by: str
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, refused_by: str
 ) -> None:
     """By the broker, where sends are disabled, or by the gateway, which finds no message. Req: F-03, T-06."""
-    good, bad = desk.sender("orders"), desk.sender("audit")
+    good, bad = rig.sender("orders"), rig.sender("audit")
     txn_id = controller.declare()
     controller.send(txn_id, good, message("good"))
     if refused_by == "broker":
         disable_sends(broker, "audit")
     payload = message("bad") if refused_by == "broker" else b"noise"
-    desk.transfer(bad, payload, state=TransactionalState(txn_id), settled=True)
+    rig.transfer(bad, payload, state=TransactionalState(txn_id), settled=True)
     assert controller.refused(txn_id) == "amqp:transaction:rollback"
     assert active(broker, "orders", "audit") == [0, 0]
 
@@ -430,55 +430,55 @@ def test_a_pre_settled_send_that_is_refused_keeps_the_transaction_from_its_commi
 
 @pytest.mark.parametrize("how", ["detach", "end", "close", "cut"])
 def test_losing_the_coordinators_link_rolls_back(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, how: str
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, how: str
 ) -> None:
     """Req: F-03, L-13."""
-    send(desk, message("in"))
-    desk.listen(credit=1, name="receiver")
-    [delivery] = desk.deliveries()
-    sender = desk.sender("audit")
-    work = control = desk.channel
+    send(rig, message("in"))
+    rig.listen(credit=1, name="receiver")
+    [delivery] = rig.deliveries()
+    sender = rig.sender("audit")
+    work = control = rig.channel
     if how == "end":
-        control = desk.channel = desk.client.begin()
-        controller = Controller(desk)
+        control = rig.channel = rig.client.begin()
+        controller = Controller(rig)
     txn_id = controller.declare()
-    desk.channel = work
+    rig.channel = work
     controller.send(txn_id, sender, message("out"))
     controller.settle(txn_id, delivery)
     if how == "detach":
-        desk.client.detach(desk.channel, controller.handle)
-        desk.pump()
+        rig.client.detach(rig.channel, controller.handle)
+        rig.pump()
     elif how == "end":
-        desk.client.end(control)
-        desk.pump()
+        rig.client.end(control)
+        rig.pump()
     elif how == "close":
-        desk.client.close()
-        desk.pump()
-        desk.cut()
+        rig.client.close()
+        rig.pump()
+        rig.cut()
     else:
-        desk.cut()
+        rig.cut()
         broker.advance(LOCK_GRACE_MS)
     assert active(broker, "orders", "audit") == [1, 0]
     if how in ("detach", "end"):
         assert condition(controller.send(txn_id, sender, message("x"))) == "amqp:transaction:unknown-id"
         # The message is locked as before.
-        desk.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
-        assert said(desk, delivery.delivery_id, Role.SENDER) == ACCEPTED
+        rig.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
+        assert said(rig, delivery.delivery_id, Role.SENDER) == ACCEPTED
         return
-    again = LiveDesk(broker)
+    again = LiveHarness(broker)
     again.listen(credit=1)
     assert bodies(again.deliveries()) == ([] if how == "close" else ["in"])
 
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_crash_before_the_commit_undoes_all_and_one_after_it_nothing(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, committed: bool
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, committed: bool
 ) -> None:
     """Req: F-03, R-02."""
-    send(desk, message("in"))
-    desk.listen(credit=1)
-    [delivery] = desk.deliveries()
-    sender = desk.sender("audit")
+    send(rig, message("in"))
+    rig.listen(credit=1)
+    [delivery] = rig.deliveries()
+    sender = rig.sender("audit")
     txn_id = controller.declare()
     controller.settle(txn_id, delivery)
     controller.send(txn_id, sender, message("out"))
@@ -487,7 +487,7 @@ def test_a_crash_before_the_commit_undoes_all_and_one_after_it_nothing(
     again = InProcessBroker(clock=broker.clock, store=broker.store, seed=1)
     assert waiting(again, "orders") == ([] if committed else ["in"])
     assert waiting(again, "audit") == (["out"] if committed else [])
-    later = Controller(LiveDesk(again))
+    later = Controller(LiveHarness(again))
     assert later.refused(txn_id) == "amqp:transaction:unknown-id"
     again.namespace.check(again.clock.now_ms)
 
@@ -496,53 +496,53 @@ def test_a_crash_before_the_commit_undoes_all_and_one_after_it_nothing(
 
 
 def test_messages_of_a_session_are_settled_and_sent_in_a_transaction(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03, G-02."""
     broker.create_queue("steps", **SETTINGS)
-    send(desk, message("1", "s"), message("2", "s"), to="steps")
-    desk.listen("steps", credit=2, filter={FILTER: "s"})
-    first, second = desk.deliveries()
-    sender = desk.sender("steps")
+    send(rig, message("1", "s"), message("2", "s"), to="steps")
+    rig.listen("steps", credit=2, filter={FILTER: "s"})
+    first, second = rig.deliveries()
+    sender = rig.sender("steps")
     txn_id = controller.declare()
     controller.settle(txn_id, first)
     assert condition(controller.send(txn_id, sender, message("no session"))) == "amqp:not-allowed"
     controller.send(txn_id, sender, message("3", "s"))
     controller.commit(txn_id)
     assert active(broker, "steps") == [2]
-    desk.settle(second.delivery_id, second.delivery_id, ACCEPTED)
-    said(desk, second.delivery_id, Role.SENDER)
-    desk.client.flow(desk.channel, 1, 5)
-    other = LiveDesk(broker)
+    rig.settle(second.delivery_id, second.delivery_id, ACCEPTED)
+    said(rig, second.delivery_id, Role.SENDER)
+    rig.client.flow(rig.channel, 1, 5)
+    other = LiveHarness(broker)
     broker.advance(LOCK_MS)
-    desk.pump()
+    rig.pump()
     other.listen("steps", credit=5, filter={FILTER: None})
     assert bodies(other.deliveries()) == ["3"]
 
 
 @pytest.mark.parametrize("renewed", [False, True])
 def test_a_session_whose_lock_lapses_rolls_the_transaction_back(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, renewed: bool
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, renewed: bool
 ) -> None:
     """Unless it is renewed. Req: F-03, G-02, G-04."""
     broker.create_queue("steps", **SETTINGS)
-    send(desk, message("1", "s"), to="steps")
-    desk.listen("steps", credit=1, filter={FILTER: "s"})
-    [delivery] = desk.deliveries()
-    sender = desk.sender("audit")
-    node, _ = desk.pair("steps/$management")
+    send(rig, message("1", "s"), to="steps")
+    rig.listen("steps", credit=1, filter={FILTER: "s"})
+    [delivery] = rig.deliveries()
+    sender = rig.sender("audit")
+    node, _ = rig.pair("steps/$management")
     txn_id = controller.declare()
     controller.settle(txn_id, delivery)
     controller.send(txn_id, sender, message("out"))
     broker.advance(LOCK_MS - 1)
     if renewed:
-        desk.request(
+        rig.request(
             node, "com.microsoft:renew-session-lock", {"session-id": "s"}, state=TransactionalState(txn_id)
         )
-        assert desk.take_event(DispositionReceived).state == TransactionalState(txn_id, ACCEPTED)
-        assert desk.response().status == 200
+        assert rig.take_event(DispositionReceived).state == TransactionalState(txn_id, ACCEPTED)
+        assert rig.response().status == 200
     broker.advance(1)
-    desk.pump()
+    rig.pump()
     if renewed:
         controller.commit(txn_id)
         assert active(broker, "steps", "audit") == [0, 1]
@@ -550,37 +550,37 @@ def test_a_session_whose_lock_lapses_rolls_the_transaction_back(
     assert controller.refused(txn_id) == "amqp:transaction:rollback"
     assert active(broker, "steps", "audit") == [1, 0]
     broker.advance(DETACH_AFTER_MS)
-    desk.pump()
-    assert str(desk.take_event(LinkDetached).error).startswith("AmqpError('com.microsoft:session-lock-lost'")
+    rig.pump()
+    assert str(rig.take_event(LinkDetached).error).startswith("AmqpError('com.microsoft:session-lock-lost'")
 
 
 def test_duplicates_are_found_at_the_commit(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Within a transaction, and against what came before it was committed. Req: D-01, F-03."""
     broker.create_queue("once", requires_duplicate_detection=True)
-    sender = desk.sender("once")
+    sender = rig.sender("once")
     txn_id = controller.declare()
     for body in ("a", "a", "b"):
         controller.send(txn_id, sender, message(body))
-    plain = desk.transfer(sender, message("b"))
-    assert said(desk, plain) == ACCEPTED
+    plain = rig.transfer(sender, message("b"))
+    assert said(rig, plain) == ACCEPTED
     controller.commit(txn_id)
     assert waiting(broker, "once") == ["b", "a"]
     rolled_back = controller.declare()
     controller.send(rolled_back, sender, message("c"))
     controller.roll_back(rolled_back)
-    assert said(desk, desk.transfer(sender, message("c"))) == ACCEPTED
+    assert said(rig, rig.transfer(sender, message("c"))) == ACCEPTED
     assert active(broker, "once") == [3]
 
 
 def test_a_scheduled_message_is_sent_in_a_transaction(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """It is sent, not scheduled by request: no number is promised. Req: F-03, S-05."""
     at = Timestamp(broker.clock.now_ms + 5_000)
     payload = message_bytes(b"later", annotations={Symbol("x-opt-scheduled-enqueue-time"): at})
-    sender = desk.sender()
+    sender = rig.sender()
     txn_id = controller.declare()
     controller.send(txn_id, sender, payload)
     broker.advance(5_000)
@@ -591,18 +591,18 @@ def test_a_scheduled_message_is_sent_in_a_transaction(
 
 @pytest.mark.parametrize("how", ["commit", "roll back", "crash"])
 def test_a_message_is_scheduled_by_request_in_a_transaction(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, how: str
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, how: str
 ) -> None:
     """Its number is answered at once, and used whatever follows. Req: F-03, S-01, S-05, R-02. Source: wire
     contract C12."""
     at = Timestamp(broker.clock.now_ms + 5_000)
     payload = message_bytes(b"later", annotations={Symbol("x-opt-scheduled-enqueue-time"): at})
-    node, _ = desk.pair("orders/$management")
+    node, _ = rig.pair("orders/$management")
     txn_id = controller.declare()
 
     def ask(operation: str, body: dict[str, Any], **options: Any) -> Any:
-        desk.request(node, f"com.microsoft:{operation}", body, settled=True, **options)
-        return desk.response()
+        rig.request(node, f"com.microsoft:{operation}", body, settled=True, **options)
+        return rig.response()
 
     scheduled = ask(
         "schedule-message", {"messages": [{"message": payload}]}, state=TransactionalState(txn_id)
@@ -619,8 +619,8 @@ def test_a_message_is_scheduled_by_request_in_a_transaction(
         broker = InProcessBroker(clock=broker.clock, store=broker.store, seed=1)
     assert broker.queue("orders").scheduled_count == (1 if how == "commit" else 0)
     broker.advance(5_000)
-    send(LiveDesk(broker), message("now"))
-    receiver = LiveDesk(broker)
+    send(LiveHarness(broker), message("now"))
+    receiver = LiveHarness(broker)
     receiver.listen(credit=5)
     found = receiver.deliveries()
     sequence_numbers = [
@@ -631,11 +631,11 @@ def test_a_message_is_scheduled_by_request_in_a_transaction(
 
 
 def test_what_is_sent_in_a_transaction_is_forwarded_with_its_commit(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-01, F-03."""
     broker.create_queue("inbox", forward_to="audit")
-    sender = desk.sender("inbox")
+    sender = rig.sender("inbox")
     txn_id = controller.declare()
     controller.send(txn_id, sender, message("out"))
     assert active(broker, "audit") == [0]
@@ -648,33 +648,33 @@ def test_what_is_sent_in_a_transaction_is_forwarded_with_its_commit(
 
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_message_is_sent_via_an_entity(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, transactional: bool
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, transactional: bool
 ) -> None:
     """Req: F-03. Source: wire contract 6."""
-    sender = desk.attach(Role.SENDER, "orders", properties={DESTINATION: "amqps://localhost/audit"})
+    sender = rig.attach(Role.SENDER, "orders", properties={DESTINATION: "amqps://localhost/audit"})
     if transactional:
         txn_id = controller.declare()
         controller.send(txn_id, sender, message("via"))
         assert active(broker, "orders", "audit") == [0, 0]
         controller.commit(txn_id)
     else:
-        assert said(desk, desk.transfer(sender, message("via"))) == ACCEPTED
+        assert said(rig, rig.transfer(sender, message("via"))) == ACCEPTED
     assert active(broker, "orders") == [0]
     assert waiting(broker, "audit") == ["via"]
 
 
-def test_a_sender_via_an_entity_to_nowhere_is_refused(desk: LiveDesk) -> None:
-    desk.attach(Role.SENDER, "orders", properties={DESTINATION: "nowhere"})
-    assert str(desk.refusal().condition) == "amqp:not-found"
+def test_a_sender_via_an_entity_to_nowhere_is_refused(rig: LiveHarness) -> None:
+    rig.attach(Role.SENDER, "orders", properties={DESTINATION: "nowhere"})
+    assert str(rig.refusal().condition) == "amqp:not-found"
 
 
 def test_what_cannot_reach_its_destination_is_a_transfer_dead_letter_of_the_entity_between(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-01, F-03."""
-    sender = desk.attach(Role.SENDER, "orders", properties={DESTINATION: "audit"})
+    sender = rig.attach(Role.SENDER, "orders", properties={DESTINATION: "audit"})
     broker.ask(lambda reply_to: DeleteEntity("audit", reply_to))
-    desk.transfer(sender, message("lost"))
+    rig.transfer(sender, message("lost"))
     assert active(broker, "orders") == [0]
     assert waiting(broker, "orders/$Transfer/$DeadLetterQueue") == ["lost"]
 
@@ -683,32 +683,32 @@ def test_what_cannot_reach_its_destination_is_a_transfer_dead_letter_of_the_enti
 
 
 def test_an_id_that_nothing_has_is_unknown_wherever_it_is_used(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """The connection goes on. Req: F-03, R-05."""
-    send(desk, message("in"))
-    desk.listen(credit=1)
-    [delivery] = desk.deliveries()
-    sender = desk.sender()
+    send(rig, message("in"))
+    rig.listen(credit=1)
+    [delivery] = rig.deliveries()
+    sender = rig.sender()
     unknown = "amqp:transaction:unknown-id"
     for txn_id in (b"", b"x", bytes(16), b"x" * 32, b"x" * 33, b"x" * 300):
         assert condition(controller.send(txn_id, sender, message("out"))) == unknown
         assert condition(controller.settle(txn_id, delivery)) == unknown
         assert condition(controller.discharge(txn_id)) == unknown
         assert condition(controller.discharge(txn_id, fail=True)) == unknown
-    desk.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
-    assert said(desk, delivery.delivery_id, Role.SENDER) == ACCEPTED
+    rig.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
+    assert said(rig, delivery.delivery_id, Role.SENDER) == ACCEPTED
     assert active(broker, "orders") == [0]
 
 
 def test_a_transaction_of_another_connection_is_unknown(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """And stays as it is. Req: F-03, R-04."""
-    sender = desk.sender()
+    sender = rig.sender()
     txn_id = controller.declare()
     controller.send(txn_id, sender, message("mine"))
-    other_desk = LiveDesk(broker)
+    other_desk = LiveHarness(broker)
     other = Controller(other_desk)
     other_sender = other_desk.sender()
     assert condition(other.send(txn_id, other_sender, message("theirs"))) == "amqp:transaction:unknown-id"
@@ -718,10 +718,10 @@ def test_a_transaction_of_another_connection_is_unknown(
 
 
 def test_a_transaction_is_discharged_once(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03."""
-    sender = desk.sender()
+    sender = rig.sender()
     for end in (controller.commit, controller.roll_back):
         txn_id = controller.declare()
         controller.send(txn_id, sender, message("out"))
@@ -732,10 +732,10 @@ def test_a_transaction_is_discharged_once(
 
 
 def test_a_transaction_takes_a_hundred_messages(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """At the limit, and one past it: the rest can still be committed. Req: F-03."""
-    sender = desk.sender()
+    sender = rig.sender()
     txn_id = controller.declare()
     for number in range(100):
         assert controller.send(txn_id, sender, message(str(number))) == TransactionalState(txn_id, ACCEPTED)
@@ -745,31 +745,31 @@ def test_a_transaction_takes_a_hundred_messages(
 
 
 def test_a_transaction_that_ran_out_is_not_remembered(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Whether it was used or not, and whoever is asked. Req: F-03, R-05, C34."""
-    transactions = desk.gateway._context.transactions
+    transactions = rig.gateway._context.transactions
     used, empty = controller.declare(), controller.declare()
-    controller.send(used, desk.sender("orders"), message("out"))
+    controller.send(used, rig.sender("orders"), message("out"))
     assert set(transactions) == {used, empty}
     for minute in range(10):
         assert set(transactions) == ({used, empty} if minute < 2 else {empty})
         broker.advance(MINUTE_MS)
-        desk.sender("orders")  # for a sign of life
+        rig.sender("orders")  # for a sign of life
     assert not transactions
     for txn_id in (used, empty):
         assert controller.refused(txn_id) == "amqp:transaction:timeout"
 
 
 def test_120_transactions_are_open_each_with_a_hundred_sends_and_a_complete(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """As NServiceBus has one for each message in a handler's hands. Req: F-03, R-05, C34."""
     for number in range(120):
-        send(desk, message(str(number)))
-    desk.listen(credit=120)
-    deliveries = desk.deliveries()
-    sender = desk.sender("audit")
+        send(rig, message(str(number)))
+    rig.listen(credit=120)
+    deliveries = rig.deliveries()
+    sender = rig.sender("audit")
     batch = encode_message(data=[message("out")] * 99)
     opened = []
     for delivery in deliveries:
@@ -786,27 +786,27 @@ def test_120_transactions_are_open_each_with_a_hundred_sends_and_a_complete(
 
 
 def test_a_declare_that_waits_is_answered_in_order_and_keeps_its_credit(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """5,001 and more. Req: F-03, R-05, C34."""
     opened = [controller.declare() for _ in range(OPEN_TRANSACTIONS_MAX)]
-    others = Controller(desk)
-    asked = [desk.transfer(each.handle, encode_coordination(Declare())) for each in (others, others) * 25]
-    assert not any(isinstance(event, DispositionReceived) for event in desk.events)
-    assert desk.client.credit(desk.channel, others.handle) == 50
-    Controller(LiveDesk(broker)).declare()  # of another connection
-    rolled_back = desk.transfer(controller.handle, encode_coordination(Discharge(opened[3], True)))
-    assert isinstance(said(desk, asked[0]), Declared)
-    assert said(desk, rolled_back) == ACCEPTED
+    others = Controller(rig)
+    asked = [rig.transfer(each.handle, encode_coordination(Declare())) for each in (others, others) * 25]
+    assert not any(isinstance(event, DispositionReceived) for event in rig.events)
+    assert rig.client.credit(rig.channel, others.handle) == 50
+    Controller(LiveHarness(broker)).declare()  # of another connection
+    rolled_back = rig.transfer(controller.handle, encode_coordination(Discharge(opened[3], True)))
+    assert isinstance(said(rig, asked[0]), Declared)
+    assert said(rig, rolled_back) == ACCEPTED
     broker.advance(20_000)
-    desk.pump()
+    rig.pump()
     for delivery_id in asked[1:]:
-        assert condition(said(desk, delivery_id)) == "com.microsoft:server-busy"
-    assert desk.client.credit(desk.channel, others.handle) > 50
-    late = desk.transfer(others.handle, encode_coordination(Declare()))
-    desk.client.detach(desk.channel, controller.handle)
-    desk.pump()
-    assert isinstance(said(desk, late), Declared)
+        assert condition(said(rig, delivery_id)) == "com.microsoft:server-busy"
+    assert rig.client.credit(rig.channel, others.handle) > 50
+    late = rig.transfer(others.handle, encode_coordination(Declare()))
+    rig.client.detach(rig.channel, controller.handle)
+    rig.pump()
+    assert isinstance(said(rig, late), Declared)
 
 
 # Schedules that are cancelled, states that are set
@@ -814,21 +814,21 @@ def test_a_declare_that_waits_is_answered_in_order_and_keeps_its_credit(
 
 @pytest.mark.parametrize("how", ["commit", "roll back", "crash"])
 def test_state_sends_completes_and_cancels_happen_together(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, how: str
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, how: str
 ) -> None:
     """Looking, renewing and deleting in between happens at once. Req: F-03, G-03, S-06, R-02, C30."""
     broker.create_queue("steps", **SETTINGS)
-    send(desk, message("1", "s"), message("2", "t"), to="steps")
-    accept(desk, "s", credit=1, address="steps")
-    [delivery] = desk.deliveries()
-    sender = desk.sender("audit")
-    node, _ = desk.pair("steps/$management")
+    send(rig, message("1", "s"), message("2", "t"), to="steps")
+    accept(rig, "s", credit=1, address="steps")
+    [delivery] = rig.deliveries()
+    sender = rig.sender("audit")
+    node, _ = rig.pair("steps/$management")
     txn_id: bytes | None = None
 
     def ask(operation: str, body: dict[str, Any]) -> Any:
         state = None if txn_id is None else TransactionalState(txn_id)
-        desk.request(node, f"com.microsoft:{operation}", body, state=state, settled=True)
-        return desk.response()
+        rig.request(node, f"com.microsoft:{operation}", body, state=state, settled=True)
+        return rig.response()
 
     later = {"messages": [{"message": message("3", "s", annotations={SCHEDULED: Timestamp(1 << 41)})}]}
     [number] = ask("schedule-message", later).body["sequence-numbers"]
@@ -859,9 +859,9 @@ def test_state_sends_completes_and_cancels_happen_together(
     assert active(broker, "steps", "audit") == ([0, 1] if done else [1, 0])
     assert broker.queue("steps").scheduled_count == (0 if done else 1)
     if how == "crash":
-        desk = LiveDesk(broker)
-        accept(desk, "s", address="steps")
-        node, _ = desk.pair("steps/$management")
+        rig = LiveHarness(broker)
+        accept(rig, "s", address="steps")
+        node, _ = rig.pair("steps/$management")
     txn_id = None
     state = ask("get-session-state", {"session-id": "s"}).body["session-state"]
     assert state == (b"done" if done else None)
@@ -869,32 +869,32 @@ def test_state_sends_completes_and_cancels_happen_together(
 
 @pytest.mark.parametrize("how", ["cancelled", "session"])
 def test_what_is_gone_at_the_discharge_rolls_all_of_it_back(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, how: str
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, how: str
 ) -> None:
     """A number that somebody else cancelled; a session that lapsed. Req: F-03, G-02, S-09, C30."""
     broker.create_queue("steps", **SETTINGS)
-    sender = desk.sender("steps")
+    sender = rig.sender("steps")
     accepted = None
-    send(desk, message("1", "s"), to="steps")
-    accept(desk, "s", address="steps")
-    node, _ = desk.pair("steps/$management")
+    send(rig, message("1", "s"), to="steps")
+    accept(rig, "s", address="steps")
+    node, _ = rig.pair("steps/$management")
     later = {"messages": [{"message": message("3", "s", annotations={SCHEDULED: Timestamp(1 << 41)})}]}
-    desk.request(node, "com.microsoft:schedule-message", later, settled=True)
-    cancel = {"sequence-numbers": Array.of(Long, desk.response().body["sequence-numbers"])}
+    rig.request(node, "com.microsoft:schedule-message", later, settled=True)
+    cancel = {"sequence-numbers": Array.of(Long, rig.response().body["sequence-numbers"])}
     txn_id = controller.declare()
     controller.send(txn_id, sender, message("out", "t"))
     within = TransactionalState(txn_id)
     if how == "cancelled":
-        desk.request(node, "com.microsoft:cancel-scheduled-message", cancel, state=within, settled=True)
-        accepted = desk.response().status
-        desk.request(node, "com.microsoft:cancel-scheduled-message", cancel, settled=True)
-        assert desk.response().status == 200
+        rig.request(node, "com.microsoft:cancel-scheduled-message", cancel, state=within, settled=True)
+        accepted = rig.response().status
+        rig.request(node, "com.microsoft:cancel-scheduled-message", cancel, settled=True)
+        assert rig.response().status == 200
     else:
         state = {"session-id": "s", "session-state": b"x"}
-        desk.request(node, "com.microsoft:set-session-state", state, state=within, settled=True)
-        accepted = desk.response().status
+        rig.request(node, "com.microsoft:set-session-state", state, state=within, settled=True)
+        accepted = rig.response().status
         broker.advance(LOCK_MS)
-        desk.pump()
+        rig.pump()
     assert accepted == 200
     assert controller.refused(txn_id) == "amqp:transaction:rollback"
     assert active(broker, "steps") == [1]
@@ -905,118 +905,120 @@ def test_what_is_gone_at_the_discharge_rolls_all_of_it_back(
 SPANS = "Local transactions cannot span multiple top-level entities such as queue or topic."
 
 
-def refused_attach(desk: LiveDesk, address: str, **options: Any) -> tuple[str, bool]:
+def refused_attach(rig: LiveHarness, address: str, **options: Any) -> tuple[str, bool]:
     """Attach a receiver; return the condition of the refusal, and whether it has the service's text."""
-    desk.listen(address, **options)
-    error = desk.refusal()
+    rig.listen(address, **options)
+    error = rig.refusal()
     return str(error.condition), str(error.description).startswith(SPANS)
 
 
 @pytest.mark.parametrize("coordinated", ["before", "after"])
 @pytest.mark.parametrize("first", ["sender", "receiver"])
 def test_a_session_with_a_coordinator_is_about_its_first_entity(
-    desk: LiveDesk, broker: InProcessBroker, first: str, coordinated: str
+    rig: LiveHarness, broker: InProcessBroker, first: str, coordinated: str
 ) -> None:
     """Also while no transaction is open; senders are free. Req: F-03, C48."""
     broker.create_queue("steps", **SETTINGS)
     if coordinated == "before":
-        desk.controller()
+        rig.controller()
     if first == "sender":
-        desk.sender("Orders")
+        rig.sender("Orders")
     else:
-        desk.listen("Orders")
+        rig.listen("Orders")
     if coordinated == "after":
-        desk.controller()
-    send(desk, message("out"), to="audit")
-    desk.listen("orders/$deadletterqueue")
-    assert refused_attach(desk, "audit") == ("amqp:not-allowed", True)
-    assert refused_attach(desk, "audit/$deadletterqueue") == ("amqp:not-allowed", True)
-    assert refused_attach(desk, "steps", filter={FILTER: None}) == ("amqp:not-allowed", True)
-    node, _ = desk.pair("audit/$management")
-    desk.request(
+        rig.controller()
+    send(rig, message("out"), to="audit")
+    rig.listen("orders/$deadletterqueue")
+    assert refused_attach(rig, "audit") == ("amqp:not-allowed", True)
+    assert refused_attach(rig, "audit/$deadletterqueue") == ("amqp:not-allowed", True)
+    assert refused_attach(rig, "steps", filter={FILTER: None}) == ("amqp:not-allowed", True)
+    node, _ = rig.pair("audit/$management")
+    rig.request(
         node, "com.microsoft:peek-message", {"from-sequence-number": Long(0), "message-count": Int(1)}
     )
-    response = desk.response()
+    response = rig.response()
     assert (response.status, str(response.condition)) == (400, "amqp:not-allowed")
     assert SPANS in response.description
-    desk.channel = desk.client.begin()
-    desk.listen("audit", credit=1)
-    assert bodies(desk.deliveries()) == ["out"]
+    rig.channel = rig.client.begin()
+    rig.listen("audit", credit=1)
+    assert bodies(rig.deliveries()) == ["out"]
 
 
-def test_a_topic_and_its_subscriptions_are_one_to_a_session(desk: LiveDesk, broker: InProcessBroker) -> None:
+def test_a_topic_and_its_subscriptions_are_one_to_a_session(
+    rig: LiveHarness, broker: InProcessBroker
+) -> None:
     """Req: F-03, P-01, C48."""
     broker.create_topic("news")
     for name in ("one", "two"):
         broker.create_subscription("news", name)
-    desk.controller()
-    desk.listen("news/Subscriptions/one")
-    desk.listen("news/subscriptions/Two")
-    desk.sender("news")
-    assert not any(isinstance(event, LinkDetached) for event in desk.events)
-    assert refused_attach(desk, "orders") == ("amqp:not-allowed", True)
+    rig.controller()
+    rig.listen("news/Subscriptions/one")
+    rig.listen("news/subscriptions/Two")
+    rig.sender("news")
+    assert not any(isinstance(event, LinkDetached) for event in rig.events)
+    assert refused_attach(rig, "orders") == ("amqp:not-allowed", True)
 
 
-def test_a_link_that_is_refused_uses_nothing(desk: LiveDesk) -> None:
+def test_a_link_that_is_refused_uses_nothing(rig: LiveHarness) -> None:
     """Req: F-03, C48."""
-    desk.controller()
-    desk.listen("nowhere")
-    assert str(desk.refusal().condition) == "amqp:not-found"
-    desk.listen("orders")
-    assert refused_attach(desk, "audit") == ("amqp:not-allowed", True)
+    rig.controller()
+    rig.listen("nowhere")
+    assert str(rig.refusal().condition) == "amqp:not-found"
+    rig.listen("orders")
+    assert refused_attach(rig, "audit") == ("amqp:not-allowed", True)
 
 
 @pytest.mark.parametrize("why", ["timed out", "held by another"])
 def test_who_only_does_not_get_a_session_uses_its_entity(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller, why: str
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller, why: str
 ) -> None:
     """It goes on waiting there, and what is sent meanwhile goes by way of it. Req: F-03, C48."""
     broker.create_queue("steps", **SETTINGS)
     if why == "held by another":
-        other = LiveDesk(broker)
+        other = LiveHarness(broker)
         send(other, message("1", "s"), to="steps")
         accept(other, "s", address="steps")
     wanted = None if why == "timed out" else "s"
     txn_id = controller.declare()
-    desk.listen("steps", filter={FILTER: wanted})
-    controller.send(txn_id, desk.sender("audit"), message("before"))
+    rig.listen("steps", filter={FILTER: wanted})
+    controller.send(txn_id, rig.sender("audit"), message("before"))
     broker.advance(SESSION_WAIT_MS)
-    desk.pump()
-    assert desk.refusal() is not None
-    desk.events.clear()
-    controller.send(txn_id, desk.sender("orders"), message("after"))
+    rig.pump()
+    assert rig.refusal() is not None
+    rig.events.clear()
+    controller.send(txn_id, rig.sender("orders"), message("after"))
     controller.commit(txn_id)
     assert active(broker, "audit", "orders") == [1, 1]
-    assert refused_attach(desk, "audit") == ("amqp:not-allowed", True)
+    assert refused_attach(rig, "audit") == ("amqp:not-allowed", True)
 
 
-def test_a_session_is_free_again_without_its_coordinators(desk: LiveDesk) -> None:
+def test_a_session_is_free_again_without_its_coordinators(rig: LiveHarness) -> None:
     """And a new one on its channel. Req: F-03, C48."""
-    first, second = desk.controller(), desk.controller()
-    desk.listen("orders")
-    desk.client.detach(desk.channel, first)
-    desk.pump()
-    desk.events.clear()
-    assert refused_attach(desk, "audit") == ("amqp:not-allowed", True)
-    desk.client.detach(desk.channel, second)
-    desk.pump()
-    desk.listen("audit")
-    desk.client.end(desk.channel)
-    desk.pump()
-    desk.events.clear()
-    desk.channel = desk.client.begin()
-    desk.controller()
-    desk.listen("audit")
-    assert not any(isinstance(event, LinkDetached) for event in desk.events)
+    first, second = rig.controller(), rig.controller()
+    rig.listen("orders")
+    rig.client.detach(rig.channel, first)
+    rig.pump()
+    rig.events.clear()
+    assert refused_attach(rig, "audit") == ("amqp:not-allowed", True)
+    rig.client.detach(rig.channel, second)
+    rig.pump()
+    rig.listen("audit")
+    rig.client.end(rig.channel)
+    rig.pump()
+    rig.events.clear()
+    rig.channel = rig.client.begin()
+    rig.controller()
+    rig.listen("audit")
+    assert not any(isinstance(event, LinkDetached) for event in rig.events)
 
 
 def test_over_other_sessions_a_transaction_has_one_top_level_entity(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Req: F-03, C48."""
-    desk.channel = desk.client.begin()
-    orders, audit = desk.sender("orders"), desk.sender("audit")
-    txn_id = desk_declares(desk, controller)
+    rig.channel = rig.client.begin()
+    orders, audit = rig.sender("orders"), rig.sender("audit")
+    txn_id = desk_declares(rig, controller)
     assert controller.send(txn_id, orders, message("1")) == TransactionalState(txn_id, ACCEPTED)
     answer = controller.send(txn_id, audit, message("2"))
     assert isinstance(answer, Rejected)
@@ -1025,25 +1027,25 @@ def test_over_other_sessions_a_transaction_has_one_top_level_entity(
     assert str(answer.error.description).startswith(SPANS)
 
 
-def desk_declares(desk: LiveDesk, controller: Controller) -> bytes:
+def desk_declares(rig: LiveHarness, controller: Controller) -> bytes:
     """Declare over the coordinator's own session."""
-    links, desk.channel = desk.channel, 0
+    links, rig.channel = rig.channel, 0
     txn_id = controller.declare()
-    desk.channel = links
+    rig.channel = links
     return txn_id
 
 
 def test_over_its_own_session_it_completes_here_and_sends_there(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """As .NET does, told to cross entities. Req: F-03, C48."""
-    send(desk, message("in"))
-    desk.listen("orders", credit=1)
-    [delivery] = desk.deliveries()
+    send(rig, message("in"))
+    rig.listen("orders", credit=1)
+    [delivery] = rig.deliveries()
     txn_id = controller.declare()
     controller.settle(txn_id, delivery)
     for name in ("audit", "orders"):
-        answer = controller.send(txn_id, desk.sender(name), message(name))
+        answer = controller.send(txn_id, rig.sender(name), message(name))
         assert answer == TransactionalState(txn_id, ACCEPTED)
     controller.commit(txn_id)
     assert active(broker, "orders", "audit") == [1, 1]
@@ -1056,8 +1058,8 @@ def test_what_azure_does_otherwise_is_logged_once() -> None:
     for name in ("orders", "audit"):
         broker.create_queue(name)
     for uses in range(3):
-        controller = Controller(LiveDesk(broker))
-        senders = [controller.desk.sender(name) for name in ("orders", "audit")]
+        controller = Controller(LiveHarness(broker))
+        senders = [controller.rig.sender(name) for name in ("orders", "audit")]
         for sender in senders:
             txn_id = controller.declare()
             assert len(logged) == (uses > 0)
@@ -1067,11 +1069,11 @@ def test_what_azure_does_otherwise_is_logged_once() -> None:
 
 
 def test_the_partition_key_of_the_way_counts_for_the_via_entity(
-    desk: LiveDesk, broker: InProcessBroker, controller: Controller
+    rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Though nothing depends on it where the message goes. Req: F-03, S-02, C48."""
     broker.create_queue("parts", enable_partitioning=True)
-    parts, audit = desk.sender("parts"), desk.sender("audit")
+    parts, audit = rig.sender("parts"), rig.sender("audit")
     txn_id = controller.declare()
 
     def keyed(**keys: str) -> bytes:
@@ -1088,6 +1090,6 @@ def test_the_partition_key_of_the_way_counts_for_the_via_entity(
 
 def test_the_basic_tier_has_no_transactions() -> None:
     """Req: A-05. Source: wire contract 10.2."""
-    desk = LiveDesk(InProcessBroker(tier=BASIC))
-    desk.controller()
-    assert str(desk.refusal().condition) == "amqp:not-implemented"
+    rig = LiveHarness(InProcessBroker(tier=BASIC))
+    rig.controller()
+    assert str(rig.refusal().condition) == "amqp:not-implemented"

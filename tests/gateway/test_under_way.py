@@ -9,7 +9,7 @@ import pytest
 
 from peeklock.amqp.messaging import BATCH_FORMAT
 from peeklock.testing.inprocess import InProcessBroker
-from tests.gateway.playbook import LiveDesk, message_bytes, section
+from tests.gateway.harness import LiveHarness, message_bytes, section
 
 COUNT = 900
 
@@ -20,25 +20,25 @@ def test_what_counts_for_a_send_is_what_it_takes(body_bytes: int, together: int)
     """Req: T-08. As a command, as a change of the open batch, and in the batch under way: the most of it."""
     broker = InProcessBroker()
     broker.create_queue("orders")
-    desk = LiveDesk(broker)
-    sender = desk.sender()
-    desk.transfer(sender, message_bytes())  # the first one makes what all share
+    rig = LiveHarness(broker)
+    sender = rig.sender()
+    rig.transfer(sender, message_bytes())  # the first one makes what all share
     message = message_bytes(bytes(body_bytes))
     payload = message if together == 1 else section(0x75, message) * together
     reads = []  # each a command of its own: what comes in a row takes less
     for _ in range(COUNT // together):
-        desk.client.send(
-            desk.channel, sender, b"tag", payload, message_format=0 if together == 1 else BATCH_FORMAT
+        rig.client.send(
+            rig.channel, sender, b"tag", payload, message_format=0 if together == 1 else BATCH_FORMAT
         )
-        reads.append(desk.client.data_to_send())
+        reads.append(rig.client.data_to_send())
     driver, now_ms = broker.driver, broker.clock.now_ms
     held = []
     gc.collect()
     gc.disable()
     tracemalloc.start()
     try:
-        commands = [command for data in reads for command in desk.gateway.receive(data, now_ms)]
-        counted = desk.gateway.uncommitted_bytes
+        commands = [command for data in reads for command in rig.gateway.receive(data, now_ms)]
+        counted = rig.gateway.uncommitted_bytes
         held.append(tracemalloc.get_traced_memory()[0])
         driver.offer(commands, now_ms)
         del commands

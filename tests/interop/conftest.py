@@ -27,7 +27,7 @@ def tls_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for `localhost` and its key, as PEM files."""
     from datetime import UTC, datetime
 
-    from peeklock.server.certificates import make_pair
+    from peeklock.server.tls.certificates import make_pair
 
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = folder / "certificate.pem", folder / "key.pem"

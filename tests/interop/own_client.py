@@ -18,7 +18,7 @@ from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState
 from peeklock.amqp.types import Array, Int, Long
-from tests.simulation.peer import Peer, ReceiveLink, error_condition, lock_uuid
+from tests.simulation.actors.peer import Peer, ReceiveLink, error_condition, lock_uuid
 
 WAIT_S = 10.0
 PEEK = "com.microsoft:peek-message"

@@ -27,7 +27,7 @@ from typing import Any
 
 from peeklock.auth import Right, SasRule
 from peeklock.demo.broker import BrokerProcess
-from peeklock.server.keys import KeyFile
+from peeklock.server.keys.keys import KeyFile
 from tests.interop.builds import ROOT, Client, environment
 
 FEATURE_S_MAX = 60.0

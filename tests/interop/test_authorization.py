@@ -23,8 +23,8 @@ from azure.servicebus.management import AccessRights, AuthorizationRule, Service
 
 from peeklock.auth import SasRule, generate
 from peeklock.demo.broker import BrokerFailed, BrokerProcess
-from peeklock.server.keys import KeyFile
-from peeklock.server.peers import REFUSALS_MAX
+from peeklock.server.keys.keys import KeyFile
+from peeklock.server.net.auth_throttle import REFUSALS_MAX
 
 ROOT = "RootManageSharedAccessKey"
 TOLD_S_MAX = 15.0

@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
 )
 
 from peeklock.demo.broker import BrokerProcess
-from peeklock.server.keys import KeyFile
+from peeklock.server.keys.keys import KeyFile
 from tests.interop.clients import Api
 
 ROOT = Path(__file__).parents[2]

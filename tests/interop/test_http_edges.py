@@ -21,7 +21,7 @@ import pytest
 from peeklock.auth import generate
 from peeklock.demo.broker import BrokerProcess
 from peeklock.rest.receives import RECEIVES_MAX
-from peeklock.server.keys import KeyFile
+from peeklock.server.keys.keys import KeyFile
 from tests.interop.test_rest import Http, head, read_answer
 from tests.server.issuer import Issuer
 

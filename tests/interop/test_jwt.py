@@ -23,7 +23,7 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from peeklock.demo.broker import BrokerProcess, program
-from peeklock.server.jwt_keys import DISCOVERY
+from peeklock.server.keys.jwt_keys import DISCOVERY
 from tests.interop.clients import Api
 from tests.interop.helpers import take_one
 from tests.server.issuer import AUDIENCE, Issuer, respond

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from peeklock.demo.broker import BrokerProcess
-from peeklock.server.keys import KeyFile
+from peeklock.server.keys.keys import KeyFile
 from tests.interop.builds import build, clients
 from tests.interop.program import Outcome, Program
 from tests.interop.results import read_results, showing

@@ -20,7 +20,7 @@ from azure.servicebus.management import (
 )
 
 from peeklock.amqp.types import Described, Int, Long, ULong
-from peeklock.broker.descriptions import subscription_path
+from peeklock.broker.vocabulary.descriptions import subscription_path
 from peeklock.demo.broker import BrokerProcess
 from tests.interop.clients import Links
 from tests.interop.helpers import assert_empty, bodies, publish, take, take_one

@@ -78,7 +78,7 @@ def test_a_client_that_does_not_trust_the_certificate_does_not_connect(
     tls_client: Callable[..., Links], broker: BrokerProcess, queue: str, tmp_path: Path
 ) -> None:
     """Req: R-04"""
-    from peeklock.server.certificates import make_pair
+    from peeklock.server.tls.certificates import make_pair
 
     other = tmp_path / "other.pem"
     other.write_bytes(make_pair(["localhost"], dt.datetime.now(dt.UTC))[0])

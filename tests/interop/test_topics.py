@@ -34,7 +34,7 @@ from peeklock.demo.broker import BrokerProcess
 from tests.interop.clients import Links
 from tests.interop.helpers import assert_empty, bodies, publish, send, take, take_one
 from tests.interop.own_client import PEEK, OwnClient
-from tests.simulation.peer import error_condition
+from tests.simulation.actors.peer import error_condition
 
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 TRANSFER_DEAD = ServiceBusSubQueue.TRANSFER_DEAD_LETTER

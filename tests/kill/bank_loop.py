@@ -35,7 +35,7 @@ from tests.kill.tellers import (
     task_of,
     uid_of,
 )
-from tests.simulation.peer import KEY, KEY_NAME
+from tests.simulation.actors.peer import KEY, KEY_NAME
 
 ACCOUNT: dict[str, Any] = {"LockDuration": "PT5M", "MaxDeliveryCount": DELIVERIES_MAX}
 QUEUES: dict[str, dict[str, Any]] = {

@@ -26,8 +26,8 @@ from typing import Any
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.types import Int, Long
-from peeklock.spark.connection import Connection
-from peeklock.spark.settings import Settings
+from peeklock.client.connection import BlockingConnection
+from peeklock.client.connection_string import ConnectionString
 from peeklock.store.check import SOUND, check
 from tests.kill.ledger import Broken
 from tests.kill.loop import PROPERTIES, broker_on
@@ -58,9 +58,9 @@ class Feed:
     stopped: bool = False
     failure: BaseException | None = None
 
-    def run(self, settings: Settings, queues: Sequence[str]) -> None:
+    def run(self, settings: ConnectionString, queues: Sequence[str]) -> None:
         """Send until told to stop; what was under way when the broker died is sent again under its id."""
-        connected = Connection(settings)
+        connected = BlockingConnection(settings)
         try:
             senders = [connected.sender(queue) for queue in queues]
             while not self.stopped:
@@ -208,7 +208,7 @@ class SparkLoop:
         feeding: threading.Thread | None = None
         try:
             self._broker.start()
-            settings = Settings.parse(self._broker.connection_string)
+            settings = ConnectionString.parse(self._broker.connection_string)
             feeding = threading.Thread(target=feed.run, args=(settings, self._lanes))
             feeding.start()
             for _ in range(rounds):
@@ -227,7 +227,7 @@ class SparkLoop:
             if failed := [line for line in driver.said() if line.startswith("again ")]:
                 raise Broken(f"a query failed although nobody was killed: {failed[0]}")
             self._figures["messages"] = feed.count
-            with contextlib.closing(Connection(settings)) as connected:
+            with contextlib.closing(BlockingConnection(settings)) as connected:
                 self._judge(connected, feed.count)
             if self._broker.stop() != 0:
                 raise Broken("the broker did not stop as it should")
@@ -283,7 +283,7 @@ class SparkLoop:
 
     # The verdict
 
-    def _judge(self, connected: Connection, count: int) -> None:
+    def _judge(self, connected: BlockingConnection, count: int) -> None:
         sent = {f"uid={number:08d}" for number in range(count)}
         for name in self._lanes:
             lane = LANES[name]
@@ -332,7 +332,7 @@ def require_once(name: str, sent: set[str], bodies: Collection[str]) -> None:
         raise Broken(f"{name}: {len(doubled)} messages came more than once: {doubled[:5]}")
 
 
-def messages_of(connected: Connection, queue: str) -> list[tuple[str, tuple[int, int]]]:
+def messages_of(connected: BlockingConnection, queue: str) -> list[tuple[str, tuple[int, int]]]:
     """Look at all messages of a queue: body, and delivery count with state."""
     found: list[tuple[str, tuple[int, int]]] = []
     start = 0

@@ -23,7 +23,7 @@ from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
 from tests.kill.bank import Bank, States, Steps, Transfer
 from tests.kill.clients import Client
 from tests.kill.ledger import Broken
-from tests.simulation.peer import CoordinatorLink, ReceiveLink, SendLink, error_condition
+from tests.simulation.actors.peer import CoordinatorLink, ReceiveLink, SendLink, error_condition
 
 ACCOUNTS = ("savings", "current", "cash")
 DOOR = "door"

@@ -34,7 +34,7 @@ from tests.kill.copies import (
 )
 from tests.kill.ledger import Broken, Ledger
 from tests.kill.loop import DELIVERIES_MAX, DRAIN_S_MAX, NAMESPACE, Loop
-from tests.simulation.facts import uid_of
+from tests.simulation.oracle.facts import uid_of
 
 CHANGING = "all"
 """The subscription whose rules come and go; beside its first one they choose nothing."""

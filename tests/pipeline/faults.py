@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from peeklock.capture.schema import EVENTS
-from peeklock.pipeline.audit_checks import Check
+from peeklock.pipeline.audit.checks import Check
 
 Row = dict[str, Any]
 SECOND = timedelta(seconds=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from peeklock.broker.events import ENDS
+from peeklock.broker.vocabulary.events import ENDS
 
 Key = tuple[str, int]
 END_NAMES = {kind.name.lower() for kind in ENDS}

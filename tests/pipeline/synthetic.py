@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.descriptions import (
     KINDS,
     Description,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.events import NUMBERED_AHEAD, EventType
+from peeklock.broker.vocabulary.events import NUMBERED_AHEAD, EventType
 from peeklock.capture.schema import EVENT_VERSION, EVENTS
 
 Array = np.ndarray

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties, scan
 from peeklock.cli import main
+from peeklock.client.connection import BlockingConnection
+from peeklock.client.links import Delivery, ReceiveMode
 from peeklock.pipeline.resubmit import ID_LENGTH_MAX, new_id
-from peeklock.spark.connection import Connection
-from peeklock.spark.links import Delivery, ReceiveMode
 from peeklock.testing.served import ServedBroker
 from tests.pipeline.synthetic import make_log, write_segments
 
@@ -36,7 +36,7 @@ def run(broker: ServedBroker) -> Callable[..., Result]:
     return invoke
 
 
-def send(own: Connection, path: str, count: int, *, kind: str = "a") -> None:
+def send(own: BlockingConnection, path: str, count: int, *, kind: str = "a") -> None:
     sender = own.sender(path)
     for number in range(count):
         sender.send(
@@ -50,7 +50,7 @@ def send(own: Connection, path: str, count: int, *, kind: str = "a") -> None:
     sender.close()
 
 
-def receive(own: Connection, path: str, count_max: int = 1000) -> list[Delivery]:
+def receive(own: BlockingConnection, path: str, count_max: int = 1000) -> list[Delivery]:
     receiver = own.receiver(path, ReceiveMode.RECEIVE_AND_DELETE)
     found: list[Delivery] = []
     while arrived := receiver.receive(count_max, 0.2):
@@ -63,7 +63,7 @@ def ids(deliveries: list[Delivery]) -> list[str]:
     return sorted(str(scan(delivery.payload).decode_properties().message_id) for delivery in deliveries)
 
 
-def bury(client: Any, path: str, count: int, reason: str) -> None:
+def dead_letter(client: Any, path: str, count: int, reason: str) -> None:
     with client.get_queue_receiver(path, max_wait_time=5) as receiver:
         left = count
         while left:
@@ -74,7 +74,7 @@ def bury(client: Any, path: str, count: int, reason: str) -> None:
 
 @pytest.mark.long
 def test_a_queue_goes_into_a_table_and_back_bit_for_bit(
-    spark: Any, run: Callable[..., Result], own: Connection, make_queue: MakeQueue, tmp_path: Path
+    spark: Any, run: Callable[..., Result], own: BlockingConnection, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     """Req: X-04"""
     source, target = make_queue(), make_queue()
@@ -109,7 +109,7 @@ def test_a_queue_goes_into_a_table_and_back_bit_for_bit(
 
 
 def test_rows_without_whole_messages_are_replayed_by_their_columns(
-    spark: Any, run: Callable[..., Result], own: Connection, make_queue: MakeQueue, tmp_path: Path
+    spark: Any, run: Callable[..., Result], own: BlockingConnection, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     source, target = make_queue(), make_queue()
     send(own, source, 20)
@@ -125,7 +125,7 @@ def test_rows_without_whole_messages_are_replayed_by_their_columns(
 
 
 def test_an_event_log_with_bodies_is_replayed(
-    spark: Any, run: Callable[..., Result], own: Connection, make_queue: MakeQueue, tmp_path: Path
+    spark: Any, run: Callable[..., Result], own: BlockingConnection, make_queue: MakeQueue, tmp_path: Path
 ) -> None:
     target = make_queue()
     log = make_log(messages=60, seed=2, bodies=True, topics=(), session_entities=())
@@ -144,16 +144,16 @@ def test_an_event_log_with_bodies_is_replayed(
 
 
 def test_dead_letters_are_seen_chosen_and_sent_again(
-    spark: Any, run: Callable[..., Result], own: Connection, client: Any, make_queue: MakeQueue
+    spark: Any, run: Callable[..., Result], own: BlockingConnection, client: Any, make_queue: MakeQueue
 ) -> None:
     """The queue detects duplicates and still knows the old ids: nothing is lost by that. Req: X-04"""
     queue = make_queue(
         requires_duplicate_detection=True, duplicate_detection_history_time_window=timedelta(minutes=10)
     )
     send(own, queue, 30, kind="good")
-    bury(client, queue, 30, "Unreadable")
+    dead_letter(client, queue, 30, "Unreadable")
     send(own, queue, 10, kind="bad")
-    bury(client, queue, 10, "Forbidden")
+    dead_letter(client, queue, 10, "Forbidden")
     seen = run("deadletters", "--entity", queue)
     assert seen.exit_code == 0, seen.output
     assert "Unreadable" in seen.output
@@ -173,11 +173,11 @@ def test_dead_letters_are_seen_chosen_and_sent_again(
 
 
 def test_ids_can_be_kept_where_nobody_looks_for_duplicates(
-    spark: Any, run: Callable[..., Result], own: Connection, client: Any, make_queue: MakeQueue
+    spark: Any, run: Callable[..., Result], own: BlockingConnection, client: Any, make_queue: MakeQueue
 ) -> None:
     queue, target = make_queue(), make_queue()
     send(own, queue, 5)
-    bury(client, queue, 5, "Unreadable")
+    dead_letter(client, queue, 5, "Unreadable")
     done = run("resubmit", "--entity", queue, "--to-entity", target, "--keep-ids", "--limit", 2)
     assert done.exit_code == 0, done.output
     assert len(ids(receive(own, target))) == 2

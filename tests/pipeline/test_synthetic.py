@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from peeklock.broker.events import ENDS, NUMBERED_AHEAD, EventType
+from peeklock.broker.vocabulary.events import ENDS, NUMBERED_AHEAD, EventType
 from peeklock.capture.schema import EVENTS
 from tests.pipeline.synthetic import make_log, write_segments
 

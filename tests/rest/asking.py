@@ -18,7 +18,7 @@ class HttpBroker(AskedBroker):
     def __init__(self, **settings: Any) -> None:
         self.receives = Receives(CONNECTION_ID, raise_defect)
         super().__init__(self.receives, **settings)
-        self.plane = DataPlane(self.home)
+        self.plane = DataPlane(self.admin_context)
 
     def http(
         self,

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Properties, Sections
 from peeklock.amqp.types import Timestamp
-from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
+from peeklock.broker.vocabulary.message import Message
 from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.gateway.inspection import take_in
 from peeklock.rest.broker_properties import BrokerProperties
 from peeklock.rest.encoding import message_of
-from tests.gateway.playbook import everything
+from tests.gateway.harness import everything
 
 NOW_MS = 1_700_000_000_000
 IDS = st.none() | st.text(max_size=3) | st.sampled_from(["", "x" * 120, "ü" * 100, "y" * 128, "z" * 129])

@@ -14,7 +14,7 @@ from peeklock.amqp.messaging import Properties
 from peeklock.amqp.types import Decimal64, Described, Float, Symbol, Timestamp
 from peeklock.auth import Authority, SasRule
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     Address,
     DeleteEntity,
     DropConnection,
@@ -23,7 +23,7 @@ from peeklock.broker.commands import (
     SendTo,
     UpdateEntity,
 )
-from peeklock.broker.descriptions import EntityStatus, QueueDescription
+from peeklock.broker.vocabulary.descriptions import EntityStatus, QueueDescription
 from peeklock.gateway.inspection import take_in
 from peeklock.rest import receives
 from peeklock.rest.api import Elsewhere

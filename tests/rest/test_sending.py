@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.commands import LimitSending
-from peeklock.broker.descriptions import UNLIMITED_MS, EntityStatus
-from peeklock.broker.quotas import PREMIUM
+from peeklock.broker.vocabulary.commands import LimitSending
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, EntityStatus
+from peeklock.broker.vocabulary.quotas import PREMIUM
 from tests.asking import Answer
 from tests.rest.asking import HttpBroker
 

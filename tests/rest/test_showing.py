@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties
 from peeklock.amqp.types import Char, Long, Symbol, Timestamp
-from peeklock.broker.commands import Address, SendTo
+from peeklock.broker.vocabulary.commands import Address, SendTo
 from peeklock.gateway.inspection import take_in
 from peeklock.rest.properties import is_property, read_headers, write_headers
 from tests.rest.asking import HttpBroker

@@ -13,7 +13,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from peeklock.server.jwt_keys import DISCOVERY
+from peeklock.server.keys.jwt_keys import DISCOVERY
 
 AUDIENCE = "https://servicebus.azure.net"
 KEYS_PATH = "/keys"

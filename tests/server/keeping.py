@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from peeklock.broker.effects import Effect
+from peeklock.broker.vocabulary.effects import Effect
 
 
 class KeepingConnection:

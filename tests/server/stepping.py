@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from peeklock.server.turns import CLIENTS, Turns
+from peeklock.server.loop.turns import CLIENTS, Turns
 
 
 class Clock:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from peeklock.cli import main
 from peeklock.demo.broker import BrokerProcess
-from peeklock.store import wal
+from peeklock.store.sqlite import wal
 from tests.server.test_process import create_queue, run_serve
 
 

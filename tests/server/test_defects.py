@@ -23,14 +23,14 @@ from peeklock.amqp.performatives import encode_open
 from peeklock.amqp.session import Session
 from peeklock.amqp.types import Role, Symbol
 from peeklock.broker.namespace import Namespace
-from peeklock.server import websocket
-from peeklock.server.amqp import AmqpConnection
 from peeklock.server.app import Broker
-from peeklock.server.certificates import make_pair
 from peeklock.server.defects import LINES_MAX, WINDOW_MS, DefectLog
-from peeklock.server.http import HttpProtocol
+from peeklock.server.net import websocket
+from peeklock.server.net.amqp import AmqpConnection
+from peeklock.server.net.http import HttpProtocol
+from peeklock.server.net.websocket import WebSocketProtocol
 from peeklock.server.settings import Settings
-from peeklock.server.websocket import WebSocketProtocol
+from peeklock.server.tls.certificates import make_pair
 from peeklock.testing.clock import ManualClock
 from tests.amqp.pair import attach, begin, flow, frames_of
 from tests.server.wires import KINDS, Kind, Wire, open_wire
@@ -323,7 +323,7 @@ def test_bookkeeping_is_done_whatever_the_end_of_a_connection_meets(
         victim = open_link("amqp", served.port)
         with monkeypatch.context() as planted:
             planted.setattr(Session, "on_flow", failing)
-            planted.setattr("peeklock.gateway.links.Links.end", failing)
+            planted.setattr("peeklock.gateway.link_table.LinkTable.end", failing)
             planted.setattr("peeklock.gateway.answers.Answers.clear", failing)
             planted.setattr("peeklock.amqp.handshake.Handshake.close", failing)
             victim.send(flow(0, credit=1))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.broker.changes import EntityRemoved, EntityStored, RuleStored
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.changes import EntityRemoved, EntityStored, RuleStored
+from peeklock.broker.vocabulary.descriptions import (
     AuthorizationRule,
     Description,
     QueueDescription,
@@ -22,17 +22,17 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.quotas import STANDARD
+from peeklock.broker.vocabulary.quotas import STANDARD
+from peeklock.config.file import format_config, parse_config
+from peeklock.config.form import ConfigError
+from peeklock.config.hosts import HostNames
+from peeklock.config.reconcile import reconcile
 from peeklock.demo.broker import BrokerProcess, program
 from peeklock.rules.filters import CorrelationFilter, SqlFilter
-from peeklock.server.config import format_config, parse_config
-from peeklock.server.config_form import ConfigError
 from peeklock.server.export import Export, export_config
-from peeklock.server.origins import HostNames
-from peeklock.server.reconcile import reconcile
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreTooNew
-from peeklock.store.format import FORMAT
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.format import FORMAT
+from peeklock.store.sqlite.store import SqliteStore
 from tests.golden.stores.make import (
     ALL,
     EVENTS,

@@ -28,18 +28,18 @@ from peeklock.amqp.performatives import encode_close
 from peeklock.amqp.session import Session
 from peeklock.amqp.types import Role
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority, SasRule, generate
-from peeklock.broker.commands import CreateEntity, DeleteEntity
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.server import amqp, http, listener, websocket
+from peeklock.broker.vocabulary.commands import CreateEntity, DeleteEntity
+from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.server.app import Broker
-from peeklock.server.clock import SlewedClock
+from peeklock.server.loop.clock import SlewedClock
+from peeklock.server.net import amqp, http, listener, websocket
 from peeklock.server.settings import Settings
 from tests.amqp.pair import attach, begin, end, flow, sasl_and_open, transfer
 from tests.amqp.test_links import detach
-from tests.gateway.playbook import section
-from tests.server.test_websocket import BINARY, CLOSE, TEXT
-from tests.server.test_websocket import KEY as WEBSOCKET_KEY
-from tests.server.test_websocket import frame as websocket_frame
+from tests.gateway.harness import section
+from tests.server.net.test_websocket import BINARY, CLOSE, TEXT
+from tests.server.net.test_websocket import KEY as WEBSOCKET_KEY
+from tests.server.net.test_websocket import frame as websocket_frame
 
 KEY_NAME, KEY = "all", "key"
 PLAIN = sasl_and_open("PLAIN", f"\0{KEY_NAME}\0{KEY}".encode())
@@ -49,7 +49,7 @@ SPARED = {
     "uvloop.loop.Loop",
     "uvloop.loop.TimerHandle",
     "uvloop.loop.UVTimer",  # one that keeps a connection shows by that connection
-    "peeklock.broker.commands.LimitSending",
+    "peeklock.broker.vocabulary.commands.LimitSending",
     # asyncio's own refers to itself by a bound method; when it is closed it holds nothing else.
     "asyncio.selector_events._SelectorSocketTransport",
 }
@@ -158,7 +158,7 @@ class Scene:
         data += attach(4, Role.SENDER, name="c", address="queue/$management")
         data += attach(5, Role.RECEIVER, name="d", address="queue/$management")
         peer = await self.connect(data)
-        await self.until(lambda: census()["peeklock.gateway.requests.ReplyLink"] == 2)
+        await self.until(lambda: census()["peeklock.gateway.nodes.requests.ReplyLink"] == 2)
         await asyncio.to_thread(peer.send, transfer(0, 0, bytes(1000), more=True))
         await self.until(lambda: census()["peeklock.amqp.link.Partial"] == 1)
         self.watch()
@@ -264,7 +264,7 @@ async def by_the_end_of_the_entity(scene: Scene) -> None:
     """Only the links are over then."""
     peer = await scene.attached()
     await scene.broker.shard.submit(partial(DeleteEntity, "queue"))
-    links = ("SenderLink", "ReceiverLink")
+    links = ("SenderEndpoint", "ReceiverEndpoint")
     gone = await scene.until(lambda: not any(name.rpartition(".")[2] in links for name in census()))
     assert gone
     peer.finish()
@@ -418,13 +418,13 @@ HTTP_ENDS: list[Story] = [
 
 async def newcomer_that_says_nothing(scene: Scene) -> None:
     sock = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", scene.broker.amqp_port))
-    await scene.until(lambda: census()["peeklock.server.listener._Newcomer"] == 1)
+    await scene.until(lambda: census()["peeklock.server.net.listener._Newcomer"] == 1)
     sock.close()
 
 
 async def newcomer_that_is_too_late(scene: Scene) -> None:
     sock = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", scene.broker.amqp_port))
-    await scene.until(lambda: census()["peeklock.server.listener._Newcomer"] == 1)
+    await scene.until(lambda: census()["peeklock.server.net.listener._Newcomer"] == 1)
     await asyncio.to_thread(sock.recv, 1)
     sock.close()
 
@@ -441,7 +441,7 @@ def tls_story(data: bytes, name: str, *, reads: bool = True) -> Story:
             except ConnectionError:
                 pass
         else:
-            await scene.until(lambda: census()["peeklock.server.listener._Newcomer"] == 1)
+            await scene.until(lambda: census()["peeklock.server.net.listener._Newcomer"] == 1)
         sock.close()
 
     story.__name__ = name

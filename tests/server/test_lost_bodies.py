@@ -14,8 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from peeklock.amqp.messaging import Sections
-from peeklock.broker import arrival, properties
-from peeklock.broker.commands import (
+from peeklock.broker.content import overlay as properties
+from peeklock.broker.content.overlay import dead_letter_reason
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.queue import enqueue
+from peeklock.broker.vocabulary.commands import (
     Address,
     ClaimMessages,
     Command,
@@ -28,31 +31,33 @@ from peeklock.broker.commands import (
     ReplyTo,
     Schedule,
     Send,
-    SessionWish,
+    SessionRequest,
     SetCredit,
     SetSessionState,
     SubQueue,
 )
-from peeklock.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from peeklock.broker.effects import Deliver, MessagesFound
-from peeklock.broker.events import EventType
-from peeklock.broker.message import EMPTY_PAYLOAD, LOST_BODY, Message, MessageState, Routing
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.properties import dead_letter_reason
-from peeklock.broker.quotas import PREMIUM
+from peeklock.broker.vocabulary.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from peeklock.broker.vocabulary.effects import Deliver, MessagesFound
+from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.message import EMPTY_PAYLOAD, LOST_BODY, Message, MessageState, Routing
+from peeklock.broker.vocabulary.quotas import PREMIUM
 from peeklock.cli import main
 from peeklock.engine import driver
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimFound
+from peeklock.server.loop.turns import Turns
 from peeklock.server.repair import check
-from peeklock.server.shard import Shard
-from peeklock.server.turns import Turns
-from peeklock.store import event_rows
+from peeklock.server.shard.shard import Shard
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed
 from peeklock.store.check import DAMAGED, SOUND
-from peeklock.store.sqlite import SqliteStore
-from tests.server.test_shard import Connection
+from peeklock.store.encoding import event_rows
+from peeklock.store.sqlite.store import SqliteStore
+from tests.server.shard.test_shard import Connection
 from tests.store.damage import flip
 
 NOW_MS = 1_700_000_000_000
@@ -142,7 +147,7 @@ class Rig:
         self.shard._driving.run()
         await self.settle()
 
-    async def receive_and_delete(self, name: str, session: SessionWish | None = None) -> None:
+    async def receive_and_delete(self, name: str, session: SessionRequest | None = None) -> None:
         """Let a receiver of this test have all that there is."""
         mode = ReceiveMode.RECEIVE_AND_DELETE
         self.shard.offer((OpenReceiver(LINK, Address(name), mode, session),))
@@ -271,7 +276,7 @@ def test_a_session_goes_on_behind_a_message_whose_body_is_damaged(tmp_path: Path
         await rig.create(QueueDescription("turns", requires_session=True, forward_dead_lettered_to=to))
         await rig.send(12, body(1), body(2), body(3), session_id="s")
         await rig.restart(body(2))
-        await rig.receive_and_delete("turns", SessionWish("s", 0))
+        await rig.receive_and_delete("turns", SessionRequest("s", 0))
         assert rig.delivered() == [1, 3]
         assert [each.sequence_number for each in await rig.peek("turns", DEAD)] == [2]
         assert await rig.peek("target") == []
@@ -381,7 +386,7 @@ def test_in_a_session_an_event_tells_of_the_gap(tmp_path: Path) -> None:
         await rig.send(8, body(1), body(2), body(3), session_id="s")
         rig.shard.offer(
             (
-                OpenReceiver(LINK, Address("turns"), ReceiveMode.PEEK_LOCK, SessionWish("s", 0)),
+                OpenReceiver(LINK, Address("turns"), ReceiveMode.PEEK_LOCK, SessionRequest("s", 0)),
                 SetSessionState(Address("turns"), "s", body(9), ReplyTo(1, 0, 1)),
             )
         )
@@ -598,7 +603,7 @@ def test_a_repair_says_which_state_of_a_session_it_cleared(tmp_path: Path) -> No
         await rig.send(8, body(2), session_id="s")
         rig.shard.offer(
             (
-                OpenReceiver(LINK, Address("turns"), ReceiveMode.PEEK_LOCK, SessionWish("s", 0)),
+                OpenReceiver(LINK, Address("turns"), ReceiveMode.PEEK_LOCK, SessionRequest("s", 0)),
                 SetSessionState(Address("turns"), "s", body(1), ReplyTo(1, 0, 1)),
             )
         )
@@ -661,7 +666,7 @@ def test_forwarding_a_dead_letter_without_a_body_is_found(
         def __getattr__(self, name: str) -> Any:
             return (lambda message: False) if name == "is_bodiless" else getattr(properties, name)
 
-    monkeypatch.setattr(arrival, "overlays", Blind())
+    monkeypatch.setattr(enqueue, "overlays", Blind())
     with pytest.raises(AssertionError):
         test_a_dead_letter_without_a_body_is_not_forwarded(tmp_path)
 

@@ -34,11 +34,11 @@ from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Role
 from peeklock.auth import generate
-from peeklock.broker.changes import EntityStored
-from peeklock.broker.descriptions import SubscriptionDescription, TopicDescription
+from peeklock.broker.vocabulary.changes import EntityStored
+from peeklock.broker.vocabulary.descriptions import SubscriptionDescription, TopicDescription
 from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
 from peeklock.store.base import Batch
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.store import SqliteStore
 from tests.amqp.pair import attach, begin, sasl_and_open, transfer
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -277,7 +277,7 @@ def test_a_bad_configuration_stops_the_start_and_names_the_path(tmp_path: Path) 
 
 def test_the_emulator_s_configuration_is_followed_and_the_log_says_what_that_took(tmp_path: Path) -> None:
     """Req: A-02, P-03"""
-    config = Path(__file__).parent / "emulator_config.json"
+    config = Path(__file__).parents[1] / "config/emulator_config.json"
     options = ["--durability=os", f"--config={config}"]
     for created in ((1, 1, 4, 3), (0, 0, 0, 0)):
         with BrokerProcess(tmp_path, options) as broker:

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from peeklock.server.http_dispatch import WEBSOCKET_PATH
+from peeklock.server.net.http_dispatch import WEBSOCKET_PATH
 
 Kind = Literal["amqp", "tls", "websocket"]
 KINDS: tuple[Kind, ...] = ("amqp", "tls", "websocket")

@@ -12,7 +12,7 @@ from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 
-from tests.simulation.bugs import BUGS
+from tests.simulation.bugs.registry import BUGS
 from tests.simulation.plan import Result, run_seed
 
 ROUND = 8

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from peeklock.broker.commands import LimitSending
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.commands import LimitSending
+from peeklock.broker.vocabulary.descriptions import (
     UNLIMITED_MS,
     Description,
     EntityStatus,
@@ -20,27 +20,28 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.events import FLUSH_MS
-from tests.simulation.actors import ANSWER_MS_MAX, Actor, Shared
-from tests.simulation.bugs import BUGS
-from tests.simulation.checker import Checker
-from tests.simulation.curators import Curator
-from tests.simulation.drainers import Drainer, SessionDrainer
-from tests.simulation.heirs import Heir
-from tests.simulation.hostile import Hostile, has_hostile
-from tests.simulation.http_clients import HttpClients, has_http
-from tests.simulation.keepers import Keeper
-from tests.simulation.machine import Administrator, sets_clocks
-from tests.simulation.managing import Manager
-from tests.simulation.node import Node, Weather
-from tests.simulation.pieces import Pieces
-from tests.simulation.readers import Reader, Releaser
-from tests.simulation.receivers import Receiver
-from tests.simulation.records import Violation
-from tests.simulation.senders import Sender
-from tests.simulation.session_receivers import SessionReceiver
-from tests.simulation.sizes import SMALL_SIZES, patched
-from tests.simulation.topology import (
+from peeklock.broker.vocabulary.events import FLUSH_MS
+from tests.simulation.actors.actors import ANSWER_MS_MAX, Actor, Shared
+from tests.simulation.actors.drainers import Drainer, SessionDrainer
+from tests.simulation.actors.hostile import Hostile, has_hostile
+from tests.simulation.actors.http_clients import HttpClients, has_http
+from tests.simulation.actors.lock_renewers import LockRenewer
+from tests.simulation.actors.managing import Manager
+from tests.simulation.actors.readers import Reader, Releaser
+from tests.simulation.actors.receivers import Receiver
+from tests.simulation.actors.rule_changers import RuleChanger
+from tests.simulation.actors.senders import Sender
+from tests.simulation.actors.session_receivers import SessionReceiver
+from tests.simulation.actors.successors import Successor
+from tests.simulation.actors.transactors import Transactor
+from tests.simulation.bugs.registry import BUGS
+from tests.simulation.oracle.checker import Checker
+from tests.simulation.oracle.records import Violation
+from tests.simulation.world.machine import Administrator, sets_clocks
+from tests.simulation.world.node import FaultRates, Node
+from tests.simulation.world.pieces import Pieces
+from tests.simulation.world.sizes import SMALL_SIZES, patched
+from tests.simulation.world.topology import (
     IDLE_MS,
     choose,
     has_circle,
@@ -51,8 +52,7 @@ from tests.simulation.topology import (
     topic_of,
     without_forwards,
 )
-from tests.simulation.transactors import Transactor
-from tests.simulation.world import Livelock, World
+from tests.simulation.world.world import Livelock, World
 
 FAULTS_MS = 45_000
 """How long faults go on, clock jumps aside; in a slow seed as many times longer as it is slow."""
@@ -117,7 +117,7 @@ def _run_seed(seed: int, pieces: Pieces, trace: Callable[[str], None] | None, ev
         if failure is not None:
             with suppress(Exception):  # what has just happened gets into the log with the next batch
                 world.run_to(world.now_ms + 2 * FLUSH_MS)
-        from tests.simulation.event_log import write_events  # pyarrow, which nothing else here needs
+        from tests.simulation.oracle.event_log import write_events  # pyarrow, which nothing else here needs
 
         write_events(simulation.node.facts_store, events / f"seed-{seed}", f"seed-{seed}")
     return Result(
@@ -162,8 +162,8 @@ class Simulation:
         self.world.run_until(
             lambda: len(self.checker.facts.entities) == len(self.entities), self.world.now_ms + 1_000
         )
-        self.node.weather = self._weather()
-        self.checker.history.wire_ms_max = max(3, self.node.weather.wire_ms_max)
+        self.node.fault_rates = self._fault_rates()
+        self.checker.history.wire_ms_max = max(3, self.node.fault_rates.wire_ms_max)
         for actor in self.actors:
             self.world.after(self.random.randint(0, 500), actor.connect)
         if self.hostile is not None:
@@ -206,9 +206,9 @@ class Simulation:
         if random.random() < 0.6:
             actors.append(Transactor(shared, "transactor", self.entities))
         if has_heir(self.world.seed):
-            actors.append(Heir(shared, "heir", [a for a in actors if isinstance(a, Receiver)]))
+            actors.append(Successor(shared, "heir", [a for a in actors if isinstance(a, Receiver)]))
         if self.topology.subscriptions:
-            actors.append(Curator(shared, "curator", self.topology.subscriptions))
+            actors.append(RuleChanger(shared, "curator", self.topology.subscriptions))
         if has_readers(self.world.seed):
             actors += self._readers()
         actors.append(Manager(shared, "manager", self.queues, cbs=True))
@@ -238,7 +238,7 @@ class Simulation:
             else:
                 actors.append(Receiver(shared, name, queue.name, delete=deletes, credit=credit))
         if self.slowness > 1 and not queue.requires_session:
-            actors.append(Keeper(shared, f"keeper-{queue.name}", queue.name))
+            actors.append(LockRenewer(shared, f"keeper-{queue.name}", queue.name))
         return actors
 
     def _readers(self) -> list[Actor]:
@@ -253,9 +253,9 @@ class Simulation:
             if addresses
         ]
 
-    def _weather(self) -> Weather:
+    def _fault_rates(self) -> FaultRates:
         random = self.random
-        return Weather(
+        return FaultRates(
             wire_ms_max=random.choice((0, 3, 3, 40, 1_200)),
             commit_ms_max=random.choice((0, 8, 20)),
             slow_commits=random.choice((0.0, 0.0, 0.02)),
@@ -367,7 +367,7 @@ class Simulation:
         answered."""
         self.world.note("no more faults")
         self._healed = True
-        self.node.weather = Weather(wire_ms_max=3, commit_ms_max=8)
+        self.node.fault_rates = FaultRates(wire_ms_max=3, commit_ms_max=8)
         # A clock that was set back would hold scheduled messages for hours.
         if self.administrator is not None:
             self.administrator.stop()

@@ -7,9 +7,9 @@ import pytest
 from peeklock.amqp.frames import EMPTY_FRAME, frame
 from peeklock.amqp.performatives import encode_begin
 from peeklock.gateway.bounds import STRANGER_LIMITS
-from tests.simulation.bounds import HONEST_ROUNDS_MAX, Bounds, Guest
-from tests.simulation.records import Violation
-from tests.simulation.sizes import small_buffers
+from tests.simulation.oracle.bounds import HONEST_ROUNDS_MAX, Bounds, Guest
+from tests.simulation.oracle.records import Violation
+from tests.simulation.world.sizes import small_buffers
 
 pytestmark = pytest.mark.simulation
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.simulation.bugs import BUGS
+from tests.simulation.bugs.registry import BUGS
 from tests.simulation.plan import run_seed
 
 pytestmark = pytest.mark.simulation

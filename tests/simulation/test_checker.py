@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from peeklock.amqp.encoding import encode
-from peeklock.broker.changes import EntityStored
-from peeklock.broker.message import MessageState
-from tests.simulation.history import Seen
-from tests.simulation.records import Violation
-from tests.simulation.story import DEAD, LOCK_MS, QUEUE, Story, record
+from peeklock.broker.vocabulary.changes import EntityStored
+from peeklock.broker.vocabulary.message import MessageState
+from tests.simulation.oracle.history import Seen
+from tests.simulation.oracle.records import Violation
+from tests.simulation.oracle.story import DEAD, LOCK_MS, QUEUE, Story, record
 
 pytestmark = pytest.mark.simulation
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.history import Lock
-from tests.simulation.records import Violation
-from tests.simulation.story import Story, record
+from tests.simulation.oracle.history import Lock
+from tests.simulation.oracle.records import Violation
+from tests.simulation.oracle.story import Story, record
 
 pytestmark = pytest.mark.simulation
 

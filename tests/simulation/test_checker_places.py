@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.broker.changes import EntityRemoved
-from peeklock.broker.message import MessageState
-from tests.simulation.records import PARTITION_SHIFT, TRANSFER_DEAD_LETTER, Record, Violation
-from tests.simulation.story import OTHER, QUEUE, WINDOW_MS, Story, record
+from peeklock.broker.vocabulary.changes import EntityRemoved
+from peeklock.broker.vocabulary.message import MessageState
+from tests.simulation.oracle.records import PARTITION_SHIFT, TRANSFER_DEAD_LETTER, Record, Violation
+from tests.simulation.oracle.story import OTHER, QUEUE, WINDOW_MS, Story, record
 
 pytestmark = pytest.mark.simulation
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.broker.message import MessageState
-from tests.simulation.history import Hold, Seen
-from tests.simulation.holds import SLACK_MS, Accept
-from tests.simulation.records import Violation
-from tests.simulation.story import LOCK_MS, QUEUE, STATES, Story, record
+from peeklock.broker.vocabulary.message import MessageState
+from tests.simulation.oracle.history import Hold, Seen
+from tests.simulation.oracle.holds import SLACK_MS, Accept
+from tests.simulation.oracle.records import Violation
+from tests.simulation.oracle.story import LOCK_MS, QUEUE, STATES, Story, record
 
 pytestmark = pytest.mark.simulation
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.codec import encode
-from peeklock.broker.changes import EntityRemoved, RuleRemoved, RuleStored
-from peeklock.broker.message import MessageState
-from tests.simulation.records import Record, Violation
-from tests.simulation.rulebook import Always, Compared, Quotient, Ruling, Statement, Traits
-from tests.simulation.story import ALL, SOME, TOPIC, Story, record
+from peeklock.broker.vocabulary.changes import EntityRemoved, RuleRemoved, RuleStored
+from peeklock.broker.vocabulary.message import MessageState
+from tests.simulation.oracle.records import Record, Violation
+from tests.simulation.oracle.rulebook import Always, Compared, Quotient, Ruling, Statement, Traits
+from tests.simulation.oracle.story import ALL, SOME, TOPIC, Story, record
 
 pytestmark = pytest.mark.simulation
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.broker.message import MessageState
-from tests.simulation.history import Lock, Unit
-from tests.simulation.records import Violation
-from tests.simulation.story import QUEUE, STATES, Story, record
-from tests.simulation.units import LIMIT_MS
+from peeklock.broker.vocabulary.message import MessageState
+from tests.simulation.oracle.history import Lock, Unit
+from tests.simulation.oracle.records import Violation
+from tests.simulation.oracle.story import QUEUE, STATES, Story, record
+from tests.simulation.oracle.units import LIMIT_MS
 
 pytestmark = pytest.mark.simulation
 

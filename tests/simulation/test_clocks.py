@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.server.clock import SlewedClock
-from tests.simulation.clocks import Clocks
-from tests.simulation.machine import HOUR_MS, Machine, sets_clocks
+from peeklock.server.loop.clock import SlewedClock
+from tests.simulation.oracle.records import Violation
+from tests.simulation.oracle.story import LOCK_MS, Story, record
 from tests.simulation.plan import run_seed
-from tests.simulation.records import Violation
-from tests.simulation.story import LOCK_MS, Story, record
-from tests.simulation.world import World
+from tests.simulation.world.clocks import Clocks
+from tests.simulation.world.machine import HOUR_MS, Machine, sets_clocks
+from tests.simulation.world.world import World
 
 pytestmark = pytest.mark.simulation
 

@@ -11,7 +11,7 @@ import pytest
 
 from peeklock.engine.driver import NEVER, Action, Driver, WakeAt
 from tests.simulation.plan import run_seed
-from tests.simulation.topology import has_topics
+from tests.simulation.world.topology import has_topics
 
 pytestmark = pytest.mark.simulation
 

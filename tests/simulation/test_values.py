@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.changes import MessageRemoved, MessageStored, NumbersIssued
-from peeklock.broker.cursors import Cursors
-from peeklock.broker.effects import Accepted, Deliver, Rejected, Settled, SettlementFailed
-from peeklock.broker.entity import Entity
-from peeklock.broker.message import Message
-from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.entities.entity import Entity
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.outcome import Outcome
-from peeklock.broker.peek_lock import Claim, Holder, Lock
-from peeklock.broker.receivers import ReceiverLink
-from peeklock.broker.shared import Shared
+from peeklock.broker.queue.cursors import Cursors
+from peeklock.broker.queue.links import Consumer
+from peeklock.broker.queue.message_queue import MessageQueue
+from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.queue.peek_lock import Claim, Holder, Lock
+from peeklock.broker.queue.shared import Shared
+from peeklock.broker.vocabulary.changes import MessageRemoved, MessageStored, NumbersIssued
+from peeklock.broker.vocabulary.effects import Accepted, Deliver, Rejected, Settled, SettlementFailed
+from peeklock.broker.vocabulary.message import Message
 from peeklock.engine.driver import Commit, Driver, HandOut
 from peeklock.engine.engine import Engine
 from tests.simulation.plan import run_seed
@@ -27,7 +27,7 @@ from tests.simulation.plan import run_seed
 pytestmark = pytest.mark.simulation
 
 LIVE = (
-    Claim, Cursors, Driver, Engine, Entity, Holder, Lock, MessageQueue, Namespace, Outcome, ReceiverLink,
+    Claim, Cursors, Driver, Engine, Entity, Holder, Lock, MessageQueue, Namespace, Outcome, Consumer,
     Shared,
 )  # fmt: skip
 

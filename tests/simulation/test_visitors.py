@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.dotnet.stage import PlayFailed
-from tests.simulation.bugs import BUGS
-from tests.simulation.visitors import Visit
+from tests.simulation.actors.visitors import Visit
+from tests.simulation.bugs.registry import BUGS
 
 pytestmark = pytest.mark.simulation
 

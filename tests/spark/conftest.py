@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from peeklock.spark.connection import Connection
-from peeklock.spark.settings import Settings
+from peeklock.client.connection import BlockingConnection
+from peeklock.client.connection_string import ConnectionString
 from peeklock.testing.served import ServedBroker
 
 _numbers = count(1)
@@ -54,13 +54,13 @@ def make_queue(administration: Any) -> Callable[..., str]:
 
 
 @pytest.fixture
-def settings(broker: ServedBroker) -> Settings:
-    return Settings.parse(broker.connection_string, timeout_s=10)
+def settings(broker: ServedBroker) -> ConnectionString:
+    return ConnectionString.parse(broker.connection_string, timeout_s=10)
 
 
 @pytest.fixture
-def own(settings: Settings) -> Iterator[Connection]:
+def own(settings: ConnectionString) -> Iterator[BlockingConnection]:
     """A connection of the test's own."""
-    made = Connection(settings)
+    made = BlockingConnection(settings)
     yield made
     made.close()

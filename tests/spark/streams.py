@@ -11,7 +11,7 @@ from typing import Any
 
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties
-from peeklock.spark.connection import connection
+from peeklock.client.connection import connection
 from peeklock.spark.options import Options, Use, read_options
 from peeklock.testing.served import ServedBroker
 from tests.spark.relay import Relay
@@ -56,9 +56,9 @@ class Namespace:
 
     def states(self, entity: str) -> list[str]:
         """Give body and state of each message of an entity, by its number."""
-        from peeklock.spark.claims import READ_BYTES
-        from peeklock.spark.rows import record_batch
-        from peeklock.spark.schema import row_schema
+        from peeklock.client.claims import READ_BYTES
+        from peeklock.spark.source.rows import record_batch
+        from peeklock.spark.source.schema import row_schema
 
         management = connection(self.options(entity).settings).management(entity)
         found: list[str] = []

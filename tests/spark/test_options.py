@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from peeklock.spark.errors import OptionError
+from peeklock.client.errors import OptionError
 from peeklock.spark.options import Edge, Mode, Options, SubQueue, Use, read_options
 
 CONNECTION = "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=k"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peeklock.spark.options import KNOWN
-from peeklock.spark.schema import row_schema
+from peeklock.spark.source.schema import row_schema
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/spark.md").read_text(encoding="utf-8")
 

@@ -11,10 +11,10 @@ import asyncio
 import sys
 from pathlib import Path
 
-from peeklock.broker.changes import Change, MessageStored
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.changes import Change, MessageStored
+from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import Batch
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.store import SqliteStore
 
 QUEUE_ID = 4
 RECORDS = 20

@@ -7,7 +7,7 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.store import SqliteStore
 
 
 class Synchronous:

@@ -12,15 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.broker.changes import Change, EntityStored, MessageRemoved, MessageStored, NumbersIssued
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.message import Message
-from peeklock.store import frames, rescue
+from peeklock.broker.vocabulary.changes import (
+    Change,
+    EntityStored,
+    MessageRemoved,
+    MessageStored,
+    NumbersIssued,
+)
+from peeklock.broker.vocabulary.descriptions import QueueDescription
+from peeklock.broker.vocabulary.message import Message
+from peeklock.store import rescue
 from peeklock.store.base import Batch, Definitions, StoreDamaged
 from peeklock.store.check import DAMAGED, NOT_CHECKED, PAYLOADS_NAMED_MAX, SOUND, Report, check
-from peeklock.store.format import FORMAT
+from peeklock.store.encoding import frames
 from peeklock.store.losses import Losses
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.format import FORMAT
+from peeklock.store.sqlite.store import SqliteStore
 from tests.store.damage import flip, format_of, frames_of, meddle, put_frame, write_entry
 
 QUEUE_ID = 4

@@ -18,8 +18,8 @@ from peeklock.amqp.types import Array, Long, Timestamp, UInt
 from peeklock.store.check import SOUND, check
 from peeklock.testing.clock import ManualClock
 from peeklock.testing.inprocess import InProcessBroker
+from tests.gateway.harness import LiveHarness
 from tests.gateway.live import accept, bodies, message, request, send
-from tests.gateway.playbook import LiveDesk
 from tests.golden.stores.spellings import ENTITIES, NOW_MS, OTHERS, SPELLINGS, STATES
 from tests.store.synchronous import Synchronous
 
@@ -44,7 +44,7 @@ def broker(folder: Path) -> Iterator[InProcessBroker]:
     assert check(folder).exit_status == SOUND
 
 
-def peeked(desk: LiveDesk, address: str, session_id: str) -> list[tuple[int, str]]:
+def peeked(desk: LiveHarness, address: str, session_id: str) -> list[tuple[int, str]]:
     """Return number and body of each message that a peek of a session shows."""
     found = request(desk, address, "peek-message", {**PEEK, "session-id": session_id})
     sections = [scan(item["message"]) for item in found.body.get("messages", [])]
@@ -61,7 +61,7 @@ def in_order(spellings: tuple[str, ...], first: int) -> list[str]:
 @pytest.mark.parametrize("address", ENTITIES)
 def test_two_sessions_become_one_and_drain_in_order(address: str, broker: InProcessBroker) -> None:
     """Its messages may be in several partitions. Req: C27, R-07"""
-    desk = LiveDesk(broker)
+    desk = LiveHarness(broker)
     asked = {"last-updated-time": Timestamp(253_402_300_799_999), "skip": UInt(0), "top": UInt(10)}
     listed = request(desk, address, "get-message-sessions", asked).body["sessions-ids"]
     assert list(listed) == [SPELLINGS[0], OTHERS[0]]
@@ -96,7 +96,7 @@ def test_the_state_that_was_set_last_counts_and_the_other_is_gone_for_good(
     """Req: C27, G-03"""
     assert broker.namespace.replaced_states() == []  # the broker has done what was due
     for address in ENTITIES:
-        desk = LiveDesk(broker)
+        desk = LiveHarness(broker)
         accept(desk, SPELLINGS[1], address=address)
         request(desk, address, "set-session-state", {"session-id": SPELLINGS[1], "session-state": None})
         assert request(desk, address, "get-session-state", {"session-id": SPELLINGS[0]}).body == {
@@ -106,7 +106,7 @@ def test_the_state_that_was_set_last_counts_and_the_other_is_gone_for_good(
 
 def test_duplicates_of_the_older_release_are_known_by_their_spelling(broker: InProcessBroker) -> None:
     """Req: C27, D-01"""
-    desk = LiveDesk(broker)
+    desk = LiveHarness(broker)
     before = len(peeked(desk, "wide", SPELLINGS[0]))
     send(desk, message(f"{SPELLINGS[0]} 1", SPELLINGS[0]), to="wide")
     assert len(peeked(desk, "wide", SPELLINGS[0])) == before

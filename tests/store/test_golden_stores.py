@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.broker.changes import MessageIdSeen, NumbersIssued, RuleStored
-from peeklock.broker.events import Event
-from peeklock.broker.message import Message, MessageState
+from peeklock.broker.vocabulary.changes import MessageIdSeen, NumbersIssued, RuleStored
+from peeklock.broker.vocabulary.events import Event
+from peeklock.broker.vocabulary.message import Message, MessageState
 from peeklock.rules.filters import CorrelationFilter, SqlFilter
-from peeklock.store import event_rows
 from peeklock.store.base import Batch, Definitions, LiveFacts
 from peeklock.store.check import SOUND, check
-from peeklock.store.format import FORMAT
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.encoding import event_rows
+from peeklock.store.sqlite.format import FORMAT
+from peeklock.store.sqlite.store import SqliteStore
 from tests.golden.stores.make import (
     ALL,
     AS_GIVEN,

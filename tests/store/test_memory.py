@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from peeklock.broker.changes import MessageStored
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.changes import MessageStored
+from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
 

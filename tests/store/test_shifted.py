@@ -8,17 +8,31 @@ from pathlib import Path
 
 from peeklock.amqp.codec import decode
 from peeklock.amqp.messaging import Sections
-from peeklock.broker.commands import Address, CancelScheduled, Command, CreateEntity, Peek, ReplyTo, Schedule
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import Done, Effect, MessagesFound, MessagesScheduled, ScheduledShifted
-from peeklock.broker.message import Message, MessageState, MessageView
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD
-from peeklock.broker.search_commands import ShiftScheduled
+from peeklock.broker.vocabulary.commands import (
+    Address,
+    CancelScheduled,
+    Command,
+    CreateEntity,
+    Peek,
+    ReplyTo,
+    Schedule,
+)
+from peeklock.broker.vocabulary.descriptions import QueueDescription
+from peeklock.broker.vocabulary.effects import (
+    Done,
+    Effect,
+    MessagesFound,
+    MessagesScheduled,
+    ScheduledShifted,
+)
+from peeklock.broker.vocabulary.message import Message, MessageState, MessageView
+from peeklock.broker.vocabulary.quotas import STANDARD
+from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut
 from peeklock.engine.engine import Engine
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.store import SqliteStore
 
 NOW_MS = 1_700_000_000_000
 MINUTE_MS = 60_000

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from peeklock.broker.changes import (
+from peeklock.broker.vocabulary.changes import (
     QUEUES_PER_ENTITY,
     Change,
     EntityStored,
@@ -26,16 +26,17 @@ from peeklock.broker.changes import (
     MessageStored,
     NumbersIssued,
 )
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.descriptions import QueueDescription
+from peeklock.broker.vocabulary.message import Message
 from peeklock.engine.bodies import has_lost
-from peeklock.store import entities, event_rows, frames, wal
 from peeklock.store.base import Batch, StoreDamaged, StoreError
 from peeklock.store.check import SOUND, check
-from peeklock.store.fold import Fold
+from peeklock.store.encoding import entities, event_rows, frames
+from peeklock.store.encoding.fold import Fold
 from peeklock.store.losses import NONE_MISSING
 from peeklock.store.rescue import accept_loss
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite import wal
+from peeklock.store.sqlite.store import SqliteStore
 
 QUEUE_ID = 4
 BATCHES = 150

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from peeklock.broker.changes import NumbersIssued
+from peeklock.broker.vocabulary.changes import NumbersIssued
 from peeklock.store.base import Batch, StoreFailed
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.faults import Fault, FaultyStore

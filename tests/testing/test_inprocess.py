@@ -6,15 +6,15 @@ import pytest
 
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import scan
-from peeklock.broker.commands import Send, UpdateEntity
-from peeklock.broker.descriptions import QueueDescription
-from peeklock.broker.effects import EntityFound, MatchingDeleted, MessagesMatched
-from peeklock.broker.message import Message
-from peeklock.broker.search_commands import DeleteMatching, SearchMessages
+from peeklock.broker.vocabulary.commands import Send, UpdateEntity
+from peeklock.broker.vocabulary.descriptions import QueueDescription
+from peeklock.broker.vocabulary.effects import EntityFound, MatchingDeleted, MessagesMatched
+from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages
 from peeklock.engine.bodies import BUDGET_BYTES
 from peeklock.rules.filters import SqlFilter
 from peeklock.testing.inprocess import InProcessBroker
-from tests.gateway.playbook import message_bytes
+from tests.gateway.harness import message_bytes
 
 
 @pytest.mark.parametrize("body_cache_bytes", [1, BUDGET_BYTES])

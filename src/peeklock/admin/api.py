@@ -18,16 +18,16 @@ from urllib.parse import unquote
 
 from peeklock.admin import atom
 from peeklock.admin.entity_requests import list_entities, of_queue_or_topic, of_subscription
-from peeklock.admin.exchange import AdminCommand, AdminRequest, Exchange, Home, Pending, Response
+from peeklock.admin.exchange import AdminCommand, AdminContext, AdminRequest, Exchange, Pending, Response
 from peeklock.admin.markup import write_element
 from peeklock.admin.reading import BODY_BYTES_MAX
 from peeklock.admin.rule_requests import RuleRequests, list_rules
 from peeklock.auth.authority import Authority
 from peeklock.auth.errors import AuthorizationError
-from peeklock.broker.commands import NOWHERE, ReplyTo
-from peeklock.broker.descriptions import EntityKind
-from peeklock.broker.errors import ArgumentInvalid
-from peeklock.broker.quotas import STANDARD, TierLimits
+from peeklock.broker.vocabulary.commands import NOWHERE, ReplyTo
+from peeklock.broker.vocabulary.descriptions import EntityKind
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 
 __all__ = ["BODY_BYTES_MAX", "AdminCommand", "AdminRequest", "Administration", "Pending", "Response"]
 
@@ -67,11 +67,13 @@ class Administration:
             limits: of the tier, which is shown as the SKU.
             created_at_ms: of the namespace, UTC ms.
         """
-        self.home = Home(authority, tracking, keys, owns, log, namespace, limits, created_at_ms)
+        self.admin_context = AdminContext(
+            authority, tracking, keys, owns, log, namespace, limits, created_at_ms
+        )
 
     def handle(self, request: AdminRequest, reply_to: ReplyTo, now_ms: int) -> Response | Pending:
         """Answer a request, or say what has to be done first. Never raises for what a client sent."""
-        exchange = Exchange(self.home, request, reply_to, now_ms)
+        exchange = Exchange(self.admin_context, request, reply_to, now_ms)
 
         def answer() -> Response | Pending:
             exchange.authorize()
@@ -81,7 +83,7 @@ class Administration:
 
     def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
         """Answer a request that is refused for its token, before its body is there; None = it is not."""
-        exchange = Exchange(self.home, request, NOWHERE, now_ms)
+        exchange = Exchange(self.admin_context, request, NOWHERE, now_ms)
         try:
             exchange.authorize()
         except AuthorizationError as failure:
@@ -155,18 +157,23 @@ def _only_get(exchange: Exchange, give: Callable[[], Response | Pending]) -> Res
 
 
 def _namespace_info(exchange: Exchange) -> Response:
-    home = exchange.home
-    created = atom.timestamp(home.created_at_ms)
+    admin_context = exchange.admin_context
+    created = atom.timestamp(admin_context.created_at_ms)
     content = write_element(
         "NamespaceInfo",
         (
             ("CreatedTime", created),
-            ("MessagingSKU", home.limits.name),
-            ("MessagingUnits", 1 if home.limits.name == "Premium" else None),
+            ("MessagingSKU", admin_context.limits.name),
+            ("MessagingUnits", 1 if admin_context.limits.name == "Premium" else None),
             ("ModifiedTime", created),
-            ("Name", home.name),
+            ("Name", admin_context.name),
             ("NamespaceType", "Messaging"),
         ),
     )
     where = exchange.href("$namespaceinfo")
-    return exchange.entry(200, atom.Entry(home.name, where, home.created_at_ms, home.created_at_ms, content))
+    return exchange.entry(
+        200,
+        atom.Entry(
+            admin_context.name, where, admin_context.created_at_ms, admin_context.created_at_ms, content
+        ),
+    )

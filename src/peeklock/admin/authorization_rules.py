@@ -13,8 +13,8 @@ from dataclasses import replace
 from peeklock.admin.atom import timestamp
 from peeklock.admin.markup import Markup, write_children
 from peeklock.admin.reading import Description, cut
-from peeklock.broker.descriptions import AuthorizationRule
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.descriptions import AuthorizationRule
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 
 _TYPE = "SharedAccessAuthorizationRule"
 _CLAIM_TYPE = "SharedAccessKey"

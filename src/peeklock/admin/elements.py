@@ -15,13 +15,13 @@ from peeklock.admin.authorization_rules import read_authorization_rules, write_a
 from peeklock.admin.forwards import read_forward
 from peeklock.admin.markup import Markup, Text, write_element
 from peeklock.admin.reading import Description, cut
-from peeklock.broker.descriptions import GIVEN_FORWARDS, EntityStatus, SubscriptionDescription
-from peeklock.broker.descriptions import Description as EntityDescription
-from peeklock.broker.durations import format_duration
-from peeklock.broker.effects import EntityView
-from peeklock.broker.errors import ArgumentInvalid
-from peeklock.broker.sequence_numbers import PARTITION_COUNT
-from peeklock.broker.validation import MAX_SIZE_MB_MIN
+from peeklock.broker.entities.validation import MAX_SIZE_MB_MIN
+from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT
+from peeklock.broker.vocabulary.descriptions import GIVEN_FORWARDS, EntityStatus, SubscriptionDescription
+from peeklock.broker.vocabulary.descriptions import Description as EntityDescription
+from peeklock.broker.vocabulary.durations import format_duration
+from peeklock.broker.vocabulary.effects import EntityView
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 
 
 @dataclass(frozen=True, slots=True)

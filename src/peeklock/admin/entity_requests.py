@@ -19,17 +19,24 @@ from peeklock.admin.forwards import authority_of
 from peeklock.admin.reading import Description, cut, read_description
 from peeklock.auth.errors import AuthorizationError, ClaimMissing
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import Address, CreateEntity, DeleteEntity, ListEntities, LookUp, UpdateEntity
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.commands import (
+    Address,
+    CreateEntity,
+    DeleteEntity,
+    ListEntities,
+    LookUp,
+    UpdateEntity,
+)
+from peeklock.broker.vocabulary.descriptions import (
     GIVEN_FORWARDS,
     KINDS,
     EntityKind,
     SubscriptionDescription,
     subscription_path,
 )
-from peeklock.broker.descriptions import Description as EntityDescription
-from peeklock.broker.effects import EntitiesFound, EntityFound, EntityView, Failed
-from peeklock.broker.errors import ArgumentInvalid, EntityNotFound, PreconditionFailed
+from peeklock.broker.vocabulary.descriptions import Description as EntityDescription
+from peeklock.broker.vocabulary.effects import EntitiesFound, EntityFound, EntityView, Failed
+from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityNotFound, PreconditionFailed
 
 _FORWARD_TOKENS = {
     "forward_to": "servicebussupplementaryauthorization",
@@ -143,7 +150,7 @@ class EntityRequests:
                 raise ArgumentInvalid(f"A subscription has no {_RULES}; those of its topic hold for it.")
             return description
         known = () if existing is None else existing.authorization_rules
-        rules = with_keys(description.authorization_rules, known, self._exchange.home.keys)
+        rules = with_keys(description.authorization_rules, known, self._exchange.admin_context.keys)
         return replace(description, authorization_rules=rules)
 
     def _answer(self, status: int, effect: AdminEffect, *, after_put: bool = True) -> Response:
@@ -186,7 +193,7 @@ class EntityRequests:
 
 def of_queue_or_topic(exchange: Exchange, name: str) -> EntityRequests:
     """Serve a path that names a queue or a topic; which one is to be created, the content says."""
-    size_kb = exchange.home.limits.message_size_kb_default
+    size_kb = exchange.admin_context.limits.message_size_kb_default
     return EntityRequests(
         exchange,
         name,
@@ -236,7 +243,7 @@ def list_entities(exchange: Exchange, kind: EntityKind, topic: str | None = None
 
 def _entry(exchange: Exchange, view: EntityView, *, after_put: bool = False) -> atom.Entry:
     about = view.description
-    shown = Shown(view, exchange.host, exchange.home.limits.message_size_kb_default, after_put)
+    shown = Shown(view, exchange.host, exchange.admin_context.limits.message_size_kb_default, after_put)
     return atom.Entry(
         title=about.subscription_name if isinstance(about, SubscriptionDescription) else about.name,
         href=exchange.href(about.name),

@@ -20,7 +20,7 @@ from peeklock.auth.errors import (
     TokenNotYetValid,
     TokenTypeUnsupported,
 )
-from peeklock.broker.errors import (
+from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
     ClaimCommitted,

@@ -18,7 +18,7 @@ from peeklock.admin.errors import Refusal, status_of
 from peeklock.auth.authority import JWT_TOKEN_TYPE, SAS_TOKEN_TYPE, Authority
 from peeklock.auth.errors import AudienceNotCovered, AuthorizationError, ClaimMissing
 from peeklock.auth.rights import Grant, Right
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     AddRule,
     CreateEntity,
     DeleteEntity,
@@ -32,9 +32,14 @@ from peeklock.broker.commands import (
     UpdateEntity,
     UpdateRule,
 )
-from peeklock.broker.effects import Done, EntitiesFound, EntityFound, Failed, RulesFound
-from peeklock.broker.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation, ServiceBusError
-from peeklock.broker.quotas import TierLimits
+from peeklock.broker.vocabulary.effects import Done, EntitiesFound, EntityFound, Failed, RulesFound
+from peeklock.broker.vocabulary.errors import (
+    ArgumentInvalid,
+    ArgumentOutOfRange,
+    InvalidOperation,
+    ServiceBusError,
+)
+from peeklock.broker.vocabulary.quotas import TierLimits
 
 PAGE_MAX = 100
 """Entries in a page; a larger $top is taken as this. Source: wire contract 7.1."""
@@ -84,7 +89,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class AdminContext:
     """The namespace that is administered."""
 
     authority: Authority
@@ -107,8 +112,10 @@ class Exchange:
     refused_event = "administration request refused"
     """What a refusal is called in the log."""
 
-    def __init__(self, home: Home, request: AdminRequest, reply_to: ReplyTo, now_ms: int) -> None:
-        self.home = home
+    def __init__(
+        self, admin_context: AdminContext, request: AdminRequest, reply_to: ReplyTo, now_ms: int
+    ) -> None:
+        self.admin_context = admin_context
         self.request = request
         self.reply_to = reply_to
         self.now_ms = now_ms
@@ -140,7 +147,7 @@ class Exchange:
 
     def owns(self, authority: str) -> bool:
         """Return whether a host, with or without a port, is this broker's."""
-        return self.home.owns(authority, self.host)
+        return self.admin_context.owns(authority, self.host)
 
     def guarded(self, answer: Callable[[], Response | Pending]) -> Response | Pending:
         """Answer, with a refusal if one is raised."""
@@ -162,7 +169,7 @@ class Exchange:
 
     def granted(self, token: str, path: str) -> Grant:
         """Verify a token for a path. Raises: AuthorizationError."""
-        if not token.strip() and self.home.authority.anybody is None:
+        if not token.strip() and self.admin_context.authority.anybody is None:
             raise ClaimMissing(
                 "MissingToken: The authorization header was not found. Send one with a shared access "
                 "signature, or with 'Bearer' and a JSON web token."
@@ -172,7 +179,7 @@ class Exchange:
             token, kind = token[7:], JWT_TOKEN_TYPE
         # A path that could be taken for a URI of another path names no entity: only a namespace's token
         # will do.
-        return self.home.authority.authorize(token, "" if "://" in path else path, self.now_ms, kind)
+        return self.admin_context.authority.authorize(token, "" if "://" in path else path, self.now_ms, kind)
 
     def granted_here(self, path: str) -> Grant:
         """Verify the request's token for a path, or for just the address asked and what lies above it.
@@ -189,7 +196,7 @@ class Exchange:
     def entry(self, status: int, item: atom.Entry, version: str | None = None) -> Response:
         """Answer with one entry; `version`: of what it shows, for If-Match."""
         headers = () if version is None else (("ETag", f'"{version}"'),)
-        return Response(status, atom.ENTRY_TYPE, atom.entry(item, self.home.name).encode(), headers)
+        return Response(status, atom.ENTRY_TYPE, atom.entry(item, self.admin_context.name).encode(), headers)
 
     def page(
         self, title: str, where: str, page: tuple[int, int], entries: Iterable[atom.Entry], more: bool
@@ -207,12 +214,12 @@ class Exchange:
         items = list(entries)
         following = self.href(where, f"&%24skip={skip + len(items)}&%24top={top}") if more else None
         here = self.href(where, f"&%24skip={skip}&%24top={top}")
-        text = atom.feed(title, here, following, self.now_ms, items, self.home.name)
+        text = atom.feed(title, here, following, self.now_ms, items, self.admin_context.name)
         return Response(200, atom.FEED_TYPE, text.encode())
 
     def nothing_here(self) -> Response:
         """Answer a look-up of something absent."""
-        text = atom.nothing_here(self.home.tracking(), self.now_ms)
+        text = atom.nothing_here(self.admin_context.tracking(), self.now_ms)
         return Response(200, atom.FEED_TYPE, text.encode())
 
     def deleted(self, effect: AdminEffect) -> Response:
@@ -239,7 +246,7 @@ class Exchange:
         self, status: int, text: str, headers: tuple[tuple[str, str], ...] = (), *, key_name: str = ""
     ) -> Response:
         """Answer with a status and a text that says why, and log both under one tracking id."""
-        tracking = f"{self.home.tracking()}_G0"
+        tracking = f"{self.admin_context.tracking()}_G0"
         stamp = atom.timestamp(self.now_ms)[:19]
         where = f"{self.host}:{self.path}"
         detail = f"{text.rstrip('.')}. TrackingId:{tracking}, SystemTracker:{where}, Timestamp:{stamp}"
@@ -248,7 +255,7 @@ class Exchange:
 
     def log_refusal(self, tracking_id: str, status: int, reason: str, key_name: str) -> None:
         """Add the line of a refusal to the log; `key_name`: of a token that named one, else empty."""
-        self.home.log(
+        self.admin_context.log(
             self.refused_event,
             {
                 "tracking_id": tracking_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from peeklock.broker.validation import NAME_LENGTH_MAX
+from peeklock.broker.entities.validation import NAME_LENGTH_MAX
 
 ADDRESS_LENGTH_MAX = 2_048
 """Characters. Our choice: a name of 260 characters takes 780 in percent-encoding, a host 253."""

@@ -34,8 +34,8 @@ from peeklock.admin.elements import (
     write_description,
 )
 from peeklock.admin.reading import Description
-from peeklock.broker.descriptions import Description as EntityDescription
-from peeklock.broker.descriptions import QueueDescription
+from peeklock.broker.vocabulary.descriptions import Description as EntityDescription
+from peeklock.broker.vocabulary.descriptions import QueueDescription
 
 ELEMENTS: Table = (
     Setting("LockDuration", "lock_duration_ms", DURATION),

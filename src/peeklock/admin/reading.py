@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from peeklock.broker.durations import parse_duration
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.durations import parse_duration
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

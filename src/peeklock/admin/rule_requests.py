@@ -11,10 +11,10 @@ from peeklock.admin import atom
 from peeklock.admin.exchange import AdminEffect, Exchange, Pending, Response
 from peeklock.admin.reading import cut, read_description
 from peeklock.admin.rules import read_rule, write_rule
-from peeklock.broker.commands import AddRule, FindRule, ListRules, RemoveRule, UpdateRule
-from peeklock.broker.descriptions import RuleDescription, subscription_path
-from peeklock.broker.effects import Failed, RulesFound
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.commands import AddRule, FindRule, ListRules, RemoveRule, UpdateRule
+from peeklock.broker.vocabulary.descriptions import RuleDescription, subscription_path
+from peeklock.broker.vocabulary.effects import Failed, RulesFound
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 
 
 class RuleRequests:

@@ -13,8 +13,8 @@ from peeklock.admin.atom import timestamp
 from peeklock.admin.markup import Markup, Text, write_children, write_element
 from peeklock.admin.reading import Description, cut
 from peeklock.admin.values import read_pairs, write_pairs
-from peeklock.broker.descriptions import RuleDescription
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.descriptions import RuleDescription
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 
 _COMPATIBILITY_LEVEL = 20

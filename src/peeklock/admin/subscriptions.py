@@ -29,8 +29,12 @@ from peeklock.admin.elements import (
 )
 from peeklock.admin.reading import Description
 from peeklock.admin.rules import read_rule
-from peeklock.broker.descriptions import DEFAULT_RULE_NAME, RuleDescription, SubscriptionDescription
-from peeklock.broker.descriptions import Description as EntityDescription
+from peeklock.broker.vocabulary.descriptions import (
+    DEFAULT_RULE_NAME,
+    RuleDescription,
+    SubscriptionDescription,
+)
+from peeklock.broker.vocabulary.descriptions import Description as EntityDescription
 
 ELEMENTS: Table = (
     Setting("LockDuration", "lock_duration_ms", DURATION),

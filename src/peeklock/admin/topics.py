@@ -30,8 +30,8 @@ from peeklock.admin.elements import (
     write_description,
 )
 from peeklock.admin.reading import Description
-from peeklock.broker.descriptions import Description as EntityDescription
-from peeklock.broker.descriptions import TopicDescription
+from peeklock.broker.vocabulary.descriptions import Description as EntityDescription
+from peeklock.broker.vocabulary.descriptions import TopicDescription
 
 ELEMENTS: Table = (
     Setting("DefaultMessageTimeToLive", "default_ttl_ms", DURATION),

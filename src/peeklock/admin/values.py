@@ -19,8 +19,8 @@ from uuid import UUID
 from peeklock.admin.atom import escape
 from peeklock.admin.markup import Markup
 from peeklock.admin.reading import Description, cut
-from peeklock.broker.durations import format_span, parse_span
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.durations import format_span, parse_span
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.rules.filters import AllAsGiven, AsGiven, Pairs, Value, join_given, split_given
 
 _LONG_MAX = 2**63 - 1

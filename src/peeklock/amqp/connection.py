@@ -55,7 +55,7 @@ from .link import ReassemblyBudget
 from .outgoing import Output
 from .performatives import DeliveryState, Terminus, encode_open
 from .sasl import Sasl
-from .session import GONE, Shared
+from .session import GONE, SessionContext
 from .sessions import Sessions
 from .states import SessionState
 from .types import Encoded, Role
@@ -127,7 +127,7 @@ class Connection:
         )
         self._limits = limits if limits is not None else Limits()
         self._output = Output()
-        self._shared = Shared(self._output, self._limits, client, reassembly)
+        self._shared = SessionContext(self._output, self._limits, client, reassembly)
         self._sessions = Sessions(self._shared, channel_max)
         self._idle = Idle(idle_timeout_ms, now_ms)
         self._handshake = Handshake(open_body, sasl, self._shared, self._sessions, self._idle)

@@ -44,7 +44,7 @@ from .frames import AMQP_HEADER, FRAME_SIZE_MIN, SASL_HEADER, UINT_MAX, Limits, 
 from .idle import Idle
 from .performatives import decode_error, encode_close
 from .sasl import AUTH_FAILED, OK, Sasl, SaslState
-from .session import Shared
+from .session import SessionContext
 from .sessions import Sessions
 
 
@@ -89,7 +89,7 @@ class Handshake:
     )
 
     def __init__(
-        self, open_body: bytes, sasl: Sasl | None, shared: Shared, sessions: Sessions, idle: Idle
+        self, open_body: bytes, sasl: Sasl | None, shared: SessionContext, sessions: Sessions, idle: Idle
     ) -> None:
         """`open_body` is our encoded `open`."""
         self._open_body = open_body

@@ -60,7 +60,7 @@ _DETACH_SENT: Final = LinkState.DETACH_SENT
 """For the hot path, as `types.SENDER` is."""
 
 
-class Shared:
+class SessionContext:
     """What the sessions of one connection share."""
 
     __slots__ = ("budget", "client", "freed_handles", "limits", "link_count", "output", "tails")
@@ -93,7 +93,7 @@ class Session:
         "state",
     )
 
-    def __init__(self, channel: int, shared: Shared, state: SessionState) -> None:
+    def __init__(self, channel: int, shared: SessionContext, state: SessionState) -> None:
         self.channel = channel
         self.remote_channel = channel
         self.shared = shared

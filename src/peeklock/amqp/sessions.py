@@ -21,7 +21,7 @@ from .errors import (
 from .events import Event, SessionBegun
 from .incoming import Incoming
 from .performatives import encode_begin
-from .session import Session, Shared
+from .session import Session, SessionContext
 from .states import SessionState
 
 
@@ -39,7 +39,7 @@ class Sessions:
         "receiving",
     )
 
-    def __init__(self, shared: Shared, channel_max: int) -> None:
+    def __init__(self, shared: SessionContext, channel_max: int) -> None:
         self._shared = shared
         self.by_channel: dict[int, Session] = {}
         """By our channel."""

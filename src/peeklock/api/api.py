@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from urllib.parse import parse_qsl, unquote
 
-from peeklock.admin.exchange import AdminRequest, Home, Response
+from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import entities, history, locks, messages, model, openapi, scheduled, search, sessions
 from peeklock.api.exchange import JSON, Answer, ApiExchange, guarded, to_json
 from peeklock.api.problems import MethodNotAllowed, NotHere
@@ -28,8 +28,8 @@ from peeklock.api.table import (
     read_parameters,
 )
 from peeklock.auth.rights import Right
-from peeklock.broker.errors import MessageSizeExceeded
-from peeklock.broker.history import History
+from peeklock.broker.record.history import History
+from peeklock.broker.vocabulary.errors import MessageSizeExceeded
 from peeklock.gateway.address import Node
 
 DOCUMENT = "/$api/openapi.json"
@@ -46,9 +46,9 @@ TABLE = Table(
 class Api:
     """The API of one namespace."""
 
-    def __init__(self, home: Home, history: History | None = None) -> None:
+    def __init__(self, admin_context: AdminContext, history: History | None = None) -> None:
         """Serve a namespace; its log takes one line for each refusal. `history`: None = it is off."""
-        self._home = home
+        self._admin_context = admin_context
         self._history = history
 
     def wants(self, path: str) -> bool:
@@ -64,7 +64,7 @@ class Api:
 
     def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
         """Return the refusal of a request for its token, before its body is there; None = it is not."""
-        exchange = ApiExchange(self._home, request, now_ms)
+        exchange = ApiExchange(self._admin_context, request, now_ms)
         passed = Response(204)
 
         def answer() -> Answer:
@@ -78,14 +78,14 @@ class Api:
     def too_large(self, request: AdminRequest, bytes_max: int, now_ms: int) -> Response:
         """Return the refusal of a request with a larger body than is read."""
         text = f"The body is larger than {bytes_max} bytes, the most that is taken here."
-        return ApiExchange(self._home, request, now_ms).refusal(MessageSizeExceeded(text))
+        return ApiExchange(self._admin_context, request, now_ms).refusal(MessageSizeExceeded(text))
 
     def handle(self, request: AdminRequest, now_ms: int) -> Answer:
         """Return the answer to a request that `wants` is true of, or what comes first.
 
         Never raises for what a client sent.
         """
-        exchange = ApiExchange(self._home, request, now_ms)
+        exchange = ApiExchange(self._admin_context, request, now_ms)
 
         def answer() -> Answer:
             if request.method == "GET" and unquote(request.path) == DOCUMENT:

@@ -14,9 +14,15 @@ from peeklock.api.model import COUNT, INSTANT, entity_href
 from peeklock.api.schema import Schema, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import Address, ListEntities, LookUp
-from peeklock.broker.descriptions import KINDS, UNLIMITED_MS, EntityKind, EntityStatus, TopicDescription
-from peeklock.broker.effects import EntitiesFound, EntityFound, EntityView, Failed
+from peeklock.broker.vocabulary.commands import Address, ListEntities, LookUp
+from peeklock.broker.vocabulary.descriptions import (
+    KINDS,
+    UNLIMITED_MS,
+    EntityKind,
+    EntityStatus,
+    TopicDescription,
+)
+from peeklock.broker.vocabulary.effects import EntitiesFound, EntityFound, EntityView, Failed
 
 _COUNTS = ("active", "scheduled", "deadLetter", "transferDeadLetter")
 _ORDER = tuple(EntityKind)

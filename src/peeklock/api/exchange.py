@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from peeklock.admin.exchange import AdminRequest, Exchange, Home, Response
+from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
 from peeklock.api.problems import (
     STATUSES,
     ApiRefusal,
@@ -25,10 +25,10 @@ from peeklock.api.problems import (
 )
 from peeklock.auth.errors import AuthorizationError
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import NOWHERE, Address, Command
-from peeklock.broker.effects import Deliver, Done, Failed
-from peeklock.broker.errors import ArgumentInvalid, ServiceBusError
-from peeklock.broker.message import MessageView
+from peeklock.broker.vocabulary.commands import NOWHERE, Address, Command
+from peeklock.broker.vocabulary.effects import Deliver, Done, Failed
+from peeklock.broker.vocabulary.errors import ArgumentInvalid, ServiceBusError
+from peeklock.broker.vocabulary.message import MessageView
 from peeklock.gateway.errors import MessageMalformed
 from peeklock.rest.broker_properties import read_json
 from peeklock.rest.errors import RETRY_AFTER_S
@@ -101,14 +101,14 @@ class ApiExchange(Exchange):
 
     refused_event = "API request refused"
 
-    def __init__(self, home: Home, request: AdminRequest, now_ms: int) -> None:
-        super().__init__(home, request, NOWHERE, now_ms)
+    def __init__(self, admin_context: AdminContext, request: AdminRequest, now_ms: int) -> None:
+        super().__init__(admin_context, request, NOWHERE, now_ms)
         self.statuses: Mapping[type[Refusal], int] = STATUSES
         """Of refusals; an operation may set its own."""
 
     def slim(self) -> ApiExchange:
         """Return an exchange that keeps of the request only what a refusal shows."""
-        return ApiExchange(self.home, self.shown_request, self.now_ms)
+        return ApiExchange(self.admin_context, self.shown_request, self.now_ms)
 
     def require(self, right: Right, path: str) -> None:
         """Require a right on a path. A token may also be for just this address and what lies above it.
@@ -146,7 +146,7 @@ class ApiExchange(Exchange):
         key_name: str = "",
     ) -> Response:
         """Return a problem of a kind, and log it under the same tracking id."""
-        tracking = self.home.tracking()
+        tracking = self.admin_context.tracking()
         self.log_refusal(tracking, status, detail, key_name)
         members = {
             "type": f"urn:peeklock:problem:{'-'.join(words)}",

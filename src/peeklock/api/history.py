@@ -16,10 +16,10 @@ from peeklock.api.schema import Schema, ref
 from peeklock.api.search import ENTITY_PARAMETER
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import LookUp
-from peeklock.broker.effects import EntityFound, Failed
-from peeklock.broker.history import Delivery, Ending, Entry, Outcome
-from peeklock.broker.message import EMPTY_PAYLOAD
+from peeklock.broker.record.history import Delivery, Ending, Entry, Outcome
+from peeklock.broker.vocabulary.commands import LookUp
+from peeklock.broker.vocabulary.effects import EntityFound, Failed
+from peeklock.broker.vocabulary.message import EMPTY_PAYLOAD
 from peeklock.gateway.address import shown
 
 _OUTCOMES = [outcome.value for outcome in Outcome]

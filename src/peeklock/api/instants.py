@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.rest.broker_properties import has_date
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

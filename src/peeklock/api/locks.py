@@ -15,16 +15,16 @@ from peeklock.api.model import INSTANT, SEQUENCE_NUMBER, VALUES, delivery_json, 
 from peeklock.api.schema import Schema, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     Disposition,
     ReceiveDeferred,
     ReceiveMode,
     RenewLocks,
     UpdateDisposition,
 )
-from peeklock.broker.effects import Deliver, Done, Failed, LocksRenewed, MessagesFound
-from peeklock.broker.errors import ArgumentInvalid
-from peeklock.broker.message import LOST_BODY
+from peeklock.broker.vocabulary.effects import Deliver, Done, Failed, LocksRenewed, MessagesFound
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.message import LOST_BODY
 from peeklock.rest.paths import lock_refusal, lock_token
 from peeklock.rest.properties import read_member
 

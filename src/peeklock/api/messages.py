@@ -34,8 +34,8 @@ from peeklock.api.problems import SEND_STATUSES
 from peeklock.api.schema import Schema, check, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import CancelScheduled, LookUp, Peek, PurgeMessages, Schedule
-from peeklock.broker.effects import (
+from peeklock.broker.vocabulary.commands import CancelScheduled, LookUp, Peek, PurgeMessages, Schedule
+from peeklock.broker.vocabulary.effects import (
     Done,
     EntityFound,
     Failed,
@@ -44,8 +44,8 @@ from peeklock.broker.effects import (
     MessagesScheduled,
     Rejected,
 )
-from peeklock.broker.errors import ArgumentInvalid, MessageNotFound
-from peeklock.broker.message import LOST_BODY, MessageView
+from peeklock.broker.vocabulary.errors import ArgumentInvalid, MessageNotFound
+from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
 from peeklock.gateway.address import shown
 from peeklock.rest.encoding import Encoded
 

@@ -21,12 +21,12 @@ from peeklock.amqp.types import Char, Decimal32, Decimal64, Decimal128, Timestam
 from peeklock.api.instants import read_instant, write_instant, written
 from peeklock.api.schema import Schema, ref
 from peeklock.api.table import ROOT
-from peeklock.broker.commands import Address
-from peeklock.broker.descriptions import UNLIMITED_MS, shown_source
-from peeklock.broker.effects import Deliver
-from peeklock.broker.errors import ArgumentInvalid
-from peeklock.broker.message import NEVER_MS, MessageState, MessageView
-from peeklock.broker.routing import PARTITION_KEY, VIA_PARTITION_KEY, key_text
+from peeklock.broker.content.routing import PARTITION_KEY, VIA_PARTITION_KEY, key_text
+from peeklock.broker.vocabulary.commands import Address
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, shown_source
+from peeklock.broker.vocabulary.effects import Deliver
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.message import NEVER_MS, MessageState, MessageView
 from peeklock.gateway.address import shown
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.rest.broker_properties import BrokerProperties

@@ -10,7 +10,7 @@ import re
 
 from peeklock.admin.errors import STATUSES as ADMINISTRATION
 from peeklock.admin.errors import Refusal as BrokersRefusal
-from peeklock.broker.errors import (
+from peeklock.broker.vocabulary.errors import (
     EntityDisabled,
     InvalidOperation,
     LowSpace,

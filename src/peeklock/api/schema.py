@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.rest.names import shortened, unknown
 
 Schema: TypeAlias = Mapping[str, Any]

@@ -15,11 +15,11 @@ from peeklock.api.model import COUNT, message_json
 from peeklock.api.schema import Schema, ref
 from peeklock.api.table import PATH_PARAMETERS, Call, Operation, Parameter
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import Address, SubQueue
-from peeklock.broker.effects import Failed, Match, MatchingDeleted, MessagesMatched
-from peeklock.broker.errors import ArgumentInvalid
-from peeklock.broker.message import LOST_BODY, MessageView
-from peeklock.broker.search_commands import DeleteMatching, SearchCursor, SearchMessages
+from peeklock.broker.vocabulary.commands import Address, SubQueue
+from peeklock.broker.vocabulary.effects import Failed, Match, MatchingDeleted, MessagesMatched
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
+from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.rules.compiled import compile_filter
 from peeklock.rules.errors import RuleError
 from peeklock.rules.filters import SqlFilter

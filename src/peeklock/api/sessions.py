@@ -15,9 +15,9 @@ from peeklock.api.model import COUNT, INSTANT, body_json
 from peeklock.api.schema import Schema, ref
 from peeklock.api.table import Call, Operation
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import ListSessions, ShowSession
-from peeklock.broker.effects import Failed, SessionsFound, SessionShown
-from peeklock.broker.message import LOST_BODY, MessageView
+from peeklock.broker.vocabulary.commands import ListSessions, ShowSession
+from peeklock.broker.vocabulary.effects import Failed, SessionsFound, SessionShown
+from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
 
 SESSION: Schema = {
     "type": "object",

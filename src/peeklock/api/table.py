@@ -15,9 +15,9 @@ from peeklock.api.exchange import EVENTS, JSON, Answer, ApiExchange
 from peeklock.api.problems import MediaTypeUnsupported, NotHere
 from peeklock.api.schema import Schema, check, read_text
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import Address
-from peeklock.broker.errors import ArgumentInvalid
-from peeklock.broker.history import History
+from peeklock.broker.record.history import History
+from peeklock.broker.vocabulary.commands import Address
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.gateway.address import Node, NodeKind, parse_node
 from peeklock.rest.broker_properties import read_json
 from peeklock.rest.names import unknown

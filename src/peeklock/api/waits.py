@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from peeklock.admin.exchange import Response
 from peeklock.api.exchange import Answer, Ask, Show, Step, Stream, Take
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     DELIVERY_BYTES,
     CloseLink,
     Complete,
@@ -30,7 +30,7 @@ from peeklock.broker.commands import (
     SetCredit,
     UpdateDisposition,
 )
-from peeklock.broker.effects import (
+from peeklock.broker.vocabulary.effects import (
     Deliver,
     DetachLink,
     Done,
@@ -41,8 +41,8 @@ from peeklock.broker.effects import (
     Settled,
     SettlementFailed,
 )
-from peeklock.broker.errors import ServerBusy
-from peeklock.broker.message import LOST_BODY, Message
+from peeklock.broker.vocabulary.errors import ServerBusy
+from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.rest.waiting import Body, WaitingRequests
 
 TAKES_MAX = 10_000

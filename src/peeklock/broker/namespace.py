@@ -13,52 +13,52 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from peeklock.broker import commands as ask
-from peeklock.broker import effects as do
-from peeklock.broker.attachments import Attachments
-from peeklock.broker.body_operations import BodyOperations
-from peeklock.broker.changes import (
+from peeklock.broker.entities.entities import Entities
+from peeklock.broker.entities.forwarding import Forwarding
+from peeklock.broker.handlers.attachments import Attachments
+from peeklock.broker.handlers.body_operations import BodyOperations
+from peeklock.broker.handlers.cursor_operations import CursorOperations
+from peeklock.broker.handlers.definition_operations import DefinitionOperations
+from peeklock.broker.handlers.deletions import Deletions
+from peeklock.broker.handlers.enlisting import Enlisting
+from peeklock.broker.handlers.operations import Operations
+from peeklock.broker.handlers.purging import Purging
+from peeklock.broker.handlers.searching import Searching
+from peeklock.broker.handlers.session_operations import SessionOperations
+from peeklock.broker.handlers.storing import SLICE_MESSAGES
+from peeklock.broker.handlers.totals import Totals, TotalsCount
+from peeklock.broker.handlers.transactions import Transactions
+from peeklock.broker.queue.counters import Counters, RequestCounters
+from peeklock.broker.queue.graces import LOCK_GRACE_MS, Graces
+from peeklock.broker.queue.invariants import check_queue
+from peeklock.broker.queue.links import Consumer
+from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.queue.shared import Shared
+from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
+from peeklock.broker.record.history import History
+from peeklock.broker.record.history_recorder import HistoryRecorder
+from peeklock.broker.record.recorder import Recorder
+from peeklock.broker.recovery import Recovery
+from peeklock.broker.vocabulary import commands as ask
+from peeklock.broker.vocabulary import effects as do
+from peeklock.broker.vocabulary.changes import (
     Change,
     EntityStored,
     MessageIdSeen,
     NumbersIssued,
     RuleStored,
 )
-from peeklock.broker.commands import Command
-from peeklock.broker.counters import Counters, RequestCounters
-from peeklock.broker.cursor_operations import CursorOperations
-from peeklock.broker.definition_operations import DefinitionOperations
-from peeklock.broker.deletions import Deletions
-from peeklock.broker.descriptions import EntityKind, RuleDescription
-from peeklock.broker.effects import Effect
-from peeklock.broker.enlisting import Enlisting
-from peeklock.broker.entities import Entities
-from peeklock.broker.errors import (
+from peeklock.broker.vocabulary.commands import Command
+from peeklock.broker.vocabulary.descriptions import EntityKind, RuleDescription
+from peeklock.broker.vocabulary.effects import Effect
+from peeklock.broker.vocabulary.errors import (
     ServiceBusError,
     SessionLockLost,
 )
-from peeklock.broker.events import EventTuple, EventType
-from peeklock.broker.forwarding import Forwarding
-from peeklock.broker.graces import LOCK_GRACE_MS, Graces
-from peeklock.broker.history import History
-from peeklock.broker.history_recorder import HistoryRecorder
-from peeklock.broker.integrity import check_queue
-from peeklock.broker.message import Message
-from peeklock.broker.operations import Operations
-from peeklock.broker.outcome import Outcome
-from peeklock.broker.purging import Purging
-from peeklock.broker.quotas import TierLimits
-from peeklock.broker.receivers import ReceiverLink
-from peeklock.broker.recorder import Recorder
-from peeklock.broker.recovery import Recovery
-from peeklock.broker.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
-from peeklock.broker.searching import Searching
-from peeklock.broker.session_operations import SessionOperations
-from peeklock.broker.shared import Shared
-from peeklock.broker.storing import SLICE_MESSAGES
-from peeklock.broker.totals import Totals, TotalsCount
-from peeklock.broker.transactions import Transactions
-from peeklock.broker.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
+from peeklock.broker.vocabulary.events import EventTuple, EventType
+from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.quotas import TierLimits
+from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 
 SLICE = 1_000
 """Items one `advance` handles, about: at 5 to 10 us each it takes 10 ms at most."""
@@ -502,7 +502,7 @@ class Namespace:
                 entity.fan_out.check()
         self._attachments.check()
         links = self._shared.links.by_link.values()
-        self._shared.bodies.check([link for link in links if isinstance(link, ReceiverLink)])
+        self._shared.bodies.check([link for link in links if isinstance(link, Consumer)])
         self._graces.check()
         self._transactions.check()
         self._deletions.check()

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import attrgetter, itemgetter
 
-from peeklock.broker.changes import (
+from peeklock.broker.entities.entities import Entities
+from peeklock.broker.entities.entity import Entity
+from peeklock.broker.entities.fan_out import Rule
+from peeklock.broker.queue.cursors import Cursors
+from peeklock.broker.queue.message_queue import DEFERRED, SCHEDULED, MessageQueue
+from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.vocabulary.changes import (
     QUEUES_PER_ENTITY,
     SESSION_STATES,
     Change,
@@ -26,15 +32,9 @@ from peeklock.broker.changes import (
     RuleRemoved,
     RuleStored,
 )
-from peeklock.broker.commands import SubQueue
-from peeklock.broker.cursors import Cursors
-from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.entities import Entities
-from peeklock.broker.entity import Entity
-from peeklock.broker.fan_out import Rule
-from peeklock.broker.message import ACTIVE, NEVER_MS, Message
-from peeklock.broker.message_queue import DEFERRED, SCHEDULED, MessageQueue
-from peeklock.broker.outcome import Outcome
+from peeklock.broker.vocabulary.commands import SubQueue
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
+from peeklock.broker.vocabulary.message import ACTIVE, NEVER_MS, Message
 
 _position_of = attrgetter("position")
 
@@ -148,7 +148,7 @@ class Recovery:
             claims = self._claims.pop((queue.queue_id, name), {})
             queue.cursors.restore(cursor, [claims[no] for no in sorted(claims)], now_ms)
         if queue.sessions is None:
-            queue.line.pass_over_claimed(queue)
+            queue.ready_queue.pass_over_claimed(queue)
 
     def _fill_states(self, entity: Entity) -> None:
         records = self._records.pop(entity.entity_id * QUEUES_PER_ENTITY + SESSION_STATES)

@@ -71,14 +71,14 @@ def main(arguments: list[str]) -> int:
     try:
         import pyarrow as pa
 
-        from peeklock.capture.exporter import Exporter, Options
+        from peeklock.capture.exporter import Exporter, ExportOptions
         from peeklock.capture.folder import LogRefused
     except ImportError as missing:
         return _fail(broker, f"{missing}: install what the event log needs: pip install 'peeklock[capture]'")
     pa.set_cpu_count(1)  # the other one is the broker's
     pa.set_io_thread_count(1)
     exporter = Exporter(
-        Options(
+        ExportOptions(
             options.data,
             options.to,
             options.namespace,

@@ -22,14 +22,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from peeklock.broker.events import Event, EventType
-from peeklock.broker.message import MessageState
-from peeklock.broker.session_ids import folded
+from peeklock.broker.queue.session_ids import folded
+from peeklock.broker.vocabulary.events import Event, EventType
+from peeklock.broker.vocabulary.message import MessageState
 from peeklock.capture.heads import content, message_id
 from peeklock.capture.schema import EVENT_VERSION, EVENTS
-from peeklock.store import event_rows
 from peeklock.store.base import StoreDamaged
-from peeklock.store.event_rows import BINARIES, INTEGERS, TEXTS, Columns
+from peeklock.store.encoding import event_rows
+from peeklock.store.encoding.event_rows import BINARIES, INTEGERS, TEXTS, Columns
 
 TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999: what lies beyond, as the ends of the longest time-to-lives do and the wishes of some

@@ -23,14 +23,14 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from peeklock.broker.descriptions import QueueDescription, TopicDescription
-from peeklock.broker.events import EventType
+from peeklock.broker.vocabulary.descriptions import QueueDescription, TopicDescription
+from peeklock.broker.vocabulary.events import EventType
 from peeklock.capture.chunk import Chunk, gap_row
 from peeklock.capture.folder import LogFolder, LogRefused, Segment
 from peeklock.capture.segment import SegmentWriter
 from peeklock.store.base import StoreDamaged
-from peeklock.store.event_reader import EventReader
-from peeklock.store.event_rows import Columns, read_columns
+from peeklock.store.encoding.event_rows import Columns, read_columns
+from peeklock.store.sqlite.event_reader import EventReader
 
 CHUNK_EVENTS = 65_536
 CHUNK_BYTES = 16 * 1024 * 1024
@@ -62,7 +62,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ExportOptions:
     """What an exporter is asked for."""
 
     data: Path
@@ -79,7 +79,7 @@ class Options:
 class Exporter:
     """Exports the events of one store to one folder."""
 
-    def __init__(self, options: Options, listener: Listener) -> None:
+    def __init__(self, options: ExportOptions, listener: Listener) -> None:
         """Nothing is touched before `run`."""
         self._options = options
         self._listener = listener

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from peeklock.broker.message import LOST_BODY
+from peeklock.broker.vocabulary.message import LOST_BODY
 
 BUDGET_BYTES = 128 * 1024 * 1024
 """Payload bytes kept beyond the uncommitted ones. Source: architecture, bodies and back-pressure."""

@@ -34,10 +34,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from peeklock.broker.commands import NOWHERE, OWN_CONNECTION_ID, Command, Fetched, LoseBodies, Release
-from peeklock.broker.effects import BY_LINK, Deliver, Effect, Fetch
-from peeklock.broker.message import EMPTY_PAYLOAD, LOST_BODY, Message
-from peeklock.broker.properties import is_bodiless
+from peeklock.broker.content.overlay import is_bodiless
+from peeklock.broker.vocabulary.commands import (
+    NOWHERE,
+    OWN_CONNECTION_ID,
+    Command,
+    Fetched,
+    LoseBodies,
+    Release,
+)
+from peeklock.broker.vocabulary.effects import BY_LINK, Deliver, Effect, Fetch
+from peeklock.broker.vocabulary.message import EMPTY_PAYLOAD, LOST_BODY, Message
 from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead
 from peeklock.store.base import Batch, StoreDamaged

@@ -27,7 +27,9 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from peeklock.broker.changes import (
+from peeklock.broker.content.overlay import is_bodiless
+from peeklock.broker.queue.timers import Timers
+from peeklock.broker.vocabulary.changes import (
     QUEUES_PER_ENTITY,
     Change,
     EntityRemoved,
@@ -38,12 +40,10 @@ from peeklock.broker.changes import (
     NumbersIssued,
     RuleStored,
 )
-from peeklock.broker.commands import Command
-from peeklock.broker.effects import Effect
-from peeklock.broker.events import EventTuple
-from peeklock.broker.message import LOST_BODY, Message
-from peeklock.broker.properties import is_bodiless
-from peeklock.broker.timers import Timers
+from peeklock.broker.vocabulary.commands import Command
+from peeklock.broker.vocabulary.effects import Effect
+from peeklock.broker.vocabulary.events import EventTuple
+from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.engine.bodies import BodyCache, has_lost
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger, extra_bytes, numbers_bytes
 from peeklock.store.base import Batch, FrameKeys, Store
@@ -276,8 +276,8 @@ class Engine:
             return None
         ledger = self.ledger
         ledger.now_ms = now_ms
-        if ledger.doomed:
-            ledger.release_doomed()
+        if ledger.deleting:
+            ledger.release_deleting()
         for numbers in self.namespace.numbers_issued():
             self._add_numbers(numbers)
         changes = self._changes
@@ -291,7 +291,7 @@ class Engine:
             changes
             or dropped
             or truncate_before
-            or ledger.doomed
+            or ledger.deleting
             or drops_events
             or self.namespace.events_due
         ):
@@ -335,7 +335,7 @@ class Engine:
         self._flying_effects = []
         self.open_bytes -= self._flying_bytes
         self.work_left = bool(
-            ledger.doomed
+            ledger.deleting
             or self.events_exported_to > self._events_dropped_to
             or ledger.drops_alone
             or ledger.journal_is_long

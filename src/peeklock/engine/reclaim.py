@@ -24,8 +24,8 @@ from itertools import islice, repeat
 from operator import attrgetter
 from typing import TypeAlias
 
-from peeklock.broker.changes import NumbersIssued
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.changes import NumbersIssued
+from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import FrameKeys, Store
 
 JOURNAL_BYTES_MIN = 4 * 1024 * 1024
@@ -194,7 +194,7 @@ class SpaceLedger:
         self._droppable: dict[int, int] = {}  # row -> bytes, died before
         self._droppable_bytes = 0
         self._sparse: dict[int, int] = {}  # row -> since when, oldest first
-        self.doomed: deque[Iterator[Message]] = deque()  # messages of deleted entities, to be released
+        self.deleting: deque[Iterator[Message]] = deque()  # messages of deleted entities, to be released
         self.live_messages = 0
         self.first_no = 1
         self.frame_live = [0]  # one per frame, the open batch's last
@@ -465,7 +465,7 @@ class SpaceLedger:
         """Make sure that all which lived in frame `no` was recorded anew, but for what a deleted entity
         left."""
         index = no - self.first_no
-        assert index < 0 or self.doomed or not self.frame_live[index], (
+        assert index < 0 or self.deleting or not self.frame_live[index], (
             f"frame {no} still counts {self.frame_live[index]} records"
         )
 
@@ -473,19 +473,19 @@ class SpaceLedger:
 
     def doom(self, messages: Iterable[Message]) -> None:
         """Take the messages of a deleted entity, to be released in slices."""
-        self.doomed.append(iter(messages))
+        self.deleting.append(iter(messages))
 
-    def release_doomed(self) -> None:
+    def release_deleting(self) -> None:
         """Release a slice of what was doomed."""
         left = RELEASE_MAX
-        while self.doomed and left:
+        while self.deleting and left:
             count = 0
-            for message in islice(self.doomed[0], left):
+            for message in islice(self.deleting[0], left):
                 self.release(message)
                 count += 1
             left -= count
             if left:
-                self.doomed.popleft()
+                self.deleting.popleft()
                 left -= 1  # thousands of subscriptions may go with their topic, each with no message
 
     # What to read
@@ -512,7 +512,7 @@ class SpaceLedger:
         for row in stale:
             del self._sparse[row]
         head_bytes = 0
-        if self.journal_is_long and not self.doomed and self.frame_sizes:
+        if self.journal_is_long and not self.deleting and self.frame_sizes:
             if self.frame_live[0] or self.first_no in self.id_frames:
                 self._begin_pass()  # not with the truncation: the whole journal may be this one read
                 # At least as much as a commit under load adds, or the head would never be caught up with.

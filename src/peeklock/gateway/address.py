@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import unquote
 
-from peeklock.broker.commands import Address, SubQueue
+from peeklock.broker.vocabulary.commands import Address, SubQueue
 
 _MANAGEMENT = "/$management"
 _SUB_QUEUES = (

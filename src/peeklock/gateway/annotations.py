@@ -22,8 +22,8 @@ from peeklock.amqp.codec import DecodeError, decode, iter_map_raw, read_list_hea
 from peeklock.amqp.encoding import compound8_or_32, encode
 from peeklock.amqp.messaging import Span, scan
 from peeklock.amqp.types import Short, Symbol, Timestamp
-from peeklock.broker.descriptions import UNLIMITED_MS, shown_source
-from peeklock.broker.message import EMPTY_PAYLOAD, NEVER_MS, MessageState, MessageView
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, shown_source
+from peeklock.broker.vocabulary.message import EMPTY_PAYLOAD, NEVER_MS, MessageState, MessageView
 
 TTL_MS_MAX = 0xFFFFFFFF
 """The most that header.ttl can say, 49.7 days; absolute-expiry-time says more (wire contract 3.2)."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from peeklock.broker.effects import Effect, MessagesFound
-from peeklock.broker.message import LOST_BODY, Message
+from peeklock.broker.vocabulary.effects import Effect, MessagesFound
+from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.gateway.context import Context, Payloads
 
 

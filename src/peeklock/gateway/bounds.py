@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from peeklock.amqp.frames import Limits
 from peeklock.amqp.link import ReassemblyBudget
-from peeklock.broker.quotas import TierLimits
+from peeklock.broker.vocabulary.quotas import TierLimits
 
 STRANGER_LIMITS = Limits(
     sessions=128,

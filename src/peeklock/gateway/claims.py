@@ -25,7 +25,7 @@ class Claims:
         self.shown = False
         """Whether there has ever been a valid claim: a grant, also one that has run out, or a token for an
         entity that is absent."""
-        self.vouched_at_ms: int | None = None
+        self.token_checked_at_ms: int | None = None
         """When the first token for an absent entity came, until there is a grant."""
 
     def wall_ms(self, now_ms: int) -> int:
@@ -46,14 +46,14 @@ class Claims:
             raise TooManyGrants(f"A connection may hold tokens for {GRANTS_MAX} audiences at most.")
         self._grants[grant.path] = grant
         self.shown = True
-        self.vouched_at_ms = None
+        self.token_checked_at_ms = None
         return old is not None and (old.rights, _rule_path(old)) != (grant.rights, _rule_path(grant))
 
     def vouch(self, now_ms: int) -> None:
         """Take note that the peer has shown a valid token, although its entity is absent."""
         if not self.shown:
             self.shown = True
-            self.vouched_at_ms = now_ms
+            self.token_checked_at_ms = now_ms
 
     def allow(self, path: str | None, right: Right | None, now_ms: int) -> bool:
         """Tell whether a right (None: any right at all) is held for a path (None: for anything)."""

@@ -1,7 +1,7 @@
 """The gateway: one AMQP connection between a socket and the broker, sans-IO.
 
 Owns: SASL, the beginning and end of the connection, how long a peer may be nobody, and what goes in and out.
-Must not know: sockets, the engine, how a body is kept; its `Links` know the rest. Events and effects are
+Must not know: sockets, the engine, how a body is kept; its `LinkTable` know the rest. Events and effects are
 dispatched by type tables. Source: wire contract 1.3-1.6; requirement L-13.
 
 The public methods are the border: no exception of the gateway or of the AMQP engine leaves them, because a
@@ -30,8 +30,8 @@ from peeklock.auth import (
     SignatureInvalid,
     TokenExpired,
 )
-from peeklock.broker.commands import Command, DropConnection
-from peeklock.broker.effects import (
+from peeklock.broker.vocabulary.commands import Command, DropConnection
+from peeklock.broker.vocabulary.effects import (
     Claimed,
     ClaimsLeft,
     CursorsFound,
@@ -48,15 +48,15 @@ from peeklock.broker.effects import (
     SessionLockRenewed,
     SessionsFound,
 )
-from peeklock.broker.quotas import PREMIUM
+from peeklock.broker.vocabulary.quotas import PREMIUM
 from peeklock.gateway.answers import Answers
 from peeklock.gateway.bounds import STRANGER_LIMITS, Buffers
-from peeklock.gateway.cbs import TokenNode
 from peeklock.gateway.claims import Claims
 from peeklock.gateway.context import Context, GatewayLimits, Payloads
 from peeklock.gateway.errors import ClaimOverdue, Inactive, Log, Reporter, TooManyRefusals
-from peeklock.gateway.links import Handlers, Links
+from peeklock.gateway.link_table import Handlers, LinkTable
 from peeklock.gateway.namespaces import Namespaces
+from peeklock.gateway.nodes.cbs import TokenNode
 
 SASL_MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 """The service's set. The Python client refuses to go on without ANONYMOUS. Source: wire contract 1.3."""
@@ -140,7 +140,7 @@ class Gateway:
         self._authority_version = 0
         self._claim_overdue_ms = now_ms + limits.claim_wait_ms
         self._answers = Answers(self._context)
-        self._links = Links(self._context, self._answers)
+        self._links = LinkTable(self._context, self._answers)
         self._on_defect = on_defect
         self._held: list[Any] = []
         """Events behind what is read in part."""
@@ -522,10 +522,10 @@ class Gateway:
 
     @property
     def _inactive_due_ms(self) -> int | None:
-        vouched_at_ms = self._context.claims.vouched_at_ms
-        if vouched_at_ms is None or self.closing:
+        token_checked_at_ms = self._context.claims.token_checked_at_ms
+        if token_checked_at_ms is None or self.closing:
             return None
-        return vouched_at_ms + self._context.limits.inactive_ms
+        return token_checked_at_ms + self._context.limits.inactive_ms
 
     def _end_inactive(self, now_ms: int) -> None:
         """Close the connection of a peer that may use the namespace and finds nothing there.

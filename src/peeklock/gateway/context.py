@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.performatives import TransactionalState
-from peeklock.broker.commands import NO_LINK, Command, Enlist, ReplyTo
-from peeklock.broker.effects import Effect
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.commands import NO_LINK, Command, Enlist, ReplyTo
+from peeklock.broker.vocabulary.effects import Effect
+from peeklock.broker.vocabulary.message import Message
 from peeklock.gateway.bounds import STRANGER_REPLIES_BYTES_MAX
 from peeklock.gateway.claims import Claims
 from peeklock.gateway.errors import Reporter
 from peeklock.gateway.via import ViaEntities
 
 if TYPE_CHECKING:
-    from peeklock.gateway.receiver_link import ReceiverLink
-    from peeklock.gateway.requests import ReplyLink
+    from peeklock.gateway.links.receiver_endpoint import ReceiverEndpoint
+    from peeklock.gateway.nodes.requests import ReplyLink
 
 Payloads = Callable[[Message], bytes | None]
 """Gives a message's payload, None while it is not in memory."""
@@ -78,7 +78,7 @@ class OpenTransaction:
 
     channel: int
     """Of the AMQP session over which it was declared."""
-    settled: list[tuple[ReceiverLink, int, TransactionalState]] = field(default_factory=list)
+    settled: list[tuple[ReceiverEndpoint, int, TransactionalState]] = field(default_factory=list)
     """Deliveries whose settlement is part of it, and their provisional outcomes."""
     refusal: Exception | None = None
     """Why something that wants no answer did not become part of it: so it cannot be committed as a whole."""
@@ -99,7 +99,7 @@ class Context:
     """What to do with the answer to each request under way, by request number."""
     reply_links: list[ReplyLink] = field(default_factory=list)
     """In order of their attachment."""
-    waiting_links: dict[int, ReceiverLink] = field(default_factory=dict)
+    waiting_links: dict[int, ReceiverEndpoint] = field(default_factory=dict)
     """Receivers with deliveries that wait for a body, by number."""
     transactions: dict[bytes, OpenTransaction] = field(default_factory=dict)
     """All that are open, by id."""

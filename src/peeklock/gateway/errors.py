@@ -26,7 +26,7 @@ from peeklock.amqp.errors import (
 )
 from peeklock.amqp.types import Symbol
 from peeklock.auth import errors as auth
-from peeklock.broker import errors as broker
+from peeklock.broker.vocabulary import errors as broker
 
 ARGUMENT_ERROR = Symbol("com.microsoft:argument-error")
 MESSAGE_LOCK_LOST = Symbol("com.microsoft:message-lock-lost")

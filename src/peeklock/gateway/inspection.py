@@ -15,15 +15,21 @@ from typing import TypeGuard
 from peeklock.amqp.codec import DecodeError, decode, iter_map_raw
 from peeklock.amqp.messaging import Sections, Span, in_order, scan
 from peeklock.amqp.types import Symbol
-from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.errors import (
+from peeklock.broker.content.routing import (
+    ID_LENGTH_MAX,
+    PARTITION_KEY,
+    VIA_PARTITION_KEY,
+    key_text,
+    routing_of,
+)
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
+from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
     InvalidOperation,
     MessageSizeExceeded,
 )
-from peeklock.broker.message import Message
-from peeklock.broker.routing import ID_LENGTH_MAX, PARTITION_KEY, VIA_PARTITION_KEY, key_text, routing_of
+from peeklock.broker.vocabulary.message import Message
 from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.gateway.errors import MessageMalformed
 

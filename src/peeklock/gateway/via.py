@@ -9,8 +9,8 @@ that transactions cross entities. Source: wire contract 6, C48.
 
 from __future__ import annotations
 
-from peeklock.broker.commands import Address
-from peeklock.broker.errors import InvalidOperation
+from peeklock.broker.vocabulary.commands import Address
+from peeklock.broker.vocabulary.errors import InvalidOperation
 
 SPANS = "Local transactions cannot span multiple top-level entities such as queue or topic."
 """The service's own wording."""

@@ -275,9 +275,9 @@ def audit(
     from peeklock.pipeline.display import StepProgress
 
     with on_spark(master, conf, bad_input=2) as (spark, console):
-        from peeklock.pipeline import audit as job
+        from peeklock.pipeline.audit import job
 
-        options = job.Options(
+        options = job.AuditOptions(
             folders=sources,
             ledger=ledger,
             left=left,

@@ -216,7 +216,7 @@ def _hushed() -> Iterator[None]:
 
 def plain(failure: Exception) -> str | None:
     """Return what to tell people of a failure of theirs or the world's; None for a bug of ours."""
-    from peeklock.spark.errors import OptionError, ServiceBusError
+    from peeklock.client.errors import OptionError, ServiceBusError
     from peeklock.spark.java import JavaMissing
     from peeklock.spark.session import SparkMissing
 
@@ -227,7 +227,7 @@ def plain(failure: Exception) -> str | None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from peeklock.pipeline.audit_log import AuditInput
+    from peeklock.pipeline.audit.log import AuditInput
     from peeklock.pipeline.events import LogError, damage
     from peeklock.pipeline.running import JobError
 

@@ -212,12 +212,12 @@ def resubmit(
     """
     text = _needed(connection_string)
     with on_spark(master, conf) as (spark, console):
+        from peeklock.client.connection import BlockingConnection
+        from peeklock.client.connection_string import ConnectionString
         from peeklock.pipeline.deadletters import as_dead_letters, browse_dead_letters, triage
         from peeklock.pipeline.display import CountProgress, TaskProgress, counted, show_table
         from peeklock.pipeline.resubmit import choose, default_target
         from peeklock.pipeline.resubmit import resubmit as run
-        from peeklock.spark.connection import Connection
-        from peeklock.spark.settings import Settings
 
         to = target or default_target(entity)
         with TaskProgress(spark, Console(stderr=True)):
@@ -228,7 +228,7 @@ def resubmit(
         if dry_run or not numbers:
             console.print(f"{counted(len(numbers), 'message')} would be sent to {to}", highlight=False)
             return
-        connection = Connection(Settings.parse(text))
+        connection = BlockingConnection(ConnectionString.parse(text))
         try:
             with CountProgress(Console(stderr=True), len(numbers)) as progress:
                 outcome = run(connection, entity, to, numbers, keep_ids=keep_ids, tell=progress.reached)
@@ -259,12 +259,14 @@ def release(connection_string: str | None, entity: str, dry_run: bool) -> None:
     """
     text = _needed(connection_string)
     with guarded():
+        from peeklock.client.connection_string import ConnectionString
         from peeklock.pipeline.display import CountProgress, counted
-        from peeklock.spark.deferred import release_deferred
-        from peeklock.spark.settings import Settings
+        from peeklock.spark.source.deferred import release_deferred
 
         with CountProgress(Console(stderr=True), None) as progress:
-            count = release_deferred(Settings.parse(text), entity, dry_run=dry_run, progress=progress.reached)
+            count = release_deferred(
+                ConnectionString.parse(text), entity, dry_run=dry_run, progress=progress.reached
+            )
         said = "would go" if dry_run else "went"
         click.echo(f"{counted(count, 'deferred message')} of {entity} {said} to its dead-letter queue")
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import scan
-from peeklock.spark.connection import Connection
-from peeklock.spark.errors import MESSAGE_LOCK_LOST, ServiceBusError
-from peeklock.spark.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver
-from peeklock.spark.overrides import Overrides, override
+from peeklock.client.connection import BlockingConnection
+from peeklock.client.errors import MESSAGE_LOCK_LOST, ServiceBusError
+from peeklock.client.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver
+from peeklock.spark.sink.overrides import Overrides, override
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def resubmit(
-    connection: Connection,
+    connection: BlockingConnection,
     entity: str,
     target: str,
     wanted: set[int],

@@ -16,12 +16,27 @@ from collections.abc import Iterator
 from itertools import islice
 from urllib.parse import parse_qs, quote
 
-from peeklock.admin.exchange import AdminRequest, Home, Response
+from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.auth.errors import AuthorizationError
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import Address, Disposition, LookUp, RenewLocks, SendTo, UpdateDisposition
-from peeklock.broker.effects import Accepted, Done, Effect, EntityFound, Failed, LocksRenewed, Rejected
-from peeklock.broker.errors import ArgumentInvalid, EntityNotFound, MessageSizeExceeded
+from peeklock.broker.vocabulary.commands import (
+    Address,
+    Disposition,
+    LookUp,
+    RenewLocks,
+    SendTo,
+    UpdateDisposition,
+)
+from peeklock.broker.vocabulary.effects import (
+    Accepted,
+    Done,
+    Effect,
+    EntityFound,
+    Failed,
+    LocksRenewed,
+    Rejected,
+)
+from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityNotFound, MessageSizeExceeded
 from peeklock.gateway.address import NodeKind
 from peeklock.rest.encoding import Encoded
 from peeklock.rest.exchange import (
@@ -49,9 +64,9 @@ SMALL_BODY_BYTES_MAX = 16 * 1024
 class DataPlane:
     """The messages of one namespace, over HTTP."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, admin_context: AdminContext) -> None:
         """Serve a namespace; its log takes one line for each refusal."""
-        self._home = home
+        self._admin_context = admin_context
 
     def wants(self, method: str, path: str, query: str = "", *, has_body: bool) -> bool:
         """Return whether a request is for messages, or refused as one with a method that its path lacks.
@@ -70,7 +85,7 @@ class DataPlane:
         if place is None or method == "PUT" or not place.takes(method):
             return None
         if place.form is Form.MESSAGES:
-            return self._home.limits.message_size_kb_max * 1024
+            return self._admin_context.limits.message_size_kb_max * 1024
         return SMALL_BODY_BYTES_MAX
 
     def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
@@ -113,7 +128,7 @@ class DataPlane:
     def _exchange(self, request: AdminRequest, now_ms: int) -> DataExchange:
         place = place_of(request.path)
         assert place is not None, "the request is not for messages"
-        return DataExchange(self._home, request, place, now_ms)
+        return DataExchange(self._admin_context, request, place, now_ms)
 
     def _send(self, exchange: DataExchange, request: DataRequest) -> Answer:
         if is_batch(request):

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from peeklock.broker.descriptions import UNLIMITED_MS
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

@@ -15,8 +15,8 @@ from typing import Any
 from peeklock.amqp.encoding import compound8_or_32, encode_into
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Sections
-from peeklock.broker.message import Message, Routing
-from peeklock.broker.routing import ID_LENGTH_MAX, PARTITION_KEY, VIA_PARTITION_KEY
+from peeklock.broker.content.routing import ID_LENGTH_MAX, PARTITION_KEY, VIA_PARTITION_KEY
+from peeklock.broker.vocabulary.message import Message, Routing
 from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.gateway.inspection import PROPERTY_BYTES_MAX, take_in
 from peeklock.rest.broker_properties import BrokerProperties

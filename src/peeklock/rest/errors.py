@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from peeklock.admin.errors import STATUSES as ADMINISTRATION
 from peeklock.admin.errors import Refusal
-from peeklock.broker.errors import (
+from peeklock.broker.vocabulary.errors import (
     EntityDeleted,
     EntityNotFound,
     InvalidOperation,

@@ -12,11 +12,18 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from peeklock.admin.errors import Refusal
-from peeklock.admin.exchange import AdminRequest, Exchange, Home, Response
+from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
 from peeklock.auth.errors import AuthorizationError, ClaimMissing
 from peeklock.auth.rights import Right
-from peeklock.broker.commands import NOWHERE, Address, LookUp, RenewLocks, SendTo, UpdateDisposition
-from peeklock.broker.errors import ServiceBusError
+from peeklock.broker.vocabulary.commands import (
+    NOWHERE,
+    Address,
+    LookUp,
+    RenewLocks,
+    SendTo,
+    UpdateDisposition,
+)
+from peeklock.broker.vocabulary.errors import ServiceBusError
 from peeklock.rest.errors import RECEIVE_STATUSES, RETRY_AFTER_S, STATUSES
 from peeklock.rest.paths import Form, Place
 
@@ -74,8 +81,8 @@ class DataExchange(Exchange):
 
     refused_event = "message request refused"
 
-    def __init__(self, home: Home, request: AdminRequest, place: Place, now_ms: int) -> None:
-        super().__init__(home, request, NOWHERE, now_ms)
+    def __init__(self, admin_context: AdminContext, request: AdminRequest, place: Place, now_ms: int) -> None:
+        super().__init__(admin_context, request, NOWHERE, now_ms)
         self.place = place
 
     def require(self, right: Right) -> None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from urllib.parse import unquote
 from uuid import UUID
 
-from peeklock.broker.errors import MessageLockLost, ServiceBusError
+from peeklock.broker.vocabulary.errors import MessageLockLost, ServiceBusError
 from peeklock.gateway.address import Node, parse_node
 from peeklock.rest.names import shortened
 

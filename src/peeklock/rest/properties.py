@@ -19,7 +19,7 @@ from uuid import UUID
 
 from peeklock.amqp.decimals import number_of
 from peeklock.amqp.types import Char, Decimal32, Decimal64, Decimal128, Float, Timestamp
-from peeklock.broker.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.rest.broker_properties import has_date, write_date, write_json
 
 PROPERTIES_MAX = 100

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peeklock.admin.exchange import Response
-from peeklock.broker.commands import (
+from peeklock.broker.vocabulary.commands import (
     CloseLink,
     Complete,
     OpenReceiver,
@@ -27,7 +27,7 @@ from peeklock.broker.commands import (
     ReplyTo,
     SetCredit,
 )
-from peeklock.broker.effects import (
+from peeklock.broker.vocabulary.effects import (
     Deliver,
     DetachLink,
     Drained,
@@ -37,8 +37,8 @@ from peeklock.broker.effects import (
     Settled,
     SettlementFailed,
 )
-from peeklock.broker.errors import ServerBusy
-from peeklock.broker.message import LOST_BODY
+from peeklock.broker.vocabulary.errors import ServerBusy
+from peeklock.broker.vocabulary.message import LOST_BODY
 from peeklock.rest.exchange import Receive
 from peeklock.rest.showing import response_of
 from peeklock.rest.waiting import Body, WaitingRequests

@@ -14,10 +14,10 @@ from uuid import UUID
 from peeklock.admin.exchange import Response
 from peeklock.amqp.codec import DecodeError, decode, decode_typed
 from peeklock.amqp.messaging import Sections, scan
-from peeklock.broker.descriptions import UNLIMITED_MS, shown_source
-from peeklock.broker.effects import Deliver
-from peeklock.broker.message import MessageState
-from peeklock.broker.routing import PARTITION_KEY, VIA_PARTITION_KEY, key_text
+from peeklock.broker.content.routing import PARTITION_KEY, VIA_PARTITION_KEY, key_text
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, shown_source
+from peeklock.broker.vocabulary.effects import Deliver
+from peeklock.broker.vocabulary.message import MessageState
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.rest.broker_properties import has_date, write_date, write_json
 from peeklock.rest.properties import write_headers

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from peeklock.admin.exchange import Response
-from peeklock.broker.commands import Command, LinkId, Release
-from peeklock.broker.effects import Deliver
-from peeklock.broker.message import Message
+from peeklock.broker.vocabulary.commands import Command, LinkId, Release
+from peeklock.broker.vocabulary.effects import Deliver
+from peeklock.broker.vocabulary.message import Message
 
 Body: TypeAlias = Callable[[Message], bytes | None]
 """Returns a message's payload if it is in memory."""

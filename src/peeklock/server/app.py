@@ -27,14 +27,15 @@ import click
 
 from peeklock import __version__
 from peeklock.auth import Authority
-from peeklock.broker.changes import Change
-from peeklock.broker.commands import AcceptClock, ClockStepped, ListEntities, ListRules
-from peeklock.broker.descriptions import EntityKind, RuleDescription
-from peeklock.broker.effects import EntityView, Failed
-from peeklock.broker.history import History
+from peeklock.broker.content.overlay import is_bodiless
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.properties import is_bodiless
-from peeklock.broker.quotas import TIERS
+from peeklock.broker.record.history import History
+from peeklock.broker.vocabulary.changes import Change
+from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped, ListEntities, ListRules
+from peeklock.broker.vocabulary.descriptions import EntityKind, RuleDescription
+from peeklock.broker.vocabulary.effects import EntityView, Failed
+from peeklock.broker.vocabulary.quotas import TIERS
+from peeklock.config.hosts import HostNames
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.bounds import Buffers
@@ -42,36 +43,35 @@ from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import OneNamespace
 from peeklock.server import log
-from peeklock.server.amqp import AmqpConnection, Buffered
-from peeklock.server.clock import SlewedClock
 from peeklock.server.defects import DefectLog
-from peeklock.server.definitions import DefinitionLog
-from peeklock.server.guard import Guard, is_loopback
-from peeklock.server.keys import KeysRefused
-from peeklock.server.listener import raise_descriptor_limit
+from peeklock.server.keys.authority_manager import AuthorityManager, is_loopback
+from peeklock.server.keys.keys import KeysRefused
+from peeklock.server.loop.clock import SlewedClock
+from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.loop.ticks import tick_round
+from peeklock.server.loop.turns import Turns
 from peeklock.server.memory import memory_bytes
-from peeklock.server.origins import HostNames
-from peeklock.server.peers import Peers
-from peeklock.server.ports import Ports, PortsRefused
-from peeklock.server.refusals import Note, RefusalLog
+from peeklock.server.net.amqp import AmqpConnection, Buffered
+from peeklock.server.net.auth_throttle import AuthThrottle
+from peeklock.server.net.listener import raise_descriptor_limit
+from peeklock.server.net.ports import Ports, PortsRefused
+from peeklock.server.net.refusal_log import Note, RefusalLog
 from peeklock.server.settings import Settings
-from peeklock.server.shard import Shard
-from peeklock.server.tasks import tell_failure
-from peeklock.server.ticks import tick_round
-from peeklock.server.turns import Turns
+from peeklock.server.shard.definitions import DefinitionLog
+from peeklock.server.shard.shard import Shard
 from peeklock.store.base import Store, StoreDamaged, StoreError, StoreGone
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from peeklock.auth.authority import WebTokens
+    from peeklock.config.file import Config
     from peeklock.rest.receives import Receives
-    from peeklock.server.api_hub import ApiHub
     from peeklock.server.capture import Capture, CaptureSettings
-    from peeklock.server.config import Config
-    from peeklock.server.http_bodies import BodyBudget
-    from peeklock.server.hub import Hub
-    from peeklock.server.jwt_keys import JwtKeys
+    from peeklock.server.keys.jwt_keys import JwtKeys
+    from peeklock.server.net.api_hub import ApiHub
+    from peeklock.server.net.http_bodies import BodyBudget
+    from peeklock.server.net.hub import Hub
 
 MIN_FREE_BYTES = 1024**3
 MIN_FREE_SHARE = 0.05
@@ -153,7 +153,7 @@ class Broker:
         self._deserted = asyncio.Event()  # the last connection is gone
         self._failure: BaseException | None = None
         self._given_authority = authority
-        self._peers = Peers()
+        self._throttle = AuthThrottle()
         self._defects = DefectLog(self._clock.now_ms)
         self._started_at_ms = self._clock.now_ms()
         self._created_at_ms = self._started_at_ms  # of the namespace; the store may know better
@@ -185,11 +185,11 @@ class Broker:
         plain = "UseDevelopmentEmulator=true;" if self._ports.plaintext_everywhere else ""
         click.echo(
             f"peeklock ready in {took:.2f} s: Endpoint=sb://{self._shown_host()}:{self.amqp_port};"
-            f"{self._guard.connection_string_key}{plain} (administration: port {self.http_port})"
+            f"{self._authority_manager.connection_string_key}{plain} (administration: port {self.http_port})"
         )
-        if self._guard.warning:
-            log.warning(self._guard.warning, {"do": "--auth sas gives keys of your own"})
-            click.echo(f"peeklock: {self._guard.warning}; --auth sas gives keys of your own")
+        if self._authority_manager.warning:
+            log.warning(self._authority_manager.warning, {"do": "--auth sas gives keys of your own"})
+            click.echo(f"peeklock: {self._authority_manager.warning}; --auth sas gives keys of your own")
         if "sas" in settings.auth:
             click.echo(f"peeklock: the keys are shown by: peeklock keys list {settings.data}")
         log.info(
@@ -220,7 +220,9 @@ class Broker:
             web_tokens = self._web_tokens()
             names = (*settings.host_names, *settings.tls_names, settings.host)
             self._host_names = HostNames(names)
-            self._guard = Guard(settings.auth, settings.data, self._given_authority, web_tokens, names)
+            self._authority_manager = AuthorityManager(
+                settings.auth, settings.data, self._given_authority, web_tokens, names
+            )
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
         store = await self._open_store()
@@ -268,7 +270,7 @@ class Broker:
             if config is not None:
                 await self._configure(shard, config)
             self._definitions.begin(namespace.entity_views())
-            self._guard.begin(namespace.entity_views())
+            self._authority_manager.begin(namespace.entity_views())
             if settings.capture is not None:
                 self._begin_capture(settings.capture, shard)
             self._ports = await self._open_ports(shard)
@@ -319,7 +321,7 @@ class Broker:
 
             store = MemoryStore()
         else:
-            from peeklock.store.sqlite import SqliteStore
+            from peeklock.store.sqlite.store import SqliteStore
 
             assert settings.data is not None
             if settings.accept_loss:
@@ -361,8 +363,8 @@ class Broker:
         """Read the file before anything is made, so that a bad one leaves nothing behind."""
         if self._settings.config is None:
             return None
-        from peeklock.server.config import read_config
-        from peeklock.server.config_form import ConfigError
+        from peeklock.config.file import read_config
+        from peeklock.config.form import ConfigError
 
         try:
             return read_config(self._settings.config)
@@ -374,7 +376,7 @@ class Broker:
         if self._settings.jwt is None:
             return None
         from peeklock.auth.jwt import JwtVerifier
-        from peeklock.server.jwt_keys import JwtFileInvalid, JwtKeys, load_jwt
+        from peeklock.server.keys.jwt_keys import JwtFileInvalid, JwtKeys, load_jwt
 
         try:
             settings = load_jwt(self._settings.jwt)
@@ -384,8 +386,8 @@ class Broker:
         return JwtVerifier(settings, self._jwt_keys)
 
     async def _configure(self, shard: Shard, config: Config) -> None:
-        from peeklock.server.config_form import ConfigError
-        from peeklock.server.reconcile import counted, reconcile
+        from peeklock.config.form import ConfigError
+        from peeklock.config.reconcile import counted, reconcile
 
         self._namespace_name = config.namespace
         if shard.is_deleting:
@@ -438,15 +440,15 @@ class Broker:
 
         def http() -> asyncio.Protocol:
             nonlocal bodies
-            from peeklock.server.api_desk import ApiDesk
-            from peeklock.server.http import HttpProtocol
-            from peeklock.server.http_bodies import BodyBudget
-            from peeklock.server.http_dispatch import Dispatch
+            from peeklock.server.net.api_requests import ApiRequests
+            from peeklock.server.net.http import HttpProtocol
+            from peeklock.server.net.http_bodies import BodyBudget
+            from peeklock.server.net.http_dispatch import Dispatch
 
             if self._receives is None or self._api_hub is None or bodies is None:
                 from peeklock.rest.receives import Receives
-                from peeklock.server.api_hub import ApiHub
-                from peeklock.server.hub import Hub
+                from peeklock.server.net.api_hub import ApiHub
+                from peeklock.server.net.hub import Hub
 
                 self._receives = Hub(Receives, self._new_connection_id, shard, self._defects.tell)
                 self._api_hub = ApiHub(self._new_connection_id, shard, self._defects.tell)
@@ -461,9 +463,11 @@ class Broker:
                     self._health,
                     self._clock.wall_ms,
                     note,
-                    self._guard.origin_policy,
+                    self._authority_manager.origin_policy,
                     self._stopping.is_set,
-                    ApiDesk(administration.home, self._api_hub, self._clock.wall_ms, self._history),
+                    ApiRequests(
+                        administration.admin_context, self._api_hub, self._clock.wall_ms, self._history
+                    ),
                 ),
                 self._clock.wall_ms,
                 self._new_amqp,
@@ -480,7 +484,7 @@ class Broker:
                 self._settings,
                 self._new_amqp,
                 http,
-                lambda address: self._peers.wait_s(address, self._clock.now_ms()),
+                lambda address: self._throttle.wait_s(address, self._clock.now_ms()),
                 self._refusals.of_connection(),
             )
             await ports.open()
@@ -514,7 +518,7 @@ class Broker:
     def _make_gateway(self, connection_id: int, now_ms: int) -> Gateway:
         return Gateway(
             connection_id,
-            namespaces=OneNamespace(self._guard.authority),
+            namespaces=OneNamespace(self._authority_manager.authority),
             tracking=lambda: str(uuid.uuid4()),
             log=log.info,
             now_ms=now_ms,
@@ -535,13 +539,13 @@ class Broker:
         self._defects.tell(defect, fields)
 
     def _bears_refusal(self, peer: str) -> bool:
-        return self._peers.refused(peer, self._clock.now_ms())
+        return self._throttle.refused(peer, self._clock.now_ms())
 
     def _administration(self, note: Note) -> Any:
         from peeklock.admin.api import Administration
 
         return Administration(
-            self._guard.authority,
+            self._authority_manager.authority,
             tracking=lambda: str(uuid.uuid4()),
             keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
             owns=self._host_names.owns,
@@ -560,7 +564,7 @@ class Broker:
             now = self._clock.now_ms()
             self.shard.tick(now)
             self._definitions.tick(now)
-            self._guard.tick(now)
+            self._authority_manager.tick(now)
             self._refusals.tick(now)
             self._defects.tick(now)
 
@@ -608,7 +612,7 @@ class Broker:
 
     def _take_definitions(self, facts: Iterable[Change], now_ms: int) -> None:
         self._definitions.take(facts, now_ms)
-        self._guard.take(facts)
+        self._authority_manager.take(facts)
 
     def _fail(self, failure: BaseException) -> None:
         if self._failure is None:
@@ -689,7 +693,7 @@ class Broker:
 
 async def _load_protocols() -> None:
     """Import what HTTP and WebSocket need, beside the loop: the first upgrade took 30 ms of a turn."""
-    for name in ("peeklock.server.http", "peeklock.server.websocket"):
+    for name in ("peeklock.server.net.http", "peeklock.server.net.websocket"):
         await asyncio.to_thread(import_module, name)
 
 

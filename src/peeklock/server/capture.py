@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from peeklock.server import log
-from peeklock.server.shard import Shard
-from peeklock.server.tasks import tell_failure
+from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.shard.shard import Shard
 
 RETRY_S_MIN = 1.0
 RETRY_S_MAX = 30.0

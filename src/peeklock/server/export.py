@@ -10,10 +10,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from peeklock.broker.descriptions import KINDS, Description, RuleDescription, SubscriptionDescription
-from peeklock.server.config import format_config
-from peeklock.server.config_settings import FORWARDS
-from peeklock.store.looking import read_definitions
+from peeklock.broker.vocabulary.descriptions import (
+    KINDS,
+    Description,
+    RuleDescription,
+    SubscriptionDescription,
+)
+from peeklock.config.file import format_config
+from peeklock.config.settings import FORWARDS
+from peeklock.store.sqlite.read_only import read_definitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Which hosts are this broker's, and which HTTP requests are taken by their `Host` and `Origin`.
 
-Owns: the broker's names, and the rules against pages that a browser loaded from elsewhere. Must not know:
+Owns: the rules against pages that a browser loaded from elsewhere. Must not know:
 HTTP syntax, keys, tokens.
 
 A browser lets any page send requests to any port of its user's machine, and names the page in `Origin`. It
@@ -12,49 +12,16 @@ Source: RFC 6454 7; RFC 6761 6.3; RFC 9110 7.2 and 15.5.20.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address
 from urllib.parse import urlsplit
 
-from peeklock.server.names import host_of
+from peeklock.config.hosts import HostNames, authority_in, host_in, is_loopback
 
 Refusal = tuple[int, str]
 """Status and reason."""
-
-_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]{1,254}))(?::(?P<port>[0-9]{0,5}))?")
-"""`host[:port]` in lower case. Source: RFC 3986 3.2, without what no host of ours can be."""
-
-
-_PORT_MAX = 65_535
-
-
-class HostNames:
-    """The DNS names of the broker: `localhost`, all below it, and what it was given."""
-
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        """Take further names, `*.example.org` for all one label below; a port behind a name is ignored."""
-        self._names = frozenset(host_of(name).lower().removesuffix(".") for name in names)
-
-    def __contains__(self, host: str) -> bool:
-        """Return whether a host in lower case, without a port, is one of them."""
-        if host == "localhost" or host.endswith(".localhost") or host in self._names:
-            return True
-        return f"*.{host.partition('.')[2]}" in self._names
-
-    def owns(self, authority: str, asked: str = "localhost") -> bool:
-        """Return whether `host[:port]` in an address that a client gives is this broker; any port will do.
-
-        `asked` is the `Host` of the request that has the address, which is the broker too.
-        Source: wire contract C41.
-        """
-        found = _authority(authority)
-        if found is None or int(found[1] or 0) > _PORT_MAX:
-            return False
-        host = found[0]
-        return host in self or _is_loopback(host) or host == _host(asked)
 
 
 class OriginPolicy:
@@ -76,7 +43,7 @@ class OriginPolicy:
         """
         if self._names is None:
             return True
-        given = [_host(host) for host in hosts]
+        given = [host_in(host) for host in hosts]
         return bool(given) and all(name is not None and self._is_ours(name) for name in given)
 
     def refusal_of_host(self, hosts: Iterable[str]) -> Refusal | None:
@@ -84,7 +51,7 @@ class OriginPolicy:
         hosts = list(hosts)
         if self.knows(hosts):
             return None
-        unknown = next((name for name in map(_host, hosts) if name and not self._is_ours(name)), None)
+        unknown = next((name for name in map(host_in, hosts) if name and not self._is_ours(name)), None)
         named = "the request names no host" if unknown is None else f"the host {unknown} is not known"
         return (
             HTTPStatus.MISDIRECTED_REQUEST,
@@ -98,7 +65,7 @@ class OriginPolicy:
         if self._names is None or origin is None or is_own_origin(origin):
             return None
         # The Python client names the broker's own address as its origin.
-        if self.knows(hosts) and _authority(origin.partition("://")[2]) == _authority(hosts[-1]):
+        if self.knows(hosts) and authority_in(origin.partition("://")[2]) == authority_in(hosts[-1]):
             return None
         return self._foreign()
 
@@ -134,40 +101,13 @@ def is_own_origin(origin: str) -> bool:
         host = urlsplit(origin).hostname or ""
     except ValueError:
         return False
-    return host == "localhost" or host.endswith(".localhost") or _is_loopback(host)
-
-
-def _authority(text: str) -> tuple[str, str] | None:
-    """Return host and port in lower case, without the dot of the root; None = malformed."""
-    found = _AUTHORITY.fullmatch(text.lower())
-    if found is None:
-        return None
-    port = found["port"] or ""
-    if found["v6"] is None:
-        return found["name"].removesuffix("."), port
-    try:
-        return f"[{IPv6Address(found['v6'])}]", port
-    except ValueError:
-        return None
-
-
-@lru_cache(maxsize=256)
-def _host(text: str) -> str | None:
-    found = _authority(text.strip())
-    return None if found is None else found[0]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
 
 
 @lru_cache(maxsize=256)
 def _is_address(host: str) -> bool:
     if host.startswith("["):
-        return True  # read as one by `_authority`
+        return True  # read as one by `authority_in`
     try:
         IPv4Address(host)
     except ValueError:

@@ -11,18 +11,18 @@ import os
 import time
 from pathlib import Path
 
-from peeklock.broker.commands import NOWHERE, LoseBodies
-from peeklock.broker.effects import BodiesLost, LostBody
+from peeklock.broker.content.overlay import is_bodiless
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.properties import is_bodiless
-from peeklock.broker.quotas import PREMIUM
+from peeklock.broker.vocabulary.commands import NOWHERE, LoseBodies
+from peeklock.broker.vocabulary.effects import BodiesLost, LostBody
+from peeklock.broker.vocabulary.quotas import PREMIUM
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut
 from peeklock.engine.engine import Engine
 from peeklock.store import check as store_check
 from peeklock.store.base import Store
 from peeklock.store.check import Report
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.store import SqliteStore
 
 ROWS_A_TIME = 16
 """Body rows read at a time: some 4 MB."""

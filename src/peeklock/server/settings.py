@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from peeklock.broker.graces import LOCK_GRACE_MS
-from peeklock.broker.wall_clock import CLOCK_STEP_LIMIT_MS
-from peeklock.server.guard import AuthMode
+from peeklock.broker.queue.graces import LOCK_GRACE_MS
+from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS
+from peeklock.server.keys.authority_manager import AuthMode
 
 if TYPE_CHECKING:
     from peeklock.server.capture import CaptureSettings

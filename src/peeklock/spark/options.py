@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from peeklock.spark.errors import OptionError
-from peeklock.spark.settings import Settings
+from peeklock.client.connection_string import ConnectionString
+from peeklock.client.errors import OptionError
 
 
 class Mode(enum.Enum):
@@ -109,7 +109,7 @@ _Value = TypeVar("_Value")
 class Options:
     """All options of one use, picklable. A list of entities is never empty but for a write."""
 
-    settings: Settings
+    settings: ConnectionString
     use: Use
     mode: Mode
     entities: tuple[str, ...]
@@ -236,11 +236,11 @@ def _refuse_misplaced(values: Mapping[str, str], use: Use, mode: Mode) -> None:
         raise OptionError("option endingOffsets is for batch reads, and a stream has no end: leave it out.")
 
 
-def _settings(values: Mapping[str, str]) -> Settings:
+def _settings(values: Mapping[str, str]) -> ConnectionString:
     text = values.get("connectionString")
     if not text:
         raise OptionError("option connectionString is missing: it says which broker, and who you are.")
-    settings = Settings.parse(text, ca_file=values.get("caFile"))
+    settings = ConnectionString.parse(text, ca_file=values.get("caFile"))
     timeout_s = _value(values, "operationTimeout", _seconds)
     return settings if timeout_s is None else replace(settings, timeout_s=timeout_s)
 
@@ -256,7 +256,7 @@ def _sub_queue(values: Mapping[str, str]) -> SubQueue:
 
 
 def _entities(
-    values: Mapping[str, str], settings: Settings, sub_queue: SubQueue, use: Use
+    values: Mapping[str, str], settings: ConnectionString, sub_queue: SubQueue, use: Use
 ) -> tuple[str, ...]:
     named = [name for name in ("entity", "queueName", "topicName", "path") if name in values]
     if len(named) > 1:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from peeklock.broker.changes import (
+from peeklock.broker.vocabulary.changes import (
     Change,
     ClaimStored,
     CursorStored,
@@ -21,7 +21,7 @@ from peeklock.broker.changes import (
     NumbersIssued,
     RuleStored,
 )
-from peeklock.broker.events import EventTuple
+from peeklock.broker.vocabulary.events import EventTuple
 from peeklock.store.event_backlog import EventBacklog
 
 

@@ -19,15 +19,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY
-from peeklock.broker.message import Message
-from peeklock.store import body_rows, definitions, event_rows, frames, tail, witness
+from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
+from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
-from peeklock.store.chain import Chain
-from peeklock.store.fold import Fold
-from peeklock.store.folder import DATABASE_NAME, holder, is_held
-from peeklock.store.format import check_header, read_format, schema_damages
-from peeklock.store.looking import looked_at
+from peeklock.store.encoding import body_rows, definitions, event_rows, frames
+from peeklock.store.encoding.chain import Chain
+from peeklock.store.encoding.fold import Fold
+from peeklock.store.sqlite import tail, witness
+from peeklock.store.sqlite.folder import DATABASE_NAME, holder, is_held
+from peeklock.store.sqlite.format import check_header, read_format, schema_damages
+from peeklock.store.sqlite.read_only import looked_at
 from peeklock.store.telling import messages_named, queue_name
 
 SOUND, DAMAGED, NOT_CHECKED = 0, 1, 2

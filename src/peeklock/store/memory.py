@@ -12,11 +12,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Awaitable, Sequence
 
-from peeklock.store import body_rows, definitions, event_rows, frames
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, StoreFailed
-from peeklock.store.chain import Chain
+from peeklock.store.encoding import body_rows, definitions, event_rows, frames
+from peeklock.store.encoding.chain import Chain
+from peeklock.store.encoding.fold import Fold
 from peeklock.store.event_backlog import EventBacklog
-from peeklock.store.fold import Fold
 
 
 class MemoryStore:

@@ -23,17 +23,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY, Change, NumbersIssued
-from peeklock.broker.message import Message
-from peeklock.store import body_rows, cursors, definitions, event_rows, frames, tail, wal, witness
+from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, Change, NumbersIssued
+from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import Batch, Definitions, LiveFacts, StoreDamaged, StoreFailed, StoreGone
-from peeklock.store.chain import Chain
-from peeklock.store.fold import Fold
-from peeklock.store.folder import DATABASE_NAME, FolderLock
-from peeklock.store.format import SCHEMA, schema_damages
-from peeklock.store.looking import looked_at
+from peeklock.store.encoding import body_rows, cursors, definitions, event_rows, frames
+from peeklock.store.encoding.chain import Chain
+from peeklock.store.encoding.fold import Fold
 from peeklock.store.losses import Losses
-from peeklock.store.sqlite_errors import Plainly
+from peeklock.store.sqlite import tail, wal, witness
+from peeklock.store.sqlite.errors import Plainly
+from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock
+from peeklock.store.sqlite.format import SCHEMA, schema_damages
+from peeklock.store.sqlite.read_only import looked_at
 
 SKIPPED_NUMBERS = 1_000_000_000
 """Sequence numbers, and numbers of claims, that are passed over. Our choice: a log of 40 MB has fewer than a

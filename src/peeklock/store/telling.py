@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from peeklock.broker.changes import QUEUES_PER_ENTITY
+from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 
 _SUB_QUEUES = ("", " (dead letters)", " (transfer dead letters)", " (session states)")
 

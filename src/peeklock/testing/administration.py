@@ -9,15 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from peeklock.broker.commands import Address, AddRule, Command, CreateEntity, LookUp, ReplyTo
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.commands import Address, AddRule, Command, CreateEntity, LookUp, ReplyTo
+from peeklock.broker.vocabulary.descriptions import (
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
     subscription_path,
 )
-from peeklock.broker.effects import Effect, EntityFound, EntityView, Failed, RulesFound
+from peeklock.broker.vocabulary.effects import Effect, EntityFound, EntityView, Failed, RulesFound
 
 
 class Administration(ABC):

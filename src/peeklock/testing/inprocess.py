@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from peeklock.auth import Authority
-from peeklock.broker.commands import NO_LINK, OWN_CONNECTION_ID, Command, ReplyTo
-from peeklock.broker.effects import Effect
-from peeklock.broker.history import History
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.quotas import STANDARD, TierLimits
+from peeklock.broker.record.history import History
+from peeklock.broker.vocabulary.commands import NO_LINK, OWN_CONNECTION_ID, Command, ReplyTo
+from peeklock.broker.vocabulary.effects import Effect
+from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
-from peeklock.broker.commands import OWN_CONNECTION_ID, Command, ReplyTo
-from peeklock.broker.effects import Effect
+from peeklock.broker.vocabulary.commands import OWN_CONNECTION_ID, Command, ReplyTo
+from peeklock.broker.vocabulary.effects import Effect
 from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, Reclaim, WakeAt
 from peeklock.gateway.connection import Gateway
 from peeklock.store.memory import MemoryStore
@@ -19,7 +19,7 @@ from peeklock.testing.clock import ManualClock
 T = TypeVar("T")
 
 
-class Connection(Protocol):
+class PumpedConnection(Protocol):
     """What the pump needs of a connection."""
 
     gateway: Gateway
@@ -36,11 +36,11 @@ class Pump:
         self._driver = driver
         self._store = store
         self._clock = clock
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, PumpedConnection] = {}
         self.answers: dict[int, Effect] = {}
         """What this process asked for, by the number of its request."""
 
-    def connect(self, connection_id: int, connection: Connection) -> None:
+    def connect(self, connection_id: int, connection: PumpedConnection) -> None:
         """Let effects for this connection reach it."""
         self.connections[connection_id] = connection
         self._driver.connect(connection_id)

@@ -25,10 +25,10 @@ from peeklock.auth import Authority, Grant, SasRule
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, SAS_TOKEN_TYPE
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server.app import Broker
-from peeklock.server.certificates import make_pair
-from peeklock.server.clock import SlewedClock
+from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.settings import Settings
-from peeklock.server.tls import CERTIFICATE_FILE, KEY_FILE
+from peeklock.server.tls.certificates import make_pair
+from peeklock.server.tls.contexts import CERTIFICATE_FILE, KEY_FILE
 
 START_S_MAX = 30.0
 """How long a start may take. Our choice: hundreds of times what one takes."""

@@ -12,7 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
-from peeklock.broker.changes import (
+from peeklock.broker.vocabulary.changes import (
     ClaimRemoved,
     ClaimStored,
     CursorRemoved,
@@ -26,7 +26,7 @@ from peeklock.broker.changes import (
     RuleRemoved,
     RuleStored,
 )
-from peeklock.broker.descriptions import (
+from peeklock.broker.vocabulary.descriptions import (
     DEFAULT_RULE_NAME,
     AuthorizationRule,
     EntityStatus,
@@ -35,11 +35,11 @@ from peeklock.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.events import Event, EventType
-from peeklock.broker.message import Message, MessageState
+from peeklock.broker.vocabulary.events import Event, EventType
+from peeklock.broker.vocabulary.message import Message, MessageState
 from peeklock.rules.filters import AsGiven, CorrelationFilter, FalseFilter, SqlAction, SqlFilter
 from peeklock.store.base import Batch
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite.store import SqliteStore
 
 ORDERS = EntityStored(1, QueueDescription("orders"), 1_700_000_000_000, 1_700_000_000_000)
 EVERY_SETTING = EntityStored(

@@ -14,8 +14,8 @@ from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import Modified
 from peeklock.testing.clock import ManualClock
 from peeklock.testing.inprocess import InProcessBroker
+from tests.gateway.harness import LiveHarness
 from tests.gateway.live import accept, message, request, send
-from tests.gateway.playbook import LiveDesk
 from tests.store.synchronous import Synchronous
 
 NOW_MS = 1_700_000_000_000
@@ -40,26 +40,26 @@ def make(folder: Path) -> None:
     broker.create_queue("wide", **QUEUE, enable_partitioning=True, requires_duplicate_detection=True)
     broker.create_topic("events", enable_partitioning=True)
     broker.create_subscription("events", "wide", **QUEUE)
-    desk = LiveDesk(broker)
+    rig = LiveHarness(broker)
     for address in ENTITIES:
         top = address.split("/")[0]
         for number in range(3):
             for spelling in (*SPELLINGS, *OTHERS):
                 clock.advance(1)
-                send(desk, message(f"{spelling} {number}", spelling), to=top)
+                send(rig, message(f"{spelling} {number}", spelling), to=top)
         for spelling, state in zip(SPELLINGS, STATES, strict=False):
             clock.advance(1)
-            handle, _ = accept(desk, spelling, address=address, credit=1)
-            [first] = [event for event in desk.deliveries() if event.handle == handle]
+            handle, _ = accept(rig, spelling, address=address, credit=1)
+            [first] = [event for event in rig.deliveries() if event.handle == handle]
             assert scan(first.payload).decode_body()[0][1].decode() == f"{spelling} 0"
-            desk.settle(first.delivery_id, first.delivery_id, Modified(True, True))
+            rig.settle(first.delivery_id, first.delivery_id, Modified(True, True))
             body = {"session-id": spelling, "session-state": state}
-            assert request(desk, address, "set-session-state", body).status == 200
-            desk.client.detach(desk.channel, handle)
-            desk.pump()
-            desk.events.clear()
-    desk.client.close()
-    desk.pump()
+            assert request(rig, address, "set-session-state", body).status == 200
+            rig.client.detach(rig.channel, handle)
+            rig.pump()
+            rig.events.clear()
+    rig.client.close()
+    rig.pump()
     store.end()
     (folder / "peeklock.lock").unlink()
 

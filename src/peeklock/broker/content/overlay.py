@@ -1,0 +1,180 @@
+"""Changed properties of a stored message: its overlay.
+
+Owns: how changes add up, and the properties the broker itself sets when it dead-letters or a rule copies.
+Must not know: the body, which is never rewritten; whoever encodes the message for a reader merges the overlay
+into it.
+
+An overlay is an encoded AMQP map. The type of a key says what it names:
+
+    string     an application property, which has this value
+    binary     an application property (UTF-8), which is removed; its value is null
+    symbol     a field of the properties section, or an annotation, which has this value; null = removed
+
+Source: wire contract 3.8, 4.2, 9.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from peeklock.amqp import codec
+from peeklock.amqp.encoding import EncodeError, compound8_or_32
+from peeklock.amqp.types import Described, Long, Symbol, Timestamp, ULong
+from peeklock.broker.content.subject import OVERLAID_FIELDS
+from peeklock.rules.errors import EvaluationError
+from peeklock.rules.filters import Value
+
+if TYPE_CHECKING:
+    from peeklock.broker.vocabulary.message import Message
+    from peeklock.rules.compiled import ActionResult
+
+DEAD_LETTER_REASON = "DeadLetterReason"
+STORE_DAMAGED = "StoreDamaged"
+"""DeadLetterReason of a message whose body is damaged on the disk. Our choice."""
+_STORE_DAMAGED = STORE_DAMAGED.encode()
+DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
+
+_REASON_KEY = codec.encode(DEAD_LETTER_REASON)
+
+RULE_NAME = "RuleName"
+"""Of a copy that a rule's action changed. Source: wire contract 9.1."""
+
+_SCHEDULED_TIME = codec.encode(Symbol("x-opt-scheduled-enqueue-time"))
+
+_FIELDS = {name: field for field, name in OVERLAID_FIELDS.items()}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INT64_MAX = (1 << 63) - 1
+
+OVERLAY_BYTES_MAX = 64 * 1024
+"""Source: wire contract 3.3, "properties/annotations > 64 KiB total". What the sender set is not counted: the
+core does not look into bodies (our choice), so that the sum can be up to twice as large."""
+
+
+def merged(overlay: bytes | None, updates: Mapping[str, Any]) -> bytes:
+    """Encode the map that has these properties on top of those changed before; a None value is kept as
+    null."""
+    pairs = {} if overlay is None else _pairs(overlay)
+    for key, value in updates.items():
+        _put(pairs, str(key), value)  # some clients send symbols
+    return _joined(pairs)
+
+
+def with_action(overlay: bytes | None, result: ActionResult, rule_name: str) -> bytes:
+    """Encode the overlay of a copy that a rule's action changed; it bears the rule's name (P-02).
+
+    Raises:
+        EvaluationError: a value that no message can have, or more than a message may have.
+    """
+    pairs = {} if overlay is None else _pairs(overlay)
+    for name in result.removed:
+        pairs.pop(codec.encode(name), None)
+        key = codec.encode(name.encode())
+        pairs[key] = key + b"\x40"
+    try:
+        for name, value in result.user.items():
+            _put(pairs, name, wire_value(value))
+        for name, value in result.system.items():
+            field = _FIELDS.get(name)
+            if field is not None:  # a time-to-live is no property of the body
+                key = codec.encode(Symbol(field))
+                pairs[key] = key + codec.encode(wire_value(value))
+    except EncodeError as error:
+        raise EvaluationError(
+            f"the action of rule '{rule_name}' sets what no message can have: {error}"
+        ) from error
+    _put(pairs, RULE_NAME, rule_name)
+    changed = _joined(pairs)
+    if len(changed) > OVERLAY_BYTES_MAX:
+        raise EvaluationError(
+            f"the action of rule '{rule_name}' changes {len(changed)} bytes of properties, at most "
+            f"{OVERLAY_BYTES_MAX} are allowed"
+        )
+    return changed
+
+
+def with_scheduled_time(overlay: bytes | None, at_ms: int) -> bytes:
+    """Encode the overlay of a message that is enqueued at another time than its sender said."""
+    pairs = {} if overlay is None else _pairs(overlay)
+    pairs[_SCHEDULED_TIME] = _SCHEDULED_TIME + codec.encode(Timestamp(at_ms))
+    return _joined(pairs)
+
+
+def _pairs(overlay: bytes) -> dict[bytes, bytes]:
+    """Take an overlay apart: encoded pairs by their encoded keys, so that keys of different types differ."""
+    # The values are not decoded: they may have more elements by now than a decoder takes.
+    return {overlay[start:at]: overlay[start:end] for _, start, at, end in codec.iter_map_raw(overlay)}
+
+
+def _put(pairs: dict[bytes, bytes], name: str, value: Any) -> None:
+    """Set an application property, also one that was removed before."""
+    pairs.pop(codec.encode(name.encode()), None)
+    key = codec.encode(name)
+    pairs[key] = key + codec.encode(value)
+
+
+def _joined(pairs: dict[bytes, bytes]) -> bytes:
+    out = bytearray()
+    compound8_or_32(out, 0xC1, 0xD1, 2 * len(pairs), b"".join(pairs.values()))
+    return bytes(out)
+
+
+def wire_value(value: Value | None) -> Any:
+    """Give what AMQP has for a value of an expression."""
+    if isinstance(value, datetime):
+        value = value.replace(tzinfo=value.tzinfo or UTC)  # a rule's may have no zone
+        return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))
+    if isinstance(value, timedelta):
+        return Described(Symbol("com.microsoft:timespan"), Long(value // timedelta(microseconds=1) * 10))
+    if isinstance(value, Decimal):
+        return float(value)  # our choice: what clients make of AMQP's decimals differs
+    if isinstance(value, int) and not isinstance(value, bool):
+        return ULong(value) if value > _INT64_MAX else Long(value)
+    return value
+
+
+def with_reason(
+    overlay: bytes | None,
+    reason: str | None,
+    description: str | None,
+    properties: Mapping[str, Any] | None = None,
+) -> bytes | None:
+    """Encode the overlay of a dead-lettered message; a reason or description that is None is left out."""
+    if overlay is None and not properties:
+        return _reason_only(reason, description)
+    updates = dict(properties or {})
+    updates.update(_reasons(reason, description))
+    return merged(overlay, updates) if updates else overlay
+
+
+def dead_letter_reason(overlay: bytes) -> str | None:
+    """Return the reason that an overlay states; None where it is no text (wire contract C31)."""
+    encoded = _pairs(overlay).get(_REASON_KEY)
+    reason = None if encoded is None else codec.decode(encoded, len(_REASON_KEY))[0]
+    return str(reason) if isinstance(reason, str) else None
+
+
+def is_bodiless(message: Message) -> bool:
+    """Whether a dead letter stands for a message whose body is lost."""
+    overlay = message.overlay
+    return (
+        overlay is not None
+        and not message.bare_offset
+        and _STORE_DAMAGED in overlay
+        and dead_letter_reason(overlay) == STORE_DAMAGED
+    )
+
+
+def _reasons(reason: str | None, description: str | None) -> dict[str, str]:
+    pairs = ((DEAD_LETTER_REASON, reason), (DEAD_LETTER_DESCRIPTION, description))
+    return {name: value for name, value in pairs if value is not None}
+
+
+@lru_cache(maxsize=64)
+def _reason_only(reason: str | None, description: str | None) -> bytes | None:
+    """Encode a reason alone. Many messages share theirs, and then they share these bytes."""
+    reasons = _reasons(reason, description)
+    return codec.encode(reasons) if reasons else None

@@ -1,0 +1,177 @@
+"""What of a message decides where it goes: message id, session id, partition key.
+
+Owns: reading them from the encoded sections, and their checks. Must not know: entities; who asks.
+Source: wire contract 3.3, 10.1; AMQP 3.2.4.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from peeklock.amqp.codec import (
+    DecodeError,
+    decode,
+    decode_typed,
+    iter_map_raw,
+    read_list_header,
+    skip,
+)
+from peeklock.amqp.encoding import encode
+from peeklock.amqp.messaging import Sections
+from peeklock.amqp.types import Symbol
+from peeklock.broker.vocabulary.errors import ArgumentInvalid, InvalidOperation
+from peeklock.broker.vocabulary.message import Routing
+
+ID_LENGTH_MAX = 128
+"""Characters of message-id, group-id and partition key. Source: wire contract 3.3, 10.1."""
+
+PARTITION_KEY = "x-opt-partition-key"
+VIA_PARTITION_KEY = "x-opt-via-partition-key"
+
+_GROUP_ID = 10
+"""Position in the properties section (AMQP 3.2.4); the message-id is its first field."""
+
+_FIELDS_MAX = 13
+_NULL = b"\x40"
+
+_NULLS_BETWEEN = b"\x40" * (_GROUP_ID - 1)
+"""What mostly stands between message-id and group-id: nothing."""
+
+_STR8 = 0xA1
+_SHORT_TEXT = frozenset((_STR8, 0xA3))
+_TIMESTAMP = 0x83
+_STRING = frozenset((_STR8, 0xB1))
+_ONE_FORM = frozenset((_STR8, 0xA0, 0x98))
+"""A short text, short binary or uuid: as it came is the only way that we encode it."""
+
+
+def read_routing(sections: Sections, overlay: bytes | None = None) -> Routing:
+    """Read what decides where a stored message goes.
+
+    It may have been accepted where nothing depended on it: what cannot be read counts as absent.
+
+    Args:
+        sections: the encoded message; its body is not looked at.
+        overlay: what was changed since it was sent (`properties`).
+    """
+    try:
+        annotations = sections.decode_message_annotations()
+        routing = routing_of(sections, key_text(annotations.get(PARTITION_KEY)))
+        routing.via_partition_key = key_text(annotations.get(VIA_PARTITION_KEY))
+    except (DecodeError, ArgumentInvalid, InvalidOperation):
+        routing = Routing()
+    return routing if overlay is None else with_overlay(routing, overlay)
+
+
+def key_text(value: object) -> str | None:
+    """Return a partition key as text, None for what is neither a string nor binary that holds UTF-8.
+
+    The official Python client sends the annotations of a received message again as binary (wire contract C6).
+    """
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    return None
+
+
+def with_overlay(routing: Routing, overlay: bytes) -> Routing:
+    """Give the routing fields of a message after the actions of rules; what they set are texts or null."""
+    changed = replace(routing)
+    for name, _, start, end in iter_map_raw(overlay):
+        if not isinstance(name, Symbol):
+            continue
+        if name == "message-id":
+            encoded = overlay[start:end]
+            changed.message_id = None if encoded == _NULL else encoded
+        elif name == "group-id":
+            changed.session_id = decode(overlay, start)[0]
+        elif name == PARTITION_KEY:
+            changed.partition_key = decode(overlay, start)[0]
+    return changed
+
+
+def routing_of(sections: Sections, key: str | None) -> Routing:
+    """Read and check message id and session id, which must not contradict the partition key.
+
+    Args:
+        key: the partition key, None when absent.
+
+    Raises:
+        DecodeError: the properties cannot be read.
+        ArgumentInvalid: an id is too long, or a session id is no string.
+        InvalidOperation: a session id that is not empty and the partition key differ.
+    """
+    if sections.properties_end == sections.bare_offset:
+        return Routing(None, None, key)
+    message_id, session_id = _raw_ids(sections)
+    if message_id is not None:
+        if len(message_id) > ID_LENGTH_MAX:
+            _check_length("MessageId", decode(message_id)[0])
+        if message_id[0] not in _ONE_FORM:
+            # Equal ids may have been encoded in several ways.
+            message_id = encode(decode_typed(message_id)[0])
+    if session_id is None:
+        return Routing(message_id, None, key)
+    if session_id[0] not in _STRING:
+        raise ArgumentInvalid("The SessionId is not a string.")
+    if len(session_id) > ID_LENGTH_MAX:
+        _check_length("SessionId", decode(session_id)[0])
+    text: str = decode(session_id)[0]
+    if text and key is not None and key != text:
+        raise InvalidOperation(f"The PartitionKey '{key}' differs from the SessionId '{text}'.")
+    return Routing(message_id, text, key)
+
+
+def _raw_ids(sections: Sections) -> tuple[bytes | None, bytes | None]:
+    """Give message-id and group-id as encoded, None where absent: one pass over the section."""
+    payload, start, end = sections.payload, sections.bare_offset, sections.properties_end
+    try:
+        if payload[start + 1] == 0x53 and payload[start + 3] == 0xC0:
+            position, count = start + 6, payload[start + 5]
+        else:
+            position, _, count = read_list_header(payload, decode(payload, start + 1)[1])
+        if count > _FIELDS_MAX:
+            raise DecodeError(f"properties with {count} fields, at most {_FIELDS_MAX} belong there")
+        if count == 0:
+            return None, None
+        message_id = None
+        begin = position
+        code = payload[position]
+        if code == 0x40:
+            position += 1
+        else:
+            position = position + 2 + payload[position + 1] if code == _STR8 else skip(payload, position)
+            message_id = payload[begin:position]
+        group_id = None
+        if count > _GROUP_ID:
+            if payload.startswith(_NULLS_BETWEEN, position):
+                position += _GROUP_ID - 1
+            else:
+                for _ in range(_GROUP_ID - 1):
+                    code = payload[position]
+                    if code == 0x40:
+                        position += 1
+                    elif code in _SHORT_TEXT:
+                        position += 2 + payload[position + 1]
+                    elif code == _TIMESTAMP:
+                        position += 9
+                    else:
+                        position = skip(payload, position)
+            if payload[position] != 0x40:
+                begin = position
+                position = skip(payload, position)
+                group_id = payload[begin:position]
+    except IndexError:
+        raise DecodeError("the properties are truncated") from None
+    if position > end:
+        raise DecodeError("a property reaches beyond its section")
+    return message_id, group_id
+
+
+def _check_length(name: str, value: Any) -> None:
+    if isinstance(value, (str, bytes)) and len(value) > ID_LENGTH_MAX:
+        raise ArgumentInvalid(f"The {name} has {len(value)} characters; the limit is {ID_LENGTH_MAX}.")

@@ -1,0 +1,410 @@
+"""How a topic's message comes to its subscriptions.
+
+Owns: the rules of one topic's subscriptions, which of them choose a message, and the copies that follow. Must
+not know: how rules are evaluated (`rules`), how a copy is stored (`enqueue`).
+
+Theory of operation. A topic keeps no messages: one that arrives is numbered and, in the same call and so in
+the same frame, copied to each subscription that has a rule for it. The copies share its body. What a filter
+must read may be on disk when a scheduled message falls due; then the message is parked in the topic, as in an
+entity that forwards, until the body has been fetched (`forwarding`). So is what a command sends beyond
+`enqueue.COPIES_MAX` copies, a large batch or a transaction, so that others have their turn.
+
+Of the rules of one subscription that choose a message, those without an action give one copy together, each
+with an action a copy of its own. If one of them cannot be evaluated, the message goes to the dead-letter
+queue instead, once, where the subscription says so; else that rule counts as not matching.
+
+Topics may be part of a circle of forwards. From one accepted message at most `COPIES_FOLLOWING_MAX` copies
+follow: each message bears how many may still follow from it (`Message.copies_left`), a topic takes its copies
+from that, and those of its copies that may come to a topic again share what is left, in portions of what that
+topic makes of one. So the limit needs no counter that they have in common, and holds over slices, rests and
+restarts. Whoever forwards to a topic asks `copies_of` before and dead-letters what would go beyond
+(`forwarding`). A copy from which no way leads to a topic begins anew, should an update open one.
+Source: semantics P-01 to P-05; wire contract 9.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from peeklock.amqp import codec
+from peeklock.broker.content import overlay as overlays
+from peeklock.broker.content.overlay import wire_value
+from peeklock.broker.content.routing import with_overlay
+from peeklock.broker.content.subject import MessageSubject
+from peeklock.broker.entities.validation import check_rule_size, check_texts
+from peeklock.broker.queue import enqueue
+from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, RuleDescription
+from peeklock.broker.vocabulary.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.message import COPIES_FOLLOWING_MAX, NEVER_MS, Message, Routing
+from peeklock.rules.compiled import CompiledAction, CompiledFilter, compile_action, compile_filter
+from peeklock.rules.errors import EvaluationError, RuleError
+from peeklock.rules.filters import CorrelationFilter, SqlFilter
+from peeklock.rules.index import RuleIndex
+from peeklock.rules.subject import Subject
+from peeklock.rules.terms import Term
+
+if TYPE_CHECKING:
+    from peeklock.amqp.messaging import Sections
+    from peeklock.broker.entities.entity import Entity
+    from peeklock.broker.queue.shared import Shared
+
+EVALUATION_FAILED = "FilterEvaluationException"
+"""DeadLetterReason. Our choice: the service documents none."""
+
+OVERLAYS_BYTES_MAX = 4 * 1024 * 1024
+"""Changed properties of all copies of one message, kept in memory. Our choice: without it a thousand
+rules can make 64 MB of one small message."""
+
+_SESSION_ID_IS_NULL = (
+    "Session ID is null.",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
+)
+"""Source: wire contract 3.8."""
+
+
+class Rule:
+    """A rule of a subscription, ready to be used."""
+
+    __slots__ = ("action", "description", "filter", "subscription")
+
+    def __init__(self, subscription: Entity, description: RuleDescription, *, stored: bool = False) -> None:
+        """Make a rule; `stored`: it was taken before, maybe by an earlier release.
+
+        Raises: ArgumentInvalid: an expression is wrong; the message says where and what was expected.
+        """
+        check_rule_size(description)
+        self.subscription = subscription
+        self.description = description
+        self.action: CompiledAction | None = None
+        check_texts(description.name, description)
+        _check_values(description)
+        try:
+            self.filter: CompiledFilter = compile_filter(description.filter, stored=stored)
+            if description.action is not None:
+                self.action = compile_action(description.action)
+        except RuleError as error:
+            raise ArgumentInvalid(
+                f"rule '{description.name}' of '{subscription.name}' is not valid: {error}"
+            ) from error
+
+    @classmethod
+    def restored(cls, subscription: Entity, description: RuleDescription) -> Rule:
+        """Make a rule that the store has. One that an earlier release took and this one refuses fails for
+        each message, as P-04 has it: it must not keep the broker from starting, nor be dropped in silence."""
+        try:
+            return cls(subscription, description, stored=True)
+        except ArgumentInvalid as error:
+            text = str(error)
+        rule = cls.__new__(cls)
+        rule.subscription = subscription
+        rule.description = description
+        rule.action = None
+
+        def fails(subject: Subject) -> bool:
+            raise EvaluationError(text)
+
+        rule.filter = CompiledFilter((Term(fails),))
+        return rule
+
+    @property
+    def is_correlation(self) -> bool:
+        return isinstance(self.description.filter, CorrelationFilter)
+
+
+def _check_values(description: RuleDescription) -> None:
+    """Check that messages can have the values of a rule: its listing tells of them, actions set them.
+
+    Raises: ArgumentInvalid.
+    """
+    about = description.filter
+    pairs = about.properties if isinstance(about, CorrelationFilter) else ()
+    pairs += about.parameters if isinstance(about, SqlFilter) else ()
+    pairs += () if description.action is None else description.action.parameters
+    for name, value in pairs:
+        try:
+            codec.encode(overlays.wire_value(value))
+        except ValueError as error:
+            raise ArgumentInvalid(
+                f"the value of {name!r} in rule '{description.name}' is none that a message can have: {error}"
+            ) from error
+
+
+class FanOut:
+    """The subscriptions of one topic, and the rules of all of them."""
+
+    __slots__ = (
+        "_copies_of",
+        "_index",
+        "_shared",
+        "correlation_count",
+        "size_bytes",
+        "sql_count",
+        "subscriptions",
+        "unmatched",
+    )
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self.subscriptions: dict[str, Entity] = {}  # by name in lower case
+        self.size_bytes = 0  # of all that they hold: to add them up takes milliseconds
+        self.unmatched = 0  # messages since start that no rule chose
+        self.correlation_count = 0
+        self.sql_count = 0  # all others
+        self._index: RuleIndex[Rule] = RuleIndex()
+        self._copies_of: tuple[bytes, bytes | None, int] | None = None  # what was counted last
+
+    def __len__(self) -> int:
+        return self.sql_count + self.correlation_count
+
+    def add(self, rule: Rule) -> None:
+        """Judge messages by a rule from now on."""
+        self._index.add(rule, rule.filter)
+        self._copies_of = None
+        if rule.is_correlation:
+            self.correlation_count += 1
+        else:
+            self.sql_count += 1
+
+    def remove(self, rule: Rule) -> None:
+        """Judge no message by a rule any more."""
+        self._index.remove(rule)
+        self._copies_of = None
+        if rule.is_correlation:
+            self.correlation_count -= 1
+        else:
+            self.sql_count -= 1
+
+    def send_on(
+        self,
+        message: Message,
+        sections: Sections | None,
+        head: Sections,
+        turn: int | None,
+        out: Outcome,
+    ) -> int:
+        """Give each subscription its copies of a message that the topic has numbered; answer how many.
+
+        Args:
+            sections: None for a message whose body is stored already.
+            head: what its rules see, without the body perhaps.
+            turn: the partition that the topic put it in, None without partitions.
+        """
+        subject = MessageSubject(message, head, self._shared.tokens)
+        matched, failed = self._index.match(subject)
+        if not matched and not failed:
+            self.unmatched += 1
+            return 0
+        if message.expires_at_ms != NEVER_MS:  # it was parked
+            message.ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+            message.expires_at_ms = NEVER_MS
+        message.scheduled_at_ms = None
+        dead_lettered = self._dead_lettered(failed) if failed else {}
+        # An action that fails keeps the plain copy back too.
+        changed: list[tuple[Rule, Message]] = []
+        bytes_left = OVERLAYS_BYTES_MAX
+        for rule in matched:
+            if rule.action is not None:
+                bytes_left -= self._act(rule, dead_lettered, message, subject, changed, bytes_left)
+        copies = [(subscription, message.copied()) for subscription in _plain(matched, dead_lettered)]
+        copies += [
+            (rule.subscription, copy)
+            for rule, copy in changed
+            if rule.subscription.entity_id not in dead_lettered
+        ]
+        dead = [(subscription, message.copied(), error) for subscription, error in dead_lettered.values()]
+        count = len(copies) + len(dead)
+        left = max(0, message.copies_left - count)
+        self._share(left, [*copies, *((subscription, copy) for subscription, copy, _ in dead)], head)
+        out.copies += count  # before any of them is forwarded
+        for subscription, copy in copies:
+            out.came(subscription.main, copy)
+            _store(subscription, copy, sections, turn, out)
+        for subscription, copy, error in dead:
+            out.came(subscription.main, copy)
+            _dead_letter(subscription, copy, sections, (EVALUATION_FAILED, error), turn, out)
+        return count
+
+    def copies_of(self, message: Message, head: Sections) -> int:
+        """Return how many copies a message becomes at most; fewer when actions fail.
+
+        Copies of one message come here one after another: the rules are asked once.
+
+        Args:
+            head: what the rules see, without the body perhaps.
+        """
+        known = self._copies_of
+        if known is None or known[0] != head.payload or known[1] != message.overlay:
+            subject = MessageSubject(message, head, self._shared.tokens)
+            known = self._copies_of = head.payload, message.overlay, self._count(subject)
+        return known[2]
+
+    def _count(self, subject: MessageSubject) -> int:
+        matched, failed = self._index.match(subject)
+        dead_lettered = {
+            rule.subscription.entity_id
+            for rule, _ in failed
+            if rule.subscription.dead_letters_on_filter_errors
+        }
+        acting = sum(
+            rule.action is not None and rule.subscription.entity_id not in dead_lettered for rule in matched
+        )
+        return len(_plain(matched, dead_lettered)) + acting + len(dead_lettered)
+
+    def _share(self, left: int, copies: list[tuple[Entity, Message]], head: Sections) -> None:
+        """Divide the copies that may still follow from a message among those of its copies from which any can
+        follow."""
+        going: list[Message] = []
+        topics: dict[int, FanOut] = {}
+        for subscription, copy in copies:
+            copy.copies_left = COPIES_FOLLOWING_MAX
+            if subscription.forwards:
+                ahead = self._shared.forwarding.topics_ahead(subscription)
+                if ahead:
+                    going.append(copy)
+                    topics |= ahead
+        if not going:
+            return
+        portion = max(map(len, topics.values()))
+        if left < portion * len(going):  # scarce: look what they make of this one
+            portion = max(topic.copies_of(going[0], head) for topic in topics.values())
+        portion = max(portion, 1)
+        each, more = divmod(left // portion, len(going))
+        for number, copy in enumerate(going):
+            copy.copies_left = portion * (each + (number < more))
+
+    def _act(
+        self,
+        rule: Rule,
+        dead_lettered: dict[int, tuple[Entity, str]],
+        message: Message,
+        subject: MessageSubject,
+        changed: list[tuple[Rule, Message]],
+        bytes_left: int,
+    ) -> int:
+        """Make the copy of a rule with an action, unless its subscription gets a dead letter; answer what its
+        changes take."""
+        if rule.subscription.entity_id in dead_lettered:
+            return 0
+        try:
+            copy = _changed(message, rule, subject)
+            size_bytes = len(copy.overlay or b"")
+            if size_bytes > bytes_left:
+                raise EvaluationError(
+                    f"the actions of this message's rules change more than {OVERLAYS_BYTES_MAX} bytes of "
+                    f"properties together"
+                )
+        except EvaluationError as error:
+            dead_lettered.update(self._dead_lettered([(rule, error)]))
+            return 0
+        changed.append((rule, copy))
+        return size_bytes
+
+    def _dead_lettered(self, failed: list[tuple[Rule, EvaluationError]]) -> dict[int, tuple[Entity, str]]:
+        """Give the subscriptions that dead-letter a message for which a rule could not be evaluated."""
+        dead_lettered: dict[int, tuple[Entity, str]] = {}
+        self._shared.failed_evaluations += len(failed)
+        for rule, error in failed:
+            subscription = rule.subscription
+            if subscription.dead_letters_on_filter_errors:
+                text = f"Rule '{rule.description.name}' could not be evaluated: {error}"
+                dead_lettered.setdefault(subscription.entity_id, (subscription, text))
+        return dead_lettered
+
+    def check(self) -> None:
+        """Compare the rules of the subscriptions with the index; an assertion fails when they differ."""
+        rules = [rule for entity in self.subscriptions.values() for rule in entity.rules.values()]
+        assert len(rules) == len(self) == len(self._index)
+        assert self.correlation_count == sum(rule.is_correlation for rule in rules)
+        assert self.size_bytes == sum(entity.size_bytes() for entity in self.subscriptions.values())
+
+
+def _plain(matched: list[Rule], dead_lettered: Container[int]) -> list[Entity]:
+    """Return the subscriptions that get one copy of a message for all of their rules without an action."""
+    served: set[int] = set()
+    plain: list[Entity] = []
+    for rule in matched:
+        subscription = rule.subscription
+        entity_id = subscription.entity_id
+        if rule.action is None and entity_id not in served and entity_id not in dead_lettered:
+            if len(subscription.rules) > 1:
+                served.add(entity_id)
+            plain.append(subscription)
+    return plain
+
+
+def _store(
+    subscription: Entity,
+    copy: Message,
+    sections: Sections | None,
+    turn: int | None,
+    out: Outcome,
+) -> None:
+    queue = subscription.main
+    if queue.sessions is not None and (copy.routing is None or copy.routing.session_id is None):
+        _dead_letter(subscription, copy, sections, _SESSION_ID_IS_NULL, turn, out)
+        return
+    enqueue.store_copy(queue, copy, sections, turn, out)
+
+
+def _dead_letter(
+    subscription: Entity,
+    copy: Message,
+    sections: Sections | None,
+    reason: tuple[str, str],
+    turn: int | None,
+    out: Outcome,
+) -> None:
+    """Put a copy into the dead-letter queue, with a number of its subscription."""
+    dead_letters = subscription.dead_letters
+    assert dead_letters is not None
+    enqueue.number_copy(subscription.main, copy, turn)
+    if copy.ttl_ms is not None:  # it counts anew where dead letters are forwarded to
+        copy.expires_at_ms = copy.enqueued_at_ms + min(copy.ttl_ms, subscription.main.default_ttl_ms)
+        copy.ttl_ms = None
+    copy.overlay = overlays.with_reason(copy.overlay, *reason)
+    out.arrived(subscription.main, copy, sections)
+    out.dead_lettered(subscription.main, copy, copy.overlay, dead_letters.name)
+    enqueue.dead_letter_arriving(dead_letters, copy, sections, out)
+
+
+def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:
+    """Make the copy for a rule with an action. Raises: EvaluationError."""
+    assert rule.action is not None
+    result = rule.action.apply(subject)
+    routing = message.routing or Routing()
+    session_id = result.system.get("sessionid")
+    if session_id and routing.partition_key is not None:
+        # The two must not differ: whoever receives the copy could not send it again.
+        result.system.setdefault("partitionkey", session_id)
+    copy = message.copied()
+    scheduled_at = result.system.get("scheduledenqueuetimeutc")
+    if isinstance(scheduled_at, datetime) and rule.subscription.main.forward_to is not None:
+        copy.scheduled_at_ms = int(wire_value(scheduled_at))  # for where it goes on to
+    else:
+        result.system.pop("scheduledenqueuetimeutc", None)  # of no effect in a subscription
+    copy.overlay = overlays.with_action(copy.overlay, result, rule.description.name)
+    if result.system:
+        # What it set decides where the copy goes, as if the sender had.
+        copy.routing = with_overlay(routing, copy.overlay)
+        session_id, key = copy.routing.session_id, copy.routing.partition_key
+        if "partitionkey" in result.system and session_id and key not in (None, session_id):
+            raise EvaluationError(
+                f"the action leaves the partition key '{key}' beside the session id '{session_id}', from "
+                f"which it must not differ"
+            )
+        if "timetolive" in result.system:
+            copy.ttl_ms = _ttl_ms(result.system["timetolive"], rule.description.name)
+    return copy
+
+
+def _ttl_ms(value: object, rule_name: str) -> int | None:
+    """Give the time-to-live that an action set. Raises: EvaluationError."""
+    if value is None:
+        return None
+    ttl_ms = value // timedelta(milliseconds=1) if isinstance(value, timedelta) else 0
+    if ttl_ms <= 0:
+        raise EvaluationError(f"the action of rule '{rule_name}' sets the time-to-live to {value}")
+    return min(ttl_ms, UNLIMITED_MS)

@@ -1,0 +1,128 @@
+"""What is asked about cursors: claim, read, commit, release, list (X-06).
+
+Owns: what is checked before anything changes, what is refused and why. Must not know: how a claim is kept
+(`cursors`), the wire. A handler raises a `ServiceBusError` before its first change, or does all it was asked.
+
+Who claims or reads needs an entity that can be received from; to commit, to release and to look is possible
+also while it cannot, as a lock can be settled then. Every tier has cursors: they are no feature of the
+service.
+"""
+
+from __future__ import annotations
+
+from peeklock.broker.entities.entities import Entities
+from peeklock.broker.queue.cursors import Cursors
+from peeklock.broker.queue.message_queue import MessageQueue
+from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.vocabulary import commands as ask
+from peeklock.broker.vocabulary import effects as do
+from peeklock.broker.vocabulary.errors import (
+    ArgumentInvalid,
+    ArgumentOutOfRange,
+    CursorNotFound,
+    InvalidOperation,
+)
+from peeklock.broker.vocabulary.quotas import (
+    CLAIM_MESSAGES_MAX,
+    CURSOR_EXPIRES_AFTER_MS_MAX,
+    CURSOR_EXPIRES_AFTER_MS_MIN,
+    CURSOR_NAME_MAX,
+)
+
+
+class CursorOperations:
+    """The handlers of all commands about cursors."""
+
+    def __init__(self, entities: Entities) -> None:
+        self._entities = entities
+
+    def claim(self, command: ask.ClaimMessages, out: Outcome) -> None:
+        entity, queue = self._entities.queue(command.address)
+        entity.require_receivable(queue)
+        entity.require_receiving()
+        if queue is entity.main and queue.forward_to is not None:
+            raise InvalidOperation(
+                f"It is not possible to claim messages of '{entity.name}': it forwards to "
+                f"'{queue.forward_to}'."
+            )
+        if not 1 <= len(command.cursor) <= CURSOR_NAME_MAX:
+            raise ArgumentInvalid(
+                f"the name of a cursor has 1 to {CURSOR_NAME_MAX} characters, not {len(command.cursor)}"
+            )
+        try:
+            command.cursor.encode()
+        except UnicodeEncodeError:
+            raise ArgumentInvalid("the name of a cursor is no text: it holds half a character") from None
+        if command.count_max < 1 or command.bytes_max < 1:
+            raise ArgumentOutOfRange(
+                f"cursor '{command.cursor}' cannot claim {command.count_max} messages of "
+                f"{command.bytes_max} bytes: both must be greater than zero"
+            )
+        after_ms = command.expires_after_ms
+        if after_ms is not None and not (
+            CURSOR_EXPIRES_AFTER_MS_MIN <= after_ms <= CURSOR_EXPIRES_AFTER_MS_MAX
+        ):
+            raise ArgumentOutOfRange(
+                f"cursor '{command.cursor}' cannot expire after {after_ms} ms unused: the least is "
+                f"{CURSOR_EXPIRES_AFTER_MS_MIN}, the most {CURSOR_EXPIRES_AFTER_MS_MAX}"
+            )
+        if queue.cursors is None:
+            queue.cursors = Cursors(queue)
+        claim = queue.cursors.claim(
+            command.cursor,
+            min(command.count_max, CLAIM_MESSAGES_MAX),
+            command.bytes_max,
+            after_ms,
+            out,
+            command.enqueued_up_to_ms,
+        )
+        queue.accessed_at_ms = out.now_ms
+        if claim is None:
+            out.effects.append(do.Claimed(command.reply_to, 0, 0, 0))
+        else:
+            out.effects.append(do.Claimed(command.reply_to, claim.no, len(claim.messages), claim.size_bytes))
+
+    def read(self, command: ask.ReadClaim, out: Outcome) -> None:
+        entity, queue = self._entities.queue(command.address)
+        entity.require_receivable(queue)
+        entity.require_receiving()
+        if command.skip < 0:
+            raise ArgumentOutOfRange(f"skip {command.skip} must not be negative")
+        views = self._cursors(queue, command.cursor).read(
+            command.cursor, command.no, command.skip, command.count_max, command.bytes_max, out.now_ms
+        )
+        queue.accessed_at_ms = out.now_ms
+        out.effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
+
+    def commit(self, command: ask.CommitClaims, out: Outcome) -> None:
+        queue = self._queue(command.address)
+        cursors = self._cursors(queue, command.cursor)
+        left = cursors.commit(command.cursor, command.up_to_no, out)
+        queue.accessed_at_ms = out.now_ms
+        out.effects.append(do.ClaimsLeft(command.reply_to, left))
+        queue.serve(out)  # a session may be free
+
+    def release(self, command: ask.ReleaseCursor, out: Outcome) -> None:
+        queue = self._queue(command.address)
+        cursors = self._cursors(queue, command.cursor)
+        cursors.release(command.cursor, command.reply_to, out)
+        queue.accessed_at_ms = out.now_ms
+        queue.serve(out)
+
+    def list_cursors(self, command: ask.ListCursors, out: Outcome) -> None:
+        queue = self._queue(command.address)
+        cursors = queue.cursors
+        views = [] if cursors is None else cursors.views()
+        instant_ms = queue.shared.wall.instant_ms(out.now_ms)
+        out.effects.append(do.CursorsFound(command.reply_to, views, instant_ms))
+
+    def _queue(self, address: ask.Address) -> MessageQueue:
+        entity, queue = self._entities.queue(address)
+        entity.require_receivable(queue)
+        return queue
+
+    def _cursors(self, queue: MessageQueue, name: str) -> Cursors:
+        """Raises: CursorNotFound."""
+        if queue.cursors is None:
+            raise CursorNotFound(f"'{queue.name}' has no cursor '{name}': it has none at all")
+        return queue.cursors

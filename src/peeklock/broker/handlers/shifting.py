@@ -1,0 +1,99 @@
+"""Scheduled messages that are to be enqueued earlier or later than their senders said.
+
+Owns: which ones, and how far the command under way has come. Must not know: how what is due is found
+(`timers`), and who is applied between two slices: nobody is, see `engine`.
+
+A shifted message keeps its number, so that whoever has it can still cancel. All slices are in one batch. The
+event log has no event for it: the end of a scheduled life tells for when it was scheduled at last.
+Source: semantics S-05, S-06, S-07; our choice, the service has no such operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from peeklock.broker.content import overlay as overlays
+from peeklock.broker.entities.entities import Entities
+from peeklock.broker.queue.browsing import scheduled_by_number
+from peeklock.broker.queue.message_queue import MessageQueue
+from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.vocabulary.changes import MessageStored
+from peeklock.broker.vocabulary.effects import ScheduledShifted
+from peeklock.broker.vocabulary.errors import ArgumentInvalid, MessageNotFound
+from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.search_commands import ShiftScheduled
+
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, beyond which nobody can schedule."""
+
+
+class Shifting:
+    """The messages of one checked command."""
+
+    __slots__ = ("_count", "_instant_ms", "_left", "command")
+
+    def __init__(self, entities: Entities, command: ShiftScheduled, instant_ms: int) -> None:
+        """Find the messages. Raises: EntityNotFound, MessageNotFound, ArgumentInvalid.
+
+        Args:
+            instant_ms: UTC; what is due now is due at this instant.
+        """
+        self.command = command
+        self._instant_ms = instant_ms
+        self._count = 0
+        self._left = _found(entities, command)
+
+    def advance(self, count: int, out: Outcome) -> bool:
+        """Shift so many messages more; return whether there may be others. The last ones bring the answer."""
+        shifted = 0
+        for queue, message in islice(self._left, count):
+            shifted += 1
+            before_ms = message.scheduled_at_ms
+            assert before_ms is not None
+            after_ms = self._shifted_ms(before_ms)
+            if after_ms != before_ms:
+                _shift(queue, message, after_ms, out)
+        self._count += shifted
+        if shifted == count:
+            return True
+        out.effects.append(ScheduledShifted(self.command.reply_to, self._count))
+        return False
+
+    def _shifted_ms(self, at_ms: int) -> int:
+        by_ms = self.command.by_ms
+        if by_ms is None:
+            return min(at_ms, self._instant_ms)
+        # What falls due by it may have different instants in the past, and is enqueued in their order.
+        return min(max(at_ms + by_ms, 0), LATEST_MS)
+
+
+def _found(entities: Entities, command: ShiftScheduled) -> Iterator[tuple[MessageQueue, Message]]:
+    """Return the messages that are to be shifted; what is asked for is checked before the first one."""
+    if command.address is None:
+        if command.sequence_numbers is not None:
+            raise ArgumentInvalid("sequence numbers mean nothing without the queue that issued them")
+        return _all_of([entity.main for entity in entities if not entity.is_hidden])
+    _, queue = entities.queue(command.address)
+    if command.sequence_numbers is None:
+        return _all_of([queue])
+    named: list[tuple[MessageQueue, Message]] = []
+    for number in dict.fromkeys(command.sequence_numbers):
+        message = scheduled_by_number(queue, number)
+        if message is None:
+            raise MessageNotFound(f"no scheduled message with sequence number {number} in '{queue.name}'")
+        named.append((queue, message))
+    return iter(named)
+
+
+def _all_of(queues: list[MessageQueue]) -> Iterator[tuple[MessageQueue, Message]]:
+    for queue in queues:
+        for message in queue.scheduled:
+            yield queue, message
+
+
+def _shift(queue: MessageQueue, message: Message, at_ms: int, out: Outcome) -> None:
+    message.scheduled_at_ms = at_ms
+    message.overlay = overlays.with_scheduled_time(message.overlay, at_ms)  # which readers are shown
+    queue.wake(queue.shared.wall.core_ms(queue.activation.note(message)))
+    out.changes.append(MessageStored(queue.queue_id, message))

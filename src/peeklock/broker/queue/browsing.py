@@ -1,0 +1,167 @@
+"""Looking through a queue by sequence number: browse, oldest first, by one number.
+
+Owns: in which order and how much is found. Must not know: how messages are stored, locked or removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+
+from peeklock.broker.queue.message_queue import MessageQueue
+from peeklock.broker.queue.message_session import MessageSession
+from peeklock.broker.queue.message_table import MessageTable
+from peeklock.broker.queue.peek_lock import Claim
+from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT, Partitions
+from peeklock.broker.queue.wall_clock import WallClock
+from peeklock.broker.vocabulary.message import NEVER_MS, Message, MessageState, MessageView
+
+
+def browse(
+    queue: MessageQueue, from_number: int, count_max: int, bytes_max: int, session_id: str | None = None
+) -> list[MessageView]:
+    """Show messages in any state in the order of their numbers, at least one if there is one (S-11)."""
+    views: list[MessageView] = []
+    start = queue.key_to_browse_from(from_number)
+    if session_id is None:
+        found = in_order_of_number(queue, start)
+    else:
+        found = _of_session(queue, session_id, start)
+    for message in islice(found, max(count_max, 0)):
+        bytes_max -= message.size_bytes + len(message.overlay or b"")
+        if views and bytes_max < 0:
+            break
+        views.append(seen_in(queue, message))
+    return views
+
+
+def seen_in(queue: MessageQueue, message: Message) -> MessageView:
+    """Show a message to who looks through its queue."""
+    view = view_of(message, queue.shared.wall)
+    view.of_session = queue.sessions is not None and message.state is MessageState.DEFERRED
+    return view
+
+
+def view_of(message: Message, wall: WallClock) -> MessageView:
+    """Show a message to who only looks at it."""
+    # Only the message's own time-to-live is shown to who looks (E-05).
+    ttl_ms = message.ttl_ms
+    if message.expires_at_ms != NEVER_MS:
+        ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+    held = message.lock
+    locked_until_ms, cursor = 0, None
+    if isinstance(held, Claim):
+        cursor = held.cursor.name
+    elif held is not None:
+        locked_until_ms = wall.shown_ms(held.until_ms())
+    return MessageView(
+        message,
+        None,
+        locked_until_ms,
+        message.delivery_count,
+        ttl_ms,
+        message.state,
+        message.overlay,
+        cursor=cursor,
+    )
+
+
+def oldest_unlocked(
+    queue: MessageQueue,
+    count_max: int,
+    enqueued_before_ms: int,
+    now_ms: int,
+    session_id: str | None = None,
+) -> list[Message]:
+    """Find active messages enqueued at or before a time, oldest first: neither locked nor expired."""
+    found: list[Message] = []
+    candidates: Iterable[Message] = ()
+    if session_id is None:
+        candidates = _as_enqueued(queue)
+    elif queue.sessions is not None and (session := queue.sessions.get(session_id)) is not None:
+        candidates = session.messages(queue)
+    for message in candidates:
+        if message.state is not MessageState.ACTIVE:
+            continue
+        if message.enqueued_at_ms > enqueued_before_ms or len(found) >= count_max:
+            break
+        if message.lock is None and not queue.has_expired(message, now_ms):
+            found.append(message)
+    return found
+
+
+def _as_enqueued(queue: MessageQueue) -> Iterable[Message]:
+    """Go through a queue in the order of enqueued times; deferred messages may be among them."""
+    if queue.numbers is None or queue is queue.main:
+        return queue.active
+    # Positions of dead letters follow their arrival there. Their numbers and enqueued times rise together, in
+    # each partition.
+    partitions = queue.main.partitions
+    if partitions is None:
+        return queue.numbers
+    return merge(
+        *(_of_partition(queue.numbers, partitions, each) for each in range(PARTITION_COUNT)),
+        key=attrgetter("enqueued_at_ms"),
+    )
+
+
+def _of_partition(numbers: MessageTable, partitions: Partitions, partition: int) -> Iterator[Message]:
+    for message in numbers.iterate(partitions.first_key(partition)):
+        if partitions.of_number(message.sequence_number) != partition:
+            return
+        yield message
+
+
+def scheduled_by_number(queue: MessageQueue, number: int) -> Message | None:
+    """Find the scheduled message with this sequence number."""
+    message = queue.by_number(number)
+    return None if message is None or message.state is not MessageState.SCHEDULED else message
+
+
+def deferred_by_number(queue: MessageQueue, number: int) -> Message | None:
+    """Find the deferred message with this sequence number, unless it is locked."""
+    message = queue.by_number(number)
+    if message is None or message.state is not MessageState.DEFERRED or message.lock is not None:
+        return None
+    return message
+
+
+def _of_session(queue: MessageQueue, session_id: str, key: int) -> Iterator[Message]:
+    """Go through the messages of one session from a key on, in the order of their numbers."""
+    session = None if queue.sessions is None else queue.sessions.get(session_id)
+    if session is None:
+        return iter(())
+    if queue.partitions is None or queue.numbers is None:
+        return session.messages(queue, key)
+    first = queue.numbers.first_from(key)
+    return iter(()) if first is None else _by_partition(queue, queue.partitions, session, first)
+
+
+def _by_partition(
+    queue: MessageQueue, partitions: Partitions, session: MessageSession, first: Message
+) -> Iterator[Message]:
+    """Go through the messages of a session from that one on. They are in one partition, but for those sent
+    when each spelling named a session of its own."""
+    begins_in = partitions.of_number(first.sequence_number)
+    for partition in range(begins_in, PARTITION_COUNT):
+        if not session.partitions >> partition & 1:
+            continue
+        found = session.messages(queue, first.position if partition == begins_in else 0)
+        if session.partitions == 1 << partition:
+            yield from found
+            continue
+        for message in found:
+            if partitions.of_number(message.sequence_number) == partition:
+                yield message
+
+
+def in_order_of_number(queue: MessageQueue, key: int) -> Iterator[Message]:
+    """Go through all messages of a queue from a key on, in the order of their numbers."""
+    if queue.numbers is not None:
+        return queue.numbers.iterate(key)
+    tables = [table for table in (queue.active, queue.deferred, queue.scheduled) if len(table)]
+    if len(tables) == 1:
+        return tables[0].iterate(key)
+    return merge(*(table.iterate(key) for table in tables), key=attrgetter("position"))

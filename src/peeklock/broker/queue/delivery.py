@@ -1,0 +1,184 @@
+"""Who gets which message next: the order of retrieval and the hand-out.
+
+Owns: the line of a queue without sessions, and the delivery from any line. Must not know: settlement, how a
+session is given to a receiver (`message_sessions`).
+
+A line is what stands in order to be received and who receives it. A queue has one; a queue that requires
+sessions has one per session. Messages that were given back come first, so that the lowest position available
+is always next (L-07).
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Protocol
+
+from peeklock.broker.queue.links import Receivers
+from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.queue.peek_lock import Lock
+from peeklock.broker.vocabulary.commands import DELIVERY_BYTES
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
+from peeklock.broker.vocabulary.effects import Deliver, Drained
+
+if TYPE_CHECKING:
+    from peeklock.broker.queue.message_queue import MessageQueue
+    from peeklock.broker.queue.message_session import MessageSession
+    from peeklock.broker.vocabulary.message import Message
+
+PASS_OVER_MAX = 10_000
+"""Expired or vanished messages one delivery passes over before it lets others have a turn: about 5 ms."""
+
+WORN_MAX = 256
+"""Messages at the limit of MaxDeliveryCount that one delivery dead-letters before it lets others have a turn:
+at 10 to 25 us each 6 ms at most."""
+
+
+class ReadyQueue(Protocol):
+    """What stands in order to be received, and who receives it."""
+
+    receivers: Receivers
+
+    @property
+    def session(self) -> MessageSession | None:
+        """The session whose lock its messages are under."""
+
+    def take(self, queue: MessageQueue) -> Message | None:
+        """Give the available message with the lowest position, which is no longer available then."""
+
+    def give_back(self, position: int) -> None:
+        """Let the message at a position be available again."""
+
+
+class PlainReadyQueue:
+    """The line of a queue without sessions.
+
+    fresh      at or after `cursor`, never handed out since start; a message held for a `Cursor` may stand
+               among them after a restart
+    returned   its position is in the heap `returned`, always before the cursor
+    """
+
+    __slots__ = ("cursor", "receivers", "returned")
+
+    session: MessageSession | None = None
+
+    def __init__(self) -> None:
+        self.receivers = Receivers()
+        self.cursor = 0
+        self.returned: list[int] = []
+
+    def take(self, queue: MessageQueue) -> Message | None:
+        """Give the available message with the lowest position, which is no longer available then."""
+        active = queue.active
+        while self.returned:
+            message = active.get(heappop(self.returned))
+            if message is not None:
+                return message
+        while self.cursor < queue.next_position:
+            message = active.first_from(self.cursor)
+            if message is None:
+                self.cursor = queue.next_position
+                return None
+            self.cursor = message.position + 1
+            if message.lock is None:
+                return message
+        return None
+
+    def give_back(self, position: int) -> None:
+        """Let the message at a position be available again; the cursor comes to those that are before it."""
+        if position < self.cursor:
+            heappush(self.returned, position)
+
+    def pass_over_claimed(self, queue: MessageQueue) -> None:
+        """Begin behind the messages in front that are held for cursors."""
+        for message in queue.active:
+            if message.lock is None:
+                self.cursor = message.position
+                return
+
+    def look_again(self) -> None:
+        """Begin at the start: what was passed over may be receivable now. Nothing may be locked, but for a
+        cursor."""
+        self.returned = []
+        self.cursor = 0
+
+
+def deliver(queue: MessageQueue, ready_queue: ReadyQueue, out: Outcome) -> None:
+    """Hand out what is available in a line to its receivers with credit, in turn.
+
+    A message whose MaxDeliveryCount was lowered to its count or below is dead-lettered instead (L-08).
+    """
+    now_ms = out.now_ms
+    session = ready_queue.session
+    if session is not None and not session.is_held(now_ms):
+        return  # its lock is about to lapse, which answers a drain
+    receivers = ready_queue.receivers
+    turns = receivers.turns
+    wall, bodies = queue.shared.wall, queue.shared.bodies
+    instant_ms = now_ms + wall.due_ahead_ms
+    # As `ttl_shown_ms` does, without its call.
+    default_ttl_ms = queue.default_ttl_ms if queue.default_ttl_ms < UNLIMITED_MS else None
+    passed_over = worn = 0
+    while turns:
+        message = ready_queue.take(queue)
+        if message is None:
+            break
+        expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + queue.default_ttl_ms
+        if expires_at_ms - message.lead_ms <= instant_ms and queue.expiry is not None:
+            # Left to the sweep, which is woken for this instant and delivers again: the message may have
+            # arrived just now, and then its body has no place yet that a dead letter could share.
+            passed_over += 1
+            queue.wake(now_ms)
+            if passed_over < PASS_OVER_MAX:
+                continue
+            if session is not None and queue.sessions is not None:
+                queue.sessions.serve_later(session)
+            return
+        if message.delivery_count >= queue.max_delivery_count:
+            queue.dead_letter_worn(message, out)
+            worn += 1
+            if worn < WORN_MAX:
+                continue
+            queue.wake(now_ms)
+            if session is not None and queue.sessions is not None:
+                queue.sessions.serve_later(session)
+            return
+        receiver = receivers.first()
+        if receiver.deletes and not bodies.at_hand(message) and message.position != receiver.body_position:
+            ready_queue.give_back(message.position)
+            bodies.let_wait(receiver, queue.queue_id, message, out)
+            continue
+        token = queue.new_token()
+        until_shown_ms = 0
+        if receiver.deletes:
+            out.delivered(queue, message, None, receiver)
+            out.completed(queue, message, "receive-and-delete")
+            queue.remove(message, out)
+        else:
+            if session is not None:
+                lock = Lock(token, message, queue, 0, receiver.locks, session)
+            else:
+                locked_until_ms = now_ms + queue.lock_duration_ms
+                lock = Lock(token, message, queue, locked_until_ms, receiver.locks)
+                if locked_until_ms < queue.timer_ms:
+                    queue.wake(locked_until_ms)
+                until_shown_ms = locked_until_ms + wall.ahead_ms
+            message.lock = queue.locks[token] = receiver.locks[token] = lock
+            out.delivered(queue, message, lock, receiver)
+        queue.accessed_at_ms = now_ms
+        receiver.deliveries += 1
+        receiver.size_bytes += message.size_bytes + DELIVERY_BYTES
+        out.effects.append(
+            Deliver(
+                message,
+                token,
+                until_shown_ms,
+                message.delivery_count,
+                message.expires_at_ms - message.enqueued_at_ms if message.expires_at_ms else default_ttl_ms,
+                message.state,
+                message.overlay,
+                receiver.link,
+            )
+        )
+        receivers.served(receiver)
+    if receivers.draining:
+        out.effects.extend(Drained(receiver.link) for receiver in receivers.drained())

@@ -1,0 +1,262 @@
+"""Which message ids were seen lately.
+
+Owns: the window of one entity. Must not know: what happens to a duplicate. An id outlives its message, and a
+restart.
+
+Theory of operation: a dict from the digest of an id to one int that holds when it was seen and the first
+message's number; so an id costs 130 to 180 bytes, and 0.6 us. (Records in one bytes object for every few ids
+would take 43 bytes, and three times as long.) A small window is one dict. A large one is 256 of them, by the
+first byte of the digest, so that none takes long when it has to grow. What was seen first stands first, and
+is taken out by a sweep that goes through the dicts one after the other. A dict does not give back the place
+of what was taken from its front; so one that has lost a third is copied.
+
+A scheduled message that is cancelled was never enqueued: its id is free again, unless another message has it
+by then. So the digests of scheduled messages are found by number, too.
+Source: semantics D-01, S-01; wire contract 10.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from hashlib import blake2b
+from operator import attrgetter
+
+from peeklock.broker.vocabulary.changes import MessageIdSeen
+from peeklock.broker.vocabulary.quotas import DUPLICATE_IDS_MAX
+
+DIGEST_BYTES = 16
+"""64 bits of collision resistance against whoever does not know the key."""
+
+PURGE_EVERY_MS = 1_000
+"""An id is looked up by its exact time; forgetting it only frees memory, and need not wake anybody per id."""
+
+_SWEEPS_A_WINDOW = 16
+"""So many a window leave an id in memory for a sixteenth of it too long."""
+
+_ONE_SHARD_MAX = 16_384
+"""Ids that one dict holds: it takes 2 ms to divide them."""
+
+_SHARDS = 256
+
+_FREED = 0
+"""`MessageIdSeen.seen_at_ms` of an id that is free again."""
+
+_NUMBER_BITS = 63
+_NUMBER_MAX = (1 << _NUMBER_BITS) - 1
+
+
+class Duplicates:
+    """Message ids by keyed digest."""
+
+    __slots__ = (
+        "_future_ms",
+        "_keyed",
+        "_lost",
+        "_mask",
+        "_oldest_ms",
+        "_shards",
+        "_sweep_no",
+        "_sweep_oldest_ms",
+        "count",
+        "count_max",
+        "queue_id",
+        "waiting",
+        "window_ms",
+    )
+
+    def __init__(self, queue_id: int, key: bytes, window_ms: int, count_max: int = DUPLICATE_IDS_MAX) -> None:
+        self.queue_id = queue_id
+        self.window_ms = window_ms
+        self.count_max = count_max
+        self.count = 0  # of ids remembered
+        self.waiting: dict[int, bytes] = {}  # digests of scheduled messages, by sequence number
+        self._keyed = blake2b(digest_size=DIGEST_BYTES, key=key)
+        self._shards: list[dict[bytes, int]] = [{}]  # seen_at_ms << 63 | sequence_number
+        self._lost = [0]  # how many were taken out of each since it was copied
+        self._mask = 0
+        self._oldest_ms = 0  # no id was seen earlier
+        self._future_ms = 0  # latest time from before the clock was set back; 0 = all stand in order
+        self._sweep_no = 0  # shard to go on with; 0 = no sweep under way
+        self._sweep_oldest_ms = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def full(self) -> bool:
+        """Whether no further id can be remembered: none that is promised for the window is forgotten for
+        it."""
+        return self.count >= self.count_max
+
+    def digest(self, message_id: bytes, partition_key: str | None = None) -> bytes:
+        """Name an encoded message id by 16 bytes; in a partitioned queue together with the partition key."""
+        hashed = self._keyed.copy()
+        if partition_key is not None:
+            # No encoded id begins with a digit, so that no id alone looks like a key with an id.
+            key = partition_key.encode()
+            hashed.update(b"%d:%b" % (len(key), key))
+        hashed.update(message_id)
+        return hashed.digest()
+
+    def first_number(self, digest: bytes, now_ms: int) -> int | None:
+        """Give the sequence number of the message that had this id first, None when none had within the
+        window."""
+        no = digest[0] & self._mask
+        seen = self._shards[no].get(digest)
+        if seen is None:
+            return None
+        if (seen >> _NUMBER_BITS) + self.window_ms > now_ms:
+            return seen & _NUMBER_MAX
+        del self._shards[no][digest]  # seen again, it goes to the end of the order
+        self._lost[no] += 1
+        self.count -= 1
+        return None
+
+    def note(
+        self, digest: bytes, sequence_number: int, now_ms: int, instant_ms: int | None = None
+    ) -> MessageIdSeen:
+        """Remember an id that `first_number` did not find.
+
+        Args:
+            instant_ms: UTC, unless it is `now_ms`, for the fact: a restart measures the window by it.
+        """
+        if not self.count:
+            self._start_anew(now_ms)
+        self._shards[digest[0] & self._mask][digest] = now_ms << _NUMBER_BITS | sequence_number
+        self.count += 1
+        if not self._mask and self.count > _ONE_SHARD_MAX:
+            self._divide()
+        return MessageIdSeen(
+            self.queue_id, digest, now_ms if instant_ms is None else instant_ms, sequence_number
+        )
+
+    def free(self, sequence_number: int) -> MessageIdSeen | None:
+        """Forget the id of a scheduled message that is cancelled; None when another message has it by
+        now."""
+        digest = self.waiting.get(sequence_number)
+        if digest is None:
+            return None
+        no = digest[0] & self._mask
+        seen = self._shards[no].get(digest)
+        if seen is None or seen & _NUMBER_MAX != sequence_number:
+            return None
+        del self._shards[no][digest]
+        self._lost[no] += 1
+        self.count -= 1
+        return MessageIdSeen(self.queue_id, digest, _FREED, sequence_number)
+
+    def next_ms(self) -> int | None:
+        """When there may be something to forget."""
+        if not self.count:
+            return None
+        return self._oldest_ms + self.window_ms + max(PURGE_EVERY_MS, self.window_ms // _SWEEPS_A_WINDOW)
+
+    def purge(self, now_ms: int, count_max: int) -> int:
+        """Go on with the sweep that is due, and forget about so many ids; answer the work done.
+
+        While `next_ms` is past afterwards, there is more.
+        """
+        if not self._sweep_no:
+            self._sweep_oldest_ms = now_ms  # what comes while the sweep goes on is no older
+        if self._future_ms + self.window_ms <= now_ms:
+            self._future_ms = 0
+        work = 0
+        while work < count_max and self._sweep_no < len(self._shards):
+            shard, forgotten = self._forget_past(self._sweep_no, now_ms, count_max)
+            work += 1 + forgotten
+            if forgotten < count_max:  # else there may be more in this one
+                if shard:
+                    oldest = min(shard.values()) if self._future_ms else next(iter(shard.values()))
+                    self._sweep_oldest_ms = min(self._sweep_oldest_ms, oldest >> _NUMBER_BITS)
+                self._sweep_no += 1
+        if not self.count:
+            self._start_anew(now_ms)
+        elif self._sweep_no == len(self._shards):
+            self._sweep_no = 0
+            self._oldest_ms = self._sweep_oldest_ms
+        return work
+
+    def still_holds(self, change: MessageIdSeen, now_ms: int) -> bool:
+        """Whether a fact about an id is still the latest and within the window."""
+        seen = self._shards[change.digest[0] & self._mask].get(change.digest)
+        return (
+            seen is not None
+            and change.seen_at_ms != _FREED
+            and seen & _NUMBER_MAX == change.sequence_number
+            and (seen >> _NUMBER_BITS) + self.window_ms > now_ms
+        )
+
+    def restore(self, changes: Iterable[MessageIdSeen], now_ms: int, scheduled: Container[int] = ()) -> None:
+        """Load what the journal said, in any order, and is still within the window.
+
+        Args:
+            scheduled: sequence numbers of the messages that are scheduled.
+        """
+        by_time = attrgetter("seen_at_ms")
+        within: list[MessageIdSeen] = []
+        freed: set[tuple[bytes, int]] = set()
+        for change in changes:
+            if change.seen_at_ms == _FREED:
+                freed.add((change.digest, change.sequence_number))
+            elif change.seen_at_ms + self.window_ms > now_ms:
+                within.append(change)
+        latest = {
+            change.digest: change
+            for change in sorted(within, key=by_time)
+            if (change.digest, change.sequence_number) not in freed
+        }
+        for change in sorted(latest.values(), key=by_time):
+            self.note(change.digest, change.sequence_number, change.seen_at_ms)
+            if change.sequence_number in scheduled:
+                self.waiting[change.sequence_number] = change.digest
+            if change.seen_at_ms > now_ms:
+                self._future_ms = change.seen_at_ms
+        self._oldest_ms = min(self._oldest_ms, now_ms)
+
+    def check(self) -> None:
+        """Every id stands in its shard; none is older than is said."""
+        for no, shard in enumerate(self._shards):
+            for digest, seen in shard.items():
+                assert digest[0] & self._mask == no
+                assert seen >> _NUMBER_BITS >= self._oldest_ms
+        assert self.count == sum(map(len, self._shards))
+        assert len(self._shards) == len(self._lost) == self._mask + 1
+
+    def _start_anew(self, now_ms: int) -> None:
+        """Let the memory of a larger window go: nothing is remembered now."""
+        self._shards = [{}]
+        self._lost = [0]
+        self._mask = 0
+        self._oldest_ms = now_ms
+        self._sweep_no = 0
+
+    def _divide(self) -> None:
+        """Go over from one dict to many; within each the order stays."""
+        (shard,) = self._shards
+        self._shards = [{} for _ in range(_SHARDS)]
+        for digest, seen in shard.items():
+            self._shards[digest[0]][digest] = seen
+        self._lost = [0] * _SHARDS
+        self._mask = _SHARDS - 1
+        self._sweep_no = 0
+
+    def _forget_past(self, no: int, now_ms: int, count_max: int) -> tuple[dict[bytes, int], int]:
+        """Take what is past its window out of a shard, at most so many; give the shard, and how many."""
+        shard = self._shards[no]
+        limit = now_ms - self.window_ms + 1 << _NUMBER_BITS
+        gone: list[bytes] = []
+        for digest, seen in shard.items():
+            if seen < limit:
+                gone.append(digest)
+                if len(gone) == count_max:
+                    break
+            elif not self._future_ms:
+                break
+        for digest in gone:
+            del shard[digest]
+        self.count -= len(gone)
+        self._lost[no] += len(gone)
+        if 3 * self._lost[no] > len(shard):
+            shard = self._shards[no] = dict(shard)
+            self._lost[no] = 0
+        return shard, len(gone)

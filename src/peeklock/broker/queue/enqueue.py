@@ -1,0 +1,410 @@
+"""How a message comes into a queue or topic: numbered, then stored, set aside for later, or passed on.
+
+Owns: numbers, partitions, enqueued times, duplicates and activation. Must not know: what happens to a message
+once it stands in its queue, and who is refused (`operations`).
+Source: semantics S-01 to S-07, D-01, E-01, F-01.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from peeklock.amqp.messaging import Sections
+from peeklock.broker.content import overlay as overlays
+from peeklock.broker.content.message_ids import with_id
+from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.queue.sequence_numbers import SEQUENCE_NUMBER_MAX, number_of
+from peeklock.broker.queue.session_ids import folded
+from peeklock.broker.vocabulary.changes import MessageStored
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
+from peeklock.broker.vocabulary.events import NUMBERED_AHEAD, EventType
+from peeklock.broker.vocabulary.message import SHARED, SHARED_MAX, Message, MessageState, Routing
+
+if TYPE_CHECKING:
+    from peeklock.broker.queue.duplicates import Duplicates
+    from peeklock.broker.queue.message_queue import MessageQueue
+
+COPIES_MAX = 2_000
+"""Copies that one command makes of messages to topics, about: some 10 ms of work. The messages after them are
+parked, and copied by `advance`."""
+
+FORWARDED_COPIES_MAX = 1_000
+"""After so many copies and forwards in one call, 3 to 5 ms, no other forward begins: a copy is parked in its
+subscription, a message that was forwarded to a topic is parked there. The last one that begins may become as
+many copies as a topic has subscriptions."""
+
+ACTIVATION_LAG_MS = 1_000
+"""An activation that lags by so much enqueues at its own time, not at the scheduled one (S-07)."""
+
+
+def store(
+    queue: MessageQueue,
+    message: Message,
+    sections: Sections | None,
+    out: Outcome,
+    *,
+    turn: int | None = None,
+    partition: int | None = None,
+    forward_to: str | None = None,
+) -> int:
+    """Store an arriving message, at once or scheduled, or pass it on; answer its sequence number.
+
+    A duplicate is dropped, and the first message's number answered (D-01, S-01). Raises nothing: who may be
+    refused is asked before (`Operations`).
+
+    Args:
+        sections: None for a message that is stored already, somewhere else.
+        turn: the partition of a message without a key, when the caller has chosen one.
+        partition: that of its transaction, for a message without a partition key; goes before its id.
+        forward_to: pass it on to there, whatever the queue itself forwards to: it is sent via the queue; ids
+            seen here are no concern of it, and it is scheduled there.
+    """
+    now_ms = out.now_ms
+    routing = message.routing
+    instant_ms = now_ms + queue.shared.wall.due_ahead_ms
+    if sections is not None and sections.lacks_message_id:
+        sections = _given_id(queue, message, sections)
+    digest = None
+    duplicates = queue.duplicates
+    if duplicates is not None and routing is not None and forward_to is None:
+        digest = _digest(queue, duplicates, routing)
+        first_number = None if digest is None else duplicates.first_number(digest, now_ms)
+        if first_number is not None:
+            out.duplicate_dropped(queue, message, first_number, sections)
+            return first_number
+    number = _take_position(queue, message)
+    if queue.partitions is not None:
+        key = None if routing is None else _key(queue, routing, via=forward_to is not None)
+        number = queue.partitions.take(_partition_of(queue, routing, key, turn, partition))
+    message.sequence_number = number
+    if message.hops:
+        out.came(queue, message)
+    else:
+        message.enqueued_sequence_number = number
+        out.sent(queue, message)
+    if digest is not None:
+        assert duplicates is not None
+        out.changes.append(duplicates.note(digest, number, now_ms, instant_ms))
+        if duplicates.count == 1:
+            queue.set_timer()
+    scheduled_at_ms = message.scheduled_at_ms
+    if scheduled_at_ms is not None and scheduled_at_ms > instant_ms and forward_to is None:
+        if digest is not None:
+            assert duplicates is not None
+            duplicates.waiting[number] = digest
+        _schedule(queue, message, sections, instant_ms, out)
+    elif (
+        queue.fan_out is not None
+        and forward_to is None
+        and sections is not None
+        and not len(queue.active)
+        and out.copies < (FORWARDED_COPIES_MAX if message.hops else COPIES_MAX)
+    ):
+        message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
+        partition = None if queue.partitions is None else queue.partitions.of_number(number)
+        out.arrived(queue, message, sections)
+        forwarded = out.forwarded(queue, message)
+        count = queue.fan_out.send_on(message, sections, sections, partition, out)
+        out.fanned_out(forwarded, count)
+    elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
+        to = forward_to or queue.forward_to
+        assert to is not None
+        message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
+        out.arrived(queue, message, sections, reason="sent via" if forward_to else None)
+        queue.shared.forwarding.pass_on(queue, to, message, sections, out)
+    else:
+        _enqueue(queue, message, sections, instant_ms, out)
+        out.arrived(queue, message, sections)
+        if queue.passes_on:
+            queue.forward_stored_from(message.position)  # behind those that wait there
+    return number
+
+
+def number_ahead(
+    queue: MessageQueue,
+    message: Message,
+    sections: Sections,
+    partition: int | None,
+    transaction_id: bytes,
+    out: Outcome,
+) -> tuple[int, Sections | None]:
+    """Number a message that a transaction schedules: `store_numbered` stores it with the commit, if that
+    comes. The counters must be durable before the number is answered.
+
+    Args:
+        partition: that of the transaction, in a partitioned queue.
+
+    Returns:
+        The number, and the message to store; None for a duplicate of a stored message, whose number it is.
+    """
+    if sections.lacks_message_id:
+        sections = _given_id(queue, message, sections)
+    duplicates = queue.duplicates
+    if duplicates is not None and message.routing is not None:
+        digest = _digest(queue, duplicates, message.routing)
+        first_number = None if digest is None else duplicates.first_number(digest, out.now_ms)
+        if first_number is not None:
+            out.duplicate_dropped(queue, message, first_number, sections)
+            return first_number, None
+    number = _take_position(queue, message)
+    if queue.partitions is not None:
+        key = None if message.routing is None else _key(queue, message.routing)
+        number = queue.partitions.take(_partition_of(queue, message.routing, key, None, partition))
+    message.sequence_number = message.enqueued_sequence_number = number
+    out.number_issued(queue, message, transaction_id)
+    return number, sections
+
+
+def store_numbered(queue: MessageQueue, message: Message, sections: Sections, out: Outcome) -> None:
+    """Store a message that was numbered ahead. It is scheduled, even when its time has come meanwhile: its
+    activation gives it the number of its arrival. A duplicate of what was stored meanwhile is dropped, and
+    its number used up."""
+    now_ms = out.now_ms
+    number = message.sequence_number
+    instant_ms = queue.shared.wall.instant_ms(now_ms)
+    duplicates = queue.duplicates
+    assert message.routing is not None
+    if duplicates is not None and (digest := _digest(queue, duplicates, message.routing)) is not None:
+        first_number = duplicates.first_number(digest, now_ms)
+        if first_number is not None:
+            out.duplicate_dropped(queue, message, first_number, sections, number)
+            return
+        out.changes.append(duplicates.note(digest, number, now_ms, instant_ms))
+        duplicates.waiting[number] = digest
+        if duplicates.count == 1:
+            queue.set_timer()
+    out.sent(queue, message)
+    _schedule(queue, message, sections, instant_ms, out, reason=NUMBERED_AHEAD)
+
+
+def hold_pending(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
+    """Store a message that was numbered here and cannot be passed on yet."""
+    _enqueue(queue, message, sections, queue.shared.wall.instant_ms(out.now_ms), out)
+    queue.forward_stored_from(message.position)
+
+
+def activate(queue: MessageQueue, waiting: Message, out: Outcome) -> None:
+    """Enqueue a scheduled message as if just sent (S-07)."""
+    now_ms = out.now_ms
+    assert waiting.scheduled_at_ms is not None
+    instant_ms = queue.shared.wall.instant_ms(now_ms)
+    lags = instant_ms - waiting.scheduled_at_ms >= ACTIVATION_LAG_MS
+    queue.remove(waiting, out)
+    message = waiting.moved()
+    message.was_scheduled = True
+    message.sequence_number = _take_position(queue, message)
+    if queue.partitions is not None:
+        message.sequence_number = queue.partitions.take(queue.partitions.of_number(waiting.sequence_number))
+    out.happened(
+        EventType.ACTIVATED,
+        queue,
+        waiting,
+        related=queue.name,
+        related_number=message.sequence_number,
+    )
+    at_ms = instant_ms if lags else waiting.scheduled_at_ms
+    if queue.forward_to is not None and not len(queue.active):
+        message.enqueued_at_ms = _stamp(queue, at_ms, now_ms)
+        out.arrived(queue, message, None)
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, None, out)
+        return
+    _enqueue(queue, message, None, at_ms, out)
+    out.arrived(queue, message, None)
+    if queue.passes_on:
+        queue.forward_stored_from(message.position)
+
+
+def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
+    """Give a topic's copy a number of its subscription; it keeps the topic's as that of its enqueueing.
+
+    Args:
+        turn: the partition that the topic put the message in, None without partitions.
+    """
+    copy.sequence_number = _take_position(queue, copy)
+    if queue.partitions is not None:
+        assert turn is not None
+        if queue.sessions is not None and copy.routing is not None and copy.routing.session_id is not None:
+            # A session is in one partition, also one that an action put the copy into.
+            turn = queue.partitions.of_key(folded(copy.routing.session_id).encode())
+        copy.sequence_number = queue.partitions.take(turn)
+
+
+def store_copy(
+    queue: MessageQueue,
+    copy: Message,
+    sections: Sections | None,
+    turn: int | None,
+    out: Outcome,
+) -> None:
+    """Store a topic's copy in a subscription, or pass it on. It was enqueued when the topic took it.
+
+    Args:
+        sections: the same object for all copies of a message, None when its body is stored already.
+        turn: as for `number_copy`.
+    """
+    number_copy(queue, copy, turn)
+    at_once = not len(queue.active) and out.copies < FORWARDED_COPIES_MAX
+    if queue.forward_to is not None and at_once:
+        copy.enqueued_at_ms = _stamp(queue, copy.enqueued_at_ms, out.now_ms)
+        out.arrived(queue, copy, sections)
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, copy, sections, out)
+        return
+    _enqueue(queue, copy, sections, copy.enqueued_at_ms, out)
+    out.arrived(queue, copy, sections)
+    if queue.forward_to is not None:
+        queue.forward_stored_from(copy.position)
+    if queue.sessions is not None or queue.ready_queue.receivers.turns:
+        out.touch(queue)
+
+
+def dead_letter_arriving(
+    queue: MessageQueue,
+    message: Message,
+    sections: Sections | None,
+    out: Outcome,
+) -> None:
+    """Store a message that is a dead letter from the start, or pass it on to where its queue forwards."""
+    out.arrived(queue, message, sections)
+    if queue.forward_to is None or overlays.is_bodiless(message):
+        take_in(queue, message, sections, out)
+        out.touch(queue)
+    else:
+        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, sections, out)
+
+
+def take_in(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
+    """Store a dead letter, which keeps its number; it stays here."""
+    assert queue.holds_dead_letters
+    message.session_id = None  # sessions do not apply here
+    _take_position(queue, message)
+    queue.active.put(message.position, message)
+    _keep(queue, message, sections, out)
+
+
+def _take_position(queue: MessageQueue, message: Message) -> int:
+    """Put a message at the next position; return the number that follows from it without partitions."""
+    message.position = position = queue.next_position
+    queue.next_position = position + 1
+    if not queue.numbers_dirty:
+        queue.numbers_dirty = True
+        queue.shared.issued.append(queue)
+    return position if position <= SEQUENCE_NUMBER_MAX else number_of(position)
+
+
+def _given_id(queue: MessageQueue, message: Message, sections: Sections) -> Sections:
+    """Write an id into a message; return it as it is stored."""
+    size_bytes = len(sections.payload)
+    sections, message_id = with_id(sections, queue.shared.tokens)
+    message.size_bytes += len(sections.payload) - size_bytes
+    if message.routing is not None:
+        message.routing.message_id = message_id
+    return sections
+
+
+def _digest(queue: MessageQueue, duplicates: Duplicates, routing: Routing) -> bytes | None:
+    """Name what duplicates of a message have in common; None when it has no id. In a partitioned queue the
+    key belongs to the id (wire contract 10.3)."""
+    if routing.message_id is None:
+        return None
+    return duplicates.digest(routing.message_id, None if queue.partitions is None else _key(queue, routing))
+
+
+def _partition_of(
+    queue: MessageQueue, routing: Routing | None, key: str | None, turn: int | None, partition: int | None
+) -> int:
+    """Session id or partition key, else that of its transaction, else with duplicate detection the message
+    id, else in turn (S-02)."""
+    assert queue.partitions is not None
+    if key is not None:
+        if queue.sessions is not None:
+            key = folded(key)
+        return queue.partitions.of_key(key.encode())
+    if partition is not None:
+        return partition
+    if routing is not None and routing.message_id is not None and queue.duplicates is not None:
+        return queue.partitions.of_key(routing.message_id)
+    return queue.partitions.next_in_turn() if turn is None else turn
+
+
+def _key(queue: MessageQueue, routing: Routing, *, via: bool = False) -> str | None:
+    """Return what decides the partition; of a message that is sent via the queue, the key for that alone."""
+    if via:
+        return routing.via_partition_key
+    return routing.key(requires_sessions=queue.sessions is not None)
+
+
+def _schedule(
+    queue: MessageQueue,
+    message: Message,
+    sections: Sections | None,
+    instant_ms: int,
+    out: Outcome,
+    *,
+    reason: str | None = None,
+) -> None:
+    """Set a message with a new position aside for later."""
+    message.state = MessageState.SCHEDULED
+    message.enqueued_at_ms = max(instant_ms, queue.last_enqueued_at_ms)
+    queue.scheduled.put(message.position, message)
+    if queue.sessions is not None:
+        assert message.routing is not None
+        message.session_id = message.routing.session_id
+        queue.sessions.stored(message)
+    queue.wake(queue.shared.wall.core_ms(queue.activation.note(message)))
+    _keep(queue, message, sections, out)
+    out.scheduled(queue, message, sections, reason=reason)
+
+
+def _enqueue(
+    queue: MessageQueue, message: Message, sections: Sections | None, at_ms: int, out: Outcome
+) -> None:
+    """Make a message with a new position active; its time-to-live counts from here (E-01, S-04).
+
+    Args:
+        at_ms: the instant that is its enqueued time, unless the wall clock went back.
+    """
+    now_ms = out.now_ms
+    queue.arrived_at_ms = now_ms  # as `_stamp` does, without its call
+    if at_ms > queue.last_enqueued_at_ms:
+        queue.last_enqueued_at_ms = at_ms
+    message.enqueued_at_ms = enqueued_at_ms = queue.last_enqueued_at_ms
+    instant_ms = now_ms + queue.shared.wall.due_ahead_ms
+    if enqueued_at_ms > instant_ms:
+        message.lead_ms = enqueued_at_ms - instant_ms
+        if queue.expiry is not None:
+            queue.expiry.has_leads = True
+    ttl_ms = message.ttl_ms
+    if ttl_ms is not None:
+        message.expires_at_ms = enqueued_at_ms + min(ttl_ms, queue.default_ttl_ms)
+        message.ttl_ms = None  # from here on it is expires_at_ms - enqueued_at_ms
+    queue.active.put(message.position, message)
+    if ttl_ms is not None or queue.default_ttl_ms < UNLIMITED_MS:
+        queue.note_expiry(message)
+    if queue.sessions is not None:
+        if message.routing is not None:
+            message.session_id = message.routing.session_id
+        queue.sessions.stored(message)
+    _keep(queue, message, sections, out)
+
+
+def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
+    """Give the enqueued time of a message that arrives: it never goes backwards (S-04)."""
+    queue.arrived_at_ms = now_ms
+    if at_ms > queue.last_enqueued_at_ms:
+        queue.last_enqueued_at_ms = at_ms
+    return queue.last_enqueued_at_ms
+
+
+def _keep(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
+    """Count and record a message that stands in its table."""
+    message.routing = None  # not kept for every stored message
+    size_bytes = message.size_bytes
+    queue.size_bytes += size_bytes
+    if size_bytes < SHARED_MAX:
+        message.size_bytes = SHARED[size_bytes]
+    if queue.copied_by is not None:
+        queue.copied_by.size_bytes += size_bytes
+    if queue.numbers is not None:
+        queue.numbers.put(queue.key_of(message.sequence_number), message)
+    payload = None if sections is None else sections.payload
+    out.changes.append(MessageStored(queue.queue_id, message, payload))

@@ -1,0 +1,240 @@
+"""Links to a queue and their credit; who is served next.
+
+Owns: what the core knows of a link or a connection. Must not know: AMQP's own counting of credit, delivery
+ids.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from peeklock.broker.queue.peek_lock import Holder
+from peeklock.broker.vocabulary.commands import LinkId
+
+if TYPE_CHECKING:
+    from peeklock.broker.queue.delivery import ReadyQueue
+
+
+class Producer:
+    """A link over which somebody sends to a queue."""
+
+    __slots__ = ("link", "queue_id", "siblings")
+
+    def __init__(self, link: LinkId, queue_id: int, siblings: dict[LinkId, AnyLink]) -> None:
+        self.link = link
+        self.queue_id = queue_id
+        self.siblings = siblings  # the links of its entity
+
+
+class Consumer:
+    """A link over which messages of a queue are delivered.
+
+    `deliveries` and `size_bytes` are totals since it was opened, compared with the totals `SetCredit` allows.
+    """
+
+    __slots__ = (
+        "awaits_body",
+        "body_position",
+        "bytes_max",
+        "deletes",
+        "deliveries",
+        "deliveries_max",
+        "draining",
+        "link",
+        "locks",
+        "name",
+        "queue_id",
+        "ready_queue",
+        "siblings",
+        "size_bytes",
+        "wait_until_ms",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        link: LinkId,
+        queue_id: int,
+        siblings: dict[LinkId, AnyLink],
+        name: str | None = None,
+        *,
+        deletes: bool,
+    ) -> None:
+        self.link = link
+        self.name = name  # as its peer calls it
+        self.queue_id = queue_id
+        self.siblings = siblings  # the links of its entity
+        self.deletes = deletes  # receive-and-delete
+        self.deliveries = 0
+        self.deliveries_max = 0
+        self.size_bytes = 0
+        self.bytes_max = 0
+        self.draining = False
+        self.waiting = False  # stands in its line's Receivers
+        self.ready_queue: ReadyQueue | None = None  # what it receives from; None while it waits for a session
+        self.awaits_body = False  # nothing is delivered to it until one has been read
+        self.body_position = -1  # of the message whose body it waits for, or was read for it last
+        self.wait_until_ms = 0  # for a session, then its wish is refused
+        self.locks = Holder()
+
+    def has_credit(self) -> bool:
+        return self.deliveries < self.deliveries_max and self.size_bytes < self.bytes_max
+
+
+class Coordinator:
+    """A link over which transactions are declared and discharged."""
+
+    __slots__ = ("link", "siblings")
+
+    def __init__(self, link: LinkId) -> None:
+        self.link = link
+        self.siblings: dict[LinkId, AnyLink] = {}  # it belongs to no entity
+
+
+AnyLink = Producer | Consumer | Coordinator
+
+
+class BrokerConnection:
+    """What ends with a connection: its links, and the locks that its requests took or renewed (L-13)."""
+
+    __slots__ = ("links", "locks")
+
+    def __init__(self) -> None:
+        self.links: dict[LinkId, AnyLink] = {}
+        self.locks = Holder()
+
+
+class LinkRegistry:
+    """All links of a namespace, by name and by connection."""
+
+    __slots__ = ("by_link", "connections")
+
+    def __init__(self) -> None:
+        self.by_link: dict[LinkId, AnyLink] = {}
+        self.connections: dict[int, BrokerConnection] = {}
+
+    def connection(self, connection_id: int) -> BrokerConnection:
+        connection = self.connections.get(connection_id)
+        if connection is None:
+            connection = self.connections[connection_id] = BrokerConnection()
+        return connection
+
+    def add(self, opened: AnyLink) -> None:
+        link = opened.link
+        assert link not in self.by_link, "a link was opened twice"
+        self.by_link[link] = opened
+        opened.siblings[link] = opened
+        self.connection(link.connection_id).links[link] = opened
+
+    def forget(self, opened: AnyLink) -> None:
+        """Forget a link everywhere; what it holds stays as it is."""
+        link = opened.link
+        del self.by_link[link]
+        del opened.siblings[link]
+        del self.connections[link.connection_id].links[link]
+        if isinstance(opened, Consumer) and opened.ready_queue is not None:
+            opened.ready_queue.receivers.remove(opened)
+
+    def check(self) -> None:
+        """Compare the indexes with each other; an assertion fails when they do not agree."""
+        for link, opened in self.by_link.items():
+            assert opened.link == link
+            assert self.connections[link.connection_id].links[link] is opened
+            assert opened.siblings[link] is opened
+            if isinstance(opened, Consumer):
+                is_served = opened.ready_queue is not None and not opened.awaits_body
+                assert opened.waiting == (is_served and opened.has_credit())
+        assert sum(len(connection.links) for connection in self.connections.values()) == len(self.by_link)
+
+
+class Receivers:
+    """The receivers of one line that have credit, served in turn. Those without credit are never looked
+    at.
+
+    Whoever leaves is found by the holder of its locks, however many stand in line: thousands leave at once
+    when their waits end together.
+    """
+
+    __slots__ = ("draining", "turns")
+
+    def __init__(self) -> None:
+        self.turns: OrderedDict[int, Consumer] = OrderedDict()  # by the identity of `locks`
+        self.draining: dict[LinkId, Consumer] = {}
+
+    def first(self) -> Consumer:
+        """Return the receiver whose turn it is."""
+        return next(iter(self.turns.values()))
+
+    def served(self, receiver: Consumer) -> None:
+        """Let a receiver that was given a message stand behind all others; one whose credit is used up
+        leaves."""
+        if receiver.deliveries >= receiver.deliveries_max or receiver.size_bytes >= receiver.bytes_max:
+            self._leave(receiver)
+        elif len(self.turns) > 1:
+            self.turns.move_to_end(id(receiver.locks))
+
+    def credit_changed(self, receiver: Consumer) -> None:
+        """Let a receiver with credit stand in line, at the end; one without leaves it."""
+        if receiver.awaits_body:
+            return
+        if receiver.has_credit():
+            if not receiver.waiting:
+                receiver.waiting = True
+                self.turns[id(receiver.locks)] = receiver
+        elif receiver.waiting:
+            self._leave(receiver)
+
+    def wait_for_body(self, receiver: Consumer, position: int) -> None:
+        """Let a receiver leave the line until the body of the message at this position has been read."""
+        receiver.awaits_body = True
+        receiver.body_position = position
+        self._leave(receiver)
+
+    def body_came(self, receiver: Consumer) -> None:
+        """Let it stand in line again, if it has credit still."""
+        receiver.awaits_body = False
+        self.credit_changed(receiver)
+
+    def go_last(self, locks: Holder) -> None:
+        """Serve the receiver that holds these locks after all others that have credit now."""
+        if id(locks) in self.turns:
+            self.turns.move_to_end(id(locks))
+
+    def drain(self, receiver: Consumer) -> None:
+        """Owe a receiver the answer that its credit is used up, once what is available has been delivered."""
+        if not receiver.draining:
+            receiver.draining = True
+            self.draining[receiver.link] = receiver
+
+    def drained(self) -> list[Consumer]:
+        """Take the rest of the credit of all who asked for it, and name them: but not of those who wait for a
+        body, as there may be more for them."""
+        drained = [receiver for receiver in self.draining.values() if not receiver.awaits_body]
+        for receiver in drained:
+            receiver.draining = False
+            del self.draining[receiver.link]
+            receiver.deliveries_max = receiver.deliveries
+            if receiver.waiting:
+                self._leave(receiver)
+        return drained
+
+    def remove(self, receiver: Consumer) -> None:
+        """Forget a receiver whose link is gone."""
+        receiver.awaits_body = False
+        if receiver.waiting:
+            self._leave(receiver)
+        if receiver.draining:
+            receiver.draining = False
+            del self.draining[receiver.link]
+
+    def check(self) -> None:
+        """Whoever stands in line has credit, once, and knows it."""
+        assert all(key == id(receiver.locks) for key, receiver in self.turns.items())
+        assert all(receiver.waiting and receiver.has_credit() for receiver in self.turns.values())
+        assert not any(receiver.awaits_body for receiver in self.turns.values())
+        assert all(receiver.draining for receiver in self.draining.values())
+
+    def _leave(self, receiver: Consumer) -> None:
+        receiver.waiting = False
+        del self.turns[id(receiver.locks)]

@@ -1,0 +1,198 @@
+"""An ordered map from a dense integer to a message, at about 8 bytes an entry.
+
+Owns: where the messages of one state of one queue are found, and in which order. Must not know: what a
+message is.
+
+Theory of operation: positions are given out one by one, so 256 neighbours share a chunk. A chunk with few
+messages is a small dict by position; a fuller one is a list of 256 places. Chunk ids are kept sorted beside
+it, so that a reader can start anywhere in O(log n). A dict or heap entry per message would cost 42 to 110
+bytes each, which is what this table exists to avoid.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from typing import final
+
+from peeklock.broker.vocabulary.message import Message
+
+CHUNK_BITS = 8
+CHUNK_SIZE = 1 << CHUNK_BITS
+_PLACE = CHUNK_SIZE - 1
+
+SPARSE_MAX = 40
+"""Most entries of a dict chunk: one more, and its table (2272 bytes) is larger than a list of 256 places
+(2104)."""
+DENSE_MIN = 12
+"""Fewest entries of a list chunk. Far enough below SPARSE_MAX that a chunk does not turn back and forth."""
+
+
+@final
+class _Dense(list["Message | None"]):
+    """A list of 256 places, and how many are taken."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self, sparse: dict[int, Message]) -> None:
+        super().__init__([None] * CHUNK_SIZE)
+        for position, message in sparse.items():
+            self[position & _PLACE] = message
+        self.taken = len(sparse)
+
+
+class MessageTable:
+    """Messages by position, in ascending order. It must not change while somebody iterates over it."""
+
+    __slots__ = ("_chunk_ids", "_chunks", "_count")
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, _Dense | dict[int, Message]] = {}
+        self._chunk_ids: list[int] = []  # sorted
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.iterate(0)
+
+    def get(self, position: int) -> Message | None:
+        """Give the message at a position, or None."""
+        chunk = self._chunks.get(position >> CHUNK_BITS)
+        if chunk is None:
+            return None
+        if type(chunk) is _Dense:
+            return chunk[position & _PLACE]
+        return chunk.get(position)
+
+    def put(self, position: int, message: Message) -> None:
+        """Add a message at a position that is free."""
+        chunk_id = position >> CHUNK_BITS
+        chunk = self._chunks.get(chunk_id)
+        self._count += 1
+        if chunk is None:
+            self._chunks[chunk_id] = {position: message}
+            ids = self._chunk_ids
+            if not ids or chunk_id > ids[-1]:
+                ids.append(chunk_id)
+            else:
+                insort(ids, chunk_id)
+        elif type(chunk) is _Dense:
+            chunk[position & _PLACE] = message
+            chunk.taken += 1
+        else:
+            chunk[position] = message
+            if len(chunk) > SPARSE_MAX:
+                self._chunks[chunk_id] = _Dense(chunk)
+
+    def remove(self, position: int) -> Message | None:
+        """Take the message at a position out, or answer None when there is none."""
+        chunk_id = position >> CHUNK_BITS
+        chunk = self._chunks.get(chunk_id)
+        if chunk is None:
+            return None
+        if type(chunk) is _Dense:
+            message = chunk[position & _PLACE]
+            if message is None:
+                return None
+            chunk[position & _PLACE] = None
+            chunk.taken -= 1
+            if chunk.taken < DENSE_MIN:
+                base = chunk_id << CHUNK_BITS
+                self._chunks[chunk_id] = {
+                    base + place: kept for place, kept in enumerate(chunk) if kept is not None
+                }
+        else:
+            message = chunk.pop(position, None)
+            if message is None:
+                return None
+            if not chunk:
+                self._forget(chunk_id)
+        self._count -= 1
+        return message
+
+    def first_from(self, position: int) -> Message | None:
+        """Give the message with the lowest position that is not below the one given."""
+        found = self.get(position)
+        if found is not None:
+            return found
+        return next(self.iterate(position), None)
+
+    def iterate(self, position: int) -> Iterator[Message]:
+        """Go through the messages from a position on."""
+        ids = self._chunk_ids
+        first_id = position >> CHUNK_BITS
+        for index in range(bisect_left(ids, first_id), len(ids)):
+            chunk = self._chunks[ids[index]]
+            if isinstance(chunk, dict):
+                for found in sorted(chunk):
+                    if found >= position:
+                        yield chunk[found]
+            else:
+                for message in chunk[position & _PLACE :] if ids[index] == first_id else chunk:
+                    if message is not None:
+                        yield message
+
+    @property
+    def chunk_ids(self) -> list[int]:
+        """The chunks that have messages, in order."""
+        return self._chunk_ids
+
+    def chunk(self, chunk_id: int) -> list[Message]:
+        """Give the messages of one chunk in order; empty when there is none."""
+        chunk = self._chunks.get(chunk_id)
+        if chunk is None:
+            return []
+        if isinstance(chunk, dict):
+            return [chunk[position] for position in sorted(chunk)]
+        return [message for message in chunk if message is not None]
+
+    def has_chunk(self, chunk_id: int) -> bool:
+        return chunk_id in self._chunks
+
+    @property
+    def chunk_count(self) -> int:
+        return len(self._chunks)
+
+    def fill(self, entries: Iterable[tuple[int, Message]]) -> None:
+        """Load an empty table from pairs in ascending order of position, faster than one by one."""
+        assert not self._count
+        chunk_id = -1
+        sparse: dict[int, Message] = {}
+        for position, message in entries:
+            if position >> CHUNK_BITS != chunk_id:
+                self._close_chunk(chunk_id, sparse)
+                chunk_id = position >> CHUNK_BITS
+                sparse = {}
+            sparse[position] = message
+        self._close_chunk(chunk_id, sparse)
+
+    def check(self) -> None:
+        """Compare the indexes with each other; an assertion fails when they do not agree."""
+        assert self._chunk_ids == sorted(self._chunks)
+        count = 0
+        for chunk_id, chunk in self._chunks.items():
+            if isinstance(chunk, dict):
+                assert 0 < len(chunk) <= SPARSE_MAX
+                assert all(position >> CHUNK_BITS == chunk_id for position in chunk)
+                count += len(chunk)
+            else:
+                assert len(chunk) == CHUNK_SIZE
+                assert chunk.taken == sum(message is not None for message in chunk) >= DENSE_MIN
+                count += chunk.taken
+        assert count == self._count
+
+    def _close_chunk(self, chunk_id: int, sparse: dict[int, Message]) -> None:
+        if sparse:
+            self._chunks[chunk_id] = _Dense(sparse) if len(sparse) > SPARSE_MAX else sparse
+            self._chunk_ids.append(chunk_id)
+            self._count += len(sparse)
+
+    def _forget(self, chunk_id: int) -> None:
+        del self._chunks[chunk_id]
+        ids = self._chunk_ids
+        if ids[-1] == chunk_id:
+            ids.pop()
+        else:
+            del ids[bisect_left(ids, chunk_id)]

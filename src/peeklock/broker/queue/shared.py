@@ -1,0 +1,58 @@
+"""What the queues of a namespace have in common.
+
+Owns: the source of tokens, the timers, what is known of the wall clock, who is attached, who waits for
+bodies, which queues issued numbers lately, whether the disk is nearly full. Must not know: what queues do
+with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from peeklock.broker.queue.awaited_bodies import AwaitedBodies
+from peeklock.broker.queue.links import LinkRegistry
+from peeklock.broker.queue.timers import Timers
+from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
+from peeklock.broker.vocabulary.changes import NumbersIssued
+
+if TYPE_CHECKING:
+    from peeklock.broker.entities.forwarding import Forwarding
+
+
+class Issuer(Protocol):
+    """What gives out positions and numbers."""
+
+    queue_id: int
+    numbers_dirty: bool
+
+    def numbers_issued(self) -> NumbersIssued: ...
+
+
+class Shared:
+    """What the queues of a namespace have in common."""
+
+    __slots__ = (
+        "bodies",
+        "failed_evaluations",
+        "forwarding",
+        "issued",
+        "links",
+        "low_space",
+        "timers",
+        "tokens",
+        "wall",
+    )
+
+    forwarding: Forwarding
+    """Set once the entities are there: it looks them up."""
+
+    def __init__(self, tokens: Callable[[], bytes], clock_step_limit_ms: int = CLOCK_STEP_LIMIT_MS) -> None:
+        self.tokens = tokens
+        self.timers = Timers()
+        self.wall = WallClock(clock_step_limit_ms)
+        self.links = LinkRegistry()
+        self.bodies = AwaitedBodies()
+        self.issued: list[Issuer] = []  # which issued numbers since somebody asked
+        self.low_space = False  # on the disk: messages and states of sessions are refused
+        self.failed_evaluations = 0  # of rules, since start

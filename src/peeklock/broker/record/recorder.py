@@ -1,0 +1,408 @@
+"""Taking down what happens while capture is on.
+
+Owns: the events since the last batch, who and what the command under way is. Must not know: what becomes of
+events, why something happens.
+
+The `Outcome` of a call passes on what happened. Without a recorder that costs one comparison.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.queue.timers import FAR_MS, TimerKey
+from peeklock.broker.vocabulary import events
+from peeklock.broker.vocabulary.descriptions import KINDS, Description
+from peeklock.broker.vocabulary.events import Event, EventTuple, EventType
+
+if TYPE_CHECKING:
+    from peeklock.amqp.messaging import Sections
+    from peeklock.broker.entities.entity import Entity
+    from peeklock.broker.queue.links import Consumer
+    from peeklock.broker.queue.message_queue import MessageQueue
+    from peeklock.broker.queue.message_session import MessageSession
+    from peeklock.broker.queue.peek_lock import Lock
+    from peeklock.broker.queue.timers import Timers
+    from peeklock.broker.queue.wall_clock import WallClock
+    from peeklock.broker.vocabulary.message import Message
+
+_HEAD_BYTES_MAX = 4096
+"""A properties section beyond this size is left out of the log: the message id stands in its first bytes, but
+a section that is cut off cannot be decoded."""
+
+BODIES_BYTES_MAX = 128 * 1024 * 1024
+"""When whole messages of so many bytes wait for a batch, of further ones only the properties are recorded,
+which `reason` says. Our choice: all connections together have half of it on the way, but one message to a
+topic may become 2,000 with a body each, all in one row of the store, and a row ends at 1 GB."""
+
+BODY_LEFT_OUT = "body left out: too many bytes at once"
+
+# Named here: to look up a member of an enumeration takes as long as a call.
+_COMPLETED = EventType.COMPLETED
+_DELIVERED = EventType.DELIVERED
+
+_NOBODY = (0,)
+"""Who asks where time alone does."""
+
+
+class Recorder:
+    """The events of a namespace since somebody took them.
+
+    Three of them are made for each message, so that the methods for arrival, delivery and settlement each
+    make a tuple and nothing else: 0.5 us.
+    """
+
+    timer_key = TimerKey.RECORDER
+
+    def __init__(self, timers: Timers, wall: WallClock, captures_body: Callable[[str], bool]) -> None:
+        """Begin with nothing.
+
+        Args:
+            captures_body: says of a queue's name whether whole messages are wanted.
+        """
+        self.timer_ms = FAR_MS
+        self.captures = True  # events are kept until somebody takes them
+        self.due = False  # something has waited long enough for a batch
+        self._timers = timers
+        self._wall = wall
+        self._captures_body = captures_body
+        self._with_body: dict[int, bool] = {}  # what that said, by queue id
+        self._events: list[EventTuple] = []
+        self._bodies_bytes = 0  # in them
+        self._now_ms = 0
+        self._at_ms = 0  # what events say: UTC that never goes back
+        self._asker: tuple[int, ...] = _NOBODY
+        self._transaction_id: bytes | None = None
+        self._connection_lost = False
+
+    # Around commands
+
+    def begin(self, command: object, now_ms: int) -> None:
+        """What happens from now on follows from this command."""
+        # As `_pass_to` does, without its call: each command comes by here.
+        self._now_ms = now_ms
+        at_ms = now_ms + self._wall.due_ahead_ms
+        if at_ms > self._at_ms:
+            self._at_ms = at_ms
+        self._asker = getattr(command, "reply_to", None) or getattr(command, "link", None) or _NOBODY
+        self._transaction_id = None
+        self._connection_lost = False
+
+    def begin_due(self, now_ms: int) -> None:
+        """What happens from now on follows from time alone."""
+        self._pass_to(now_ms)
+        self._asker = _NOBODY
+        self._transaction_id = None
+        self._connection_lost = False
+
+    def begin_end(self, connection_id: int, now_ms: int, *, broken: bool) -> None:
+        """What happens from now on follows from the end of a connection."""
+        self._pass_to(now_ms)
+        self._asker = (connection_id,)
+        self._transaction_id = None
+        self._connection_lost = broken
+
+    def _pass_to(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        at_ms = now_ms + self._wall.due_ahead_ms
+        if at_ms > self._at_ms:
+            self._at_ms = at_ms
+
+    def begin_transaction(self, transaction_id: bytes) -> None:
+        """What happens until the end of the command belongs to a transaction."""
+        self._transaction_id = transaction_id
+
+    def take(self) -> list[EventTuple]:
+        """Give the events since the last call, in order."""
+        taken = self._events
+        self._events = []
+        self._bodies_bytes = 0
+        self.due = False
+        self._timers.cancel(self)
+        return taken
+
+    def flush(self) -> None:
+        """Have a batch made for what waits."""
+        self.due = bool(self._events)
+
+    def advance(self, count_max: int, out: Outcome) -> int:
+        """See `Timed`."""
+        self.flush()
+        return 1
+
+    def _first(self) -> None:
+        """Something is about to be recorded, and nothing waits yet."""
+        self._timers.set(self, self._now_ms + events.FLUSH_MS)
+
+    def _add(self, event: EventTuple) -> None:
+        if not self._events:
+            self._first()
+        self._events.append(event)
+
+    # Messages
+
+    def arrived(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        sections: Sections | None,
+        kind: EventType = EventType.ENQUEUED,
+        reason: str | None = None,
+    ) -> None:
+        """A message has been numbered and stands in a queue, or goes on from there.
+
+        Args:
+            sections: None for a message whose body is stored already.
+        """
+        queue_id = queue.queue_id
+        head = None
+        if sections is not None:
+            with_body = self._with_body.get(queue_id)
+            if with_body is None:
+                with_body = self._with_body[queue_id] = self._captures_body(queue.name)
+            if with_body and self._bodies_bytes < BODIES_BYTES_MAX:
+                head = sections.payload
+                self._bodies_bytes += len(head)
+            else:
+                head = _properties_section(sections)
+                if with_body and reason is None:
+                    reason = BODY_LEFT_OUT
+        if not self._events:
+            self._first()
+        self._events.append(
+            (
+                kind,
+                self._at_ms,
+                queue_id,
+                queue.name,
+                message.sequence_number,
+                message.enqueued_sequence_number,
+                message.delivery_count,
+                message.state,
+                message.size_bytes,
+                message.enqueued_at_ms,
+                message.expires_at_ms,
+                message.scheduled_at_ms or 0,
+                0,
+                0,
+                self._asker[0],
+                None,
+                message.session_id,
+                reason,
+                None,
+                self._transaction_id,
+                None,
+                head,
+                0,
+            )
+        )
+
+    def message(
+        self,
+        kind: EventType,
+        queue: MessageQueue,
+        message: Message,
+        reason: str | None = None,
+        related: str | None = None,
+        related_number: int = 0,
+        token: bytes | None = None,
+        until_ms: int = 0,
+    ) -> None:
+        """Something happened to a message, which is as it was before, but for its delivery count."""
+        lock = message.lock
+        if token is None and lock is not None:
+            token = lock.token
+        if not self._events:
+            self._first()
+        self._events.append(
+            (
+                kind,
+                self._at_ms,
+                queue.queue_id,
+                queue.name,
+                message.sequence_number,
+                message.enqueued_sequence_number,
+                message.delivery_count,
+                message.state,
+                message.size_bytes,
+                message.enqueued_at_ms,
+                message.expires_at_ms,
+                message.scheduled_at_ms or 0,
+                until_ms and until_ms + self._wall.due_ahead_ms,
+                related_number,
+                self._asker[0],
+                related,
+                message.session_id,
+                reason,
+                None,
+                self._transaction_id,
+                token,
+                None,
+                1 if self._connection_lost and kind is EventType.LOCK_LAPSED else 0,
+            )
+        )
+
+    def delivered(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        lock: Lock | None,
+        receiver: Consumer,
+    ) -> None:
+        """A message was handed out, under a lock or, without one, to be deleted."""
+        token, until_ms = (None, 0) if lock is None else (lock.token, lock.until_ms())
+        if not self._events:
+            self._first()
+        self._events.append(
+            (
+                _DELIVERED,
+                self._at_ms,
+                queue.queue_id,
+                queue.name,
+                message.sequence_number,
+                message.enqueued_sequence_number,
+                message.delivery_count,
+                message.state,
+                message.size_bytes,
+                message.enqueued_at_ms,
+                message.expires_at_ms,
+                0,
+                until_ms and until_ms + self._wall.due_ahead_ms,
+                0,
+                receiver.link.connection_id,
+                None,
+                message.session_id,
+                None,
+                receiver.name,
+                None,
+                token,
+                None,
+                0,
+            )
+        )
+
+    def completed(self, queue: MessageQueue, message: Message, reason: str | None) -> None:
+        """A message is done with: `reason` says how, where no receiver said so."""
+        self.message(_COMPLETED, queue, message, reason)
+
+    # Sessions, entities, the broker itself
+
+    def session(
+        self, kind: EventType, queue: MessageQueue, session: MessageSession, size_bytes: int = 0
+    ) -> None:
+        """Something happened to a session that is held; size_bytes: of its new state."""
+        lock = session.lock
+        assert lock is not None
+        receiver = lock.receiver
+        self._add(
+            self._other(kind, queue.queue_id, queue.name)._replace(
+                session_id=lock.session_id,
+                locked_until_ms=self._wall.instant_ms(lock.locked_until_ms),
+                connection_id=receiver.link.connection_id,
+                link_name=receiver.name,
+                size_bytes=size_bytes,
+                connection_lost=int(self._connection_lost and kind is EventType.SESSION_RELEASED),
+            )
+        )
+
+    def entity(self, kind: EventType, entity: Entity) -> None:
+        """An entity is there, or is no more; its settings go along."""
+        event = self._other(kind, entity.main.queue_id, entity.name)
+        self._add(event._replace(reason=_settings(entity.description)))
+
+    def connection_lost(self) -> None:
+        """The connection whose end is under way broke, and leaves locks of messages."""
+        self._add(self._other(EventType.CONNECTION_LOST))
+
+    def epoch_started(self, lock_grace_ms: int | None) -> None:
+        """The broker begins; its settings that lives depend on go along."""
+        settings = {"lock_grace_ms": lock_grace_ms}
+        event = self._other(EventType.EPOCH_STARTED)
+        self._add(event._replace(reason=json.dumps(settings, separators=(",", ":"))))
+        self.due = True  # so that the log knows of it without any traffic
+
+    def clock_stepped(self, step_ms: int, now_ms: int) -> None:
+        """The wall clock was set, or (0) an operator believes it now."""
+        wall = self._wall
+        self._pass_to(now_ms)
+        told = {"step_ms": step_ms, "ahead_ms": wall.ahead_ms, "due_ahead_ms": wall.due_ahead_ms}
+        event = self._other(EventType.CLOCK_STEPPED)
+        self._add(event._replace(reason=json.dumps(told, separators=(",", ":"))))
+        self.due = True
+
+    def duplicate_dropped(
+        self,
+        queue: MessageQueue,
+        message: Message,
+        first_number: int,
+        sections: Sections,
+        used_number: int = 0,
+    ) -> None:
+        """A message was accepted and not stored; the first one with its id has this number.
+
+        Args:
+            used_number: which it had been given itself, in a transaction.
+        """
+        event = self._other(EventType.DUPLICATE_DROPPED, queue.queue_id, queue.name)
+        head = _properties_section(sections)
+        self._add(
+            event._replace(
+                sequence_number=first_number,
+                related_number=used_number,
+                size_bytes=message.size_bytes,
+                head=head,
+            )
+        )
+
+    def _other(self, kind: EventType, queue_id: int = 0, queue_name: str | None = None) -> Event:
+        """Make an event that is not of one stored message."""
+        return Event(
+            kind, self._at_ms, queue_id, queue_name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            self._asker[0], None, None, None, None, self._transaction_id, None, None, 0,
+        )  # fmt: skip
+
+    def number_issued(self, queue: MessageQueue, message: Message, transaction_id: bytes) -> None:
+        """A message of a transaction has its number before it is stored. The command does nothing else of the
+        transaction: a duplicate that it drops stays dropped."""
+        self._transaction_id = transaction_id
+        self.message(EventType.NUMBER_ISSUED, queue, message)
+        self._transaction_id = None
+
+    # What comes out only afterwards
+
+    def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event:
+        """Make the event of a message that is about to be passed on, and is changed by that; to be handed to
+        `went` when its new number is known."""
+        self.message(EventType.FORWARDED, queue, message, None, to)
+        return Event._make(self._events.pop())
+
+    def went(self, forwarded: Event, number: int) -> None:
+        """A message was passed on: to whom it was said before, under this number there."""
+        self._add(forwarded._replace(related_number=number))
+
+    def fanned_out(self, forwarded: Event, copies: int) -> None:
+        """A topic's message was judged by all rules."""
+        if copies:
+            self.went(forwarded, copies)
+        else:
+            self._add(forwarded._replace(type=EventType.UNMATCHED))
+
+
+def _settings(description: Description) -> str:
+    """Write an entity's settings as JSON: those of `broker.descriptions` without keys, and its kind."""
+    settings: dict[str, object] = {"kind": KINDS[type(description)].value, **asdict(description)}
+    settings["status"] = description.status.value
+    settings["authorization_rules"] = [
+        {"name": rule.name, "rights": rule.rights} for rule in description.authorization_rules
+    ]
+    return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
+
+
+def _properties_section(sections: Sections) -> bytes | None:
+    """Cut the properties section out of an encoded message; None when it has none."""
+    start, end = sections.bare_offset, sections.properties_end
+    return sections.payload[start:end] if 0 < end - start <= _HEAD_BYTES_MAX else None

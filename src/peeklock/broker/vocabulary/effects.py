@@ -1,0 +1,380 @@
+"""What to do once the facts are durable: plain values, imperatives or answers.
+
+Owns: the vocabulary. Effects leave in order, never before the batch that caused them is durable (see
+`engine`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from peeklock.broker.vocabulary.commands import Address, LinkId, ReplyTo
+from peeklock.broker.vocabulary.descriptions import Description, RuleDescription
+from peeklock.broker.vocabulary.errors import ServiceBusError
+from peeklock.broker.vocabulary.message import Message, MessageView
+from peeklock.broker.vocabulary.search_commands import SearchCursor
+
+
+@dataclass(slots=True)
+class SenderOpened:
+    link: LinkId
+    queue_id: int
+    message_size_bytes_max: int
+    reads_routing: bool
+    """The gateway must read the `Routing` of each message sent here."""
+    takes_runs: bool = False
+    """A `Send` may have further messages: when the link was opened, none of them went on to elsewhere."""
+
+
+@dataclass(slots=True)
+class ReceiverOpened:
+    link: LinkId
+    queue_id: int
+    partitioned: bool = False
+    """The top 16 bits of its sequence numbers are the partition."""
+    session_id: str | None = None
+    """The session that the link holds."""
+    locked_until_ms: int = 0
+    """Until when it holds it."""
+
+
+@dataclass(slots=True)
+class CoordinatorOpened:
+    link: LinkId
+
+
+@dataclass(slots=True)
+class LinkRefused:
+    link: LinkId
+    error: ServiceBusError
+
+
+@dataclass(slots=True)
+class DetachLink:
+    """Detach an open link (entity deleted or disabled, ...); the core has forgotten it."""
+
+    link: LinkId
+    error: ServiceBusError
+
+
+@dataclass(slots=True)
+class SessionLockLapsed:
+    """The lock of a link's session has lapsed: send no delivery that still waits to be sent. The link stays
+    for a while (see `lapsed_sessions`)."""
+
+    link: LinkId
+
+
+@dataclass(slots=True)
+class Accepted:
+    reply_to: ReplyTo
+    count: int = 1
+    """It answers so many messages: that of `reply_to` and those behind it."""
+
+
+@dataclass(slots=True)
+class Rejected:
+    reply_to: ReplyTo
+    error: ServiceBusError
+
+
+@dataclass(slots=True)
+class Deliver(MessageView):
+    """Transfer a message over a receiver link; `lock_token` is the delivery tag in either mode, fresh each
+    time. A message of a session has `locked_until_ms` 0: its lock is the session's."""
+
+    link: LinkId
+
+
+@dataclass(slots=True)
+class Drained:
+    """All that was available within the credit has been delivered; the rest of the credit is used up."""
+
+    link: LinkId
+
+
+@dataclass(slots=True)
+class Settled:
+    reply_to: ReplyTo
+    count: int = 1
+    """As of `Accepted`."""
+
+
+@dataclass(slots=True)
+class SettlementFailed:
+    reply_to: ReplyTo
+    error: ServiceBusError
+
+
+@dataclass(slots=True)
+class LostBody:
+    """A message that was dead-lettered without its body."""
+
+    queue_name: str
+    """Where it was."""
+    sequence_number: int
+    session_id: str | None
+
+
+@dataclass(slots=True)
+class BodiesLost:
+    """Answer to LoseBodies: those that were there."""
+
+    reply_to: ReplyTo
+    lost: list[LostBody]
+
+
+@dataclass(slots=True)
+class LocksRenewed:
+    reply_to: ReplyTo
+    locked_until_ms: list[int]
+
+
+@dataclass(slots=True)
+class MessagesFound:
+    """Answer to Peek, ReceiveDeferred and GetSessionState; may be empty."""
+
+    reply_to: ReplyTo
+    messages: list[MessageView]
+    partitioned: bool = False
+    """The top 16 bits of their sequence numbers are the partition."""
+
+
+@dataclass(slots=True)
+class Match:
+    """A message that a search has found."""
+
+    address: Address
+    """Where it stands."""
+    view: MessageView
+
+
+@dataclass(slots=True)
+class MessagesMatched:
+    """Answer to SearchMessages."""
+
+    reply_to: ReplyTo
+    matches: tuple[Match, ...]
+    next: SearchCursor | None
+    """From where to search on; None = all was looked at."""
+
+
+@dataclass(slots=True)
+class MatchingDeleted:
+    """Answer to DeleteMatching."""
+
+    reply_to: ReplyTo
+    deleted: int
+    locked: int
+    """So many match and stay, since somebody holds them."""
+    next: SearchCursor | None
+    """From where to delete on; None = all was looked at."""
+
+
+@dataclass(slots=True)
+class ScheduledShifted:
+    reply_to: ReplyTo
+    count: int
+
+
+@dataclass(slots=True)
+class MessagesScheduled:
+    reply_to: ReplyTo
+    sequence_numbers: list[int]
+
+
+@dataclass(slots=True)
+class MessagesDeleted:
+    reply_to: ReplyTo
+    count: int
+
+
+@dataclass(slots=True)
+class SessionLockRenewed:
+    reply_to: ReplyTo
+    locked_until_ms: int
+
+
+@dataclass(slots=True)
+class SessionShown:
+    """A session, for who only looks at it."""
+
+    reply_to: ReplyTo
+    session_id: str
+    locked_until_ms: int
+    """UTC ms; 0 = nobody holds it."""
+    active: int
+    """Messages."""
+    deferred: int
+    scheduled: int
+    state: MessageView | None
+    """Its body is the state; None = none is set."""
+
+
+@dataclass(slots=True)
+class SessionsFound:
+    reply_to: ReplyTo
+    session_ids: list[str]
+    next_skip: int
+
+
+@dataclass(slots=True)
+class Claimed:
+    reply_to: ReplyTo
+    no: int
+    """Number of the new claim; 0 when nothing was available and so no claim made."""
+    count: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class ClaimsLeft:
+    """How many messages are still to be removed or given back: 0 = done."""
+
+    reply_to: ReplyTo
+    count: int
+
+
+@dataclass(slots=True)
+class CursorView:
+    """A cursor with what it holds."""
+
+    name: str
+    last_no: int
+    committed_no: int
+    used_at_ms: int
+    expires_after_ms: int
+    claims: list[tuple[int, int, int]]
+    """(number, messages, bytes) of each claim neither committed nor released, ascending."""
+
+
+@dataclass(slots=True)
+class CursorsFound:
+    reply_to: ReplyTo
+    cursors: list[CursorView]
+    now_ms: int
+    """When they were like this; a claim up to this time takes what was there."""
+
+
+@dataclass(slots=True)
+class Declared:
+    reply_to: ReplyTo
+    transaction_id: bytes
+
+
+@dataclass(slots=True)
+class TransactionEnded:
+    """A transaction has timed out: it was rolled back, and nobody asked for that."""
+
+    link: LinkId
+    transaction_id: bytes
+
+
+@dataclass(slots=True)
+class Enlisted:
+    """The command is checked and will be done if its transaction is committed."""
+
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class Fetch:
+    """Read the body of a stored message -> Fetched. The one effect for nobody outside: whoever dispatches
+    effects reads it and answers."""
+
+    queue_id: int
+    message: Message
+
+
+@dataclass(slots=True)
+class Done:
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class Failed:
+    reply_to: ReplyTo
+    error: ServiceBusError
+
+
+@dataclass(slots=True)
+class EntityView:
+    """An entity's description with its runtime figures, as the administration shows it."""
+
+    entity_id: int
+    description: Description
+    created_at_ms: int
+    updated_at_ms: int
+    accessed_at_ms: int
+    """0 = never since start."""
+    size_bytes: int
+    active_count: int
+    """Active, locked and deferred messages."""
+    scheduled_count: int
+    dead_letter_count: int
+    transfer_dead_letter_count: int
+    subscription_count: int = 0
+    """Of a topic, and so are the next three."""
+    sql_filter_count: int = 0
+    """Filters of all its subscriptions that are not correlation filters."""
+    correlation_filter_count: int = 0
+    unmatched_count: int = 0
+    """Messages since start that no rule chose: accepted and gone."""
+    message_size_bytes_max: int = 0
+    """The largest message that it takes, of a subscription that its topic takes."""
+
+    @property
+    def version(self) -> str:
+        """Tells apart how it is from how it was, or what had its name before; figures do not count."""
+        return entity_version(self.entity_id, self.updated_at_ms)
+
+
+def entity_version(entity_id: int, updated_at_ms: int) -> str:
+    """Write an entity's version; no two updates of one have the same time."""
+    return f"{entity_id}-{updated_at_ms}"
+
+
+@dataclass(slots=True)
+class EntityFound:
+    reply_to: ReplyTo
+    entity: EntityView
+
+
+@dataclass(slots=True)
+class EntitiesFound:
+    reply_to: ReplyTo
+    entities: list[EntityView]
+    more: bool
+
+
+@dataclass(slots=True)
+class RulesFound:
+    reply_to: ReplyTo
+    rules: list[RuleDescription]
+    more: bool = False
+
+
+Effect: TypeAlias = (
+    SenderOpened | ReceiverOpened | CoordinatorOpened | LinkRefused | DetachLink | SessionLockLapsed |
+    Accepted | Rejected | Deliver | Drained | Settled | SettlementFailed | LocksRenewed | MessagesFound |
+    MessagesScheduled | TransactionEnded |
+    MessagesDeleted | SessionLockRenewed | SessionShown | SessionsFound | Declared | Enlisted | Fetch | Done |
+    Failed | EntityFound | EntitiesFound | RulesFound | Claimed | ClaimsLeft | CursorsFound | BodiesLost |
+    MessagesMatched | MatchingDeleted | ScheduledShifted
+)  # fmt: skip
+
+BY_LINK = frozenset(
+    {
+        CoordinatorOpened,
+        DetachLink,
+        Deliver,
+        Drained,
+        LinkRefused,
+        ReceiverOpened,
+        SenderOpened,
+        SessionLockLapsed,
+        TransactionEnded,
+    }
+)
+"""Effects addressed by link; all others but `Fetch` are addressed by reply_to."""

@@ -1,0 +1,298 @@
+"""One entity's cursor as its reader sees it: claims made, read and committed.
+
+Owns: the requests `peeklock:cursor-*`, what is known of the cursor between them, and what to think when
+claims are there that nobody here asked for. Must not know: offsets, Spark.
+
+A request to claim is not repeated after a break, since it may have been done. The cursor is listed again
+then, and what is new there is ours, as much of it as we asked for. More than that somebody else has claimed:
+two readers share the name.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from peeklock.amqp.types import Timestamp
+from peeklock.client.connection import BlockingConnection, connection
+from peeklock.client.connection_string import ConnectionString
+from peeklock.client.errors import OptionError, ServiceBusError
+from peeklock.client.management import Response, Ticket
+
+CLAIM_COUNT_MAX: Final = 2000
+"""Messages that one claim holds at most. Source: vocabulary of X-06."""
+
+CLAIM_BYTES_MAX: Final = 16 << 20
+"""Bytes of one claim at most. Our choice: a batch is made of whole claims, so they must not be large."""
+
+CLAIMS_MAX: Final = 900
+"""Claims that may wait for their commit. Source: the broker refuses more than 1,000 a cursor."""
+
+READS_UNDER_WAY: Final = 4
+"""Requests for a claim's messages under way in one task; an answer has up to `READ_BYTES`."""
+READ_BYTES: Final = 262_144
+"""Source: gateway limit of an answer that holds messages."""
+OVERHEAD_BYTES: Final = 160
+"""What an answer adds to a message: annotations, header, its place in the list. An estimate."""
+
+
+class CursorShared(Exception):
+    """Somebody else claims with the same cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim, neither committed nor released."""
+
+    no: int
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Part of a claim: the messages from the `skip`th on."""
+
+    path: str
+    no: int
+    skip: int
+    count: int
+    mean_bytes: int
+
+
+class Cursor:
+    """See the module."""
+
+    def __init__(self, connection: BlockingConnection, path: str, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.committed = 0
+        """Claims up to this one are committed."""
+        self.last = 0
+        """Number of the last claim; 0 = none yet."""
+        self.now_ms = 0
+        """The broker's time when the cursor was listed, UTC."""
+        self.claims: dict[int, Claim] = {}
+        """What is neither committed nor released, by number, ascending."""
+        self._node = connection.management(path)
+        self._unanswered = 0
+        self._commit: Ticket | None = None
+        self._committing = 0
+
+    # Looking
+
+    def start_look(self) -> Ticket:
+        """Ask for the cursor as it is."""
+        return self._node.start("peeklock:cursor-list", {})
+
+    def finish_look(self, ticket: Ticket) -> None:
+        """Take the answer to `start_look`, the first one."""
+        last, committed, self.claims = self._read_list(self._node.wait(ticket))
+        self.last, self.committed = last, committed
+
+    def _look_again(self) -> None:
+        """Find what became of requests whose answers were lost.
+
+        Raises:
+            CursorShared: more claims are new than were asked for.
+        """
+        last, _, claims = self._read_list(self._node.request("peeklock:cursor-list", {}))
+        new = last - self.last
+        if new > self._unanswered:
+            raise self._shared(self.last + 1, last)
+        self._unanswered -= max(new, 0)
+        for no in range(self.last + 1, last + 1):
+            if no in claims:
+                self.claims[no] = claims[no]
+        self.last = max(self.last, last)
+
+    def _read_list(self, response: Response) -> tuple[int, int, dict[int, Claim]]:
+        self.now_ms = int(response.body.get("now", 0))
+        for found in response.body.get("cursors", []):
+            if found["cursor"] == self.name:
+                claims = sorted(tuple(int(part) for part in claim) for claim in found["claims"])
+                return (
+                    int(found["last-claim"]),
+                    int(found["committed"]),
+                    {no: Claim(no, count, size) for no, count, size in claims},
+                )
+        return 0, 0, {}
+
+    def _shared(self, first: int, last: int) -> CursorShared:
+        return CursorShared(
+            f"Another query claims with cursor '{self.name}' of '{self.path}': claims {first} to {last} were "
+            f"not made here. Each query needs an option consumerName of its own; stop the other one, then "
+            f"start again with the same checkpoint."
+        )
+
+    # Claiming
+
+    def start_claim(self, count: int, size_bytes: int, up_to_ms: int | None) -> Ticket:
+        """Ask for the next available messages, at most so many; with a time, those enqueued up to it."""
+        body: dict[str, Any] = {"cursor": self.name, "max-messages": count, "max-bytes": size_bytes}
+        if up_to_ms is not None:
+            body["enqueued-time-utc"] = Timestamp(up_to_ms)
+        return self._node.start("peeklock:cursor-claim", body, repeat=False)
+
+    def finish_claims(self, tickets: Sequence[Ticket]) -> list[Claim]:
+        """Take the answers to requests for claims; give what was claimed, also where the answer was lost.
+
+        Raises:
+            ServiceBusError: refused.
+            CursorShared: a claim in between is not ours.
+        """
+        first = self.last + 1
+        failure: ServiceBusError | None = None
+        for ticket in tickets:
+            try:
+                self._claimed(self._node.wait(ticket))
+            except ServiceBusError as error:
+                if not error.retryable:
+                    failure = error
+                elif ticket.started:
+                    self._unanswered += 1
+        if self._unanswered:
+            self._look_again()
+        if failure is not None:
+            raise failure
+        return [claim for no, claim in self.claims.items() if no >= first]
+
+    def _claimed(self, response: Response) -> None:
+        body = response.body
+        no = int(body["claim"])
+        if no == 0 or no <= self.last:
+            return
+        if no > self.last + 1 + self._unanswered:
+            raise self._shared(self.last + 1, no - 1)
+        if no > self.last + 1:
+            self._unanswered += 1  # this one is found with the others
+            return
+        self.claims[no] = Claim(no, int(body["count"]), int(body["bytes"]))
+        self.last = no
+
+    # Committing
+
+    def start_commit(self, up_to: int) -> None:
+        """Ask for the removal of what claims up to a number hold.
+
+        The first answer settles it: the broker removes by itself what it has not removed yet.
+        """
+        if up_to <= max(self.committed, self._committing):
+            return
+        self.finish_commit()
+        self._committing = up_to
+        self._commit = self._node.start("peeklock:cursor-commit", {"cursor": self.name, "claim": up_to})
+
+    def finish_commit(self) -> None:
+        """Wait until what `start_commit` began is settled.
+
+        Raises:
+            ServiceBusError: refused.
+        """
+        if self._commit is None:
+            return
+        ticket, up_to = self._commit, self._committing
+        self._commit, self._committing = None, 0
+        self._node.wait(ticket)
+        self.committed = max(self.committed, up_to)
+        for no in [no for no in self.claims if no <= up_to]:
+            del self.claims[no]
+
+
+def release_cursor(settings: ConnectionString, path: str, name: str, *, dry_run: bool = False) -> int:
+    """Make all that a cursor holds available again at its place, and forget the cursor.
+
+    For a query that does not come back; a query that does is told that its checkpoint no longer fits.
+
+    Args:
+        path: a queue, subscription or sub-queue, as on links.
+        dry_run: only count.
+
+    Returns:
+        How many messages were given back, or would be.
+
+    Raises:
+        OptionError: the entity has no such cursor; the text names those that it has.
+        ServiceBusError: refused.
+    """
+    management = connection(settings).management(path)
+    found = management.request("peeklock:cursor-list", {}).body.get("cursors", [])
+    held = {cursor["cursor"]: sum(int(count) for _, count, _ in cursor["claims"]) for cursor in found}
+    if name not in held:
+        others = ", ".join(sorted(held)) or "none at all"
+        raise OptionError(f"entity '{path}' has no cursor '{name}' (option consumerName); it has {others}.")
+    if not dry_run:
+        management.request("peeklock:cursor-release", {"cursor": name})
+    return held[name]
+
+
+def fetch(
+    connected: BlockingConnection, name: str, slices: Iterable[Slice], fetch_size: int
+) -> Iterator[tuple[Slice, list[bytes]]]:
+    """Read slices of claims in their order, some requests under way at a time.
+
+    Gives each part that was read with its messages as encoded; where the messages are fewer than the part's
+    count, the others are gone.
+
+    Raises:
+        ServiceBusError: refused; the claim is unknown or was committed.
+    """
+
+    def start(part: Slice) -> tuple[Slice, Ticket]:
+        body = {
+            "cursor": name,
+            "claim": part.no,
+            "skip": part.skip,
+            "max-messages": part.count,
+            "max-bytes": READ_BYTES,
+        }
+        return part, connected.management(part.path).start("peeklock:cursor-read", body)
+
+    parts = iter(part for whole in slices for part in cut(whole, fetch_size))
+    under_way: deque[tuple[Slice, Ticket]] = deque()
+    while True:
+        while len(under_way) < READS_UNDER_WAY and (part := next(parts, None)) is not None:
+            under_way.append(start(part))
+        if not under_way:
+            return
+        part, ticket = under_way.popleft()
+        found = connected.management(part.path).wait(ticket).body.get("messages") or []
+        payloads = [message["message"] for message in found]
+        if 0 < len(payloads) < part.count:  # the answer was full: the rest comes next
+            rest = Slice(
+                part.path, part.no, part.skip + len(payloads), part.count - len(payloads), part.mean_bytes
+            )
+            under_way.appendleft(start(rest))
+            part = Slice(part.path, part.no, part.skip, len(payloads), part.mean_bytes)
+        yield part, payloads
+
+
+def cut(whole: Slice, fetch_size: int) -> Iterator[Slice]:
+    """Cut a slice into parts that fit into an answer each, as far as the mean size tells."""
+    size = max(1, min(fetch_size, READ_BYTES // (whole.mean_bytes + OVERHEAD_BYTES)))
+    for start in range(0, whole.count, size):
+        yield Slice(
+            whole.path, whole.no, whole.skip + start, min(size, whole.count - start), whole.mean_bytes
+        )
+
+
+def divide(claims: Sequence[tuple[str, Claim]], parts: int) -> list[list[Slice]]:
+    """Divide claims among partitions of about as many messages each, in their order."""
+    total = sum(claim.count for _, claim in claims)
+    parts = max(1, min(parts, total))
+    divided: list[list[Slice]] = [[]]
+    room = -(-total // parts)
+    for path, claim in claims:
+        mean = claim.size_bytes // max(1, claim.count)
+        skip = 0
+        while skip < claim.count:
+            if not room:
+                divided.append([])
+                room = -(-total // parts)
+            count = min(room, claim.count - skip)
+            divided[-1].append(Slice(path, claim.no, skip, count, mean))
+            skip += count
+            room -= count
+    return divided if total else []

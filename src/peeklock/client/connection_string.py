@@ -1,0 +1,113 @@
+"""A connection string, taken apart.
+
+Owns: which keys it has and what they mean for host, port and TLS. Must not know: sockets, other options.
+Source: wire contract 1.2.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from peeklock.client.errors import OptionError
+
+PLAIN_PORT: Final = 5672
+TLS_PORT: Final = 5671
+
+_KEYS: Final = (
+    "Endpoint",
+    "SharedAccessKeyName",
+    "SharedAccessKey",
+    "SharedAccessSignature",
+    "EntityPath",
+    "UseDevelopmentEmulator",
+)
+_NAME: Final = re.compile("[A-Za-z]{1,32}")
+_BY_LOWER: Final = {key.lower(): key for key in _KEYS}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionString:
+    """How to reach a namespace and who we are there; hashable, picklable, and silent about its secrets."""
+
+    host: str
+    port: int
+    tls: bool
+    key_name: str = ""
+    key: str = field(default="", repr=False)
+    signature: str = field(default="", repr=False)
+    """A ready token, in place of key name and key; it cannot be renewed."""
+    entity_path: str = ""
+    """The one entity that the connection string is for; empty = the whole namespace."""
+    ca_file: str | None = None
+    """PEM file of the certificates to trust instead of the machine's own."""
+    timeout_s: float = 60.0
+    """How long an operation is tried again before its error is raised."""
+
+    @classmethod
+    def parse(
+        cls, connection_string: str, *, ca_file: str | None = None, timeout_s: float = 60.0
+    ) -> ConnectionString:
+        """Read a connection string as official clients do; unlike theirs, a port is kept with TLS too.
+
+        Raises:
+            OptionError: a key is unknown, missing or wrong. The text never quotes a value that may be secret.
+        """
+        values: dict[str, str] = {}
+        for part in connection_string.strip().split(";"):
+            if not part.strip():
+                continue
+            name, separator, value = part.partition("=")  # a key in base64 has `=` at its end
+            known = _BY_LOWER.get(name.strip().lower())
+            if not separator or known is None:
+                shown = "a part without '='" if not separator else "a part with an unknown name"
+                if separator and _NAME.fullmatch(name.strip()):
+                    shown = repr(name.strip())  # else it may be a secret whose name is missing
+                raise _wrong(f"has {shown}; it may hold {', '.join(_KEYS)}")
+            values[known] = value.strip()
+        host, port = _endpoint(values.get("Endpoint", ""))
+        plain = values.get("UseDevelopmentEmulator", "false").lower()
+        if plain not in ("true", "false"):
+            raise _wrong("has a UseDevelopmentEmulator that is neither true nor false")
+        key_name, key = values.get("SharedAccessKeyName", ""), values.get("SharedAccessKey", "")
+        signature = values.get("SharedAccessSignature", "")
+        if bool(signature) == bool(key_name or key):
+            raise _wrong("needs either SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature")
+        if not signature and not (key_name and key):
+            raise _wrong(f"lacks {'SharedAccessKey' if key_name else 'SharedAccessKeyName'}")
+        tls = plain == "false"
+        return cls(
+            host,
+            port or (TLS_PORT if tls else PLAIN_PORT),
+            tls,
+            key_name,
+            key,
+            signature,
+            values.get("EntityPath", "").strip("/"),
+            ca_file,
+            timeout_s,
+        )
+
+
+def _endpoint(text: str) -> tuple[str, int | None]:
+    """Give host and port (None = not given) of an endpoint such as `sb://name:5671/`."""
+    scheme, separator, rest = text.partition("://")
+    authority = rest.partition("/")[0] if separator else ""
+    if not separator or scheme.lower() not in ("sb", "amqp", "amqps") or not authority:
+        raise _wrong("has no Endpoint of the form sb://host or sb://host:port")
+    if authority.startswith("["):  # an IPv6 literal keeps its colons
+        host, _, after = authority[1:].partition("]")
+        port = after.removeprefix(":")
+    else:
+        host, _, port = authority.partition(":")
+    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
+        raise _wrong("has an Endpoint whose host or port cannot be read")
+    return host, int(port) if port else None
+
+
+def _wrong(what: str) -> OptionError:
+    return OptionError(
+        f"option connectionString {what}. It looks like Endpoint=sb://host;SharedAccessKeyName=...;"
+        f"SharedAccessKey=... (and UseDevelopmentEmulator=true for a broker without TLS)."
+    )

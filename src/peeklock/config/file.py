@@ -1,0 +1,278 @@
+"""The configuration file: the emulator's Config.json, read strictly, and written.
+
+Owns: which entities the file names and where, in both directions. Must not know: what the file asks of the
+broker (`reconcile`), ranges of values (`broker.validation`). Pure but for reading the file. `config_form` has
+the form of JSON, `config_settings` that of settings, `config_rules` that of rules.
+
+The form is that of the public Service Bus emulator (its `Schema/Config-schema.json`):
+`UserConfig.Namespaces[0].{Name, Queues[], Topics[].Subscriptions[].Rules[]}`, each but the rules with `Name`
+and `Properties`, and `UserConfig.Logging.Type`. Three differences, on purpose: a setting that the file leaves
+out gets the service's default (MaxDeliveryCount 10, not the emulator's 3); ranges are the service's, so that
+an entity is the same here as in Azure; settings that the emulator's schema lacks go by their names in the
+administration API. `Logging` is checked and has no effect: log lines go to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from peeklock.broker.entities.validation import is_name
+from peeklock.broker.vocabulary.descriptions import (
+    DEFAULT_RULE_NAME,
+    KINDS,
+    Description,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from peeklock.config.form import ConfigError, Form, Object, Taken, load, none_of
+from peeklock.config.rules import (
+    SHORT_NAME_RULE,
+    is_short_name,
+    read_rule,
+    write_rule,
+)
+from peeklock.config.settings import NAME_RULE, PROPERTIES, read_settings, write_settings
+
+FILE_BYTES_MAX = 64 * 1024 * 1024
+"""10,000 entities, the service's limit, at 6 KiB each: every setting, and metadata of 1,024 characters of 4
+bytes. Our choice."""
+
+EMULATOR_NAMESPACE = "sbemulatorns"
+"""The only name of a namespace that the emulator takes; ours too when nobody says otherwise."""
+
+NO_RULES = "None"
+"""Stands for `Rules` of a subscription that is to have none. Our choice: an empty list means the default rule
+in the emulator, and programs that write its file write empty lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleConfig:
+    """One rule of the file."""
+
+    path: str
+    rule: RuleDescription
+
+
+@dataclass(frozen=True, slots=True)
+class EntityConfig:
+    """One queue, topic or subscription of the file."""
+
+    path: str
+    """Where it stands: `UserConfig.Namespaces[0].Queues[1]`."""
+    bare: Description
+    """Its name and kind, with the default of every setting."""
+    settings: Mapping[str, Any]
+    """Field of the description -> value, only those that the file names."""
+    rules: tuple[RuleConfig, ...] | None = None
+    """Of a subscription; None = those that there are, of a new one the default rule."""
+
+    @property
+    def name(self) -> str:
+        """The path by which clients name it."""
+        return self.bare.name
+
+    @property
+    def description(self) -> Description:
+        """The entity as a new one would be."""
+        if isinstance(self.bare, TopicDescription):
+            # As over the administration: over its partitions a topic has no order that it could keep.
+            ordering = {"support_ordering": not self.settings.get("enable_partitioning", False)}
+            return replace(self.bare, **(ordering | {**self.settings}))
+        return replace(self.bare, **self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A configuration file's content."""
+
+    namespace: str
+    entities: tuple[EntityConfig, ...]
+    """In the order of the file; a topic stands before its subscriptions."""
+
+    def counts(self) -> dict[str, int]:
+        """Say how many of each kind the file names, rules among them."""
+        counts = Counter(KINDS[type(entity.bare)].value for entity in self.entities)
+        rules = sum(len(entity.rules or ()) for entity in self.entities)
+        return {**counts, "rule": rules} if rules else dict(counts)
+
+
+def read_config(file: Path) -> Config:
+    """Read a configuration file. Raises: ConfigError (also for a file that cannot be read)."""
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(FILE_BYTES_MAX + 1)
+    except OSError as failure:
+        raise ConfigError(f"cannot be read: {failure.strerror or failure}") from failure
+    return parse_config(data)
+
+
+def parse_config(data: bytes) -> Config:
+    """Read a configuration. Raises: ConfigError naming everything that is wrong."""
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"is larger than {FILE_BYTES_MAX} bytes")
+    return _Reader().read(load(data))
+
+
+# Writing
+
+
+def format_config(entities: Iterable[Description], rules: Mapping[str, Iterable[RuleDescription]]) -> str:
+    """Write the configuration that these entities agree with, by name.
+
+    Defaults are left out, so that what somebody has set is what there is to read, and so that the file fits
+    the emulator's schema, which knows neither the largest time span nor a duplicate window of 10 minutes.
+
+    Args:
+        entities: a subscription's topic is among them.
+        rules: path of a subscription -> its rules; one without an entry has none.
+    """
+    queues: list[dict[str, Any]] = []
+    topics: list[dict[str, Any]] = []
+    subscriptions: dict[str, list[dict[str, Any]]] = {}
+    for entity in sorted(entities, key=lambda entity: (entity.name.lower(), entity.name)):
+        match entity:
+            case QueueDescription():
+                queues.append(_entry(entity.name, entity, QueueDescription(entity.name)))
+            case TopicDescription():
+                bare_topic = TopicDescription(entity.name, support_ordering=not entity.enable_partitioning)
+                entry = _entry(entity.name, entity, bare_topic)
+                entry["Subscriptions"] = subscriptions.setdefault(entity.name.lower(), [])
+                topics.append(entry)
+            case SubscriptionDescription():
+                bare = SubscriptionDescription(entity.topic_name, entity.subscription_name)
+                entry = _entry(entity.subscription_name, entity, bare)
+                entry |= _rules_entry(rules.get(entity.name, ()))
+                subscriptions.setdefault(entity.topic_name.lower(), []).append(entry)
+    namespace = {"Name": EMULATOR_NAMESPACE, "Queues": queues, "Topics": topics}
+    user = {"Namespaces": [namespace], "Logging": {"Type": "Console"}}
+    return json.dumps({"UserConfig": user}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _entry(name: str, entity: Description, default: Description) -> dict[str, Any]:
+    return {"Name": name, "Properties": write_settings(entity, default)}
+
+
+def _rules_entry(rules: Iterable[RuleDescription]) -> dict[str, Any]:
+    named = sorted(rules, key=attrgetter("name"))
+    if not named:
+        return {"Rules": NO_RULES}
+    if [replace(rule, created_at_ms=0) for rule in named] == [RuleDescription(DEFAULT_RULE_NAME)]:
+        return {}
+    return {"Rules": [write_rule(rule) for rule in named]}
+
+
+# Reading
+
+_LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
+
+
+class _Reader:
+    """Walks the file and collects its problems."""
+
+    def __init__(self) -> None:
+        self._form = Form()
+        self._entities: list[EntityConfig] = []
+        self._names = Taken(self._form)
+
+    def read(self, top: Any) -> Config:
+        form = self._form
+        user: Mapping[str, Any] = {}
+        if (root := form.object(top, "", ("UserConfig",), required=("UserConfig",))) is not None:
+            if "UserConfig" in root:
+                known = ("Namespaces", "Logging")
+                user = form.object(root["UserConfig"], "UserConfig", known, required=("Namespaces",)) or {}
+        name = None
+        if "Namespaces" in user:
+            namespaces = form.array(user["Namespaces"], "UserConfig.Namespaces")
+            if namespaces is not None and len(namespaces) != 1:
+                form.problem(
+                    "UserConfig.Namespaces", f"holds {len(namespaces)} namespaces; exactly one is served"
+                )
+            elif namespaces:
+                name = self._namespace(namespaces[0], "UserConfig.Namespaces[0]")
+        if "Logging" in user:
+            self._logging(user["Logging"], "UserConfig.Logging")
+        if form.problems:
+            raise ConfigError(*form.problems)
+        assert name is not None
+        return Config(name, tuple(self._entities))
+
+    def _namespace(self, value: Any, path: str) -> str | None:
+        namespace = self._form.object(value, path, ("Name", "Queues", "Topics"), required=("Name",))
+        if namespace is None:
+            return None
+        for item, where in self._items(namespace, "Queues", path):
+            self._queue(item, where)
+        for item, where in self._items(namespace, "Topics", path):
+            self._topic(item, where)
+        return self._form.name(namespace, path, is_name, NAME_RULE)
+
+    def _queue(self, value: Any, path: str) -> None:
+        queue = self._form.object(value, path, ("Name", "Properties"), required=("Name",))
+        if queue is None:
+            return
+        name = self._form.name(queue, path, is_name, NAME_RULE)
+        settings = self._settings(queue, path, QueueDescription)
+        if name is not None:
+            self._names.take(name, path)
+            self._entities.append(EntityConfig(path, QueueDescription(name), settings))
+
+    def _topic(self, value: Any, path: str) -> None:
+        topic = self._form.object(value, path, ("Name", "Properties", "Subscriptions"), required=("Name",))
+        if topic is None:
+            return
+        name = self._form.name(topic, path, is_name, NAME_RULE)
+        settings = self._settings(topic, path, TopicDescription)
+        if name is not None:
+            self._names.take(name, path)
+            self._entities.append(EntityConfig(path, TopicDescription(name), settings))
+        for item, where in self._items(topic, "Subscriptions", path):
+            self._subscription(item, where, name)
+
+    def _subscription(self, value: Any, path: str, topic_name: str | None) -> None:
+        given = self._form.object(value, path, ("Name", "Properties", "Rules"), required=("Name",))
+        if given is None:
+            return
+        name = self._form.name(given, path, is_short_name, SHORT_NAME_RULE)
+        settings = self._settings(given, path, SubscriptionDescription)
+        rules = self._rules(given, path)
+        if name is not None and topic_name is not None:
+            bare = SubscriptionDescription(topic_name, name)
+            self._names.take(name, path, within=bare.name.removesuffix(name))
+            self._entities.append(EntityConfig(path, bare, settings, rules))
+
+    def _rules(self, subscription: Mapping[str, Any], path: str) -> tuple[RuleConfig, ...] | None:
+        if subscription.get("Rules") == NO_RULES:
+            return ()
+        names = Taken(self._form)
+        rules = []
+        for item, where in self._items(subscription, "Rules", path):
+            rule = read_rule(self._form, item, where)
+            if rule is not None:
+                names.take(rule.name, where)
+                rules.append(RuleConfig(where, rule))
+        return tuple(rules) or None
+
+    def _items(self, holder: Mapping[str, Any], key: str, path: str) -> list[tuple[Any, str]]:
+        """Give the members of a list, each with its path; none where the list is left out."""
+        where = f"{path}.{key}"
+        items = self._form.array(holder.get(key, []), where) or ()
+        return [(item, f"{where}[{index}]") for index, item in enumerate(items)]
+
+    def _settings(self, holder: Mapping[str, Any], path: str, kind: type[Description]) -> dict[str, Any]:
+        form, where = self._form, f"{path}.Properties"
+        given = form.object(holder.get("Properties", Object([])), where, tuple(PROPERTIES[kind])) or {}
+        return read_settings(given, kind, lambda read, key: form.value(read, given[key], f"{where}.{key}"))
+
+    def _logging(self, value: Any, path: str) -> None:
+        logging = self._form.object(value, path, ("Type",), required=("Type",))
+        if logging is not None and "Type" in logging and logging["Type"] not in _LOGGING_TYPES:
+            self._form.problem(f"{path}.Type", none_of(logging["Type"], _LOGGING_TYPES))

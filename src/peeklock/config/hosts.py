@@ -1,0 +1,107 @@
+"""Names of hosts, with and without a port, and which of them are the broker's.
+
+Owns: their forms, and the broker's DNS names. Must not know: what a name is for. The command line imports it
+at its start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+
+_LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_DNS_NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*{_LABEL}")
+_NAME_LENGTH_MAX = 253
+"""Characters. Source: RFC 1035 2.3.4, 255 bytes on the wire."""
+
+_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]{1,254}))(?::(?P<port>[0-9]{0,5}))?")
+"""`host[:port]` in lower case. Source: RFC 3986 3.2, without what no host of ours can be."""
+
+_PORT_MAX = 65_535
+
+
+def is_host(name: str) -> bool:
+    """Tell whether this is a DNS name, perhaps with `*` as its first label, or an IP address."""
+    if len(name) <= _NAME_LENGTH_MAX and _DNS_NAME.fullmatch(name):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_host_and_port(name: str) -> bool:
+    """Tell whether this is `HOST:PORT`, an address of version 6 in brackets, and no pattern."""
+    host, _, port = name.rpartition(":")
+    if not re.fullmatch("[1-9][0-9]{0,4}", port) or int(port) > 65535:
+        return False
+    if host.startswith("["):
+        return host.endswith("]") and ":" in host and is_host(host[1:-1])
+    # Of a pattern with a port, no client makes anything.
+    return ":" not in host and not host.startswith("*") and is_host(host)
+
+
+def host_of(name: str) -> str:
+    """Return the host of `HOST` or `HOST:PORT`, without brackets."""
+    host = name.rpartition(":")[0]
+    if host.startswith("["):
+        return host[1:-1]
+    return host if host and ":" not in host else name
+
+
+def authority_in(text: str) -> tuple[str, str] | None:
+    """Return host and port in lower case, without the dot of the root; None = malformed."""
+    found = _AUTHORITY.fullmatch(text.lower())
+    if found is None:
+        return None
+    port = found["port"] or ""
+    if found["v6"] is None:
+        return found["name"].removesuffix("."), port
+    try:
+        return f"[{IPv6Address(found['v6'])}]", port
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def host_in(text: str) -> str | None:
+    """Return the host of `host[:port]` in lower case; None = malformed."""
+    found = authority_in(text.strip())
+    return None if found is None else found[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether this is a loopback address, of version 6 in brackets."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class HostNames:
+    """The DNS names of the broker: `localhost`, all below it, and what it was given."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """Take further names, `*.example.org` for all one label below; a port behind a name is ignored."""
+        self._names = frozenset(host_of(name).lower().removesuffix(".") for name in names)
+
+    def __contains__(self, host: str) -> bool:
+        """Return whether a host in lower case, without a port, is one of them."""
+        if host == "localhost" or host.endswith(".localhost") or host in self._names:
+            return True
+        return f"*.{host.partition('.')[2]}" in self._names
+
+    def owns(self, authority: str, asked: str = "localhost") -> bool:
+        """Return whether `host[:port]` in an address that a client gives is this broker; any port will do.
+
+        `asked` is the `Host` of the request that has the address, which is the broker too.
+        Source: wire contract C41.
+        """
+        found = authority_in(authority)
+        if found is None or int(found[1] or 0) > _PORT_MAX:
+            return False
+        host = found[0]
+        return host in self or is_loopback(host) or host == host_in(asked)

@@ -1,0 +1,440 @@
+"""The event log as the audit reads it: what is in it, where it has gaps, and its events as narrow rows.
+
+Owns: the survey (one cheap pass that says what the others need), gaps, epochs, settings over time, the
+incarnations of entities. Must not know: what is checked.
+
+Theory of operation. All that is big stays in Spark. What is small is collected: entities, segments, and
+the rare events that concern more than one message (epochs, gaps, entities made, changed and deleted). The
+order of events within a namespace is one number, `order`, made of batch and index. An entity's path is one
+number too, `place`, so that what is shuffled is narrow.
+
+An entity that is deleted and made again begins its sequence numbers anew. So a life is named by place,
+incarnation and number; the incarnation counts deletions and creations before the event.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
+
+from peeklock.pipeline.audit.clocks import UNSURE_MS, ClockSteps
+from peeklock.pipeline.events import Segment
+
+INDEX_BITS = 24
+"""16 million events in one batch, and 2^39 batches."""
+INDEX_MAX = 1 << INDEX_BITS
+BATCH_MAX = 1 << 63 - INDEX_BITS
+
+SUB_QUEUE = "/$"
+"""Begins the part of a path that names a sub-queue; no entity's name has a `$`."""
+SUBSCRIPTIONS = "/subscriptions/"
+NUMBERED_AHEAD = "numbered ahead"
+"""`reason` of `scheduled` after `number_issued`."""
+
+_DATE = "/event_date="
+FILE_MISSING = "no file has them"
+_UNLIMITED_MS = 922_337_203_685_477
+"""A time-to-live without end. Source: wire contract 10.1, the largest time span."""
+
+_FATEFUL = ("entity_created", "entity_deleted")
+_SETTLED = (*_FATEFUL, "entity_present", "entity_updated")
+
+
+class AuditInput(ValueError):
+    """The audit cannot begin: the message says what is wrong with which folder or file, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedSettings:
+    """What of an entity's settings the audit needs, from an instant on."""
+
+    order: int
+    detects_duplicates: bool
+    window_ms: int
+    ttl_ms: int | None
+    """Default time-to-live; None = unlimited."""
+    has_partitions: bool
+
+
+@dataclass(slots=True)
+class Place:
+    """One entity or sub-queue."""
+
+    key: int
+    namespace: str
+    entity: str
+    events: dict[str, int] = field(default_factory=dict)
+    """Counts by type."""
+    first_order: int = 0
+    """Of the first event of a message."""
+    sessions: int = 0
+    bounds: list[int] = field(default_factory=list)
+    """Orders at which another incarnation begins."""
+    updates: list[int] = field(default_factory=list)
+    settings: list[LoggedSettings] = field(default_factory=list)
+
+    @property
+    def base(self) -> str:
+        """Path of the entity that a sub-queue belongs to."""
+        return self.entity.split(SUB_QUEUE)[0]
+
+    @property
+    def topic(self) -> str | None:
+        """Path of the topic, if it is a subscription."""
+        at = self.entity.lower().find(SUBSCRIPTIONS)
+        return None if at < 0 or self.is_sub_queue else self.entity[:at]
+
+    @property
+    def is_sub_queue(self) -> bool:
+        return SUB_QUEUE in self.entity
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Batches that are not in the log: the exporter said so, or a file is not there."""
+
+    namespace: str
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Folder:
+    """One log's files."""
+
+    path: str
+    namespace: str
+    segments: list[Segment]
+
+    def breaks(self) -> list[tuple[int, int]]:
+        """Give `(last of one, first of the next)` wherever two files do not join: they lack batches, or have
+        some both."""
+        return [
+            (before.last_batch, after.first_batch)
+            for before, after in pairwise(self.segments)
+            if after.first_batch != before.last_batch + 1
+        ]
+
+
+@dataclass(slots=True)
+class Log:
+    """One or several event logs, surveyed."""
+
+    events: DataFrame
+    places: dict[int, Place]
+    folders: list[Folder]
+    gaps: list[Gap]
+    epochs: dict[str, list[tuple[int, int]]]
+    """By namespace: (batch, UTC ms) of each start of the broker that is in the log, in order."""
+    last_ms: dict[str, int]
+    """By namespace: time of the last event since the last start."""
+    first_batch: dict[str, int]
+    graces: dict[str, dict[int, int | None]] = field(default_factory=dict)
+    """By namespace and batch of a start that tells it: for how many ms the locks of a broken connection are
+    kept; None = until they lapse."""
+    count: int = 0
+    transactions: int = 0
+    connections_lost: int = 0
+    clocks: ClockSteps = field(default_factory=ClockSteps)
+
+    def begins_late(self, namespace: str) -> bool:
+        """Whether there were batches before the first one in the log."""
+        return self.first_batch[namespace] > 1
+
+    def starts_with(self, gap: Gap) -> bool:
+        """Whether nothing is in the log before a gap: capture began later than the broker."""
+        return gap.first == self.first_batch[gap.namespace]
+
+    def last_start(self, namespace: str) -> tuple[int, int]:
+        """Give batch and UTC ms of the broker's last start; (-1, 0) if the log does not say."""
+        return self.epochs[namespace][-1] if namespace in self.epochs else (-1, 0)
+
+    def last_sure_ms(self, namespace: str) -> int:
+        """Give since when what is due has had its time: the last start, or a while after a clock was set."""
+        return max(self.last_start(namespace)[1], self.clocks.last_ms(namespace) + UNSURE_MS)
+
+    def place_of(self, key: int) -> Place:
+        """Give the place of a `key` (see `marked`)."""
+        bounds = 0
+        while (place := self.places.get(key ^ bounds)) is None:  # so many are before it
+            bounds += 1
+        return place
+
+    def settled(self) -> list[tuple[int, int, int, bool, int, int | None]]:
+        """Give the settings of all entities as rows: place, from order, before order, detects duplicates,
+        window and default time-to-live; that of a subscription is at most its topic's (E-07)."""
+        topics = {(place.namespace, place.entity.lower()): place for place in self.places.values()}
+        rows = []
+        for place in self.places.values():
+            topic = topics.get((place.namespace, place.topic.lower())) if place.topic else None
+            above = topic.settings if topic else []
+            marks = sorted({entry.order for entry in (*place.settings, *above)})
+            for at, mark in enumerate(marks):
+                own, its = _at(place.settings, mark), _at(above, mark)
+                if own is None:
+                    continue
+                ttls = [entry.ttl_ms for entry in (own, its) if entry and entry.ttl_ms is not None]
+                ends = marks[at + 1] if at + 1 < len(marks) else (1 << 63) - 1
+                rows.append(
+                    (place.key, mark, ends, own.detects_duplicates, own.window_ms, min(ttls, default=None))
+                )
+        return rows
+
+
+def order_of(batch_no: int, index: int = 0) -> int:
+    """Give the order of an event."""
+    return batch_no << INDEX_BITS | index
+
+
+def _at(settings: list[LoggedSettings], order: int) -> LoggedSettings | None:
+    return next((entry for entry in reversed(settings) if entry.order <= order), None)
+
+
+def batch_of(order: int) -> int:
+    """Give the batch of an order."""
+    return order >> INDEX_BITS
+
+
+def order() -> Column:
+    """Give the order of the event in a row of the log."""
+    return F.shiftleft(F.col("batch_no"), INDEX_BITS).bitwiseOR(F.col("index").cast("long")).alias("order")
+
+
+def place_key(entity: str = "entity") -> Column:
+    """Give the number of the place that a column names."""
+    return F.xxhash64("namespace", entity).alias("place")
+
+
+def milliseconds(column: str) -> Column:
+    """Give a time as UTC ms."""
+    return F.unix_millis(F.col(column))
+
+
+def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
+    """Look at a log once; `segments` are those of each folder. Raises: AuditInput."""
+    kinds = (
+        events.groupBy("namespace", "broker_epoch", "entity", "event_type", place_key())
+        .agg(
+            F.count("*").alias("events"),
+            F.min("batch_no").alias("batch"),
+            F.max("batch_no").alias("last_batch"),
+            F.max("index").alias("last_index"),
+            F.max(milliseconds("event_time")).alias("last_ms"),
+            F.count("session_id").alias("sessions"),
+            F.count("transaction_id").alias("transactions"),
+        )
+        .collect()
+    )
+    log = Log(events, {}, [], [], {}, {}, {})
+    ends_ms: dict[str, dict[int, int]] = {}  # by namespace and epoch
+    for row in kinds:
+        if row.last_index >= INDEX_MAX or row.last_batch >= BATCH_MAX:
+            raise AuditInput(
+                f"batch {row.last_batch} of '{row.namespace}' or one before it has more events than an audit "
+                f"can order ({INDEX_MAX}), or its number is too high ({BATCH_MAX})"
+            )
+        log.count += row.events
+        log.transactions += row.transactions
+        ends = ends_ms.setdefault(row.namespace, {})
+        ends[row.broker_epoch or 0] = max(row.last_ms, ends.get(row.broker_epoch or 0, 0))
+        log.first_batch[row.namespace] = min(row.batch, log.first_batch.get(row.namespace, row.batch))
+        if row.entity is None:
+            if row.event_type == "connection_lost":
+                log.connections_lost += row.events
+            continue
+        place = log.places.setdefault(row.place, Place(row.place, row.namespace, row.entity))
+        if (place.namespace, place.entity) != (row.namespace, row.entity):
+            raise AuditInput(f"'{place.entity}' and '{row.entity}' have the same digest: audit them apart")
+        place.events[row.event_type] = place.events.get(row.event_type, 0) + row.events
+        place.sessions += row.sessions
+        if row.event_type not in _SETTLED:
+            first = order_of(row.batch)
+            place.first_order = min(first, place.first_order or first)
+    if not log.count:
+        raise AuditInput("the log has no events: was the broker started with --capture and this folder?")
+    log.folders = _folders(events, segments)
+    for folder in log.folders:
+        log.first_batch[folder.namespace] = folder.segments[0].first_batch
+    log.last_ms = {namespace: ends[max(ends)] for namespace, ends in ends_ms.items()}
+    _read_rare(log, ends_ms)
+    for folder in log.folders:
+        log.gaps += [
+            Gap(folder.namespace, last + 1, first - 1, FILE_MISSING)
+            for last, first in folder.breaks()
+            if first > last + 1
+        ]
+    return log
+
+
+def _folders(events: DataFrame, segments: Mapping[str, list[Segment]]) -> list[Folder]:
+    """Find out of which namespace each folder is. Raises: AuditInput."""
+    place = F.substring_index("_metadata.file_path", _DATE, 1)
+    found = events.groupBy(place.alias("path"), "namespace").agg(F.count("*")).collect()
+    by_path = {files[0].path.split(_DATE)[0]: files for files in segments.values()}
+    folders = [Folder(path, row.namespace, by_path[path]) for row in found for path in [_plain(row.path)]]
+    for mixed in (
+        [
+            folder.path
+            for folder in folders
+            if folder.namespace == other.namespace or folder.path == other.path
+        ]
+        for other in folders
+    ):
+        if len(mixed) > 1:
+            raise AuditInput(
+                f"the logs in {' and '.join(sorted(set(mixed)))} are mixed: a folder is of one namespace, "
+                f"and a namespace has one folder. Audit them one after another, or copy them apart"
+            )
+    return folders
+
+
+def _plain(path: str) -> str:
+    """Give a folder as Spark's listing of files has it."""
+    return re.sub("^file:/*", "/", path)
+
+
+def _read_rare(log: Log, ends_ms: Mapping[str, Mapping[int, int]]) -> None:
+    """Read what concerns more than one message; `ends_ms`: time of the last event of each epoch."""
+    rare = (
+        log.events.where(F.col("event_type").isin("epoch_started", "gap", "clock_stepped", *_SETTLED))
+        .select(
+            "namespace",
+            "entity",
+            "event_type",
+            "batch_no",
+            "sequence_number",
+            "related_sequence_number",
+            "reason",
+            order(),
+            milliseconds("event_time").alias("at_ms"),
+        )
+        .orderBy("namespace", "order")
+        .collect()
+    )
+    by_base: dict[tuple[str, str], list[Place]] = {}
+    named = {(place.namespace, place.entity): place for place in log.places.values()}
+    for place in log.places.values():
+        by_base.setdefault((place.namespace, place.base), []).append(place)
+    for row in rare:
+        if row.event_type == "epoch_started":
+            log.epochs.setdefault(row.namespace, []).append((row.batch_no, row.at_ms))
+            before = [ms for epoch, ms in ends_ms[row.namespace].items() if epoch < row.batch_no]
+            log.clocks.started(row.namespace, row.at_ms, max(before, default=0))
+            settings = json.loads(row.reason) if row.reason else {}
+            if "lock_grace_ms" in settings:
+                log.graces.setdefault(row.namespace, {})[row.batch_no] = settings["lock_grace_ms"]
+        elif row.event_type == "clock_stepped":
+            log.clocks.stepped(row.namespace, row.batch_no, row.at_ms, row.reason)
+        elif row.event_type == "gap":
+            log.gaps.append(
+                Gap(row.namespace, row.sequence_number, row.related_sequence_number, row.reason or "")
+            )
+        else:
+            _note(row, by_base, named[row.namespace, row.entity])
+
+
+def _note(row: object, by_base: dict[tuple[str, str], list[Place]], place: Place) -> None:
+    """Take notice of an event of an entity."""
+    kind, order = row.event_type, row.order  # type: ignore[attr-defined]  # Row gives columns as attributes
+    behind = by_base[place.namespace, place.base]
+    if kind in _FATEFUL:
+        for each in behind:
+            if each.first_order and order > each.first_order:
+                each.bounds.append(order)
+    elif kind == "entity_updated":
+        for each in behind:
+            each.updates.append(order)
+    settings = _read_settings(order, row.reason)  # type: ignore[attr-defined]  # as above
+    if settings is not None:
+        place.settings.append(settings)
+
+
+def _read_settings(order: int, text: str | None) -> LoggedSettings | None:
+    """Read what an event of an entity says: the settings by their names in the broker, in JSON."""
+    if not text:
+        return None
+    told = json.loads(text)
+    ttl_ms = told.get("default_ttl_ms", _UNLIMITED_MS)
+    return LoggedSettings(
+        order,
+        bool(told.get("requires_duplicate_detection")),
+        told.get("duplicate_window_ms", 0),
+        None if ttl_ms >= _UNLIMITED_MS else ttl_ms,
+        bool(told.get("enable_partitioning")),
+    )
+
+
+# Columns that only some logs need
+
+
+def marked(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
+    """Add to rows with `place` and `order` what is known of where they stand.
+
+    key         names the entity's incarnation, and the stretch between two gaps of the log: nothing is
+                concluded from one to another
+    current     no other incarnation and no gap follows
+    excusable   a life may have begun before this stretch of the log
+    changed     order of the entity's last update before, or 0
+    horizon_ms, last_epoch, started_ms
+                of the namespace: when what is due must have happened; batch of the last start, and since when
+                time has passed evenly
+
+    Args:
+        horizon: by namespace, UTC ms.
+    """
+    gaps: dict[str, list[int]] = {}
+    for gap in log.gaps:
+        gaps.setdefault(gap.namespace, []).append(order_of(gap.last + 1))
+    table = [
+        (
+            place.key,
+            sorted([*place.bounds, *gaps.get(place.namespace, [])]),
+            place.updates,
+            log.begins_late(place.namespace),
+            horizon[place.namespace],
+            log.last_start(place.namespace)[0],
+            log.last_sure_ms(place.namespace),
+        )
+        for place in log.places.values()
+    ]
+    kinds = (
+        "place long, bounds array<long>, updates array<long>, late boolean, horizon_ms long, "
+        "last_epoch long, started_ms long"
+    )
+    plain = not any(row[1] or row[2] for row in table)
+    if plain and len(log.last_ms) == 1:
+        late, horizon_ms, last_epoch, started_ms = table[0][3:] if table else (False, 0, -1, 0)
+        return rows.withColumns(
+            {
+                "key": F.col("place"),
+                "current": F.lit(True),
+                "excusable": F.lit(late),
+                "changed": F.lit(0).cast("long"),
+                "horizon_ms": F.lit(horizon_ms).cast("long"),
+                "last_epoch": F.lit(last_epoch).cast("long"),
+                "started_ms": F.lit(started_ms).cast("long"),
+            }
+        )
+    known = F.broadcast(log.events.sparkSession.createDataFrame(table, kinds))
+    past = F.size(F.filter("bounds", lambda mark: mark <= F.col("order")))
+    return (
+        rows.join(known, "place", "left")
+        .withColumns(
+            {
+                "key": F.col("place").bitwiseXOR(F.coalesce(past, F.lit(0)).cast("long")),
+                "current": F.coalesce(past == F.size("bounds"), F.lit(True)),
+                "excusable": F.coalesce(F.col("late") | (past > 0), F.lit(False)),
+                "changed": F.coalesce(
+                    F.array_max(F.filter("updates", lambda mark: mark <= F.col("order"))), F.lit(0)
+                ),
+            }
+        )
+        .drop("bounds", "updates", "late")
+    )

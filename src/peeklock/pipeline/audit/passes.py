@@ -1,0 +1,439 @@
+"""The checks of what several messages have to do with each other.
+
+Owns: gaps in files, batches and sequence numbers, sessions, duplicates, transactions, copies of topics,
+default times-to-live. Must not know: single lives (`audit_lives`), how findings are shown.
+
+Theory of operation. Each check is a small aggregation over the rows that it concerns, made only where the log
+has such rows. Where a count says that something is wrong, a second, slower query finds what.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
+
+from peeklock.pipeline.audit.checks import Check, Sample, Verdict
+from peeklock.pipeline.audit.clocks import sure_ms, went_back_ms
+from peeklock.pipeline.audit.log import (
+    INDEX_BITS,
+    NUMBERED_AHEAD,
+    SUB_QUEUE,
+    Log,
+    batch_of,
+    marked,
+    milliseconds,
+    order,
+    place_key,
+)
+
+_BEGINS = ("enqueued", "scheduled")
+_PARTITION_SHIFT = 48
+_NUMBERS = 1 << 63
+"""So many sequence numbers there are before they begin again. Source: semantics S-03."""
+
+
+def check_segments(log: Log, verdict: Verdict) -> None:
+    """Look at the names of the files."""
+    for folder in log.folders:
+        for last, first in folder.breaks():
+            what = f"after batch {last} comes {first}, in {folder.path}"
+            verdict.add(Check.SEGMENT_GAP, 1, Sample(folder.namespace, None, None, first, what))
+    for gap in log.gaps:
+        if log.starts_with(gap):
+            verdict.notes.append(
+                f"The log of '{gap.namespace}' begins after batch {gap.last}; what was before is not judged."
+            )
+            continue
+        verdict.not_proven.append(
+            f"Batches {gap.first} to {gap.last} of '{gap.namespace}' are not in the log "
+            f"({gap.reason or 'no reason'}): nothing is proven for what happened in them, nor from before to "
+            f"after them."
+        )
+    for namespace in log.first_batch:
+        if log.begins_late(namespace):
+            first = log.first_batch[namespace]
+            verdict.notes.append(
+                f"The log of '{namespace}' begins at batch {first}; what was before is not judged."
+            )
+
+
+def check_batches(log: Log, verdict: Verdict) -> None:
+    """Look whether each batch has its events, once each."""
+    batches = log.events.groupBy("namespace", "shard", "batch_no").agg(
+        F.count("*").alias("events"), F.max("index").alias("last"), F.min("index").alias("first")
+    )
+    bad = (F.col("events") != F.col("last") + 1) | (F.col("first") != 0)
+    found = (
+        batches.groupBy("namespace")
+        .agg(
+            F.count("*").alias("batches"),
+            F.count_if(bad).alias("bad"),
+            F.min_by(F.struct("batch_no", "events", "last"), F.when(bad, F.col("batch_no"))).alias("sample"),
+        )
+        .collect()
+    )
+    for row in found:
+        verdict.batches += row.batches
+        if row.bad:
+            what = f"{row.sample.events} events, the last is number {row.sample.last}"
+            verdict.add(
+                Check.BATCH_DAMAGED, row.bad, Sample(row.namespace, None, None, row.sample.batch_no, what)
+            )
+
+
+def check_numbers(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
+    """Look for sequence numbers that were given to no message, per entity and partition. One that was
+    answered to a schedule in a transaction counts where that was told, whatever became of it."""
+    given = F.col("event_type").isin(*_BEGINS, "number_issued") & ~F.col("reason").eqNullSafe(NUMBERED_AHEAD)
+    begins = marked(
+        log,
+        log.events.where(given & ~F.col("entity").contains(SUB_QUEUE)).select(
+            place_key(),
+            F.coalesce("partition_id", F.lit(-1)).alias("partition"),
+            F.col("sequence_number").alias("number"),
+            order(),
+        ),
+        horizon,
+    )
+    spans = (
+        begins.groupBy("key", "partition")
+        .agg(F.count("*").alias("lives"), F.min("number").alias("low"), F.max("number").alias("high"))
+        .collect()
+    )
+    twice = verdict.findings.get(Check.NUMBER_TWICE)
+    suspects = []
+    for row in spans:
+        # Without gaps they are as many as from the lowest to the highest; one given twice would hide one.
+        namespace = log.place_of(row.key).namespace
+        if row.lives != row.high - row.low + 1 or (twice is not None and namespace in twice.by_namespace):
+            half = (_NUMBERS if row.partition < 0 else 1 << _PARTITION_SHIFT) // 2
+            # Numbers roll over: the highest ones may be the oldest.
+            oldest_from = row.low + half if row.high - row.low >= half else None
+            suspects.append((row.key, row.partition, half, oldest_from))
+    if suspects:
+        _find_holes(log, verdict, begins, suspects)
+
+
+def _find_holes(
+    log: Log, verdict: Verdict, begins: DataFrame, suspects: list[tuple[int, int, int, int | None]]
+) -> None:
+    """Name the numbers that are missing in some entities or partitions."""
+    kinds = "key long, partition int, half long, oldest_from long"
+    known = F.broadcast(log.events.sparkSession.createDataFrame(suspects, kinds))
+    number = F.when(
+        F.col("number") >= F.col("oldest_from"), F.col("number") - F.col("half") - F.col("half")
+    ).otherwise(F.col("number"))
+    window = Window.partitionBy("key", "partition").orderBy("place_in_order")
+    missing = F.lead("place_in_order").over(window) - F.col("place_in_order") - 1
+    found = (
+        begins.join(known, ["key", "partition"])
+        .withColumn("place_in_order", number)
+        .select("key", "number", missing.alias("missing"), F.lead("order").over(window).alias("order"))
+        .where(F.col("missing") > 0)
+        .groupBy("key")
+        .agg(F.sum("missing").alias("missing"), F.min(F.struct("order", "number", "missing")).alias("sample"))
+        .collect()
+    )
+    for row in found:
+        place, sample = log.place_of(row.key), row.sample
+        what = f"{sample.missing} missing after {sample.number}"
+        verdict.add(
+            Check.NUMBER_GAP,
+            row.missing,
+            Sample(place.namespace, place.entity, sample.number + 1, batch_of(sample.order), what),
+        )
+
+
+def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
+    """Judge who holds sessions and until when, and the order in which their messages are delivered.
+
+    Sessions are told apart by their keys, which the rows of older releases lack.
+
+    A session has no holder from the end of its lock on, whether the log says then that it is free or a
+    little later: what only a holder can do is wrong at that instant.
+    A message that is delivered was available since the event before it, or since the broker's start, or the
+    last change of its entity. If since then one behind it was delivered, that one overtook it.
+    """
+    if not any(place.sessions for place in log.places.values()):
+        return
+    kinds = (
+        "enqueued", "delivered", "completed", "abandoned", "deferred", "released", "lock_lapsed", "claimed",
+        "claim_released", "session_locked", "session_renewed", "session_state_set", "session_released",
+    )  # fmt: skip
+    event_type = F.col("event_type")
+    rows = marked(
+        log,
+        log.events.where(
+            F.col("session_id").isNotNull() & event_type.isin(*kinds) & ~F.col("entity").contains(SUB_QUEUE)
+        ).select(
+            place_key(),
+            F.xxhash64(F.coalesce("session_key", "session_id")).alias("session"),
+            F.col("sequence_number").alias("number"),
+            order(),
+            event_type.alias("event_type"),
+            F.col("broker_epoch").alias("epoch"),
+            F.xxhash64("connection_id", F.coalesce("link_name", F.lit(""))).alias("holder"),
+            F.col("link_name").isNotNull().alias("by_link"),
+            (F.col("state_before") == "active").alias("active"),
+            F.col("lock_token").isNotNull().alias("locked"),
+            sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
+            milliseconds("locked_until").alias("until_ms"),
+        ),
+        horizon,
+    ).repartition("key", "session")
+    delivered = (F.col("event_type") == "delivered") & F.col("active")
+    is_lock = F.col("event_type") == "session_locked"
+    is_free = F.col("event_type") == "session_released"
+    is_held = F.col("event_type").isin("session_locked", "session_renewed")
+    by_holder = F.col("event_type").isin("delivered", "session_renewed", "session_state_set")
+    settled = F.col("event_type").isin("completed", "abandoned", "deferred") & F.col("locked")
+    of_message = Window.partitionBy("key", "session", "number").orderBy("order")
+    of_session = Window.partitionBy("key", "session").orderBy("order")
+    before = of_session.rowsBetween(Window.unboundedPreceding, -1)
+    at = F.struct("number", "order")
+    hold = F.struct(is_held.alias("held"), "epoch", "holder", "until_ms")
+    seen = rows.withColumn("since", F.lag("order").over(of_message)).withColumns(
+        {
+            "last": F.last(F.when(delivered, at), ignorenulls=True).over(before),
+            "highest": F.max(F.when(delivered, at)).over(before),
+            "lock": F.last(F.when(is_held | is_free, hold), ignorenulls=True).over(before),
+        }
+    )
+    since = F.greatest("since", "changed", F.shiftleft(F.col("epoch"), INDEX_BITS))
+    held = F.col("lock.held") & F.col("lock.epoch").eqNullSafe(F.col("epoch"))
+    # Who held it before the log, or a part of it, begins is not known.
+    stranger = F.coalesce(~held, ~F.col("excusable")) | (
+        held & F.col("by_link") & (F.col("lock.holder") != F.col("holder"))
+    )
+    over = F.coalesce(held & (F.col("at_ms") >= F.col("lock.until_ms")), F.lit(False))
+    overtaken = reduce(
+        Column.__or__,
+        [
+            (F.col(f"{which}.number") > F.col("number")) & (F.col(f"{which}.order") > since)
+            for which in ("last", "highest")
+        ],
+    )
+    code = (
+        F.when(is_lock & held, int(Check.SESSION_SHARED))
+        .when(by_holder & (stranger | over), int(Check.SESSION_SHARED))
+        .when(settled & over, int(Check.LOCK_ENDED))
+        .when(delivered & overtaken, int(Check.SESSION_ORDER))
+    )
+    found = (
+        seen.withColumn("code", code)
+        .where(F.col("code").isNotNull())
+        .groupBy("code", "key")
+        .agg(F.count("*").alias("rows"), F.min_by(at, "order").alias("sample"))
+        .orderBy("code", "key")
+        .collect()
+    )
+    for row in found:
+        place = log.place_of(row.key)
+        batch = batch_of(row.sample.order)
+        verdict.add(
+            Check(row.code), row.rows, Sample(place.namespace, place.entity, row.sample.number, batch)
+        )
+
+
+def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
+    """Look for message ids that an entity with duplicate detection took twice within its window. The id of a
+    scheduled message that was cancelled is free again."""
+    settled = _settled(log, lambda place: any(entry.detects_duplicates for entry in place.settings))
+    if settled is None:
+        return
+    partitioned = F.col("partition_id").isNotNull()
+    # What is sent via a queue only passes: the ids that it has seen there are no concern of it.
+    rows = log.events.where(
+        F.col("event_type").isin(*_BEGINS)
+        & F.col("message_id").isNotNull()
+        & ~F.col("reason").eqNullSafe("sent via")
+    ).select(
+        "namespace",
+        place_key(),
+        "message_id",
+        F.col("sequence_number").alias("number"),
+        order(),
+        sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
+        partitioned.alias("partitioned"),
+        F.col("session_id").alias("session"),
+    )
+    # In a partitioned entity an id counts together with the partition key, which the log does not have;
+    # where there is a session, that is the key.
+    rows = rows.where(~F.col("partitioned") | F.col("session").isNotNull())
+    for place in log.places.values():
+        if any(entry.detects_duplicates and entry.has_partitions for entry in place.settings):
+            verdict.notes.append(
+                f"'{place.entity}' of '{place.namespace}' has partitions: of its message ids only those of "
+                f"sessions are compared, since others count together with a partition key that is not logged."
+            )
+    rows = marked(log, rows, horizon).join(F.broadcast(settled), "place")
+    rows = rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
+    rows = rows.join(_cancelled(log, horizon), ["key", "number"], "left")
+    key = F.when(F.col("partitioned"), F.col("session"))
+    window = Window.partitionBy("key", "message_id", key).orderBy("order")
+    was_free = F.coalesce(F.lag("cancelled").over(window) < F.col("order"), F.lit(False))
+    back_ms = went_back_ms(log.clocks)
+    found = (
+        rows.withColumns({"was_ms": F.lag("at_ms").over(window), "was_free": was_free})
+        .where(F.col("detects") & (F.col("was_ms") + F.col("window_ms") > F.col("at_ms") + back_ms))
+        .where(~F.col("was_free"))
+        .groupBy("key")
+        .agg(F.count("*").alias("rows"), F.min(F.struct("order", "number", "message_id")).alias("sample"))
+        .orderBy("key")
+        .collect()
+    )
+    for row in found:
+        place = log.place_of(row.key)
+        sample = row.sample
+        verdict.add(
+            Check.DUPLICATE,
+            row.rows,
+            Sample(
+                place.namespace,
+                place.entity,
+                sample.number,
+                batch_of(sample.order),
+                f"message id '{sample.message_id}'",
+            ),
+        )
+
+
+def _cancelled(log: Log, horizon: dict[str, int]) -> DataFrame:
+    """Return the order in which each scheduled message was cancelled that was."""
+    rows = log.events.where(F.col("event_type") == "cancelled").select(
+        place_key(), F.col("sequence_number").alias("number"), order()
+    )
+    return marked(log, rows, horizon).select("key", "number", F.col("order").alias("cancelled"))
+
+
+def check_default_ttl(log: Log, verdict: Verdict) -> None:
+    """Look for messages without a time-to-live of their own that were delivered when the entity's default
+    was over."""
+    settled = _settled(log, lambda place: any(entry.ttl_ms is not None for entry in place.settings))
+    if settled is None:
+        return
+    rows = log.events.where(
+        (F.col("event_type") == "delivered")
+        & (F.col("state_before") == "active")
+        & F.col("expires_at").isNull()
+        & ~F.col("entity").contains(SUB_QUEUE)
+    ).select(
+        place_key(),
+        F.col("sequence_number").alias("number"),
+        order(),
+        (sure_ms(log.clocks, milliseconds("event_time")) - milliseconds("enqueued_time")).alias("age_ms"),
+    )
+    rows = rows.join(F.broadcast(settled), "place")
+    found = (
+        rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
+        .where(F.col("age_ms") >= F.col("ttl_ms"))
+        .groupBy("place")
+        .agg(F.count("*").alias("rows"), F.min(F.struct("order", "number", "age_ms")).alias("sample"))
+        .collect()
+    )
+    for row in found:
+        place = log.places[row.place]
+        what = f"{row.sample.age_ms} ms old"
+        verdict.add(
+            Check.DELIVERED_EXPIRED,
+            row.rows,
+            Sample(place.namespace, place.entity, row.sample.number, batch_of(row.sample.order), what),
+        )
+
+
+def check_transactions(log: Log, verdict: Verdict) -> None:
+    """Look whether each transaction is in one batch, but for the numbers that are answered before."""
+    if not log.transactions:
+        return
+    torn = (
+        log.events.where(F.col("transaction_id").isNotNull() & (F.col("event_type") != "number_issued"))
+        .groupBy("namespace", "transaction_id")
+        .agg(
+            F.min("batch_no").alias("first"),
+            F.max("batch_no").alias("last"),
+            F.max(F.struct("batch_no", "index", "entity", "sequence_number")).alias("sample"),
+        )
+        .where(F.col("first") != F.col("last"))
+    )
+    found = (
+        torn.groupBy("namespace")
+        .agg(
+            F.count("*").alias("torn"),
+            F.min(F.struct("last", "transaction_id", "first", "sample")).alias("one"),
+        )
+        .orderBy("namespace")
+        .collect()
+    )
+    for row in found:
+        sample = row.one.sample
+        what = f"transaction {row.one.transaction_id} began in batch {row.one.first}"
+        verdict.add(
+            Check.TRANSACTION_TORN,
+            row.torn,
+            Sample(row.namespace, sample.entity, sample.sequence_number, row.one.last, what),
+        )
+
+
+def check_copies(log: Log, verdict: Verdict) -> None:
+    """Compare the copies that topics say they made with those that arrived in subscriptions."""
+    subscriptions = [(place.key, place.topic) for place in log.places.values() if place.topic is not None]
+    if not subscriptions:
+        return
+    spark = log.events.sparkSession
+    known = F.broadcast(spark.createDataFrame(subscriptions, "place long, topic string"))
+    columns = ("namespace", "topic", "batch_no", F.col("enqueued_sequence_number").alias("origin"))
+    made = log.events.where(
+        (F.col("event_type") == "forwarded")
+        & F.col("related_entity").isNull()
+        & F.col("related_sequence_number").isNotNull()
+    ).select(
+        "namespace",
+        F.col("entity").alias("topic"),
+        "batch_no",
+        F.col("enqueued_sequence_number").alias("origin"),
+        F.col("related_sequence_number").alias("copies"),
+    )
+    arrived = (
+        log.events.where(F.col("event_type") == "enqueued")
+        .withColumn("place", place_key())
+        .join(known, "place")
+        .select(*columns, F.lit(-1).cast("long").alias("copies"))
+    )
+    wrong = (
+        made.unionByName(arrived)
+        .groupBy("namespace", "topic", "batch_no", "origin")
+        .agg(
+            F.sum("copies").alias("difference"),
+            F.sum(F.when(F.col("copies") > 0, F.col("copies")).otherwise(0)).alias("made"),
+        )
+        .where(F.col("difference") != 0)
+    )
+    found = (
+        wrong.groupBy("namespace", "topic")
+        .agg(
+            F.count("*").alias("rows"),
+            F.min(F.struct("batch_no", "origin", "made", "difference")).alias("sample"),
+        )
+        .collect()
+    )
+    for row in found:
+        sample = row.sample
+        what = f"{sample.made} copies made, {sample.made - sample.difference} arrived"
+        verdict.add(
+            Check.COPIES_WRONG,
+            row.rows,
+            Sample(row.namespace, row.topic, sample.origin, sample.batch_no, what),
+        )
+
+
+def _settled(log: Log, chosen: Any) -> DataFrame | None:
+    """Give the settings over time of the places chosen; None when there are none."""
+    keys = {place.key for place in log.places.values() if chosen(place)}
+    rows = [row for row in log.settled() if row[0] in keys]
+    if not rows:
+        return None
+    kinds = "place long, from_order long, before_order long, detects boolean, window_ms long, ttl_ms long"
+    return log.events.sparkSession.createDataFrame(rows, kinds)

@@ -1,0 +1,366 @@
+"""An AMQP connection on the event loop: bytes between a transport and a gateway.
+
+Owns: reading, writing, pausing and the ticks of one connection. Must not know: AMQP frames or Service Bus; it
+carries bytes to the gateway, the gateway's commands to the shard, and the shard's effects back.
+
+What a read brings is worked on in slices, as `server.turns` allows. While some of it waits, the connection
+reads no more. The end of the stream waits behind it: a client may send, close and leave in one read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from peeklock.broker.vocabulary.commands import Command
+from peeklock.broker.vocabulary.effects import Effect
+from peeklock.server.loop.turns import Turns
+from peeklock.server.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from peeklock.gateway.connection import Gateway
+
+UNCOMMITTED_BYTES_MAX = 8 * 1024 * 1024
+"""Reading from a connection pauses above this. Source: architecture, back-pressure."""
+
+LINGER_S = 2.0
+"""How long we read on after our end of the stream. Our choice: a round trip or two on any path."""
+
+END_S_MAX = 30.0
+"""How long a connection that is over may take to drain: one that reads no more would stay for ever. Our
+choice."""
+
+ALL_UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
+"""Reading from the connections that send pauses above this over all of them. Our choice: eight that each fill
+theirs; pre-settled transfers (T-06) are counted only here, since nothing is ever answered for them."""
+
+SLICE_UNITS = 64
+"""Of one step of a connection's work, in units of `amqp.connection.FRAME_UNITS`. The clock is read between
+two of them. Our choice: 64 messages or 8 attaches take about a millisecond."""
+
+WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
+"""Above this much unsent output the transport asks to pause, and the gateway gives no further credit. Our
+choice."""
+
+STRANGER_UNCOMMITTED_BYTES_MAX = 32 * 1024
+STRANGER_WRITE_BUFFER_BYTES_HIGH = 32 * 1024
+"""The same of a peer that has shown no valid claim. Our choice: it has nothing to commit, and the answer to a
+token has some 150 bytes."""
+
+
+class Buffered:
+    """How many bytes wait in the buffers of all connections, as each of them counted at its last tick."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+
+class AmqpConnection(asyncio.Protocol):
+    """One AMQP connection of the broker."""
+
+    def __init__(
+        self,
+        connection_id: int,
+        shard: Shard,
+        turns: Turns,
+        make_gateway: Callable[[int, int], Gateway],
+        on_closed: Callable[[int], None],
+        buffered: Buffered | None = None,
+    ) -> None:
+        """`make_gateway(connection_id, now_ms)` is called once the transport is there; `buffered` is the sum
+        over all connections."""
+        self.connection_id = connection_id
+        self._shard = shard
+        self._turns = turns
+        self._gateway = make_gateway(connection_id, shard.now_ms())
+        self._on_closed = on_closed
+        self._transport: asyncio.Transport | None = None
+        self._arrived: list[bytes] = []
+        """What was read and not handed to the gateway."""
+        self._commands: Sequence[Command] = ()
+        """What the gateway asks and no turn had time for; all else it asks comes behind."""
+        self._working = False
+        """Whether some of what was read waits for its turn."""
+        self._write_due = False
+        """Whether what has come up since is written at the end of this turn."""
+        self._eof = False
+        self._over = False
+        """Whether the gateway knows that the stream has ended."""
+        self._buffered = buffered if buffered is not None else Buffered()
+        self._buffered_bytes = 0
+        """What this connection has put into that sum."""
+        self._stranger = True
+        self._uncommitted_bytes_max = STRANGER_UNCOMMITTED_BYTES_MAX
+        self._reading_paused = False
+        self._output_full = False
+        self._stopping = False
+        """Nothing more of the peer's is taken: the broker stops."""
+        self._ending = False
+        self._end_timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def known(self) -> bool:
+        """Whether the peer has ever shown a valid claim."""
+        return self._gateway.known
+
+    @property
+    def peer(self) -> str:
+        """The address of the other end; empty when nobody knows it."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(name[0]) if name else ""
+
+    @property
+    def endpoint(self) -> str:
+        """Address and port of the other end, for the log; empty when nobody knows them."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if name else ""
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast: uvloop's transports do not derive from asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=STRANGER_WRITE_BUFFER_BYTES_HIGH)
+        self._shard.add(self.connection_id, self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._stopping:
+            return
+        self._arrived.append(data)
+        self._turns.take(self)
+        if self._arrived and self._transport is not None:  # libuv would hand over 8 MB of it in this turn
+            self._working = True
+            self._pause_reading(self._transport)
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        self._turns.take(self)
+        # True keeps the transport for the answers to what was read; TLS cannot keep it.
+        return not self._over and self._transport is not None and self._transport.can_write_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        for timer in self._end_timers:
+            timer.cancel()
+        self._eof = True
+        self._turns.take(self)
+
+    # From the turns
+
+    def work(self, units: int, until_s: float) -> bool:
+        """Hand a part of what was read to the gateway, and what it asks to the shard."""
+        shard, gateway = self._shard, self._gateway
+        now = shard.now_ms()
+        clock_s = self._turns.clock_s
+        more = True
+        while more:
+            if self._commands:
+                self._commands = shard.offer_until(self._commands, now, until_s)
+                if self._commands:
+                    break
+            more = not self._stopping and bool(self._arrived or gateway.unread)
+            if not more or units <= 0 or clock_s() >= until_s:
+                break
+            units -= SLICE_UNITS
+            arrived, self._arrived = self._arrived, []
+            data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
+            self._commands = gateway.receive(data, now, SLICE_UNITS)
+        self._working = more
+        shard.close_batch()  # what it hands out may let a link read on
+        if self._eof and not self._working:
+            self._finish(now)
+        else:
+            self._pause_reading_if_full()
+            if not self._write_due:
+                self._write_due = True
+                self._turns.write_at_end(self)
+        return self._working
+
+    def end_turn(self) -> None:
+        if self._write_due:  # nothing was handed out behind the work
+            self.flush(self._shard.now_ms())
+
+    def _finish(self, now: int) -> None:
+        """Have the gateway know the end of the stream: all that came before is worked on."""
+        self._over = True
+        try:
+            # It knows whether a close came first (L-13), and asks nothing more when it has said so already.
+            self._offer(self._gateway.eof(now))
+        finally:
+            if self._transport is None:
+                self._count_buffered(0)
+                self._shard.remove(self.connection_id)
+                self._gateway.forget()
+                self._on_closed(self.connection_id)
+        if self._transport is not None:
+            self.flush(now)
+            if not self._transport.is_closing():  # asyncio's TLS breaks when it is closed twice
+                self._transport.close()
+
+    def _offer(self, commands: Sequence[Command]) -> None:
+        """Offer what the gateway asks, behind what waits."""
+        if self._commands:
+            self._commands = [*self._commands, *commands]
+        elif commands:
+            self._shard.offer(commands)
+
+    def pause_writing(self) -> None:
+        self._output_full = True
+
+    def resume_writing(self) -> None:
+        self._output_full = False
+        self.flush(self._shard.now_ms())
+
+    # From the shard
+
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        self._gateway.handle(effects, self._shard.body, now_ms)
+
+    def bodies_wanted(self) -> set[int]:
+        return self._gateway.bodies_wanted()
+
+    def bodies_arrived(self, now_ms: int) -> None:
+        self._gateway.bodies_arrived(self._shard.body, now_ms)
+
+    def flush(self, now_ms: int) -> None:
+        self._write_due = False
+        gateway = self._gateway
+        if not self._working and gateway.unread and not self._stopping:  # transfers before their link is open
+            self._working = True
+            self._turns.plan(self)
+            self._pause_reading_if_full()
+        transport = self._transport
+        if transport is None or (transport.is_closing() and not self._ending):
+            return  # the end of the connection is told by the transport
+        if self._stranger and gateway.known:
+            self._welcome(transport)
+        data = gateway.data_to_send()
+        if data and not self._ending:
+            transport.write(data)
+        # Also without data: a delivery that came too late for its link is given back, for one.
+        commands = gateway.written(self._unsent(), now_ms)
+        if commands and not self._stopping:  # or deliveries would follow one another while we stop
+            self._offer(commands)
+        if self._ending:
+            return
+        if gateway.closing:
+            self._end(transport)
+        elif self._reading_paused:
+            self._resume_reading_if_room(transport)
+        elif self._output_full:
+            self._pause_reading(transport)
+
+    def _welcome(self, transport: asyncio.Transport) -> None:
+        """Allow a peer that has shown a valid claim what a client needs."""
+        self._stranger = False
+        self._uncommitted_bytes_max = UNCOMMITTED_BYTES_MAX
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+
+    def _pause_reading_if_full(self) -> None:
+        """Read only while there is room for what reading leads to: bodies to commit, answers to send; and
+        while nothing that was read waits for its turn.
+
+        Credit cannot bound a peer: the official Python client transfers before it has any, and requests and
+        pre-settled transfers come without. What is not read waits in the peer.
+        """
+        transport = self._transport
+        if transport is None or self._reading_paused or self._ending:
+            return
+        if self._working or self._output_full:
+            self._pause_reading(transport)
+        elif not self._has_room(1):
+            self._pause_reading(transport)
+            self._shard.wait_for_room(self)
+
+    def _resume_reading_if_room(self, transport: asyncio.Transport) -> None:
+        """Read on when there is clearly room again."""
+        if self._working or self._output_full or self._stopping:
+            return  # what ends that comes here again; a broker that stops reads no more
+        if self._has_room(2):
+            self._reading_paused = False
+            transport.resume_reading()
+        else:
+            self._shard.wait_for_room(self)
+
+    def _has_room(self, share: int) -> bool:
+        """Return whether less than this part of what may be uncommitted is: 1 = all of it, 2 = half."""
+        return (
+            self._gateway.uncommitted_bytes * share <= self._uncommitted_bytes_max
+            and self._shard.uncommitted_bytes * share <= ALL_UNCOMMITTED_BYTES_MAX
+        )
+
+    def _pause_reading(self, transport: asyncio.Transport) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
+            transport.pause_reading()
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """End our half of the stream, and read on until the peer has ended its own.
+
+        A socket that is closed with bytes unread resets the connection, and the peer loses what it has not
+        read yet: the `close` that tells it why.
+        """
+        self._ending = True
+        data = self._gateway.data_to_send()  # said after the last turn's data was taken: a defect met then
+        if data:
+            transport.write(data)
+        later = asyncio.get_running_loop().call_later
+        self._end_timers.append(later(END_S_MAX, transport.abort))
+        if not transport.can_write_eof():  # TLS: has no half-close
+            transport.close()
+            self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
+            return
+        transport.write_eof()  # after what is buffered
+        if self._reading_paused:
+            self._reading_paused = False
+            transport.resume_reading()
+        self._end_timers.append(later(LINGER_S, transport.close))
+
+    def _end_unanswered(self, transport: asyncio.Transport) -> None:
+        """End a connection whose peer does not answer the end of TLS: a client that reads when it is used."""
+        if self._unsent():  # a slow peer; END_S_MAX bounds it
+            later = asyncio.get_running_loop().call_later
+            self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
+        else:
+            transport.abort()
+
+    def _unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    # From the server
+
+    def tick(self, now_ms: int) -> None:
+        """Let time pass: idle time-outs, empty frames, expired tokens."""
+        self._count_buffered(self._gateway.buffered_bytes + self._unsent())
+        due = self._gateway.next_deadline_ms()
+        if due is not None and due <= now_ms:
+            self._offer(self._gateway.tick(now_ms))
+            self.flush(now_ms)
+
+    def _count_buffered(self, now_bytes: int) -> None:
+        self._buffered.size_bytes += now_bytes - self._buffered_bytes
+        self._buffered_bytes = now_bytes
+
+    def stop_taking(self) -> None:
+        """Take nothing more from the peer: what was not begun is as if it had not come."""
+        self._stopping = True
+        self._arrived.clear()
+        commands, self._commands = self._commands, ()
+        if commands:
+            self._shard.offer(commands)  # they are half of a read that is begun
+        self._working = False
+        if self._transport is not None:
+            self._pause_reading(self._transport)
+
+    def shut_down(self, now_ms: int) -> None:
+        """Tell the peer that the broker stops, and close once that is written."""
+        self._gateway.shutdown(now_ms)
+        self.flush(now_ms)
+
+    def abort(self) -> None:
+        """End the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,484 @@
+"""HTTP/1.1 on a transport: requests in, answers out.
+
+Owns: reading requests within limits of time, the phases of a connection, writing answers, handing the
+transport of an upgraded connection on. Must not know: who answers what (`http_dispatch`), XML, entities,
+WebSocket, sockets.
+
+Theory of operation: a connection is idle, reading a head, reading a body, answering, waiting for a message,
+or lingering, and in each but the fourth a deadline runs. What has come is read when `server.turns` allows.
+While a connection answers it reads no more than once, so that a client which pipelines waits in its own
+socket buffer.
+A wait has no task. It reads on, to learn when the client goes away: the end of the stream ends the wait, also
+where only the client's half has ended. After a refusal that leaves unread bytes a connection lingers: it
+reads and drops for a moment, because closing at once would reset it and could take the refusal with it. The
+same code serves plain and TLS transports.
+
+Where a proxy in front of us could see other requests in the same bytes than we do, the bytes are refused,
+although h11 would take them: both kinds of body length, a bare line feed, a folded line, fields behind a
+body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from http import HTTPStatus
+from typing import cast
+
+import h11
+
+from peeklock.admin.exchange import Response
+from peeklock.api.exchange import JSON
+from peeklock.rest.api import Receive
+from peeklock.rest.errors import RETRY_AFTER_S
+from peeklock.rest.receives import Receives
+from peeklock.server.loop.deadline import Deadline
+from peeklock.server.loop.turns import Turns
+from peeklock.server.net.api_hub import ApiHub
+from peeklock.server.net.api_requests import Waiting
+from peeklock.server.net.http_bodies import CHUNKS_MAX, MIB, UNKNOWN_BODY_BYTES_MAX, Body, BodyBudget, Excess
+from peeklock.server.net.http_dispatch import Dispatch, Note, accepted, defect, is_websocket
+from peeklock.server.net.http_heads import (
+    HEAD_BYTES_MAX,
+    Head,
+    answer_headers,
+    fault_of_lines,
+    head_of,
+    why_refused,
+)
+from peeklock.server.net.http_wait import HttpWait
+from peeklock.server.net.hub import Hub
+
+HEAD_S_MAX = 10.0
+"""From the first byte of a request to the end of its headers. Our choice."""
+
+BODY_S_MAX = 30.0
+"""From the end of the headers to the end of the body, or to the next MiB of a message. Our choice: 1 MiB at
+35 KiB/s."""
+
+IDLE_S_MAX = 120.0
+"""Without a request. Our choice: above the 60 s after which the usual proxies drop a connection."""
+
+WRITE_S_MAX = 30.0
+"""For an answer, or each MiB of a message, to leave. Our choice: a page of 100 queues has about 250 KiB."""
+
+LINGER_S = 2.0
+"""For reading and dropping what a refused client still sends. Our choice."""
+
+
+class _Phase(Enum):
+    IDLE = 0
+    HEAD = 1
+    BODY = 2
+    ANSWER = 3
+    WAIT = 4
+    LINGER = 5
+
+
+_READING = frozenset({_Phase.IDLE, _Phase.HEAD, _Phase.BODY})
+_AWAY = frozenset({_Phase.ANSWER, _Phase.WAIT})
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One HTTP connection; the listener hands in the transport and the bytes that it has read already."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        now_ms: Callable[[], int],
+        amqp: Callable[[], asyncio.Protocol],
+        turns: Turns,
+        note: Note,
+        bears_refusal: Callable[[str], bool] = lambda _: True,
+        receives: Hub[Receives] | None = None,
+        bodies: BodyBudget | None = None,
+        api: ApiHub | None = None,
+    ) -> None:
+        """Make a protocol for one connection.
+
+        Args:
+            dispatch: answers the requests of this connection.
+            now_ms: UTC.
+            amqp: makes the protocol that a WebSocket carries.
+            turns: shares the loop's time.
+            note: takes the log lines that anybody can cause, and has to limit them.
+            bears_refusal: told of each bad token by its peer's address; whether that one may go on.
+            receives: takes requests that wait for messages; None = there are none.
+            bodies: what messages that are not whole yet may take; None = any amount.
+            api: takes requests to the API that wait; None = there are none.
+        """
+        self._dispatch = dispatch
+        self._bears_refusal = bears_refusal
+        self._amqp = amqp
+        self._turns = turns
+        self._note = note
+        self._now_ms = now_ms
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._phase = _Phase.IDLE
+        self._transport: asyncio.Transport | None = None
+        self._peer_host = ""
+        self._peer: str | None = None
+        """Host and port, for the log."""
+        self._deadline = Deadline(asyncio.get_running_loop())
+        self._awaited = HttpWait(receives, api, self._deadline, now_ms)
+        self._head: Head | None = None
+        """Of the request that is read or answered."""
+        self._body = Body(bodies or BodyBudget(sys.maxsize))
+        self._arrived = bytearray()
+        """What was read and waits for its turn; reading pauses meanwhile."""
+        self._eof = False
+        """Whether the end of the stream waits behind it."""
+        self._is_full = False
+        """Whether the transport has more to write than it should."""
+        self._is_draining = False
+        """Whether an answer waits until that has left."""
+        self._is_working = False
+
+    @property
+    def known(self) -> bool:
+        """Whether a request of this connection has been served that needs a token."""
+        return self._dispatch.known
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast: uvloop's transports do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        if peer := transport.get_extra_info("peername"):
+            self._peer_host, self._peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
+        self._enter(_Phase.IDLE, IDLE_S_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is _Phase.LINGER:
+            return
+        self._arrived += data
+        if self._phase in _AWAY:  # the next request; it is looked at after this one
+            if self._transport is not None:
+                self._transport.pause_reading()
+            return
+        self._turns.take(self)
+        if self._arrived and self._transport is not None:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        if self._phase is _Phase.LINGER:
+            return False
+        if self._phase is _Phase.WAIT:
+            self._awaited.give_up()
+            return False
+        self._eof = True
+        if self._phase is not _Phase.ANSWER:
+            self._turns.take(self)
+        # A client may close its half and still read; within TLS it cannot.
+        waits = self._eof or self._phase is _Phase.ANSWER
+        return waits and self._transport is not None and self._transport.can_write_eof()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        self._awaited.slow(is_slow=True)
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._awaited.slow(is_slow=False)
+        if self._is_draining:
+            self._answered()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._deadline.end()
+        self._awaited.give_up()
+        self._body.forget()
+
+    # From the turns
+
+    def work(self, units: int, until_s: float) -> bool:
+        """Read what has come, up to a request whose answer takes time."""
+        transport = self._transport
+        if transport is None or self._phase is _Phase.LINGER:
+            return False
+        self._is_working = True
+        try:
+            return self._work(transport, until_s)
+        finally:
+            self._is_working = False
+
+    def _work(self, transport: asyncio.Transport, until_s: float) -> bool:
+        if self._arrived:
+            self._http.receive_data(bytes(self._arrived))
+            self._arrived.clear()
+            transport.resume_reading()
+        if self._advance(until_s):
+            return True
+        if self._eof:
+            self._eof = False
+            self._http.receive_data(b"")
+            self._advance(until_s)
+            if self._phase in _READING:
+                transport.close()
+        return False
+
+    def abort(self) -> None:
+        """End the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Reading
+
+    def _advance(self, until_s: float) -> bool:
+        """Take what h11 makes of the bytes so far, up to a request whose answer takes time.
+
+        Returns whether the time was up before.
+        """
+        while self._transport is not None and self._phase in _READING:
+            if self._turns.clock_s() >= until_s:
+                return True
+            if self._phase is not _Phase.BODY and (fault := fault_of_lines(self._http.trailing_data[0])):
+                self._refuse(400, fault)
+                return False
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as failure:
+                failure.__traceback__ = None  # h11 raises it from a frame that it is a variable of: a circle
+                # h11 quotes the line that it cannot read, which may hold a token.
+                self._refuse(failure.error_status_hint, str(failure).partition(": bytearray(")[0])
+                return False
+            match event:
+                case h11.Request():
+                    if not self._begin(event):
+                        return False
+                case h11.Data():
+                    if not self._read(event):
+                        return False
+                case h11.EndOfMessage():
+                    assert self._head is not None
+                    if event.headers:  # they may be folded, which h11 does not show
+                        self._refuse(400, "fields behind a body are not taken")
+                        return False
+                    if self._upgraded(self._head):
+                        return False
+                    self._enter(_Phase.ANSWER, None)
+                    secure = self._transport.get_extra_info("sslcontext") is not None
+                    body = self._body.whole()
+                    self._dispatch.answer(self._head, body, self._peer, self._take_answer, secure=secure)
+                case h11.ConnectionClosed():
+                    self._transport.close()
+                    return False
+                case _:  # NEED_DATA; PAUSED cannot be, since a new cycle begins before the next call
+                    if self._http.they_are_waiting_for_100_continue:
+                        self._write(h11.InformationalResponse(status_code=100, headers=[]))
+                    if self._phase is _Phase.IDLE and self._http.trailing_data[0]:
+                        self._enter(_Phase.HEAD, HEAD_S_MAX)
+                    return False
+        return False
+
+    def _begin(self, request: h11.Request) -> bool:
+        """Take the head of a request; False = it was refused."""
+        self._enter(_Phase.BODY, BODY_S_MAX)
+        self._body.begin(0, is_message=False)
+        head = self._head = head_of(request)
+        refusal = why_refused(request) or self._dispatch.why_page_refused(head)
+        if refusal is not None:
+            self._refuse(*refusal)
+            return False
+        bytes_max, is_message = self._dispatch.body_bytes_max(head)
+        self._body.begin(bytes_max, is_message=is_message)
+        if head.body_bytes > bytes_max:
+            self._refuse_body(Excess.SIZE)
+            return False
+        return True
+
+    def _read(self, event: h11.Data) -> bool:
+        """Take a part of a body; False = it was refused."""
+        body, size = self._body, len(self._body)
+        excess = body.add(event.data, begins_chunk=event.chunk_start)
+        if excess is not None:
+            self._refuse_body(excess)
+            return False
+        if body.is_message and len(body) // MIB > size // MIB:
+            self._deadline.set(BODY_S_MAX, self._late)
+        if len(body) > UNKNOWN_BODY_BYTES_MAX and not body.token_checked:
+            body.token_checked = True
+            return not self._refused_unread()
+        return True
+
+    def _refused_unread(self) -> bool:
+        """Refuse a request with a large body if its token is no good; tell whether it was refused."""
+        assert self._head is not None
+        if self._dispatch.wants_no_body(self._head):
+            self._refuse(413, "no body is wanted here")
+            return True
+        refusal = self._dispatch.refusal_before_body(self._head, self._peer, is_message=self._body.is_message)
+        if refusal is None:
+            return False
+        if refusal.status == HTTPStatus.UNAUTHORIZED:
+            self._bears_refusal(self._peer_host)
+        self._end_with(refusal)
+        return True
+
+    def _refuse_body(self, excess: Excess) -> None:
+        """Refuse a request for its body, of which nothing more is read."""
+        head, bytes_max = self._head, self._body.bytes_max
+        assert head is not None
+        if excess is Excess.CHUNKS:
+            self._refuse(413, f"the body has more than {CHUNKS_MAX} chunks")
+        elif excess is Excess.ROOM:
+            text, again = "too many messages are on their way", ("Retry-After", str(RETRY_AFTER_S))
+            self._dispatch.note_refusal(503, text, self._peer)
+            self._end_with(Response(503, "text/plain", text.encode(), (again,)))
+        elif self._body.is_message:
+            self._end_with(self._dispatch.too_large(head, bytes_max, self._peer))
+        else:
+            self._refuse(413, f"the body is larger than {bytes_max} bytes")
+
+    def _end_with(self, refusal: Response) -> None:
+        """Answer a request whose body is not read, and end the connection."""
+        transport = self._transport
+        assert transport is not None
+        self._send(replace(refusal, headers=(*refusal.headers, ("Connection", "close"))))
+        self._linger(transport)
+
+    # Answering
+
+    def _take_answer(self, answer: Response | Receive | Waiting) -> None:
+        try:
+            if isinstance(answer, Response):
+                self._conclude(answer)
+            else:
+                self._wait(answer)
+        except Exception as failure:
+            defect(failure)
+            self.abort()
+
+    def _wait(self, receive: Receive | Waiting) -> None:
+        """Wait for a message, without a task."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._eof or self._http.trailing_data[1]:
+            transport.close()  # nobody can be known to be there to take it
+            return
+        self._phase = _Phase.WAIT
+        answer = self._awaited.begin(receive, transport, self._write, self._received)
+        if answer is not None:
+            self._conclude(answer)
+            return
+        self._head = None
+        transport.resume_reading()
+
+    def _received(self, response: Response) -> None:
+        """Answer a receive."""
+        self._awaited.over()
+        self._deadline.clear()
+        self._take_answer(response)
+
+    def _conclude(self, response: Response) -> None:
+        """Answer, then take the next request once that has left."""
+        self._phase = _Phase.ANSWER
+        self._body.forget()
+        transport = self._transport
+        if transport is None:
+            return
+        if response.status == HTTPStatus.UNAUTHORIZED and not self._bears_refusal(self._peer_host):
+            response = replace(response, headers=(*response.headers, ("Connection", "close")))
+        self._send(response)
+        if not self._is_full:
+            self._answered()
+        else:
+            self._deadline.set(WRITE_S_MAX * (1 + len(response.body) // MIB), transport.abort)
+            self._is_draining = True
+
+    def _answered(self) -> None:
+        transport, self._is_draining = self._transport, False
+        if transport is None:
+            return
+        if self._http.our_state is h11.MUST_CLOSE or self._http.their_state is h11.MUST_CLOSE:
+            transport.close()
+            return
+        self._http.start_next_cycle()
+        self._head = None
+        self._enter(_Phase.IDLE, IDLE_S_MAX)
+        if self._is_working:
+            return  # what is there is looked at next
+        if self._arrived or self._eof or any(self._http.trailing_data):
+            self._turns.take(self)
+
+    # WebSocket
+
+    def _upgraded(self, head: Head) -> bool:
+        """Hand the transport to a WebSocket if that was asked for as it should be."""
+        transport = self._transport
+        assert transport is not None
+        if not is_websocket(head):
+            return False
+        headers = accepted(head, self._body.whole())
+        if isinstance(headers, Response):
+            return False
+        from peeklock.server.net.websocket import WebSocketProtocol
+
+        reason = b"Switching Protocols"
+        self._write(h11.InformationalResponse(status_code=101, reason=reason, headers=list(headers.items())))
+        early, ended = self._http.trailing_data
+        self._deadline.end()
+        self._transport = None
+        if ended:
+            transport.close()  # nobody would be left to talk to
+            return True
+        websocket = WebSocketProtocol(self._amqp(), self._turns, self._note)
+        transport.set_protocol(websocket)
+        websocket.connection_made(transport)
+        if early:
+            websocket.data_received(early)
+        return True
+
+    # Writing
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Answer a request that cannot be read, then end the connection."""
+        assert self._transport is not None
+        self._dispatch.note_refusal(status, reason, self._peer)
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            text = json.dumps({"status": status, "reason": reason}).encode()
+            self._send(Response(status, JSON, text, (("Connection", "close"),)))
+        self._linger(self._transport)
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        self._body.forget()
+        self._enter(_Phase.LINGER, LINGER_S)
+        if transport.can_write_eof():
+            transport.write_eof()
+
+    def _send(self, response: Response) -> None:
+        headers = answer_headers(response, self._now_ms())
+        reason = HTTPStatus(response.status).phrase
+        self._write(h11.Response(status_code=response.status, reason=reason.encode(), headers=headers))
+        if response.body and (self._head is None or self._head.method != "HEAD"):
+            self._write(h11.Data(data=response.body))
+        self._write(h11.EndOfMessage())
+
+    def _write(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    # Deadlines
+
+    def _enter(self, phase: _Phase, seconds: float | None) -> None:
+        self._phase = phase
+        if seconds is None:
+            self._deadline.clear()
+        else:
+            self._deadline.set(seconds, self._late)
+
+    def _late(self) -> None:
+        if self._transport is None:
+            return
+        if self._phase in (_Phase.HEAD, _Phase.BODY):
+            self._refuse(408, "the request took too long to arrive")
+        elif self._phase is _Phase.LINGER or self._is_full:  # it would wait for who does not read
+            self._transport.abort()
+        else:
+            self._transport.close()

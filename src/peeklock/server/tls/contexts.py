@@ -1,0 +1,319 @@
+"""The TLS contexts that connections are met with.
+
+Owns: loading a pair of PEM files, the names that a certificate of ours is made for, and following the files
+while the broker runs. Must not know: who connects, which protocol runs inside, how a certificate is made.
+
+Without a pair of the user's own, the data folder's local authority signs one (`certificates`, imported when
+it is needed). Without a data folder the authority lives in this process only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from peeklock.server import log
+
+FOLDER = "tls"
+CA_FILE = "ca.pem"
+CA_KEY_FILE = "ca-key.pem"
+CERTIFICATE_FILE = "certificate.pem"
+KEY_FILE = "key.pem"
+
+FULL_NAME_S_MAX = 1.0
+"""How long this machine's full name and its addresses are looked for, each: where no name server answers it
+takes half a minute. Our choice."""
+
+_Told = TypeVar("_Told")
+
+_ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+"""Addresses that are always another machine's. Source: RFC 5737 and RFC 3849, for documentation."""
+
+
+LOOK_S = 60.0
+"""Between two looks at the files of the pair. Our choice: who renews them waits that long at most."""
+
+KEEP_S = 86_400.0
+"""Between two looks at whether our own certificate runs out."""
+
+
+class TlsFiles:
+    """The pair that the broker shows, and what becomes of it while the broker runs; calls read files."""
+
+    def __init__(
+        self,
+        data: Path | None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        names: Sequence[str] = (),
+        *,
+        for_others: bool = False,
+    ) -> None:
+        """The arguments are those of `server_context`; `for_others`: other machines can connect."""
+        self._data = data
+        self._certificate = certificate
+        self._key = key
+        self._names = names
+        self._for_others = for_others
+        self.names: list[str] = []
+        """What our own certificate was asked to name when it was loaded last."""
+        self._seen: list[tuple[int, int, int]] | None = None
+        """What the files were like when they were read last; None = they have not been read."""
+        self._kept_at_s = 0.0
+
+    def load(self, now_s: float | None = None) -> ssl.SSLContext:
+        """Make the context from the files as they are now. Raises: as `server_context`."""
+        now_s = time.time() if now_s is None else now_s
+        before = self._stamps()
+        if self._certificate is None:
+            others = own_addresses() if self._for_others else []
+            self.names = _unique([*host_names(), *self._names, *others])
+            context = _own_context(self._data, self.names, now_s)
+        else:
+            context = _context(self._certificate, self._key or self._certificate)
+        # Ours may have been written just now; those that were given may have been replaced meanwhile.
+        self._seen = self._stamps() if self._certificate is None else before
+        self._kept_at_s = now_s
+        return context
+
+    def make_files(self) -> bool:
+        """Make the local authority and its certificate unless they look sound; tell whether they did not.
+
+        The certificate has the names that are known at once. `load` looks the others up, which may take
+        seconds, and has it made again where one is missing. Raises: as `server_context`.
+        """
+        if self.looks_sound():
+            return False
+        from peeklock.server.tls.certificates import keep_pair
+
+        assert self._data is not None
+        others = own_addresses(ask=False) if self._for_others else []
+        names = _unique([*host_names(ask=False), *self._names, *others])
+        keep_pair(self._data / FOLDER, names, datetime.datetime.now(datetime.UTC))
+        return True
+
+    def looks_sound(self) -> bool:
+        """Tell whether what is kept in the data folder can be loaded and belongs together; changes nothing.
+
+        OpenSSL alone looks: `cryptography` costs too much for a broker that TLS clients may never come to.
+        """
+        if self._certificate is not None or self._data is None:
+            return True  # loaded already, or not kept
+        certificate, key, ca, ca_key = self._files()
+        try:
+            _load(certificate, key)
+            if ca_key.exists():
+                _load(ca, ca_key)
+            return certificate.read_bytes().endswith(ca.read_bytes())
+        except OSError:  # ssl.SSLError is one
+            return False
+
+    def open_keys(self) -> list[Path]:
+        """Give the files with private keys that others than their owner can read."""
+        files = self._files()[1::2]  # every second one is a key
+        return [file for file in files if file.exists() and file.stat().st_mode & 0o077]
+
+    def follow(self, now_s: float | None = None) -> ssl.SSLContext | None:
+        """Give a new context when there is a new pair, or it is time for one; None = go on with the old one.
+
+        A new pair that does not do is told in the log, and the old one stays until the files change again.
+        """
+        now_s = time.time() if now_s is None else now_s
+        stamps, seen = self._stamps(), self._seen
+        if seen is None:
+            return None  # nobody spoke TLS yet
+        ours = self._certificate is None and self._data is not None
+        if stamps == seen and not (ours and now_s >= self._kept_at_s + KEEP_S):
+            return None
+        try:
+            context = self.load(now_s)
+        except OSError as failure:  # ssl.SSLError is one
+            self._seen, self._kept_at_s = stamps, now_s
+            log.error(
+                "the TLS files cannot be used; the old pair is shown on",
+                {"reason": str(failure), "do": "mend them; they are looked at every minute"},
+            )
+            return None
+        if self._seen == seen:
+            return None
+        files = [str(file) for file in self._files()[:2]]
+        log.info("TLS pair changed; new connections get the new one", {"files": files})
+        return context
+
+    def _files(self) -> list[Path]:
+        if self._certificate is not None:
+            return [self._certificate, self._key or self._certificate]
+        if self._data is None:
+            return []
+        folder = self._data / FOLDER
+        return [folder / name for name in (CERTIFICATE_FILE, KEY_FILE, CA_FILE, CA_KEY_FILE)]
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        stamps = []
+        for file in self._files():
+            try:
+                found = file.stat()
+            except OSError:  # missing: reading it says more
+                stamps.append((0, 0, 0))
+            else:
+                stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
+        return stamps
+
+
+def server_context(
+    data: Path | None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    names: Sequence[str] = (),
+    *,
+    now_s: float | None = None,
+) -> ssl.SSLContext:
+    """Make the context for incoming TLS connections: from the files given, else by the local authority.
+
+    `data`: the folder that keeps the authority, None = keep it nowhere. `names`: what the certificate has to
+    name beside this machine. `now_s`: UTC, for its validity; None = the machine's clock.
+
+    Raises: OSError (file not readable), ssl.SSLError (not a PEM pair, or not matching); both name the file.
+    """
+    if certificate is not None:
+        return _context(certificate, key or certificate)
+    return _own_context(data, _unique([*host_names(), *names]), time.time() if now_s is None else now_s)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(filter(None, names)))
+
+
+def _own_context(data: Path | None, names: Sequence[str], now_s: float) -> ssl.SSLContext:
+    now = datetime.datetime.fromtimestamp(now_s, datetime.UTC)
+    if data is not None:
+        from peeklock.server.tls.certificates import keep_pair
+
+        folder = data / FOLDER
+        keep_pair(folder, names, now)
+        return _context(folder / CERTIFICATE_FILE, folder / KEY_FILE)
+    from peeklock.server.tls.certificates import make_pair
+
+    with tempfile.TemporaryDirectory(prefix="peeklock-tls-") as made:  # OpenSSL reads files only
+        pair = Path(made, CERTIFICATE_FILE), Path(made, KEY_FILE)
+        for file, pem in zip(pair, make_pair(names, now), strict=True):
+            file.write_bytes(pem)
+        return _context(*pair)
+
+
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    try:
+        return _load(certificate, key)
+    except OSError as failure:  # ssl.SSLError is one too
+        raise _fault(certificate, key, failure) from failure
+
+
+def _load(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Azure refuses older ones too
+    # Without a pass phrase OpenSSL asks for one at the terminal, and a service would hang at its start.
+    context.load_cert_chain(certificate, key, password="")
+    return context
+
+
+def _fault(certificate: Path, key: Path, failure: OSError) -> OSError:
+    """Find out which file of a pair OpenSSL did not take, since it names none."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        x509.load_pem_x509_certificates(certificate.read_bytes())
+    except ValueError:
+        return refused(f"{certificate} is not a PEM certificate")
+    except OSError as unreadable:
+        return unreadable
+    try:
+        load_pem_private_key(key.read_bytes(), None)
+    except TypeError:
+        return refused(f"{key} is encrypted; give a key without a pass phrase")
+    except (ValueError, UnsupportedAlgorithm):
+        return refused(f"{key} is not a PEM private key")
+    except OSError as unreadable:
+        return unreadable
+    if isinstance(failure, ssl.SSLError) and failure.reason == "KEY_VALUES_MISMATCH":
+        return refused(f"{key} is not the key of {certificate}")
+    return refused(f"{certificate} and {key} are refused: {failure}")
+
+
+def refused(text: str) -> ssl.SSLError:
+    """Make the error for a file of a pair that does not do."""
+    return ssl.SSLError(ssl.SSL_ERROR_SSL, text)  # with the text alone it would be shown as a tuple
+
+
+def host_names(*, ask: bool = True) -> list[str]:
+    """Name this machine as its local clients do, by its own name, and by its full name if it may ask."""
+    names = ["localhost", "127.0.0.1", "::1"]
+    own = socket.gethostname()
+    for name in (own, own if "." in own or not ask else _full_name(own)):
+        if name and name not in names and name.isascii():
+            names.append(name)
+    return names
+
+
+def own_addresses(*, ask: bool = True) -> list[str]:
+    """Find the addresses by which other machines may reach this one, those of its name only if it may ask."""
+
+    def resolve() -> list[str]:
+        return [str(address[0]) for *_, address in socket.getaddrinfo(socket.gethostname(), None)]
+
+    found = []
+    for family, address in _ELSEWHERE:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((address, 9))  # sends nothing: it only chooses the address to send from
+                found.append(str(probe.getsockname()[0]))
+        except OSError:  # there is no way out with such addresses
+            continue
+    if ask:
+        found += _in_time(resolve) or []
+    # A link's addresses need a zone, which no certificate can name.
+    return [address for address in dict.fromkeys(found) if not _is_near(address)]
+
+
+def _is_near(address: str) -> bool:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return ip.is_loopback or ip.is_link_local or ip.is_unspecified
+
+
+def _in_time(ask: Callable[[], _Told]) -> _Told | None:
+    """Ask whoever knows names; None where nobody answers in time, or with an error."""
+    found: list[_Told] = []
+
+    def asking() -> None:
+        with contextlib.suppress(OSError, UnicodeError):
+            found.append(ask())
+
+    thread = threading.Thread(target=asking, daemon=True)
+    thread.start()
+    thread.join(FULL_NAME_S_MAX)
+    return found[0] if found else None
+
+
+def _full_name(own: str) -> str:
+    """Ask for this machine's full name; empty where there is none, or none is told in time."""
+    name = (_in_time(lambda: socket.getfqdn(own)) or "").rstrip(".")
+    # A resolver may answer with anything that has a dot: names that mean every machine, or an address.
+    return "" if "." not in name or name.startswith("localhost.") or _is_address(name) else name
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.endswith(".arpa")
+    return True

@@ -1,0 +1,481 @@
+"""Deferred messages of an entity: how any Service Bus keeps messages for a reader without a lock.
+
+Owns: deferring, looking at, removing and releasing messages by their sequence numbers; the sessions that are
+held where an entity has them. Must not know: offsets, Spark.
+
+A deferred message stays in its entity, for nobody but who knows its number. No service has an operation that
+makes it active again: it can be received by number, and completed or dead-lettered then. Deferring is a
+delivery attempt: at MaxDeliveryCount it dead-letters the message, and the answer does not tell.
+Source: wire contract 3.6, 4.2, 5.2 (peek-message, receive-by-sequence-number, update-disposition).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from peeklock.amqp.messaging import scan
+from peeklock.amqp.types import Array, Int, Long, UInt
+from peeklock.client.connection import BlockingConnection, connection
+from peeklock.client.connection_string import ConnectionString
+from peeklock.client.errors import TIMEOUT, OptionError, ServiceBusError
+from peeklock.client.links import COMPLETE, DEFER, NEXT, RELEASE, Delivery, ReceiveMode, Receiver
+from peeklock.client.management import Management, Ticket
+from peeklock.spark.source.offsets import Ranges, numbers_of, to_ranges
+from peeklock.spark.source.rows import sequence_number
+
+_log: Final = logging.getLogger("peeklock.spark")
+
+PEEK: Final = "com.microsoft:peek-message"
+RECEIVE_BY_NUMBER: Final = "com.microsoft:receive-by-sequence-number"
+UPDATE: Final = "com.microsoft:update-disposition"
+RENEW_SESSION: Final = "com.microsoft:renew-session-lock"
+MESSAGE_NOT_FOUND: Final = "com.microsoft:message-not-found"
+NOT_ALLOWED: Final = "amqp:not-allowed"
+
+DEFERRED: Final = 1
+"""The state of a deferred message, as a peek shows it. Source: wire contract 3.2."""
+
+STEP: Final = 250
+"""Messages received at a time. Our choice: a quarter of a MiB where they have 1 KiB."""
+
+FIRST_STEP: Final = 16
+"""Messages received before it is known how large they are; the largest have 100 MiB."""
+
+NUMBERS: Final = 200
+"""Sequence numbers in one request, at most; the answer holds the messages."""
+
+ANSWER_BYTES: Final = 1 << 20
+"""About so many bytes of messages in one such answer."""
+
+RELEASED: Final = 20
+"""Messages that are dead-lettered at a time: their answers hold them, of whatever size."""
+
+LOOK: Final = 1000
+"""Messages that a peek asks for; brokers answer with 256 KiB."""
+
+RECEIVE_AND_DELETE: Final = 0
+PEEK_LOCK: Final = 1
+"""Values of receiver-settle-mode. Source: wire contract 5.2."""
+
+DEAD_LETTER_QUEUE: Final = "/$DeadLetterQueue"
+
+EXCEEDED: Final = "MaxDeliveryCountExceeded"
+"""The reason of a dead letter that a last delivery attempt made. Source: wire contract 3.8."""
+
+REASON: Final = "ReleasedByPipeline"
+DESCRIPTION: Final = "A stream in mode peekLock had deferred the message and did not come back for it."
+
+UNDER_WAY: Final = 4
+"""Requests under way at a time."""
+
+GAP: Final = 16
+"""Numbers between two runs of which one peek sees both. Our choice: what lies between is read in vain."""
+
+SESSIONS_MAX: Final = 32
+"""Sessions held at a time; a link each. Our choice."""
+
+SESSION_WAIT_MS: Final = 200
+"""How long the broker looks for a further session."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """A message that was received and has not been settled."""
+
+    number: int
+    size_bytes: int
+    delivery_count: int
+    delivery: Delivery
+    receiver: Receiver
+
+
+class Entity:
+    """A queue, subscription or sub-queue that is read by peek-lock."""
+
+    def __init__(self, connected: BlockingConnection, path: str) -> None:
+        self.path = path
+        self._connection = connected
+        self._management: Management = connected.management(path)
+        self._receiver: Receiver | None = None
+        self._sessions: dict[Receiver, str] = {}
+        self._has_sessions: bool | None = None
+        self._mean_bytes = 0
+        self._renewing: threading.Thread | None = None
+
+    def has_sessions(self) -> bool:
+        """Say whether messages come in sessions, as the service says it to whoever attaches without one.
+
+        Raises: ServiceBusError.
+        """
+        if self._has_sessions is None:
+            receiver = self._connection.receiver(self.path, ReceiveMode.PEEK_LOCK)
+            try:
+                with self._connection.lock:
+                    self._connection.retrying(receiver.open)
+                self._receiver = receiver
+                self._has_sessions = False
+            except ServiceBusError as error:
+                if error.condition != NOT_ALLOWED or "session" not in error.text.lower():
+                    raise
+                self._has_sessions = True
+        return self._has_sessions
+
+    # Receiving
+
+    def receive(self, count_max: int, bytes_max: int) -> list[Taken]:
+        """Take what is available now, within limits; at least one message if there is one.
+
+        Raises: ServiceBusError.
+        """
+        taken: list[Taken] = []
+        if not self.has_sessions():
+            assert self._receiver is not None, "it was opened to find out"
+            self._receive_from(self._receiver, count_max, bytes_max, taken)
+            return taken
+        for receiver in [*self._sessions]:
+            try:
+                self._receive_from(receiver, count_max, bytes_max, taken)
+            except ServiceBusError as error:
+                self._drop(receiver, error)
+        while len(self._sessions) < SESSIONS_MAX and _has_room(taken, count_max, bytes_max):
+            receiver = self._connection.receiver(self.path, ReceiveMode.PEEK_LOCK, NEXT)
+            receiver.session_wait_ms = SESSION_WAIT_MS
+            before = len(taken)
+            try:
+                self._receive_from(receiver, count_max, bytes_max, taken)
+            except ServiceBusError as error:
+                if error.condition == TIMEOUT:
+                    break  # no session is available
+                raise
+            self._hold(receiver)
+            if len(taken) == before:
+                self._close(receiver)
+                break
+        return taken
+
+    def _receive_from(self, receiver: Receiver, count_max: int, bytes_max: int, taken: list[Taken]) -> None:
+        while _has_room(taken, count_max, bytes_max):
+            room = bytes_max - sum(each.size_bytes for each in taken)
+            step = min(STEP, count_max - len(taken), max(1, room // (self._mean_bytes or room)))
+            if not self._mean_bytes:
+                step = min(FIRST_STEP, count_max)
+            found = receiver.receive(step, 0)
+            for delivery in found:
+                size_bytes = len(delivery.payload)
+                number, delivery_count = sequence_number(delivery.payload), _delivery_count(delivery.payload)
+                taken.append(Taken(number, size_bytes, delivery_count, delivery, receiver))
+                delivery.payload = b""  # tasks read it again; here it would only need memory
+            if not found:
+                return  # fewer than asked for says little: a broker shares its output among links
+            newest = taken[-len(found) :]
+            self._mean_bytes = max(1, sum(each.size_bytes for each in newest) // len(found))
+
+    # Settling what was received
+
+    def defer(self, taken: Iterable[Taken]) -> bool:
+        """Defer messages; say whether all of them were still ours."""
+        return self._settle(taken, lambda each: each.receiver.settle(each.delivery, DEFER))
+
+    def complete(self, taken: Iterable[Taken]) -> bool:
+        """Complete messages; say whether all of them were still ours."""
+        return self._settle(taken, lambda each: each.receiver.settle(each.delivery, COMPLETE))
+
+    def release(self, taken: Iterable[Taken]) -> bool:
+        """Give messages back at once, not counted."""
+        return self._settle(taken, lambda each: each.receiver.settle(each.delivery, RELEASE))
+
+    def _settle(self, taken: Iterable[Taken], settle: Callable[[Taken], None]) -> bool:
+        receivers: dict[Receiver, None] = {}
+        whole = True
+        for each in taken:
+            receivers[each.receiver] = None
+            try:
+                settle(each)
+            except ServiceBusError as error:
+                whole = self._was_lost(error)
+        for receiver in receivers:
+            try:
+                receiver.flush()
+            except ServiceBusError as error:
+                whole = self._was_lost(error)
+        return whole
+
+    def _was_lost(self, error: ServiceBusError) -> bool:
+        _log.info("entity '%s': a message was not settled: %s", self.path, error)
+        return False
+
+    # Sessions
+
+    def _hold(self, receiver: Receiver) -> None:
+        assert receiver.session_id is not None, "an attach for a session that was answered names it"
+        self._sessions[receiver] = receiver.session_id
+        if self._renewing is None or not self._renewing.is_alive():
+            left_ms = receiver.locked_until_ms - time.time_ns() // 1_000_000
+            pause_s = min(max(left_ms / 3000, 1.0), 60.0)
+            self._renewing = threading.Thread(target=self._renew, args=(pause_s,), daemon=True)
+            self._renewing.start()
+
+    def _renew(self, pause_s: float) -> None:
+        """Keep the locks of the sessions that are held; a batch may take longer than they last."""
+        while self._sessions:
+            time.sleep(pause_s)
+            for session_id in [*self._sessions.values()]:
+                try:
+                    self._management.request(RENEW_SESSION, {"session-id": session_id}, timeout_s=pause_s)
+                except ServiceBusError as error:
+                    _log.info("session '%s' of '%s' was not renewed: %s", session_id, self.path, error)
+
+    def close_sessions(self, kept: Collection[Receiver]) -> None:
+        """Let go of the sessions that are not needed any more."""
+        for receiver in [*self._sessions]:
+            if receiver not in kept:
+                self._close(receiver)
+
+    def _close(self, receiver: Receiver) -> None:
+        self._sessions.pop(receiver, None)
+        receiver.close()
+
+    def _drop(self, receiver: Receiver, error: ServiceBusError) -> None:
+        _log.warning(
+            "session '%s' of '%s' is lost, its unsettled messages will come again: %s",
+            self._sessions.get(receiver),
+            self.path,
+            error,
+        )
+        self._close(receiver)
+
+    # By number
+
+    def peek(self, ranges: Ranges, fetch_size: int = LOOK) -> Iterator[list[tuple[int, bytes]]]:
+        """Give the messages with these numbers that are there, in any state, answer by answer.
+
+        `fetch_size`: messages that one request asks for.
+
+        Raises: ServiceBusError.
+        """
+        wanted = set(numbers_of(ranges))
+        for start, end in _spans(ranges):
+            while start < end:
+                count = Int(min(end - start, fetch_size))
+                body = {"from-sequence-number": Long(start), "message-count": count}
+                found = self._management.request(PEEK, body).body.get("messages") or []
+                payloads = [(sequence_number(one["message"]), one["message"]) for one in found]
+                if not payloads:
+                    break
+                start = payloads[-1][0] + 1
+                ours = [(number, payload) for number, payload in payloads if number in wanted]
+                if ours:
+                    yield ours
+
+    def still_deferred(self, ranges: Ranges) -> Ranges:
+        """Give those of some numbers whose messages are deferred."""
+        return to_ranges(
+            number for part in self.peek(ranges) for number, payload in part if _state(payload) == DEFERRED
+        )
+
+    def none_exceeded(self, taken: Iterable[Taken]) -> bool:
+        """Return whether all messages that were deferred just now are deferred, none dead-lettered for it.
+
+        One peek tells: the message with the highest delivery count stands for all of its entity.
+
+        Raises: ServiceBusError.
+        """
+        last = max(taken, key=lambda each: each.delivery_count)
+        return bool(self.still_deferred([(last.number, 1)]))
+
+    def exceeded(self, ranges: Ranges) -> tuple[int, int]:
+        """Return how many of some messages their last delivery attempt dead-lettered, and MaxDeliveryCount.
+
+        In a dead-letter queue the delivery count stands still, so that it is the maximum that was reached.
+
+        Raises: ServiceBusError.
+        """
+        if _is_dead_letter_queue(self.path):
+            return 0, 0
+        dead_letters = Entity(self._connection, self.path + DEAD_LETTER_QUEUE)
+        counts = [
+            _delivery_count(payload)
+            for part in dead_letters.peek(ranges)
+            for _, payload in part
+            if _reason(payload) == EXCEEDED
+        ]
+        return len(counts), max(counts, default=0)
+
+    def still_there(self, ranges: Ranges) -> Ranges:
+        """Give those of some numbers whose messages are there."""
+        return to_ranges(number for part in self.peek(ranges) for number, _ in part)
+
+    def remove(self, ranges: Ranges, mean_bytes: int) -> None:
+        """Remove deferred messages; those that are gone or not deferred are passed over.
+
+        Raises: ServiceBusError.
+        """
+        size = max(1, min(NUMBERS, ANSWER_BYTES // max(1, mean_bytes)))
+        while ranges:
+            refused = self._remove(ranges, size)
+            # One number that is not there, and a request does nothing.
+            ranges = self.still_deferred(to_ranges(refused)) if refused else []
+            if size == 1 and ranges:
+                _log.info("entity '%s': %d deferred messages are locked by others", self.path, len(ranges))
+                return
+            size = max(1, size // 8)
+
+    def _remove(self, ranges: Ranges, size: int) -> list[int]:
+        """Receive and delete by number, some requests under way at a time; give what was refused."""
+        under_way: deque[tuple[list[int], Ticket]] = deque()
+        refused: list[int] = []
+        for chunk in [*_chunks(numbers_of(ranges), size), *[[]] * UNDER_WAY]:
+            if chunk:
+                body = _by_number(chunk, RECEIVE_AND_DELETE)
+                under_way.append((chunk, self._management.start(RECEIVE_BY_NUMBER, body)))
+            if under_way and (not chunk or len(under_way) >= UNDER_WAY):
+                numbers, ticket = under_way.popleft()
+                try:
+                    self._management.wait(ticket)
+                except ServiceBusError as error:
+                    if error.condition != MESSAGE_NOT_FOUND:
+                        raise
+                    refused += numbers
+        return refused
+
+    def dead_letter(self, numbers: list[int], reason: str, description: str) -> bool:
+        """Move deferred messages to the dead-letter queue; say whether all were there.
+
+        Raises: ServiceBusError.
+        """
+        try:
+            found = self._management.request(RECEIVE_BY_NUMBER, _by_number(numbers, PEEK_LOCK))
+        except ServiceBusError as error:
+            if error.condition != MESSAGE_NOT_FOUND:
+                raise
+            return False
+        tokens = Array(uuid.UUID, [one["lock-token"] for one in found.body["messages"]])
+        self._management.request(
+            UPDATE,
+            {
+                "disposition-status": "suspended",
+                "lock-tokens": tokens,
+                "deadletter-reason": reason,
+                "deadletter-description": description,
+            },
+        )
+        return True
+
+    def all_deferred(self) -> Iterator[list[int]]:
+        """Look through the whole entity for deferred messages; give their numbers, answer by answer."""
+        start = 0
+        while True:
+            body = {"from-sequence-number": Long(start), "message-count": Int(LOOK)}
+            found = self._management.request(PEEK, body).body.get("messages") or []
+            if not found:
+                return
+            payloads = [one["message"] for one in found]
+            start = sequence_number(payloads[-1]) + 1
+            yield [sequence_number(payload) for payload in payloads if _state(payload) == DEFERRED]
+
+
+def release_deferred(
+    settings: ConnectionString,
+    path: str,
+    *,
+    spared: Collection[int] = (),
+    dry_run: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Move the deferred messages of an entity to its dead-letter queue, from where they can be resubmitted.
+
+    For those that a stream in mode peekLock left behind when its checkpoint was lost or its query given up
+    for good: stop the query before. No service has a way to make a deferred message active again, and a copy
+    could be dropped as a duplicate. Messages that others have deferred are meant as well.
+
+    Args:
+        path: a queue or subscription without sessions, as on links.
+        spared: sequence numbers to leave as they are.
+        dry_run: only count.
+        progress: called with the number of messages looked at or moved so far.
+
+    Returns:
+        How many messages were moved, or would be.
+
+    Raises:
+        OptionError: the entity is a dead-letter queue, or has sessions.
+        ServiceBusError: refused.
+    """
+    if _is_dead_letter_queue(path):
+        raise OptionError(
+            f"entity '{path}' is a dead-letter queue: what is deferred there cannot be dead-lettered again. "
+            f"Read it with mode=browse and resubmit it."
+        )
+    entity = Entity(connection(settings), path)
+    if entity.has_sessions():
+        raise OptionError(
+            f"entity '{path}' has sessions: streams in mode peekLock defer nothing there, so there is "
+            f"nothing to release."
+        )
+    left = set(spared)
+    moved = 0
+    for numbers in entity.all_deferred():
+        for chunk in _chunks([number for number in numbers if number not in left], RELEASED):
+            if dry_run:
+                moved += len(chunk)
+                continue
+            parts = [chunk] if entity.dead_letter(chunk, REASON, DESCRIPTION) else []
+            if not parts:  # somebody took one of them
+                parts = [[one] for one in chunk if entity.dead_letter([one], REASON, DESCRIPTION)]
+            moved += sum(map(len, parts))
+        if progress is not None:
+            progress(moved)
+    return moved
+
+
+def _has_room(taken: list[Taken], count_max: int, bytes_max: int) -> bool:
+    size_bytes = sum(each.size_bytes for each in taken)
+    return not taken or (len(taken) < count_max and size_bytes < bytes_max)
+
+
+def _spans(ranges: Ranges) -> Iterator[tuple[int, int]]:
+    """Join runs that are near to each other: from the first number to below the last."""
+    start = end = -1
+    for first, count in ranges:
+        if start >= 0 and first - end <= GAP:
+            end = first + count
+            continue
+        if start >= 0:
+            yield start, end
+        start, end = first, first + count
+    if start >= 0:
+        yield start, end
+
+
+def _by_number(numbers: list[int], settle_mode: int) -> dict[str, Any]:
+    longs = Array(Long, numbers)
+    return {"sequence-numbers": longs, "receiver-settle-mode": UInt(settle_mode)}
+
+
+def _is_dead_letter_queue(path: str) -> bool:
+    return path.lower().endswith(DEAD_LETTER_QUEUE.lower())
+
+
+def _delivery_count(payload: bytes) -> int:
+    return scan(payload).decode_header().delivery_count
+
+
+def _reason(payload: bytes) -> object:
+    return scan(payload).decode_application_properties().get("DeadLetterReason")
+
+
+def _state(payload: bytes) -> int:
+    state = scan(payload).decode_message_annotations().get("x-opt-message-state", 0)
+    return state if isinstance(state, int) else 0
+
+
+def _chunks(numbers: list[int], size: int) -> Iterator[list[int]]:
+    for at in range(0, len(numbers), size):
+        yield numbers[at : at + size]

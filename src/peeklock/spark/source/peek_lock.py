@@ -1,0 +1,322 @@
+"""The stream of peek-lock mode: any Service Bus, by messages that are deferred.
+
+Owns: what Spark asks of a stream in peek-lock mode, what a batch holds, when it is settled. Must not know:
+how messages are received and settled (`deferred`), rows (`rows`).
+
+Theory of operation. `latestOffset` receives messages, and the offset holds their sequence numbers; only when
+Spark has logged it, `partitions` defers them: so nothing is deferred that no checkpoint knows of. A deferred
+message stays where it is until somebody asks for its number. Tasks peek at the numbers, as often as they
+like; `commit` receives and deletes them. After a crash a batch has those of its numbers that are deferred:
+the others were never read, their locks lapse, and they come in a later batch. A message that its deferral
+dead-lettered is in no batch: before tasks are made, a peek shows which are there.
+
+Spark asks once to commit a batch, when it has logged the next one. A crash in between would leave the
+messages deferred for ever, so an offset names also what the batch before held; who starts there removes it.
+
+Where an entity has sessions, nothing is deferred: others would get the later messages of a session first.
+The sessions are held and their locks renewed until `commit` completes the messages. After a crash the broker
+gives them out again, so there a message can come twice.
+Source: Spark 4.3 as traced: latestOffset, offset log, commit of the batch before, partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from peeklock.client.connection import connection
+from peeklock.spark.options import Options
+from peeklock.spark.source.browse import PARTITION_SHIFT, Browser
+from peeklock.spark.source.deferred import Entity, Taken
+from peeklock.spark.source.offsets import (
+    Budget,
+    Json,
+    Origin,
+    PeekLockOffset,
+    Ranges,
+    numbers_of,
+    to_ranges,
+    without,
+)
+from peeklock.spark.source.rows import record_batch
+from peeklock.spark.source.schema import chosen_schema
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+_log: Final = logging.getLogger("peeklock.spark")
+
+MESSAGES_PER_TRIGGER: Final = 2_000
+"""Default of maxMessagesPerTrigger. Our choice: an offset names each of them if they are not neighbours."""
+
+MESSAGES_MAX: Final = 10_000
+"""The most that a batch has, whatever is asked for: its offset has some 100 KiB then."""
+
+BYTES_PER_TRIGGER: Final = 64 << 20
+"""Default of maxBytesPerTrigger. They are locked until they are deferred, so they must not take long."""
+
+IDLE_S: Final = 1.0
+PAUSE_S: Final = 0.05
+"""As in cursor mode."""
+
+LATE_S: Final = 1.0
+"""What was sent over a connection that broke may still reach the broker; so long it is waited for."""
+
+PARTITION_ROWS: Final = 1000
+"""A task for fewer messages costs more than it saves. Our choice; option minPartitions goes before."""
+
+
+@dataclass(frozen=True)
+class PeekLockPartition(InputPartition):
+    """What one task reads: messages of one entity."""
+
+    path: str
+    ranges: tuple[tuple[int, int], ...]
+
+
+class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Do nothing yet: Spark pickles the reader for the workers."""
+        self._options = options
+        self._schema = chosen_schema(schema)
+        self._origin = Origin(options.mode.value, options.settings.host)
+        self._entities: dict[str, Entity] = {}
+        """By path in lower case, as in offsets."""
+        self._held: dict[int, dict[str, list[Taken]]] = {}
+        """By batch and path: what was received and is neither deferred nor completed."""
+        self._rows: dict[int, dict[str, Ranges]] = {}
+        """By batch and path: the numbers that its tasks read."""
+        self._exceeded: dict[str, int] = {}
+        """By path: messages that their deferral dead-lettered."""
+        self._latest = PeekLockOffset()
+        self._settled = -1
+        """The last batch that was settled here."""
+        self._stops_at: dict[str, dict[int, int]] | None = None
+        """With AvailableNow, by path and partition: the highest number when the query started."""
+        self._ended: set[str] = set()
+        self._turn = 0
+        self._busy_at = 0.0
+
+    # What Spark asks, in the driver
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        """Give the limit that `latestOffset` is called with; that of bytes is the reader's own."""
+        return ReadMaxRows(min(self._options.messages_max or MESSAGES_PER_TRIGGER, MESSAGES_MAX))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Stop at the highest sequence numbers that are there now."""
+        self._stops_at = {}
+        for path, entity in self._look().items():
+            browser = Browser(self._options, entity.path)
+            firsts = browser.firsts()
+            self._stops_at[path] = {at: browser.last(first).number for at, first in firsts.items()}
+
+    def initialOffset(self) -> Json:  # noqa: N802  # Spark's name
+        """Begin with what is available."""
+        return PeekLockOffset().to_json(self._origin)
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802  # Spark's name
+        """Receive what the next batch may have.
+
+        Raises:
+            CheckpointMismatch: the checkpoint is of another stream.
+            ServiceBusError: the broker refused, or stayed away for longer than option operationTimeout.
+        """
+        offset = self._parse(start)
+        if self._settled < 0:
+            self._settled = 0
+            self._remove(offset.settle, 0)
+        taken = self._receive(limit)
+        batch = offset.batch + 1
+        before = self._rows.get(offset.batch, offset.read) if self._settled < offset.batch else {}
+        if taken:
+            self._busy_at = time.monotonic()
+            self._held = {no: held for no, held in self._held.items() if no >= offset.batch}
+            self._held[batch] = taken
+            read = {path: to_ranges(each.number for each in held) for path, held in taken.items()}
+            size_bytes = sum(each.size_bytes for held in taken.values() for each in held)
+            self._latest = PeekLockOffset(batch, read, without(before, read), size_bytes)
+            return self._latest.to_json(self._origin)
+        if before and (self._stops_at is not None or time.monotonic() - self._busy_at >= IDLE_S):
+            self._latest = PeekLockOffset(batch, {}, before)
+            return self._latest.to_json(self._origin)
+        if self._stops_at is None:
+            time.sleep(PAUSE_S)
+        return start
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """Defer a batch's messages and divide them among tasks.
+
+        Raises:
+            CheckpointMismatch: the checkpoint is of another stream.
+            ServiceBusError: the broker refused.
+        """
+        self._parse(start)
+        offset = self._parse(end)
+        if offset.batch not in self._rows:
+            self._rows = {no: rows for no, rows in self._rows.items() if no >= offset.batch - 1}
+            kept = {path: self._keep(path, ranges, offset.batch) for path, ranges in offset.read.items()}
+            self._rows[offset.batch] = {path: ranges for path, ranges in kept.items() if ranges}
+        return [*self._divide(self._rows[offset.batch])]
+
+    def commit(self, end: Json) -> None:
+        """Remove the messages of the batch that ends here, or complete them in entities with sessions.
+
+        Raises: ServiceBusError.
+        """
+        offset = self._parse(end)
+        rows = self._rows.get(offset.batch, offset.read)
+        count = sum(len(numbers_of(ranges)) for ranges in offset.read.values())
+        self._remove(without(rows, self._latest.read), offset.size_bytes // max(1, count))
+        for path, taken in self._held.pop(offset.batch, {}).items():
+            entity = self._look()[path]
+            if entity.has_sessions():
+                if not entity.complete(taken):
+                    _log.warning(
+                        "entity '%s': locks of batch %d were lost before it was done; messages come again",
+                        entity.path,
+                        offset.batch,
+                    )
+                later = [each.receiver for held in self._held.values() for each in held.get(path, ())]
+                entity.close_sessions(later)
+        self._settled = max(self._settled, offset.batch)
+
+    # What Spark asks, in a worker
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """Give the messages of a partition, the same whenever asked.
+
+        Raises: ServiceBusError.
+        """
+        assert isinstance(partition, PeekLockPartition)
+        options = self._options
+        entity = Entity(connection(options.settings), partition.path)
+        for found in entity.peek([*partition.ranges], options.fetch_size):
+            payloads = [payload for _, payload in found]
+            yield record_batch(payloads, partition.path, self._schema, include_body=options.include_body)
+
+    # Inside
+
+    def _look(self) -> dict[str, Entity]:
+        if not self._entities:
+            connected = connection(self._options.settings)
+            self._entities = {path.lower(): Entity(connected, path) for path in self._options.entities}
+        return self._entities
+
+    def _parse(self, offset: Json) -> PeekLockOffset:
+        options = self._options
+        return PeekLockOffset.parse(offset, self._origin, options.entities, strict=options.fail_on_data_loss)
+
+    def _receive(self, limit: ReadLimit) -> dict[str, list[Taken]]:
+        """Receive from each entity its share of what is left, in turn."""
+        count = limit.max_rows if isinstance(limit, ReadMaxRows) else MESSAGES_MAX
+        budget = Budget(min(count, MESSAGES_MAX), self._options.bytes_max or BYTES_PER_TRIGGER)
+        paths = [*self._look()]
+        self._turn = (self._turn + 1) % len(paths)
+        waiting = [path for path in paths[self._turn :] + paths[: self._turn] if path not in self._ended]
+        taken: dict[str, list[Taken]] = {}
+        while waiting and not budget.is_spent:
+            path = waiting.pop(0)
+            share = max(1, budget.count // (len(waiting) + 1))
+            share_bytes = max(1, budget.size_bytes // (len(waiting) + 1))
+            found = self._until_end(path, self._entities[path].receive(share, share_bytes))
+            budget.take(len(found), sum(each.size_bytes for each in found))
+            if found:
+                taken[path] = found
+        return taken
+
+    def _until_end(self, path: str, taken: list[Taken]) -> list[Taken]:
+        """With AvailableNow, give back what came after the query was started."""
+        if self._stops_at is None:
+            return taken
+        stops = self._stops_at[path]
+        ours: list[Taken] = []
+        newer: list[Taken] = []
+        for each in taken:
+            there = each.number <= stops.get(each.number >> PARTITION_SHIFT, -1)
+            (ours if there else newer).append(each)
+        if newer:
+            self._entities[path].release(newer)
+        if newer or not taken:
+            self._ended.add(path)
+        return ours
+
+    def _keep(self, path: str, ranges: Ranges, batch: int) -> Ranges:
+        """Defer what a batch has of an entity; give what will stay there for its tasks."""
+        entity = self._look().get(path)
+        if entity is None:
+            return []
+        held = self._held.get(batch, {}).get(path)
+        if entity.has_sessions():
+            kept = ranges if held is not None else entity.still_there(ranges)
+        elif held is not None and entity.defer(held):
+            self._held[batch].pop(path)
+            kept = ranges if entity.none_exceeded(held) else entity.still_deferred(ranges)
+        else:
+            if held is not None:
+                time.sleep(LATE_S)
+            kept = entity.still_deferred(ranges)
+        for lost in without({path: ranges}, {path: kept}).values():
+            self._explain(path, lost, batch)
+        return kept
+
+    def _explain(self, path: str, lost: Ranges, batch: int) -> None:
+        """Log why a batch has fewer messages than its offset."""
+        entity = self._entities[path]
+        exceeded, attempts_max = (0, 0) if entity.has_sessions() else entity.exceeded(lost)
+        if exceeded:
+            known = self._exceeded.get(path, 0)
+            self._exceeded[path] = known + exceeded
+            if not known:
+                _log.warning(
+                    "entity '%s': MaxDeliveryCount is %d, and mode peekLock defers messages, which counts: "
+                    "%d messages of batch %d are in the dead-letter queue, not in the stream. "
+                    "Raise MaxDeliveryCount, or read with mode cursor",
+                    entity.path,
+                    attempts_max,
+                    exceeded,
+                    batch,
+                )
+            else:
+                _log.info(
+                    "entity '%s': %d messages of batch %d are in the dead-letter queue, %d of all batches",
+                    entity.path,
+                    exceeded,
+                    batch,
+                    self._exceeded[path],
+                )
+        others = len(numbers_of(lost)) - exceeded
+        if others:
+            _log.warning(
+                "entity '%s': %d messages of batch %d are not held any more; they are read when they return",
+                entity.path,
+                others,
+                batch,
+            )
+
+    def _divide(self, rows: dict[str, Ranges]) -> Iterator[PeekLockPartition]:
+        """Divide numbers into tasks of about as many messages each, of one entity each."""
+        total = sum(len(numbers_of(ranges)) for ranges in rows.values())
+        tasks = self._options.partitions_min or min(os.cpu_count() or 1, -(-total // PARTITION_ROWS))
+        size = max(1, -(-total // max(1, tasks)))
+        for path, ranges in rows.items():
+            numbers = numbers_of(ranges)
+            for at in range(0, len(numbers), size):
+                part = tuple(to_ranges(numbers[at : at + size]))
+                yield PeekLockPartition(self._entities[path].path, part)
+
+    def _remove(self, ranges: Mapping[str, Ranges], mean_bytes: int) -> None:
+        for path, numbers in ranges.items():
+            entity = self._look().get(path)
+            if entity is not None and not entity.has_sessions():
+                entity.remove(numbers, mean_bytes)

@@ -1,0 +1,81 @@
+"""Columns of a message as a row.
+
+Owns: their names, order and types, for Spark and for Arrow. Must not know: how a message is decoded.
+Near to the columns of Azure's Event Hubs connector, so that queries move easily. All may be null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from peeklock.client.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+
+ENCODED: Final = "encoded"
+"""The whole message as on the wire, with option includeEncoded: sent again, it loses nothing."""
+
+_TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
+    "body": ("binary", pa.binary()),
+    "entity": ("string", pa.string()),
+    "sequenceNumber": ("bigint", pa.int64()),
+    "enqueuedSequenceNumber": ("bigint", pa.int64()),
+    "enqueuedTime": ("timestamp", _TIME),
+    "messageId": ("string", pa.string()),
+    "sessionId": ("string", pa.string()),
+    "partitionKey": ("string", pa.string()),
+    "correlationId": ("string", pa.string()),
+    "subject": ("string", pa.string()),
+    "contentType": ("string", pa.string()),
+    "to": ("string", pa.string()),
+    "replyTo": ("string", pa.string()),
+    "deliveryCount": ("bigint", pa.int64()),
+    "expiresAt": ("timestamp", _TIME),
+    "scheduledEnqueueTime": ("timestamp", _TIME),
+    "state": ("string", pa.string()),
+    "deadLetterReason": ("string", pa.string()),
+    "deadLetterErrorDescription": ("string", pa.string()),
+    "deadLetterSource": ("string", pa.string()),
+    "applicationProperties": ("map<string,string>", pa.map_(pa.string(), pa.string())),
+    ENCODED: ("binary", pa.binary()),
+}
+
+
+def row_ddl(*, include_encoded: bool = False) -> str:
+    """Give the columns as Spark's DDL has them."""
+    return ", ".join(
+        f"`{name}` {ddl}" for name, (ddl, _) in _TYPES.items() if include_encoded or name != ENCODED
+    )
+
+
+def row_schema(*, include_encoded: bool = False) -> pa.Schema:
+    """Give the columns as Arrow has them, exactly as Spark checks them."""
+    return pa.schema(
+        [(name, kind) for name, (_, kind) in _TYPES.items() if include_encoded or name != ENCODED]
+    )
+
+
+def chosen_schema(wanted: StructType) -> pa.Schema:
+    """Give the Arrow columns for those that a user asked for with `.schema(...)`: any of ours, in any order.
+
+    Raises:
+        OptionError: a column that we do not have, or of another type.
+    """
+    chosen: list[tuple[str, pa.DataType]] = []
+    for column in wanted.fields:
+        known = _TYPES.get(column.name)
+        found = column.dataType.simpleString()
+        if known is None:
+            raise OptionError(
+                f"the schema has the column {column.name!r}, which messages do not have; they have "
+                f"{', '.join(_TYPES)}."
+            )
+        if found != known[0]:
+            raise OptionError(f"column {column.name} is {found} in the schema, and {known[0]} in messages.")
+        chosen.append((column.name, known[1]))
+    return pa.schema(chosen)

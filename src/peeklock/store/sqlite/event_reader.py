@@ -1,0 +1,85 @@
+"""Reads event rows beside a running broker, for the process that exports them.
+
+Owns: the connection that only reads, and that it never keeps a transaction open. Must not know: what events
+mean, where they go.
+
+A reader that stayed in one transaction would keep SQLite's WAL from beginning again, so each call here is one
+short transaction of its own. What is read is durable: SQLite shows a commit to others only once the WAL is
+synced. Source: sqlite.org/wal.html, "Concurrency".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from peeklock.broker.vocabulary.changes import EntityStored
+from peeklock.store.base import StoreFailed
+from peeklock.store.encoding import definitions
+from peeklock.store.sqlite.errors import Plainly
+from peeklock.store.sqlite.folder import DATABASE_NAME
+from peeklock.store.sqlite.format import check_header, read_format
+
+FORMAT_WITH_EVENTS = 4
+
+CACHE_KIB = 1024  # each row is read once
+
+
+class EventReader:
+    """The event rows of the store in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the store. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
+        self._path = path = folder / DATABASE_NAME
+        if not path.is_file():
+            raise StoreFailed(f"there is no store in {folder}: {path} does not exist")
+        check_header(path)
+        with Plainly(f"open {path} for reading"):
+            self._db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, cached_statements=16
+            )
+            self._db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            found = read_format(self._db, path)
+        if found < FORMAT_WITH_EVENTS:
+            self._db.close()
+            raise StoreFailed(
+                f"{path} has format {found} and no events; start a broker with --capture on it first"
+            )
+
+    def read(self, after: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        """Give (number, row) of the rows above `after`, ascending, until they are `bytes_max`, at least one
+        if there is one. Raises: StoreFailed, StoreDamaged."""
+        rows: list[tuple[int, bytes]] = []
+        size_bytes = 0
+        with Plainly(f"read the events of {self._path}"):
+            cursor = self._db.execute("SELECT no, data FROM event WHERE no > ? ORDER BY no", (after,))
+            for row in cursor:
+                rows.append(row)
+                size_bytes += len(row[1])
+                if size_bytes >= bytes_max:
+                    break
+            cursor.close()  # ends the transaction
+        return rows
+
+    def last_no(self) -> int:
+        """Give the number of the newest row, 0 when there is none. Raises: StoreFailed, StoreDamaged."""
+        return self._number("SELECT coalesce(max(no), 0) FROM event")
+
+    def last_batch_no(self) -> int:
+        """Give the number of the newest batch, 0 when there is none. Raises: StoreFailed, StoreDamaged."""
+        return self._number("SELECT coalesce(max(no), 0) FROM journal")
+
+    def entities(self) -> list[EntityStored]:
+        """Give the entities that there are now. Raises: StoreFailed, StoreDamaged."""
+        with Plainly(f"read the definitions of {self._path}"):
+            entries = self._db.execute("SELECT k, v, checksum FROM kv ORDER BY k").fetchall()
+        return definitions.read_all(entries).entities
+
+    def close(self) -> None:
+        """Let the store go."""
+        self._db.close()
+
+    def _number(self, sql: str) -> int:
+        with Plainly(f"read {self._path}"):
+            [[number]] = self._db.execute(sql).fetchall()
+        return int(number)

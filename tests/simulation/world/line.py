@@ -1,0 +1,64 @@
+"""A wire laid in the world: whoever reads at an end is called when something arrives there.
+
+Owns: when bytes are read. Must not know: what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peeklock.testing.wire import BROKER, CLIENT, MemoryWire
+from tests.simulation.world.world import World
+
+
+class Line:
+    """A wire in the world: whoever reads at an end is called when bytes, or the end of stream, arrive
+    there."""
+
+    def __init__(self, world: World, wire: MemoryWire) -> None:
+        self._world = world
+        self.wire = wire
+        self.on_data: list[Callable[[bytes], None]] = [_nothing, _nothing]
+        self.on_end: list[Callable[[], None]] = [_nothing, _nothing]
+        self._planned: list[int | None] = [None, None]
+        self._over = [False, False]
+
+    def write(self, end: int, data: bytes) -> None:
+        self.wire.write(end, data, self._world.now_ms)
+        self._plan(1 - end)
+
+    def close(self, end: int) -> None:
+        """Close an end, as a process does that is done with its socket: it reads nothing any more either."""
+        self._over[end] = True
+        self.wire.close(end, self._world.now_ms)
+        self._plan(1 - end)
+
+    def cut(self) -> None:
+        self.wire.cut(self._world.now_ms)
+        self._plan(CLIENT)
+        self._plan(BROKER)
+
+    def _plan(self, end: int) -> None:
+        due_ms = None if self._over[end] else self.wire.next_ms(end)
+        planned_ms = self._planned[end]
+        if due_ms is not None and (planned_ms is None or due_ms < planned_ms):
+            self._planned[end] = due_ms
+            self._world.at(due_ms, self._arrived, end)
+
+    def _arrived(self, end: int) -> None:
+        self._planned[end] = None
+        if self._over[end]:
+            return
+        now = self._world.now_ms
+        data = self.wire.read(end, now)
+        if data:
+            self.on_data[end](data)
+        if not self._over[end] and self.wire.at_end(end, now):
+            self._over[end] = True
+            self.on_end[end]()
+        self._plan(end)
+
+
+def _nothing(*_: Any) -> None:
+    return None

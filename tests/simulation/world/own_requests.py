@@ -1,0 +1,90 @@
+"""What a simulated process asks its own namespace.
+
+Owns: who is told which answer, and which refusals the administration may meet. Must not know: what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from peeklock.broker.vocabulary.commands import NO_LINK, OWN_CONNECTION_ID, Command, ReplyTo
+from peeklock.broker.vocabulary.effects import Done, Effect, EntityFound, Failed, RulesFound
+from peeklock.broker.vocabulary.errors import (
+    ArgumentInvalid,
+    EntityAlreadyExists,
+    EntityNotFound,
+    RuleAlreadyExists,
+    RuleNotFound,
+    ServerBusy,
+)
+from tests.simulation.oracle.rulings import EXISTS, MISSING, RuleRequest
+
+if TYPE_CHECKING:
+    from tests.simulation.world.process import Process
+
+_EXPECTED = (
+    EntityNotFound | EntityAlreadyExists | ArgumentInvalid | RuleNotFound | RuleAlreadyExists | ServerBusy
+)
+
+
+class OwnRequests:
+    """A connection without a peer."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._number = 0
+        self.wishes: dict[ReplyTo, RuleRequest] = {}
+        """What the administration wants of rules, until it is answered."""
+        self._asked: dict[ReplyTo, Callable[[Any], None]] = {}
+
+    def reply_to(self) -> ReplyTo:
+        """Return where the next answer goes."""
+        self._number += 1
+        return ReplyTo(OWN_CONNECTION_ID, NO_LINK, self._number)
+
+    def ask(self, make: Callable[[ReplyTo], Command], then: Callable[[Any], None]) -> None:
+        """Ask something: `then` is called with the effect."""
+        reply_to = self.reply_to()
+        self._asked[reply_to] = then
+        self._process.offer([make(reply_to)])
+
+    # As a connection
+
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        """Take answers."""
+        for effect in effects:
+            self._take(effect)
+
+    def _take(self, effect: Effect) -> None:
+        """Take an answer.
+
+        What the administration asks for may be there already, or gone by itself, or what it is to forward to,
+        or just being deleted in slices.
+        """
+        reply_to: ReplyTo = effect.reply_to  # type: ignore[union-attr]  # no effect of a link comes here
+        then = self._asked.pop(reply_to, None)
+        if then is not None:
+            then(effect)
+            return
+        assert isinstance(effect, EntityFound | RulesFound | Done) or (
+            isinstance(effect, Failed) and isinstance(effect.error, _EXPECTED)
+        ), effect
+        wish = self.wishes.pop(reply_to, None)
+        if wish is not None:
+            condition = _condition(effect.error) if isinstance(effect, Failed) else None
+            self._process.checker.rulings.answered(wish, condition)
+
+    def flush(self) -> None:
+        """Write nothing: the answers were taken."""
+
+    def bodies_wanted(self) -> set[int]:
+        return set()
+
+    def bodies_arrived(self, now_ms: int) -> None:
+        """Do nothing, as nothing waits."""
+
+
+def _condition(error: Exception) -> str:
+    """Name a refusal as clients are told it."""
+    return EXISTS if isinstance(error, RuleAlreadyExists) else MISSING

@@ -1,0 +1,66 @@
+"""Sizes of the broker brought down to what a simulation writes.
+
+Owns: which sizes. Must not know: what they are for beyond the line that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from peeklock.amqp.link import ReassemblyBudget
+from peeklock.broker.entities import fan_out
+from peeklock.broker.queue import cursors
+from peeklock.broker.vocabulary import message
+from peeklock.engine import driver, reclaim
+from peeklock.engine import engine as engine_module
+from peeklock.gateway.bounds import Buffers
+from peeklock.store.encoding import frames
+
+Patch = tuple[Any, str, Any]
+"""A module or class, the name of something in it, and what takes its place."""
+
+BODIES_BYTES_MAX = 4_000
+"""So small that bodies are read back from the store all the time."""
+
+COPIES_FOLLOWING_MAX = 30
+"""Copies that follow from one message: more than the rules of any topic here, and fewer than a circle with
+two ways makes."""
+
+SMALL_SIZES: tuple[Patch, ...] = (
+    (driver, "WINDOW", 5),
+    (driver, "READ_ROWS_MAX", 3),
+    (engine_module, "ROW_BYTES_MAX", 2_000),
+    (reclaim, "JOURNAL_BYTES_MIN", 6_000),
+    (reclaim, "HEAD_READ_BYTES", 1_500),
+    (reclaim, "COPY_READ_BYTES", 4_000),
+    (reclaim, "TRUNCATE_BYTES_MAX", 3_000),
+    (reclaim, "DROP_ALONE_BYTES", 2_000),
+    (reclaim, "DROP_TOGETHER_ROWS", 2),
+    (reclaim, "LIST_ROWS_MAX", 7),
+    (cursors, "SLICE", 3),
+    *((owner, "COPIES_FOLLOWING_MAX", COPIES_FOLLOWING_MAX) for owner in (message, fan_out, frames)),
+)
+"""Sizes at which effects leave in parts, the engine begins to reclaim space, cursors to work in slices,
+and circles to end, brought down to what a simulation writes."""
+
+
+def small_buffers() -> Buffers:
+    """Make budgets of unfinished deliveries: three strangers fill theirs. A client may send a message that is
+    too large, 256 KiB of which are kept, and all clients together have room enough."""
+    return Buffers(320 * 1024, ReassemblyBudget(4 * 1024 * 1024), ReassemblyBudget(128 * 1024))
+
+
+@contextmanager
+def patched(patches: Iterable[Patch]) -> Iterator[None]:
+    """Replace things for a while."""
+    patches = list(patches)
+    before = [getattr(owner, name) for owner, name, _ in patches]
+    for owner, name, value in patches:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(patches, before, strict=True):
+            setattr(owner, name, value)
