@@ -25,7 +25,7 @@ def written(page: str) -> str:
 
 
 def _reference() -> Iterator[str]:
-    yield "## Reference"
+    yield "## Operations"
     yield ""
     yield f"Paths are below `{ROOT}`. Every operation can answer 400, 401, 403 or 503; others are listed."
     for operation in TABLE.operations:

@@ -1,4 +1,4 @@
-"""The examples of docs/reference/api.md run in one shell, with the port replaced, and print what
+"""The examples of docs/how-to/api.md run in one shell, with the port replaced, and print what
 the page says."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from peeklock.demo.broker import BrokerProcess
 
-PAGE = Path(__file__).parents[2] / "docs/reference/api.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/api.md"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -1,4 +1,4 @@
-"""The examples of docs/reference/http.md run in one shell, with the port replaced, and print what
+"""The examples of docs/how-to/http.md run in one shell, with the port replaced, and print what
 the page says."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from peeklock.demo.broker import BrokerProcess
 from tests.interop.test_http_edges import ENTRY
 from tests.interop.test_rest import Http
 
-PAGE = Path(__file__).parents[2] / "docs/reference/http.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/http.md"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
