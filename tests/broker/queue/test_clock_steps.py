@@ -1,6 +1,6 @@
 """Steps of the wall clock: what lasts keeps what is left of it, what is due at an instant follows the clock.
 
-Source: ARCHITECTURE.md, "The clock never jumps".
+Source: ARCHITECTURE.md, "Time passes, the wall clock is set".
 """
 
 from __future__ import annotations
