@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from docs.links import LINK, replace
+from docs.hooks import replace_links, unescape_pipes
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -40,8 +40,11 @@ def test_the_site_is_built_in_strict_mode(tmp_path: Path) -> None:
     ],
 )
 def test_links_that_leave_the_documentation_are_replaced(text: str, repo_url: str, expected: str) -> None:
-    folder = PurePosixPath("docs/how-to")
-    assert LINK.sub(lambda link: replace(link, folder, repo_url), text) == expected
+    assert replace_links(text, PurePosixPath("docs/how-to"), repo_url) == expected
+
+
+def test_a_pipe_in_code_in_a_table_is_bare_on_the_site() -> None:
+    assert unescape_pipes("| `a \\| b` | c \\| d |\n`a \\| b`\n") == "| `a | b` | c \\| d |\n`a \\| b`\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
