@@ -23,7 +23,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
 
 
 def replace_links(text: str, folder: PurePosixPath, repo_url: str) -> str:
-    """Return a page of a folder, which is relative to the top of the work tree, without links that leave docs/."""
+    """Return a page without links that leave docs/; `folder` is relative to the top of the work tree."""
 
     def replace(link: re.Match[str]) -> str:
         target = normpath(folder / link["target"])
