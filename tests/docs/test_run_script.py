@@ -183,6 +183,17 @@ def test_the_changelog_is_built_by_towncrier(bare_tree: Path) -> None:
     assert done.stdout.splitlines() == ["-m", "towncrier", "build", "--yes", "--draft"], done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "handed_on"),
+    [([], ["-m", "mkdocs", "build", "--strict"]), (["--serve"], ["-m", "mkdocs", "serve", "--strict"])],
+)
+def test_the_documentation_is_built_or_shown_strictly(
+    bare_tree: Path, arguments: list[str], handed_on: list[str]
+) -> None:
+    _install_project(bare_tree, ("docs",), python='[ "$1" = -c ] || printf "%s\\n" "$@"')
+    assert _run(bare_tree, "docs", *arguments).stdout.splitlines() == handed_on
+
+
 RUN_OF_CI = """#!/bin/sh
 echo "== ./run $*"
 case $* in
