@@ -1,3 +1,3 @@
-"""The documentation, and the generator of the part that comes from the tests (`compatibility`)."""
+"""The documentation, the generators of pages (`api`, `clients`, `compatibility`), the `hooks` of its site."""
 
 from __future__ import annotations
