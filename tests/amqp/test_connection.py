@@ -34,7 +34,7 @@ from tests.amqp.pair import (
     transfer,
 )
 
-SASL: dict[str, Any] = {"server": {"sasl_mechanisms": sasl.MECHANISMS}}
+SASL = {"server": {"sasl_mechanisms": sasl.MECHANISMS}}
 
 
 def sasl_pair(mechanism: str, response: bytes = b"") -> Pair:
@@ -43,7 +43,7 @@ def sasl_pair(mechanism: str, response: bytes = b"") -> Pair:
         "sasl_response": response,
         "hostname": "ns.example",
     }
-    return Pair(client=client, **SASL)
+    return Pair(client=client, server=SASL["server"])
 
 
 def sasl_init(mechanism: str) -> bytes:

@@ -16,7 +16,7 @@ from peeklock.broker.vocabulary.commands import (
     Peek,
     Send,
 )
-from tests.broker.harness import EMPTY, MINUTE_MS, Broker, arriving, token
+from tests.broker.harness import EMPTY, MINUTE_MS, Broker, arriving
 
 
 def test_a_message_is_counted_when_it_is_received_delivered_and_completed() -> None:
@@ -91,7 +91,8 @@ def test_dead_letters_are_counted_by_reason() -> None:
     for reason in ("mine", "yours", None):
         broker.send()
         (delivery,) = broker.receive(1)
-        broker.settled(DeadLetter(4, token(delivery), broker.reply_to(), reason, None, None))
+        assert delivery.lock_token is not None
+        broker.settled(DeadLetter(4, delivery.lock_token, broker.reply_to(), reason, None, None))
     broker.send()
     broker.abandon(broker.receive(1)[0])
     broker.send()
