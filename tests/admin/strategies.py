@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -28,7 +28,8 @@ def with_addresses(description: D, schemes: tuple[str | None, str | None]) -> D:
     for (field, address), scheme in zip(GIVEN_FORWARDS.items(), schemes, strict=True):
         name = getattr(description, field)
         given = None if name is None or scheme is None else f"{scheme}://Broker.lan:80/{name}/"
-        description = replace(description, **{address: given})
+        changed: dict[str, Any] = {address: given}
+        description = replace(description, **changed)
     return description
 
 
@@ -40,7 +41,8 @@ def read_from(description: D, host: str) -> D:
     for field, address in GIVEN_FORWARDS.items():
         name, given = getattr(description, field), getattr(description, address)
         if name is not None:
-            description = replace(description, **{address: given or f"sb://{host}/{name}"})
+            changed: dict[str, Any] = {address: given or f"sb://{host}/{name}"}
+            description = replace(description, **changed)
     return description
 
 

@@ -659,6 +659,8 @@ def test_a_foreign_address_that_is_there_may_be_sent_back(client: Client, comple
     assert isinstance(looking.command, LookUp)
     updating = looking.render(found(forward_to="last", forward_to_given=foreign))
     assert isinstance(updating, Pending)
+    assert isinstance(updating.command, UpdateEntity)
+    assert isinstance(updating.command.description, QueueDescription)
     assert updating.command.description.forward_to_given == foreign
     for other in (None, "sb://elsewhere.example/LAST"):
         refused = looking.render(found(forward_to="last", forward_to_given=other))

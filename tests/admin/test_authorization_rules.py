@@ -222,7 +222,7 @@ def test_a_subscription_has_none(asking: Client) -> None:
 # The official client
 
 
-def official(name: str, *rights: str, **keys: str) -> OfficialRule:
+def official(name: str, *rights: str, **keys: Any) -> OfficialRule:
     return OfficialRule(
         type="SharedAccessAuthorizationRule",
         claim_type="SharedAccessKey",

@@ -115,7 +115,7 @@ def opened_pair(**options: Any) -> Pair:
 
 def frames_of(data: bytes) -> list[tuple[int, int, list[Any], bytes]]:
     """Take a stream of AMQP and SASL frames apart generally: (channel, code, fields, payload)."""
-    found = []
+    found: list[tuple[int, int, list[Any], bytes]] = []
     position = 0
     while position < len(data):
         if data[position : position + 4] == b"AMQP":
@@ -194,7 +194,7 @@ def attach(
 
 
 def flow(handle: int, *, credit: int, channel: int = 0, window: int = 65536, echo: bool = False) -> bytes:
-    fields = [UInt(0), UInt(window), UInt(0), UInt(65536), UInt(handle), UInt(0), UInt(credit)]
+    fields: list[Any] = [UInt(0), UInt(window), UInt(0), UInt(65536), UInt(handle), UInt(0), UInt(credit)]
     fields += [None, False, echo]
     return frame(channel, composite(composites.FLOW, fields))
 

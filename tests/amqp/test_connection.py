@@ -38,8 +38,12 @@ SASL = {"server": {"sasl_mechanisms": sasl.MECHANISMS}}
 
 
 def sasl_pair(mechanism: str, response: bytes = b"") -> Pair:
-    client = {"sasl_mechanisms": (mechanism,), "sasl_response": response, "hostname": "ns.example"}
-    return Pair(client=client, **SASL)
+    client: dict[str, Any] = {
+        "sasl_mechanisms": (mechanism,),
+        "sasl_response": response,
+        "hostname": "ns.example",
+    }
+    return Pair(client=client, server=SASL["server"])
 
 
 def sasl_init(mechanism: str) -> bytes:
@@ -140,7 +144,7 @@ def test_bytes_pipelined_behind_the_init_wait_for_the_outcome() -> None:
     rest = AMQP_HEADER + open_frame() + begin()
     events = server.receive(SASL_HEADER + sasl_init("ANONYMOUS") + rest[:20], 0)
     assert [type(event) for event in events] == [SaslInit]
-    assert not server.stalled  # it is the owner that must act
+    assert not bool(server.stalled)  # it is the owner that must act; bool() for mypy
     assert server.receive(rest[20:], 0) == []
     server.sasl_outcome(True)
     assert server.stalled

@@ -339,7 +339,7 @@ pairs = st.dictionaries(
 def test_merging_a_map_changes_only_what_is_named(
     old: dict[Symbol, Any], new: dict[Symbol, Any], removed: set[int]
 ) -> None:
-    updates: dict[str, Any] = dict(new)
+    updates: dict[Any, Any] = dict(new)
     for index, key in enumerate(old):
         if index in removed:
             updates[key] = REMOVE

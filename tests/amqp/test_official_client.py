@@ -33,7 +33,7 @@ from peeklock.amqp.events import (
 from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Properties, scan
-from peeklock.amqp.performatives import ACCEPTED, Modified, Rejected, Source, Target
+from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Modified, Rejected, Source, Target
 from peeklock.amqp.types import Long, Role, Symbol
 from tests.amqp.pair import attach, bare_server, begin, every, flow, only, opened_pair
 
@@ -123,7 +123,9 @@ def test_the_client_reads_a_delivery(size: int) -> None:
     first = frames[0][1]
     assert first[:5] == [handle, 0, token.bytes_le, 0, False]
     assert [bool(fields[5]) for _, fields in frames] == [True] * (len(frames) - 1) + [False]
-    decoded = client_decode.decode_payload(memoryview(b"".join(bytes(fields[11]) for _, fields in frames)))
+    decoded: Any = client_decode.decode_payload(
+        memoryview(b"".join(bytes(fields[11]) for _, fields in frames))
+    )
     assert decoded.header.ttl == 1000
     assert decoded.delivery_annotations == {b"x-opt-lock-token": token}
     assert decoded.message_annotations == {b"x-opt-sequence-number": 7}
@@ -138,7 +140,8 @@ def test_the_client_reads_our_settlements() -> None:
     channel, _ = pair.attach(Role.RECEIVER)
     pair.to_client = b""
     error = AmqpError("com.microsoft:message-lock-lost", "expired")
-    for number, state in enumerate([ACCEPTED, Modified(True, False), Rejected(), Rejected(error)]):
+    given: list[DeliveryState] = [ACCEPTED, Modified(True, False), Rejected(), Rejected(error)]
+    for number, state in enumerate(given):
         pair.server.disposition(channel, Role.SENDER, 2 * number, 2 * number, state)
     pair.take()
     fields = [fields for _, fields in client_frames(pair.to_client)]
@@ -170,8 +173,8 @@ def test_we_read_the_clients_whole_conversation() -> None:
         role=False,
         send_settle_mode=0,
         rcv_settle_mode=0,
-        source=endpoints.Source(address="client"),
-        target=endpoints.Target(address="amqps://localhost/queue"),
+        source=endpoints.Source(address="client"),  # type: ignore[call-arg]  # mypy does not see its defaults
+        target=endpoints.Target(address="amqps://localhost/queue"),  # type: ignore[call-arg]  # mypy does not see its defaults
         initial_delivery_count=0,
         max_message_size=1048576,
         properties={b"com.microsoft:timeout": 5000},
@@ -272,10 +275,11 @@ def test_we_read_the_clients_transfers_and_settlements() -> None:
     assert granted == LinkFlow(0, 1, 10, False)
     for _ in range(5):
         server.send(0, 1, b"t" * 16, b"")
-    states = [
+    modified: Any = outcomes.Modified  # mypy does not see its defaults
+    states: list[tuple[Any, DeliveryState]] = [
         (outcomes.Accepted(), ACCEPTED),
-        (outcomes.Modified(delivery_failed=True), Modified(True, False, None)),
-        (outcomes.Modified(delivery_failed=True, undeliverable_here=True), Modified(True, True, None)),
+        (modified(delivery_failed=True), Modified(True, False, None)),
+        (modified(delivery_failed=True, undeliverable_here=True), Modified(True, True, None)),
     ]
     for number, (theirs, ours) in enumerate(states):
         disposed = filled(

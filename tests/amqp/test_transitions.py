@@ -113,11 +113,12 @@ def test_what_the_owner_does_with_a_detached_link_does_nothing(act: str) -> None
     ends = Ends().accepted()
     server = ends.pair.server
     ends.detach(server)
-    {
+    acts: dict[str, Callable[[], Any]] = {
         "accept": ends.accept,
         "refuse": lambda: server.refuse_link(ends.channel, ends.handle, GONE),
         "detach": lambda: ends.detach(server),
-    }[act]()
+    }
+    acts[act]()
     assert ends.server.state is LinkState.DETACH_SENT
 
 

@@ -137,5 +137,5 @@ def test_each_operation_has_a_name_of_its_own() -> None:
 
 
 def _leaves(kind: type) -> list[type]:
-    below = kind.__subclasses__()
+    below: list[type] = kind.__subclasses__()
     return [kind] if not below else [leaf for each in below for leaf in _leaves(each)]

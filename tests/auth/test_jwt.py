@@ -76,11 +76,11 @@ def jwk(name: str, **members: Any) -> dict[str, Any]:
 
 
 def pem(name: str) -> bytes:
-    return (
-        private(name)
-        .public_key()
-        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    public = private(name).public_key()
+    found: bytes = public.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
+    return found
 
 
 def keys(*entries: dict[str, Any]) -> tuple[Key, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bench.against import medians
@@ -23,7 +25,8 @@ def test_ratios_are_of_the_same_round() -> None:
     rounds = [({"a": 1.0, "gone": 1.0}, {"a": 2.0}), ({"a": 10.0, "gone": 1.0}, {"a": 11.0, "new": 1.0})]
     rounds.append(({"a": 4.0}, {"a": 2.0}))
     rounds = [(before | {"none": 0.0}, after | {"none": 0.0}) for before, after in rounds]
-    assert medians(rounds) == {"a": (4.0, 2.0, pytest.approx(1.1))}
+    expected: dict[str, Any] = {"a": (4.0, 2.0, pytest.approx(1.1))}
+    assert medians(rounds) == expected
 
 
 def test_the_interpreter_is_named_with_its_build() -> None:

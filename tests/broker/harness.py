@@ -120,7 +120,7 @@ def stored_messages(namespace: Namespace) -> set[tuple[int, int]]:
     }
 
 
-COUNTED = {
+COUNTED: dict[int, str] = {
     EventType.SCHEDULED: "scheduled",
     EventType.DELIVERED: "delivered",
     EventType.CLAIMED: "delivered",

@@ -43,7 +43,7 @@ from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMes
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut, ReadRows, Reclaim
 from peeklock.engine.engine import Engine
-from peeklock.rules.filters import FalseFilter, SqlAction, SqlFilter, TrueFilter
+from peeklock.rules.filters import FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
 from tests.broker.harness import LOTS, START_MS
@@ -174,7 +174,8 @@ class Scene:
         return LinkId(self.random.randint(1, CONNECTIONS), next(self.counter))
 
     def name(self) -> str:
-        return self.random.choice([*[entity.name for entity in self.entities()] * 5, *NAMES, *self.topics])
+        names: list[str] = [*[entity.name for entity in self.entities()] * 5, *NAMES, *self.topics]
+        return self.random.choice(names)
 
     def address(self) -> Address:
         return Address(self.name(), self.random.choice([*[SubQueue.MAIN] * 5, *SubQueue]))
@@ -213,9 +214,8 @@ class Scene:
         action = pick(
             [None, None, None, None, SqlAction("SET mark = 'x'"), SqlAction("SET sys.Label = 'x'"), DIVIDING]
         )
-        return RuleDescription(
-            pick(RULES), pick([TrueFilter(), TrueFilter(), TrueFilter(), EVEN, SPLIT, FalseFilter()]), action
-        )
+        filters: list[Filter] = [TrueFilter(), TrueFilter(), TrueFilter(), EVEN, SPLIT, FalseFilter()]
+        return RuleDescription(pick(RULES), pick(filters), action)
 
     def description(self, name: str) -> QueueDescription:
         pick = self.random.choice
@@ -266,7 +266,9 @@ class Scene:
         )
 
     def sending(self) -> Any:
-        opened = [(link, *found) for link, found in self.senders.items() if found[0] is not None]
+        opened: list[tuple[LinkId, Any, Any]] = [
+            (link, *found) for link, found in self.senders.items() if found[0] is not None
+        ]
         if not opened:
             return None
         link, answer, destination = self.random.choice(opened)
@@ -330,6 +332,8 @@ class Scene:
 
     def give_credit(self) -> None:
         link = self.random.choice(self.receivers or [None])
+        if link is None:
+            return
         opened: Any = self.namespace._shared.links.by_link.get(link)
         if opened is not None:
             total = opened.deliveries + self.random.choice([0, 1, 2, 1_000])
@@ -487,11 +491,11 @@ class Scene:
             (5, lambda: self.offer(ask.Schedule(self.address(), [self.message()], self.reply_to()))),
             (4, self.open_sender),
             (4, self.peek),
-            (3, lambda: lock and self.offer(ask.Release(lock.queue.queue_id, lock.token, None))),
+            (3, lambda: self.offer_any(lock and ask.Release(lock.queue.queue_id, lock.token, None))),
             (
                 3,
-                lambda: (
-                    lock and self.offer(ask.RenewLocks(self.where(lock.queue), [lock.token], self.reply_to()))
+                lambda: self.offer_any(
+                    lock and ask.RenewLocks(self.where(lock.queue), [lock.token], self.reply_to())
                 ),
             ),
             (3, self.use_session),

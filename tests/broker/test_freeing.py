@@ -40,7 +40,7 @@ def collector_off() -> Iterator[None]:
     [
         OpenSender(LinkId(1, 2), Address("missing")),
         LookUp(Address("missing"), ReplyTo(1, 0, 1)),
-        Discharge(LINK, b"unknown", False, (*LINK, 0)),
+        Discharge(LINK, b"unknown", False, ReplyTo(*LINK, 0)),
     ],
     ids=lambda command: type(command).__name__,
 )

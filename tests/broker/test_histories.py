@@ -163,10 +163,10 @@ class History(Scene):
         told: dict[Place, Message | None] = {}
         for change in changes:
             if isinstance(change, MessageStored | MessageRemoved):
-                stored = isinstance(change, MessageStored)
-                told[change.queue_id, change.message.position] = change.message if stored else None
-                if stored and change.payload is not None and change.queue_id % 4 == 3:
-                    self.payloads[change.queue_id, change.message.position] = change.payload
+                place = change.queue_id, change.message.position
+                told[place] = change.message if isinstance(change, MessageStored) else None
+            if isinstance(change, MessageStored) and change.payload is not None and change.queue_id % 4 == 3:
+                self.payloads[change.queue_id, change.message.position] = change.payload
         deleted = {change.entity_id for change in changes if isinstance(change, EntityRemoved)}
         before = {place: found for place, found in before.items() if found[0].queue_id // 4 not in deleted}
         for place, (_, message, *_) in after.items():
@@ -214,9 +214,9 @@ class History(Scene):
         """What was written of a record is a row of the life of a message."""
         for place in told:
             if place[0] % QUEUES_PER_ENTITY != SESSION_STATES:
-                states = [found[place][4][0] if place in found else None for found in (before, after)]
-                if any(state is not None for state in states):
-                    self.moves.add(("message", *states))
+                old, new = [found[place][4][0] if place in found else None for found in (before, after)]
+                if old is not None or new is not None:
+                    self.moves.add(("message", old, new))
 
     def lives(self) -> dict[tuple[str, Any], Any]:
         """Return the state of each lock of a session, and of each transaction."""

@@ -106,10 +106,10 @@ class SessionMachine(RuleBasedStateMachine):
                 texts = (each.spelling for each in self.known.values() if each.session_id == session_id)
                 assert effect.session_id == (next(texts) if wanted is None else wanted)
             elif isinstance(effect, SessionLockLapsed):
-                session_id = self.links[effect.link]
-                assert session_id is not None
+                lapsed_id = self.links[effect.link]
+                assert lapsed_id is not None
                 self.gone(effect.link)
-                self.lapsed[session_id] = effect.link
+                self.lapsed[lapsed_id] = effect.link
             elif isinstance(effect, DetachLink):
                 self.gone(effect.link)
             elif isinstance(effect, LinkRefused):

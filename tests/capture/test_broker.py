@@ -8,9 +8,10 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.kill
 
 SERVER_BUSY = "com.microsoft:server-busy"
 
-Story = Callable[[BrokerProcess, "Work"], Awaitable[None]]
+Story = Callable[[BrokerProcess, "Work"], Coroutine[Any, Any, None]]
 
 
 class Work:

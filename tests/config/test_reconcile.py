@@ -356,7 +356,8 @@ def test_a_forward_may_be_an_address_of_this_broker() -> None:
     assert start(namespace, parse_config(exported.encode()), STANDARD) == 0
     bare = with_property("ForwardTo", "a/b")
     [step] = reconcile(bare, namespace.entity_views(), {}, STANDARD, HOSTS)
-    assert step(REPLY_TO).description.forward_to_given is None
+    command: Any = step(REPLY_TO)
+    assert command.description.forward_to_given is None
 
 
 def test_a_forward_to_another_host_is_told_by_its_path_unless_it_is_there_already() -> None:

@@ -364,7 +364,8 @@ async def test_rules_are_kept_with_their_filters_and_actions(medium: Medium) -> 
     """Values come back as the types that they were. Req: P-02, P-03."""
     pairs = tuple((f"@p{n}", value) for n, value in enumerate(VALUES))
     as_given = tuple(AsGiven(f"d:type{n}", f" {n}") if n % 2 else None for n in range(len(pairs)))
-    whole = CorrelationFilter(*(f"é{n}" for n in range(8)), pairs, as_given)
+    fields_given: list[Any] = [*(f"é{n}" for n in range(8)), pairs, as_given]
+    whole = CorrelationFilter(*fields_given)
     assert all(getattr(whole, field.name) for field in fields(CorrelationFilter))
     rules = [
         rule(DEFAULT_RULE_NAME),
@@ -465,7 +466,11 @@ async def test_cursors_and_their_claims_are_kept(medium: Medium) -> None:
         found = await store.load_definitions()
         assert found.cursors == [cursor("again"), cursor("lake", 10, 1)]
         assert found.claims == [claim("lake", 2), long]
-        gone = [ClaimRemoved(4, "lake", 2), ClaimRemoved(4, "lake", 10), CursorRemoved(4, "lake")]
+        gone: list[Change] = [
+            ClaimRemoved(4, "lake", 2),
+            ClaimRemoved(4, "lake", 10),
+            CursorRemoved(4, "lake"),
+        ]
         await store.commit(Batch(4, [*gone, claim("again", 1)]))
     async with medium.opened() as store:
         found = await store.load_definitions()

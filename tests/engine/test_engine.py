@@ -90,7 +90,7 @@ def test_one_batch_flies_while_the_next_one_fills(rig: Rig) -> None:
 
 
 def test_nothing_is_committed_when_nothing_changed(rig: Rig) -> None:
-    assert rig.engine.idle
+    assert bool(rig.engine.idle)  # bool(): else mypy takes the later one for impossible
     assert rig.engine.take_batch(0) is None
     rig.offer(Look())
     assert not rig.engine.idle

@@ -22,7 +22,7 @@ from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
-from tests.store.test_memory import at_once
+from tests.engine.rig import at_once
 
 COUNT = 50_000
 ROW_SLOTS = 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from peeklock.amqp.messaging import scan
 from peeklock.broker.vocabulary.commands import (
     Address,
@@ -95,7 +97,7 @@ def test_copies_share_one_body_until_the_last_is_gone() -> None:
     payload = send(broker, bytes(200_000))
     assert sum(size for _, size in at_once(store.list_body_rows(0, 1000))) < 201_000
     for n in range(SUBSCRIPTIONS - 1):
-        broker.ask(lambda reply_to, n=n: DeleteEntity(path_of(n), reply_to))
+        broker.ask(partial(DeleteEntity, path_of(n)))
     for some in (broker, InProcessBroker(store=store, body_cache_bytes=0)):
         assert held(some, SUBSCRIPTIONS - 1) == [payload]
     broker = InProcessBroker(store=store)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from peeklock.amqp import composites
 from peeklock.amqp.composites import composite
@@ -34,8 +34,10 @@ from peeklock.gateway.nodes.management import OPERATIONS
 from peeklock.testing.inprocess import InProcessBroker, InProcessConnection
 from tests.amqp.pair import frames_of
 from tests.gateway.harness import KEY, KEY_NAME, LiveHarness, message_bytes, section
-from tests.gateway.history import AUDIENCE, BATCH_FORMAT, FILTER, broker_for
-from tests.gateway.live import message, send
+from tests.gateway.history import AUDIENCE, BATCH_FORMAT, broker_for
+from tests.gateway.live import FILTER, message, send
+
+T = TypeVar("T")
 
 CONNECTIONS = 20
 """Sequences of a seed. A broker costs as much as one of them."""
@@ -101,7 +103,7 @@ class Author:
 
     # Values
 
-    def pick(self, *values: Any) -> Any:
+    def pick(self, *values: T) -> T:
         return self.random.choice(values)
 
     def edge(self, *near: int) -> int:
@@ -224,7 +226,7 @@ class Author:
         self.links.append(Link(channel, handle, receives, address))
         filters = {FILTER: self.random.choice(FILTERS)} if address == "sessions" and receives else None
         near = "client" if address is None or "$" not in address else address
-        source = [
+        source: list[Any] = [
             near if not receives else address,
             UInt(self.pick(0, 1, 2)),
             None,

@@ -419,9 +419,11 @@ class Response:
         raw = sections.property_raw(5)
         self.correlation_id = decode(raw)[0] if raw else None
         self.properties = sections.decode_application_properties()
-        self.status = self.properties.get("statusCode", self.properties.get("status-code"))
-        self.condition = self.properties.get("errorCondition", self.properties.get("error-condition"))
-        self.description = self.properties.get("statusDescription", self.properties.get("status-description"))
+        self.status: Any = self.properties.get("statusCode", self.properties.get("status-code"))
+        self.condition: Any = self.properties.get("errorCondition", self.properties.get("error-condition"))
+        self.description: Any = self.properties.get(
+            "statusDescription", self.properties.get("status-description")
+        )
         assert sections.body is not None
         self.body = decode(event.payload, sections.body[0] + 3)[0]
 

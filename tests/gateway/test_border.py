@@ -23,7 +23,8 @@ import peeklock.gateway
 from peeklock.amqp.handshake import ConnectionState
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.broker.vocabulary.commands import Command, DropConnection
-from peeklock.gateway import annotations, inspection
+from peeklock.gateway import inspection
+from peeklock.gateway.annotations import _LAYOUTS, _own_pairs
 from peeklock.gateway.connection import Gateway
 from peeklock.testing.inprocess import InProcessBroker, InProcessConnection
 from tests.gateway.harness import LiveHarness
@@ -48,8 +49,8 @@ BORDER = frozenset(f"Gateway.{name}" for name in (*CALLS, *OTHERS, *PROPERTIES, 
 
 
 FORGET = (
-    annotations._LAYOUTS.clear,
-    annotations._own_pairs.cache_clear,
+    _LAYOUTS.clear,
+    _own_pairs.cache_clear,
     inspection._known_annotations.cache_clear,
     inspection._read_ttl_ms.cache_clear,
 )

@@ -119,28 +119,28 @@ def test_a_client_without_sasl_authorises_by_cbs() -> None:
     rig.effect(EntityFound(rig.take(LookUp).reply_to, view_of_queue()))
     assert rig.response().status == 202
     rig.attach(Role.SENDER, "orders")
-    assert rig.take(OpenSender)
+    rig.take(OpenSender)
 
 
 def test_a_client_without_sasl_needs_no_claim_where_anybody_may() -> None:
     """Req: T-11. Source: wire contract C1."""
     rig = Harness(mechanism=None, authority=OpenAuthority())
     rig.attach(Role.SENDER, "orders")
-    assert rig.take(OpenSender)
+    rig.take(OpenSender)
 
 
 def test_plain_authorises_the_connection_without_cbs() -> None:
     """Req: R-04. Source: wire contract 1.3."""
     rig = Harness(mechanism="PLAIN")
     rig.attach(Role.SENDER, "orders")
-    assert rig.take(OpenSender)
+    rig.take(OpenSender)
     rig = Harness(
         mechanism="PLAIN",
         response=b"\0sender\0second",
         authority=Authority([SasRule("sender", "first", "second", frozenset({Right.SEND}), "orders")]),
     )
     rig.attach(Role.SENDER, "orders")
-    assert rig.take(OpenSender)
+    rig.take(OpenSender)
     for role, address in ((Role.RECEIVER, "orders"), (Role.SENDER, "invoices")):
         rig.attach(role, address)
         assert str(rig.refusal().condition) == "amqp:unauthorized-access"
@@ -243,7 +243,7 @@ def test_a_peer_that_does_not_get_as_far_as_open_is_given_up_although_it_says_so
     gateway = gateway_for(ByName(localhost=Authority([SasRule(KEY_NAME, KEY)])))
     assert gateway.receive(first, NOW_MS) == []
     assert pass_time(gateway, NOW_MS + 59_999) == []
-    assert not gateway.closing
+    assert not bool(gateway.closing)  # bool(): else mypy takes the later one for impossible
     assert pass_time(gateway, NOW_MS + 60_000) == []
     assert gateway.closing
     assert all(not command.broken for command in gateway.eof(NOW_MS) if isinstance(command, DropConnection))
@@ -259,7 +259,7 @@ def test_a_connection_without_a_claim_is_closed_with_what_to_do(mechanism: str |
         rig.clock.now_ms += 10_000
         rig.commands += rig.gateway.tick(rig.clock.now_ms)
         rig.put_token(sender, "sb://localhost/orders", "SharedAccessSignature sr=x&sig=x&se=1&skn=x")
-    assert not rig.gateway.closing
+    assert not bool(rig.gateway.closing)  # bool(): else mypy takes the later one for impossible
     rig.logged.clear()
     rig.clock.now_ms = began + 60_000
     rig.commands += rig.gateway.tick(rig.clock.now_ms)

@@ -263,10 +263,10 @@ def test_a_drain_gives_what_is_there_and_the_credit_back(rig: LiveHarness) -> No
     rig.client.flow(rig.channel, handle, 10, drain=True)
     rig.pump()
     assert bodies(rig.deliveries()) == [b"1"]
-    assert rig.take_event(LinkDrained)
+    rig.take_event(LinkDrained)
     rig.client.flow(rig.channel, handle, 0, drain=True)
     rig.pump()
-    assert rig.take_event(LinkDrained)
+    rig.take_event(LinkDrained)
     send(rig, b"2")
     assert rig.deliveries() == []
     rig.client.flow(rig.channel, handle, 1)

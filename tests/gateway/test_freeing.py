@@ -121,11 +121,27 @@ def test_a_session_and_its_links_are_freed_when_it_is_ended(orderly: bool) -> No
     assert census(LINKS + SESSIONS) - before == Counter()
 
 
+def _close(rig: LiveHarness) -> None:
+    rig.client.close()
+    rig.pump()
+    rig.cut()
+
+
+def _break_protocol(rig: LiveHarness) -> None:
+    rig._wire.write(bytes(8))
+    rig.cut()
+
+
+def _shut_down(rig: LiveHarness) -> None:
+    rig._wire.gateway.shutdown(0)
+    rig.cut()
+
+
 ENDS: dict[str, Callable[[LiveHarness], object]] = {
-    "close": lambda rig: (rig.client.close(), rig.pump(), rig._wire.end()),
-    "end of stream": lambda rig: rig._wire.end(),
-    "protocol error": lambda rig: (rig._wire.write(bytes(8)), rig._wire.end()),
-    "shutdown": lambda rig: (rig._wire.gateway.shutdown(0), rig._wire.end()),
+    "close": _close,
+    "end of stream": LiveHarness.cut,
+    "protocol error": _break_protocol,
+    "shutdown": _shut_down,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from peeklock.amqp.performatives import TransactionalState
@@ -96,7 +98,8 @@ def test_an_operation_without_its_right_is_unauthorized(operation: str, queue: s
     right = OPERATIONS[operation].right
     rig = desk_of("listener" if right is Right.SEND else "sender")
     sender, _ = rig.pair(f"{queue}/$management")
-    for body in ({}, {"messages": []}, None, []):
+    bodies: list[Any] = [{}, {"messages": []}, None, []]
+    for body in bodies:
         rig.request(sender, operation, body, state=TransactionalState(b"1", None) if within else None)
         assert f"'{right.value}' claim(s) are required" in refused(rig, 401, UNAUTHORIZED).description
     assert commands(rig) == []

@@ -4,6 +4,7 @@ meanwhile."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def peek(rig: Harness, sender: int, count: int = 10) -> Peek:
 
 
 @pytest.mark.parametrize("options", [{}, {"snd_settle_mode": 1, "rcv_settle_mode": 0}])
-def test_a_delivery_behind_a_missing_body_keeps_its_own(rig: Harness, options: dict[str, int]) -> None:
+def test_a_delivery_behind_a_missing_body_keeps_its_own(rig: Harness, options: dict[str, Any]) -> None:
     """Req: L-16. Its message is gone from the queue before the other body comes: nothing could read it."""
     _, opened = rig.receiver(credit=9, **options)
     first = rig.deliver(opened.link, message_bytes(b"1"), number=1)

@@ -23,7 +23,8 @@ def put(rig: Harness, sender: int, audience: str, name: str, key: str) -> int:
     for command in [command for command in rig.commands if isinstance(command, LookUp)]:
         rig.commands.remove(command)
         rig.effect(EntityFound(command.reply_to, view_of_queue()))
-    return rig.response().status
+    status: int = rig.response().status
+    return status
 
 
 def tick(rig: Harness) -> list[object]:
@@ -50,6 +51,7 @@ def test_a_rotated_key_detaches_its_links_and_no_others() -> None:
     assert isinstance(closed, CloseLink)
     detached = rig.take_event(LinkDetached)
     assert detached.handle == orders
+    assert detached.error is not None
     assert str(detached.error.condition) == "amqp:unauthorized-access"
     assert "no longer valid" in detached.error.description
     assert not any(isinstance(event, LinkDetached) for event in rig.events)
@@ -70,6 +72,7 @@ def test_a_link_does_not_outlive_the_token_that_opened_it_behind_a_lesser_one() 
     assert put(rig, cbs, AUDIENCE, "b", "key-b") == 202
     detached = rig.take_event(LinkDetached)
     assert detached.handle == sender
+    assert detached.error is not None
     assert str(detached.error.condition) == "amqp:unauthorized-access"
     assert not any(isinstance(event, LinkDetached) for event in rig.events)
     assert not rig.gateway.closing
@@ -101,6 +104,7 @@ def test_an_attach_that_waits_for_a_session_ends_with_its_key() -> None:
     assert closed == CloseLink(opening.link)
     detached = rig.take_event(LinkDetached)
     assert detached.handle == handle
+    assert detached.error is not None
     assert str(detached.error.condition) == "amqp:unauthorized-access"
     rig.effect(ReceiverOpened(opening.link, QUEUE_ID, session_id="s", locked_until_ms=1))
     assert not any(isinstance(event, LinkDetached) for event in rig.events)
@@ -113,7 +117,9 @@ def test_a_key_shown_by_plain_is_taken_back_too() -> None:
     rig.receiver("orders")
     authority.set_rules("", [])
     tick(rig)
-    assert str(rig.take_event(LinkDetached).error.condition) == "amqp:unauthorized-access"
+    detached = rig.take_event(LinkDetached)
+    assert detached.error is not None
+    assert str(detached.error.condition) == "amqp:unauthorized-access"
     rig.attach(Role.RECEIVER, "orders")
     assert str(rig.refusal().condition) == "amqp:unauthorized-access"
 
@@ -128,6 +134,7 @@ def test_a_connection_that_goes_on_with_bad_tokens_is_closed() -> None:
     assert not rig.gateway.closing
     assert put(rig, cbs, AUDIENCE, KEY_NAME, "wrong") == 401  # it has its answer, then the end
     closed = rig.take_event(ConnectionClosed)
+    assert closed.error is not None
     assert str(closed.error.condition) == "amqp:unauthorized-access"
     assert "Too many tokens" in closed.error.description
     assert rig.gateway.closing
@@ -205,7 +212,7 @@ def test_with_authorization_off_nobody_has_to_show_anything() -> None:
     """Req: R-04."""
     rig = Harness(mechanism="ANONYMOUS", authority=OpenAuthority())
     rig.attach(Role.RECEIVER, "orders")
-    assert rig.take(OpenReceiver)
+    rig.take(OpenReceiver)
     cbs, _ = rig.pair("$cbs")
     assert put(rig, cbs, AUDIENCE, "nobody", "nothing") == 202
     rig.put_token(cbs, AUDIENCE, "not.a.token", type="jwt")

@@ -439,7 +439,7 @@ def test_a_change_of_the_entity_takes_sessions_away_uncounted(
     send(rig, message("1", "s"))
     accept(rig, "s", credit=1)
     rig.deliveries()
-    changed = QueueDescription("orders", **{**SETTINGS, "max_delivery_count": 7})  # type: ignore[arg-type]
+    changed = QueueDescription("orders", **{**SETTINGS, "max_delivery_count": 7})
     broker.ask(lambda reply_to: UpdateEntity(changed, reply_to))
     rig.pump()
     assert lost(rig) == "com.microsoft:session-lock-lost"

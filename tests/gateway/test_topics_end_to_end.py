@@ -69,7 +69,7 @@ def complete(rig: LiveHarness, *deliveries: DeliveryReceived) -> None:
         rig.settle(delivery.delivery_id, delivery.delivery_id, ACCEPTED)
 
 
-def annotations(delivery: DeliveryReceived) -> dict[str, Any]:
+def notes_of(delivery: DeliveryReceived) -> dict[str, Any]:
     return scan(delivery.payload).decode_message_annotations()
 
 
@@ -104,7 +104,7 @@ def test_each_subscription_has_a_copy_of_its_own(rig: LiveHarness, broker: InPro
     billing = take(rig, BILLING)
     for deliveries in (audit, billing):
         assert bodies(deliveries) == ["0", "1", "2"]
-        assert [annotations(event)["x-opt-sequence-number"] for event in deliveries] == [1, 2, 3]
+        assert [notes_of(event)["x-opt-sequence-number"] for event in deliveries] == [1, 2, 3]
         assert [scan(event.payload).decode_properties().message_id for event in deliveries] == ["0", "1", "2"]
     assert len({event.delivery_tag for event in audit + billing}) == 6
     complete(rig, *audit)
@@ -260,7 +260,7 @@ def test_the_links_of_a_subscription_end_with_its_topic(rig: LiveHarness, broker
     """Req: A-02. Senders and receivers are told."""
     receiver = rig.listen(AUDIT, credit=1)
     sender = rig.sender("events")
-    assert broker.ask(lambda reply_to: DeleteEntity("events", reply_to))
+    broker.ask(lambda reply_to: DeleteEntity("events", reply_to))
     rig.pump()
     detached = [event for event in rig.events if isinstance(event, LinkDetached)]
     assert {event.handle for event in detached} == {receiver, sender}
@@ -528,7 +528,7 @@ def test_an_action_changes_what_the_receiver_sees(rig: LiveHarness) -> None:
     assert (found.reply_to, found.correlation_id, found.content_type) == ("here", "c", "text/plain")
     assert (found.content_encoding, found.group_id, found.reply_to_group_id) == ("gzip", "s", "r")
     assert properties(delivery) == {"price": 4, "Kept": "x", "total": 8, "a b": 1, "RuleName": "all"}
-    noted = annotations(delivery)
+    noted = notes_of(delivery)
     assert (noted["mine"], noted["x-opt-partition-key"]) == (1, "s")
     assert sections.decode_header().durable is True
     assert bodies([delivery]) == ["body"]
@@ -612,7 +612,7 @@ def test_sessions_of_a_subscription(rig: LiveHarness, broker: InProcessBroker) -
     assert session_id == "a"
     deliveries = rig.deliveries()
     assert bodies(deliveries) == ["a0", "a1"]
-    assert {annotations(event)["x-opt-locked-until"] for event in deliveries} == {INSTANT_MS_MAX}
+    assert {notes_of(event)["x-opt-locked-until"] for event in deliveries} == {INSTANT_MS_MAX}
     complete(rig, *deliveries)
     named, session_id = accept(rig, "b", address=talks, credit=1)
     assert (session_id, bodies(rig.deliveries())) == ("b", ["b0"])
@@ -703,7 +703,7 @@ def test_scheduled_messages_are_judged_when_they_are_due(rig: LiveHarness, broke
     found = rig.deliveries()
     assert sorted(bodies(found)) == ["asked", "sent"]
     assert {event.handle for event in found} == {audit}
-    assert all(annotations(event)["x-opt-enqueued-time"] >= at for event in found)
+    assert all(notes_of(event)["x-opt-enqueued-time"] >= at for event in found)
     assert bodies(take(rig, BILLING)) == ["asked"]
     assert broker.topic("events").scheduled_count == 0
 
@@ -793,7 +793,7 @@ def test_a_subscription_forwards_and_so_does_its_dead_letter_queue(
     [delivery] = take(rig, "events/Subscriptions/buried")
     rig.settle(delivery.delivery_id, delivery.delivery_id, DEAD)
     [dead] = take(rig, "graves")
-    assert annotations(dead)["x-opt-deadletter-source"] == "events/Subscriptions/buried"
+    assert notes_of(dead)["x-opt-deadletter-source"] == "events/Subscriptions/buried"
     rig.attach(Role.RECEIVER, "events/Subscriptions/onward")
     rig.events = [event for event in rig.events if not isinstance(event, DispositionReceived)]
     assert str(rig.refusal().condition) == "amqp:not-allowed"
@@ -836,7 +836,7 @@ def test_a_partitioned_topic_shows_its_partitions(rig: LiveHarness, broker: InPr
         assert sorted(bodies(found)) == [str(number) for number in range(9)]
         partitions: dict[str, set[int]] = {}
         for event in found:
-            noted = annotations(event)
+            noted = notes_of(event)
             assert noted["x-opt-partition-id"] == noted["x-opt-sequence-number"] >> 48
             partitions.setdefault(noted[key], set()).add(noted["x-opt-partition-id"])
         assert {len(numbers) for numbers in partitions.values()} == {1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -420,7 +420,8 @@ def test_refusals_have_the_client_s_own_classes(admin: Any, name: str) -> None:
     queue, topic = admin.create_queue(f"{name}/q"), admin.create_topic(f"{name}/t")
     subscription = admin.create_subscription(topic.name, "a")
     rule = admin.get_rule(topic.name, "a", "$Default")
-    for create in (
+    attempt: Callable[[], Any]
+    for attempt in (
         lambda: admin.create_queue(queue.name.upper()),
         lambda: admin.create_topic(queue.name),
         lambda: admin.create_queue(topic.name),
@@ -428,9 +429,9 @@ def test_refusals_have_the_client_s_own_classes(admin: Any, name: str) -> None:
         lambda: admin.create_rule(topic.name, "a", "$default"),
     ):
         with pytest.raises(ResourceExistsError):
-            create()
+            attempt()
     admin.delete_subscription(topic.name, "a")
-    for absent in (
+    for attempt in (
         lambda: admin.update_subscription(topic.name, subscription),
         lambda: admin.update_rule(topic.name, "a", rule),
         lambda: admin.get_subscription_runtime_properties(topic.name, "a"),
@@ -440,8 +441,8 @@ def test_refusals_have_the_client_s_own_classes(admin: Any, name: str) -> None:
         lambda: admin.delete_rule(topic.name, "a", "$Default"),
     ):
         with pytest.raises(ResourceNotFoundError):
-            absent()
-    for wrong in (
+            attempt()
+    for attempt in (
         lambda: admin.create_queue(""),
         lambda: admin.create_queue("a b"),
         lambda: admin.create_queue("x" * 261),
@@ -456,7 +457,7 @@ def test_refusals_have_the_client_s_own_classes(admin: Any, name: str) -> None:
         lambda: admin.create_subscription(topic.name, "a/b"),
     ):
         with pytest.raises(HttpResponseError) as failure:
-            wrong()
+            attempt()
         assert failure.value.status_code in (400, 404)
         assert "TrackingId:" in str(failure.value)
     assert admin.get_queue(queue.name).lock_duration == queue.lock_duration

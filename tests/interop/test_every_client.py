@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,8 @@ def outcome(
     wanted: dict[str, list[str]] = {}
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.module is request.module:
-            wanted.setdefault(item.callspec.params["name"], []).append(item.callspec.params["feature"])
+            params: dict[str, Any] = dict(item.callspec.params)
+            wanted.setdefault(params["name"], []).append(params["feature"])
     chosen = {clients()[name]: these for name, these in wanted.items() if not clients()[name].missing}
     with Trials(chosen, tmp_path_factory.mktemp("clients")) as trials:
         yield lambda name, feature: trials.outcomes[name, feature].result()

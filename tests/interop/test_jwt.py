@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from azure.core.credentials import AccessToken
@@ -65,6 +65,12 @@ class AioCredential:
         return self._inner.get_token(*scopes, **options)
 
     async def close(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
         pass
 
 

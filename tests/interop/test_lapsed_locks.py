@@ -67,7 +67,7 @@ def _open(lapsed: Lapsed, make_queue: Callable[..., str]) -> None:
 
 def _receive(lapsed: Lapsed) -> None:
     for name, receiver in lapsed.receivers.items():
-        own = {"time_to_live": dt.timedelta(seconds=LOCK_S - 1)} if name == "expired" else {}
+        own: dict[str, Any] = {"time_to_live": dt.timedelta(seconds=LOCK_S - 1)} if name == "expired" else {}
         receiver.opened()  # before the time runs
         lapsed.senders[name].send_messages([ServiceBusMessage(body, **own) for body in ("1", "2", "3")])
         lapsed.messages[name] = messages = take(receiver, 2)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiveMode,
+    ServiceBusSubQueue,
+)
 from azure.servicebus.exceptions import ServiceBusError
 
 from peeklock.demo.broker import BrokerProcess
@@ -85,11 +91,11 @@ def test_receive_and_delete_passes_over_a_damaged_body(tmp_path: Path, prefetch:
             "q", sub_queue=ServiceBusSubQueue.DEAD_LETTER, receive_mode=mode, prefetch_count=prefetch
         )
         with dead:
-            letters = []
+            letters: list[ServiceBusReceivedMessage] = []
             while len(letters) < 3:
                 letters += dead.receive_messages(3, max_wait_time=10)
-            found = sorted((each.sequence_number, each.dead_letter_reason) for each in letters)
-            assert found == [(1, "StoreDamaged"), (4, "StoreDamaged"), (6, "StoreDamaged")]
+            reasons = sorted((each.sequence_number, each.dead_letter_reason) for each in letters)
+            assert reasons == [(1, "StoreDamaged"), (4, "StoreDamaged"), (6, "StoreDamaged")]
             assert [b"".join(each.body) for each in letters] == [b""] * 3
     assert health(broker)["lost_bodies"] == 3
     broker.kill()

@@ -125,11 +125,11 @@ def test_what_is_sent_by_http_is_received_by_amqp(web: Http, queue: str, any_cli
 def test_what_is_sent_by_amqp_is_received_by_http(web: Http, queue: str, any_client: Links) -> None:
     """Req: T-09."""
     at = datetime(2024, 1, 1, tzinfo=UTC)
+    given: dict[Any, Any] = {"text": "ü", "number": 1 << 30, "half": 0.5}
+    given |= {"yes": True, "guid": UUID(int=6), "at": at}
     message = ServiceBusMessage(
         b"\x00body",
-        application_properties={
-            "text": "ü", "number": 1 << 30, "half": 0.5, "yes": True, "guid": UUID(int=6), "at": at,
-        },
+        application_properties=given,
         content_type="text/plain",
         correlation_id="c",
         message_id="m",
@@ -140,13 +140,19 @@ def test_what_is_sent_by_amqp_is_received_by_http(web: Http, queue: str, any_cli
         subject="l",
         time_to_live=timedelta(minutes=10),
         to="t",
-    )  # fmt: skip
+    )
     with any_client.get_queue_sender(queue) as sender:
         sender.send_messages(message)
     status, headers, body = web.ask("DELETE", f"/{queue}/messages/head?timeout=10")
     assert (status, body, headers["Content-Type"]) == (200, b"\x00body", "text/plain")
     shown = json.loads(headers["BrokerProperties"])
-    said = {"CorrelationId": "c", "MessageId": "m", "PartitionKey": "s", "ReplyTo": "r", "SessionId": "s"}
+    said: dict[str, Any] = {
+        "CorrelationId": "c",
+        "MessageId": "m",
+        "PartitionKey": "s",
+        "ReplyTo": "r",
+        "SessionId": "s",
+    }
     said |= {"ReplyToSessionId": "rs", "Label": "l", "To": "t", "TimeToLive": 600, "DeliveryCount": 1}
     assert {name: shown[name] for name in said} == said
     own = {name: headers[name] for name in ("text", "number", "half", "yes", "guid", "at")}

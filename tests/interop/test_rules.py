@@ -54,7 +54,7 @@ def test_every_kind_of_filter_chooses_what_it_says(
 ) -> None:
     """Req: P-01, P-02, P-03"""
     topic = make_topic("every")
-    properties = {"color": "red", "size": 3}
+    properties: dict[Any, Any] = {"color": "red", "size": 3}
     set_rules(
         administration,
         topic,
@@ -113,7 +113,7 @@ def test_each_system_property_can_be_asked_for(
     Req: P-02
     """
     topic = make_topic()
-    values = {
+    values: dict[str, Any] = {
         "message_id": "m",
         "correlation_id": "c",
         "to": "t",
@@ -153,7 +153,7 @@ def test_parameters_and_properties_have_types(
     Req: P-02, A-01
     """
     topic = make_topic()
-    values = {
+    values: dict[str, Any] = {
         "text": "1",
         "int": 1,
         "float": 1.5,
@@ -204,7 +204,7 @@ def test_rules_without_action_give_one_copy_and_each_with_one_its_own(
         client.get_topic_sender(topic) as sender,
         client.get_subscription_receiver(topic, "s") as receiver,
     ):
-        about = {"color": "red", "price": 4}
+        about: dict[Any, Any] = {"color": "red", "price": 4}
         sender.send_messages(ServiceBusMessage("1", subject="as sent", application_properties=about))
         sender.send_messages(ServiceBusMessage("2", application_properties={"price": 40}))
         messages = take(receiver, 4)
@@ -280,15 +280,15 @@ def test_what_a_rule_cannot_judge_is_a_dead_letter_where_the_subscription_says_s
     Req: P-04, L-17, L-09
     """
     topic = make_topic()
-    division = {
+    divisions: dict[str, dict[str, Any]] = {
         "filter": {"filter": SqlRuleFilter("10 / n = 5")},
         "action": {"filter": SqlRuleFilter("EXISTS(n)"), "action": SqlRuleAction("SET share = 10 / n")},
-    }[kind]
+    }
     for name in ("strict", "lenient"):
         administration.create_subscription(
             topic, name, dead_lettering_on_filter_evaluation_exceptions=name == "strict"
         )
-        administration.create_rule(topic, name, "divide", **division)
+        administration.create_rule(topic, name, "divide", **divisions[kind])
     with any_client.get_topic_sender(topic) as sender:
         sender.send_messages(ServiceBusMessage("bad", application_properties={"n": 0}))
         sender.send_messages(ServiceBusMessage("good", application_properties={"n": 5}))

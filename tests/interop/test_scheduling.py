@@ -72,7 +72,9 @@ def test_scheduled_messages_keep_a_uuid_as_message_id(client: Any, queue: str) -
 
     id_ = uuid.uuid4()
     message = ServiceBusMessage("x")
-    message.raw_amqp_message.properties.message_id = id_
+    properties = message.raw_amqp_message.properties
+    assert properties is not None
+    properties.message_id = id_
     with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
         sender.schedule_messages(message, _in(3600))
         (browsed,) = receiver.peek_messages()

@@ -102,7 +102,9 @@ def test_a_batch_with_one_bad_message_is_refused_as_a_whole(client: Any, queue: 
     with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
         good = [ServiceBusMessage("good") for _ in range(3)]
         bad = ServiceBusMessage("bad")
-        bad.raw_amqp_message.properties.message_id = "x" * 129  # past the client's own check
+        properties = bad.raw_amqp_message.properties
+        assert properties is not None
+        properties.message_id = "x" * 129  # past the client's own check
         with pytest.raises(ServiceBusError, match="TrackingId:"):
             sender.send_messages([*good, bad])
         sender.send_messages(good[0])
@@ -175,7 +177,9 @@ def test_ids_of_another_type_are_other_ids(client: Any, make_queue: Callable[...
     with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
         for body in ("first", "again"):
             message = ServiceBusMessage(body)
-            message.raw_amqp_message.properties.message_id = id_
+            properties = message.raw_amqp_message.properties
+            assert properties is not None
+            properties.message_id = id_
             sender.send_messages(message)
         received = take_one(receiver)
         assert received.raw_amqp_message.properties.message_id == id_
@@ -195,7 +199,7 @@ def test_a_sender_that_wants_no_outcome_gets_none(
     monkeypatch.setattr(PyamqpTransport, "create_send_client", staticmethod(settled))
     client = ServiceBusClient.from_connection_string(broker.connection_string)
     with client, client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
-        link = sender._handler._link
+        link: Any = sender._handler._link
         for body in ("before", b"x" * 300_000, "after"):
             message = ServiceBusMessage(body).raw_amqp_message
             link.send_transfer(PyamqpTransport.to_outgoing_amqp_message(message))

@@ -315,6 +315,7 @@ def test_who_may_not_send_or_receive(any_client: Links, queue: str) -> None:
         mismatched = message("s1")
         mismatched.raw_amqp_message.annotations = {b"x-opt-partition-key": "p"}  # the client would not do it
         hence = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+        attempt: Callable[[], Any]
         for attempt in (
             lambda: sender.send_messages(without),
             lambda: sender.send_messages([message("s1"), without]),

@@ -140,7 +140,7 @@ def test_what_is_scheduled_far_ahead_is_judged_when_it_is_due(
         client.get_subscription_receiver("days", "old") as old,
     ):
         for day in (30, 1):
-            about = {"day": day}
+            about: dict[Any, Any] = {"day": day}
             message = ServiceBusMessage(str(day), application_properties=about)
             sender.schedule_messages(message, start + timedelta(days=day))
         served.advance(timedelta(days=1, minutes=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -58,7 +59,11 @@ def test_every_subscription_has_a_copy_of_its_own(
         ) as deleted,
         client.get_subscription_receiver(topic, "late") as late,
     ):
-        about = {"message_id": "id", "subject": "news", "application_properties": {"n": 1, "flag": True}}
+        about: dict[str, Any] = {
+            "message_id": "id",
+            "subject": "news",
+            "application_properties": {"n": 1, "flag": True},
+        }
         sender.send_messages(ServiceBusMessage("1", **about))
         sender.send_messages([ServiceBusMessage("2"), ServiceBusMessage("3")])
         batch = sender.create_message_batch()
@@ -406,6 +411,7 @@ def test_a_deleted_topic_is_gone_for_those_who_use_it(
         held = take_one(receiver)
         of_dead.opened()
         administration.delete_topic(topic)
+        attempt: Callable[[], Any]
         for attempt in (
             lambda: sender.send_messages(ServiceBusMessage("4")),
             lambda: receiver.complete_message(held),
@@ -553,8 +559,12 @@ def test_a_transaction_sends_to_a_topic_and_settles_in_a_subscription_or_does_ne
         link, (held,) = client.receive(f"{topic}/Subscriptions/a", 1)
         for fail, expected in ((True, (["first"], ["first"])), (False, (["second"], ["first", "second"]))):
             declared: list[bytes | None] = []
-            coordinator.declare(lambda found, _, declared=declared: declared.append(found))
-            client.until(lambda declared=declared: bool(declared))
+
+            def take_id(found: bytes | None, _: str | None, into: list[bytes | None] = declared) -> None:
+                into.append(found)
+
+            coordinator.declare(take_id)
+            client.until(partial(bool, declared))
             (transaction,) = declared
             assert transaction is not None
             done: list[str | None] = []
@@ -562,10 +572,13 @@ def test_a_transaction_sends_to_a_topic_and_settles_in_a_subscription_or_does_ne
             def tell(state: Any, done: list[str | None] = done) -> None:
                 done.append(error_condition(state))
 
+            def told(count: int, done: list[str | None] = done) -> bool:
+                return len(done) == count
+
             sender.send(encode_message(data=b"second"), tell, txn_id=transaction)
             link.settle(held.delivery_id, ACCEPTED, tell, txn_id=transaction)
-            client.until(lambda done=done: len(done) == 2)
+            client.until(partial(told, 2))
             coordinator.discharge(transaction, fail, tell)
-            client.until(lambda done=done: len(done) == 3)
+            client.until(partial(told, 3))
             assert done == [None, None, None]
             assert tuple(client.browse(f"{topic}/Subscriptions/{name}") for name in "ab") == expected

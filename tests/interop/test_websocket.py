@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue, TransportTyp
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from websockets.client import ClientProtocol
-from websockets.frames import BINARY, CONT, CloseCode
+from websockets.frames import BINARY, CONT, CloseCode, Frame
 from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
@@ -177,9 +177,9 @@ class SplittingSocket:
                 return b""
             self._frames.receive_data(data)
             self._received += [
-                frame.data
+                bytes(frame.data)
                 for frame in self._frames.events_received()
-                if frame.opcode in (BINARY, CONT)  # else a pong
+                if isinstance(frame, Frame) and frame.opcode in (BINARY, CONT)  # else a pong
             ]
             self._flush()
         return self._received.pop(0)

@@ -131,8 +131,8 @@ class BankLoop(Loop):
         await asyncio.wait_for(auditor.connected, 10)
         accounts = {}
         for account in ACCOUNTS:
-            found = await auditor.browse(account)
-            accounts[account] = [(number_of(payload), uid_of(payload)) for payload in found]
+            notes = await auditor.browse(account)
+            accounts[account] = [(number_of(payload), uid_of(payload)) for payload in notes]
         for left in (DOOR, f"{DOOR}/$Transfer/$DeadLetterQueue", f"{ACCOUNTS[0]}/$DeadLetterQueue"):
             if await auditor.browse(left):
                 raise Broken(f"messages are left in {left}")

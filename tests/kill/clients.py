@@ -18,7 +18,7 @@ from peeklock.amqp.messaging import BATCH_FORMAT, Properties, scan
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Modified
 from tests.kill.ledger import Ledger
 from tests.simulation.actors.peer import Peer, ReceiveLink, SendLink, error_condition
-from tests.simulation.oracle.facts import uid_of
+from tests.simulation.oracle.records import uid_of
 
 IN_FLIGHT_MAX = 64
 LARGE_SHARE = 0.01

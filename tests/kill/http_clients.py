@@ -14,7 +14,7 @@ from random import Random
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, generate
 from tests.kill.clients import REPEATS_SHARE, now_ms
 from tests.kill.ledger import Broken, Ledger
-from tests.simulation.oracle.facts import uid_of
+from tests.simulation.oracle.records import uid_of
 
 CONNECTIONS = 8
 BATCH_TYPE = "application/vnd.microsoft.servicebus.json"

@@ -20,7 +20,7 @@ from tests.spark_session import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 MESSAGES_PER_TRIGGER = 100
 """Few, so that there are many batches to be killed in."""

@@ -470,12 +470,13 @@ class Auditor(Client):
         while True:
             answer: asyncio.Future[tuple[int, Any]] = asyncio.get_running_loop().create_future()
             body = {"from-sequence-number": Long(start), "message-count": Int(PAGE)}
-            self.peer.ask(
-                queue,
-                "com.microsoft:peek-message",
-                body,
-                lambda status, _, body, answer=answer: answer.set_result((status, body)),
-            )
+
+            def answered(
+                status: int, _: str | None, page: Any, answer: asyncio.Future[tuple[int, Any]] = answer
+            ) -> None:
+                answer.set_result((status, page))
+
+            self.peer.ask(queue, "com.microsoft:peek-message", body, answered)
             status, page = await self._or_lost(answer)
             if status != 200:
                 return found

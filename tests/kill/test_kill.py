@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.kill
 LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 
 
-def run(folder: Path, story: Callable[[BrokerProcess], Awaitable[None]]) -> None:
+def run(folder: Path, story: Callable[[BrokerProcess], Coroutine[Any, Any, None]]) -> None:
     """Run a story with a broker that runs, and is ended in any case."""
     with broker_on(folder) as broker:
         asyncio.run(story(broker))
@@ -113,7 +114,11 @@ def test_below_min_free_sends_are_refused_and_completions_go_on(tmp_path: Path) 
                 # Free space is looked at from time to time: the first sends may still pass.
                 late = Sender(f"late-{number}", ledger, Random(number), QUEUE, sends_max=1)
                 await late.connect(starved.amqp_port)
-                await until(lambda late=late: late.outcomes == 1, late, what="an outcome")
+
+                def told(late: Sender = late) -> bool:
+                    return late.outcomes == 1
+
+                await until(told, late, what="an outcome")
                 late.close()
                 refused = {fate.rejected for fate in ledger.fates.values()}
                 if len(refused) > 1:

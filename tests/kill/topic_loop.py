@@ -34,7 +34,7 @@ from tests.kill.copies import (
 )
 from tests.kill.ledger import Broken, Ledger
 from tests.kill.loop import DELIVERIES_MAX, DRAIN_S_MAX, NAMESPACE, Loop
-from tests.simulation.oracle.facts import uid_of
+from tests.simulation.oracle.records import uid_of
 
 CHANGING = "all"
 """The subscription whose rules come and go; beside its first one they choose nothing."""
@@ -162,7 +162,7 @@ def _make_topic(connection_string: str) -> None:
 class Publisher(Sender):
     """Sends messages whose properties follow from their uids, some to be enqueued a little later."""
 
-    def _message(self, uid: int) -> bytes:
+    def _message(self, uid: int, body_bytes: int | None = None) -> bytes:
         body = b"uid=%08d;" % uid + b"." * SIZES[uid % 4]
         annotations = {}
         if is_scheduled(uid):

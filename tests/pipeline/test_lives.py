@@ -30,7 +30,9 @@ def run_whole(spark: Any, log: Path, to: Path) -> list[Any]:
         entities=(),
         tell=lambda _: None,
     )
-    return table.read_if_there(spark).collect()
+    found = table.read_if_there(spark)
+    assert found is not None
+    return list(found.collect())
 
 
 def run_once(spark: Any, log: Path, to: Path, **given: Any) -> list[Any]:
@@ -47,7 +49,9 @@ def run_once(spark: Any, log: Path, to: Path, **given: Any) -> list[Any]:
         tell=lambda _: None,
         **wanted,
     )
-    return table.read_if_there(spark).collect()
+    found = table.read_if_there(spark)
+    assert found is not None
+    return list(found.collect())
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,12 @@ def run_whole(spark: Any, log: Path, to: Path) -> Any:
     return table.read_if_there(spark)
 
 
+def read(spark: Any, folder: Path) -> list[Any]:
+    found = Table(str(folder)).read_if_there(spark)
+    assert found is not None
+    return list(found.collect())
+
+
 def of_minutes(rows: list[Any], columns: list[str]) -> dict[tuple[str, datetime], tuple[Any, ...]]:
     found = {(row.entity, row.minute): tuple(row[name] for name in columns) for row in rows}
     assert len(found) == len(rows)
@@ -112,7 +118,7 @@ def test_a_stream_tells_the_minutes_that_are_over(spark: Any, log: pa.Table, tmp
         )
     whole = run_whole(spark, tmp_path / "log", tmp_path / "whole").collect()
     columns = [name for name in whole[0].asDict() if name not in {"entity", "minute"}]
-    streamed = Table(str(tmp_path / "stream")).read_if_there(spark).collect()
+    streamed = read(spark, tmp_path / "stream")
     last = max(row.minute for row in whole)
     assert of_minutes(streamed, columns) == of_minutes([row for row in whole if row.minute < last], columns)
 
@@ -159,7 +165,7 @@ def test_a_stream_knows_first_deliveries_of_what_was_deleted(spark: Any, tmp_pat
         hand.rows.clear()
         hand.batch += 60
         hand.add("enqueued", "jobs", 2)
-    rows = Table(str(tmp_path / "stream")).read_if_there(spark).collect()
+    rows = read(spark, tmp_path / "stream")
     assert [(row.delivered, row.redelivered) for row in rows] == [(2, 0)]
 
 

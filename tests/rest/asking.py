@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from peeklock.admin.exchange import Response
+from peeklock.broker.vocabulary.commands import ReplyTo
 from peeklock.rest.api import Ask, DataPlane, DataRequest, Elsewhere, Receive, Step
 from peeklock.rest.receives import Receives
 from tests.asking import CONNECTION_ID, Answer, AskedBroker, raise_defect
@@ -42,9 +43,11 @@ class HttpBroker(AskedBroker):
         while isinstance(answer, Ask | Step):
             if isinstance(answer, Ask):
                 command: Any = answer.command
-                answer = answer.render(
-                    self.ask(lambda reply_to, command=command: replace(command, reply_to=reply_to))
-                )
+
+                def addressed(reply_to: ReplyTo, command: Any = command) -> Any:
+                    return replace(command, reply_to=reply_to)
+
+                answer = answer.render(self.ask(addressed))
             else:
                 answer = answer.go_on()
         if isinstance(answer, Elsewhere):

@@ -393,7 +393,8 @@ def test_ranges_find_what_is_for_a_value() -> None:
         if chance.random() < 0.4:
             gone = chance.choice(list(left or [0]))
             if gone in left:
-                ranges.remove(*left.pop(gone), gone)
+                since, until = left.pop(gone)
+                ranges.remove(since, until, gone)
         if low is not None or high is not None:
             ranges.add(low, high, thing)
             left[thing] = low, high
@@ -403,7 +404,8 @@ def test_ranges_find_what_is_for_a_value() -> None:
     assert sorted(ranges.all()) == list(left)
     assert len(ranges) == len(left) > BLOCK
     for thing in list(left):
-        ranges.remove(*left.pop(thing), thing)
+        since, until = left.pop(thing)
+        ranges.remove(since, until, thing)
         for value in range(0, 500, 10):
             at = (value, 0)
             assert sorted(ranges.around(value)) == [thing for thing, each in left.items() if is_in(each, at)]

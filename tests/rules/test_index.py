@@ -153,7 +153,7 @@ def test_a_rule_stands_under_the_equality_that_fewest_share() -> None:
     asked: list[int] = []
 
     def noting(number: int, term: Term) -> Term:
-        def note(subject: Subject) -> bool:
+        def note(subject: Subject) -> bool | None:
             asked.append(number)
             return term.is_true(subject)
 

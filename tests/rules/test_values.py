@@ -6,6 +6,7 @@ import itertools
 import math
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -26,7 +27,7 @@ from peeklock.rules.values import (
     negate,
 )
 
-VALUES = [
+VALUES: list[Any] = [
     True, False, 0, 1, -1, 2, INT64_MAX, INT64_MIN, INT64_MAX + 1, (1 << 64) - 1, 0.0, -0.0, 1.0, 0.1, 1e308,
     -1e308, 5e-324, math.inf, -math.inf, math.nan, Decimal(0), Decimal(1), Decimal("0.1"), Decimal("1E+6144"),
     Decimal("1E-6143"), Decimal("Infinity"), Decimal("NaN"), Decimal("sNaN"), "", "1", "True", "x" * 32_768,

@@ -94,8 +94,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def records() -> Iterator[list[logging.LogRecord]]:
     """Give the log's records as they come."""
     found: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = found.append  # type: ignore[method-assign]
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record)
+
+    handler = Handler()
     logger = logging.getLogger("peeklock")
     logger.addHandler(handler)
     yield found

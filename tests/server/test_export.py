@@ -107,7 +107,7 @@ def test_a_topic_that_is_half_deleted_is_not_exported(tmp_path: Path) -> None:
 def test_authorization_rules_are_left_out_and_that_is_told(tmp_path: Path) -> None:
     """Req: A-02, R-04. The file has no place for them, and keys are to be nowhere else."""
     rules = tuple(AuthorizationRule(name, ("Send",), "secret", "secret") for name in ("a", "b"))
-    entities = [
+    entities: list[QueueDescription | TopicDescription] = [
         QueueDescription("plain"),
         QueueDescription("orders", authorization_rules=rules),
         TopicDescription("news", authorization_rules=rules[:1]),

@@ -291,7 +291,7 @@ async def by_a_defect(scene: Scene) -> None:
     peer = await scene.attached()
     on_flow = Session.on_flow
 
-    def failing(*arguments: Any) -> None:
+    def failing(*arguments: Any, **named: Any) -> None:
         raise ZeroDivisionError("planted")
 
     Session.on_flow = failing  # type: ignore[method-assign]  # the planted defect

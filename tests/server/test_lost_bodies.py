@@ -7,6 +7,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class Rig:
 
     async def create(self, *descriptions: Any) -> None:
         for description in descriptions:
-            await self.ask(lambda to, each=description: CreateEntity(each, to))
+            await self.ask(partial(CreateEntity, description))
 
     async def send(self, queue_id: int, *payloads: bytes, session_id: str | None = None) -> None:
         for payload in payloads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_names_are_taken_in_any_case_and_values_too() -> None:
         ({"connectionString": f"{CONNECTION};EntityPath=own"}, ("own",)),
     ],
 )
-def test_entities_are_named_in_many_ways(given: dict[str, str], entities: tuple[str, ...]) -> None:
+def test_entities_are_named_in_many_ways(given: dict[str, Any], entities: tuple[str, ...]) -> None:
     assert read(**given).entities == entities
 
 

@@ -98,7 +98,7 @@ def test_a_dropped_wire_tells_nobody() -> None:
 
 
 def test_one_seed_is_one_behaviour() -> None:
-    def run() -> list[tuple[int | None, bytes]]:
+    def run() -> list[tuple[int, bytes]]:
         wire = MemoryWire(Random(7), delay_ms_max=20, split=True)
         wire.write(CLIENT, b"abcdefghij", 0)
         seen = []

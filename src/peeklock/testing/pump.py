@@ -6,8 +6,8 @@ Owns: doing what the driver says, over a store that never waits. Must not know: 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Iterable
+from typing import Protocol, TypeVar
 
 from peeklock.broker.vocabulary.commands import OWN_CONNECTION_ID, Command, ReplyTo
 from peeklock.broker.vocabulary.effects import Effect
@@ -111,9 +111,9 @@ class Pump:
         self._driver.want(connection_id, connection.gateway.bodies_wanted())
 
 
-def finish(coroutine: Coroutine[Any, Any, T] | Any) -> T:
+def finish(awaitable: Awaitable[T]) -> T:
     """Run what never suspends to its end, without an event loop."""
-    steps = coroutine.__await__()
+    steps = awaitable.__await__()
     try:
         next(steps)
     except StopIteration as finished:

@@ -319,7 +319,7 @@ def round_topic(broker: Broker, count: int, **settings: Any) -> int:
 def follow(broker: Broker, effects: list[Effect]) -> list[int]:
     """Do what is due in slices, with a restart between two of them; answer how many records each
     call wrote."""
-    made = []
+    made: list[int] = []
     fetches = [effect for effect in effects if isinstance(effect, Fetch)]
     for step in range(100_000):
         facts = len(broker.facts)

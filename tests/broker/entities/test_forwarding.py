@@ -199,7 +199,7 @@ def test_an_entity_whose_target_is_gone_can_be_changed_otherwise(broker: Broker)
     broker.do(DeleteEntity("b", broker.reply_to()))
     broker.update("a", max_delivery_count=3)
     assert broker.view("a").description.max_delivery_count == 3
-    found = broker.view("a").description
+    found: Any = broker.view("a").description
     command = UpdateEntity(replace(found, forward_dead_lettered_to="b"), broker.reply_to())
     assert isinstance(broker.refused(command), ArgumentInvalid)
 
@@ -247,7 +247,7 @@ def test_dead_letters_that_were_there_are_forwarded_once_the_entity_says_so(brok
     broker.advance(0)
     assert broker.peek(name="b", sub_queue=SubQueue.DEAD_LETTER) == []
     assert len(broker.peek(name="graves")) == 3
-    assert locked
+    assert locked is not None
 
 
 def test_messages_that_were_there_are_passed_on_in_order_before_newer_ones(broker: Broker) -> None:

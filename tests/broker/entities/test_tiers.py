@@ -114,7 +114,8 @@ def test_what_is_fixed_at_creation_cannot_be_changed(
 ) -> None:
     """Req: A-07. Source of the text: wire contract C19."""
     broker.create()
-    asked = replace(broker.view().description, **changed)
+    description: Any = broker.view().description
+    asked = replace(description, **changed)
     error = broker.refused(UpdateEntity(asked, broker.reply_to()))
     assert type(error) is ArgumentInvalid
     assert str(error) == (
@@ -122,7 +123,8 @@ def test_what_is_fixed_at_creation_cannot_be_changed(
         f"{setting} of 'orders' is False, asked for True."
     )
     broker.create("new", **changed)
-    asked = replace(broker.view("new").description, **dict.fromkeys(changed, False))
+    description = broker.view("new").description
+    asked = replace(description, **dict.fromkeys(changed, False))
     assert type(broker.refused(UpdateEntity(asked, broker.reply_to()))) is ArgumentInvalid
 
 
@@ -143,8 +145,9 @@ def test_a_missing_target_is_refused_by_name(setting: str) -> None:
 
     Source: wire contract 7.8, "Destination must exist (400 otherwise)".
     """
+    settings: dict[str, Any] = {setting: "gone"}
     with pytest.raises(ArgumentInvalid, match="'a' names 'gone'"):
-        check_forwarding(QueueDescription("a", **{setting: "gone"}), {"a", "b"}.__contains__)
+        check_forwarding(QueueDescription("a", **settings), {"a", "b"}.__contains__)
 
 
 @pytest.mark.parametrize("setting", ["forward_to", "forward_dead_lettered_to"])
@@ -152,7 +155,8 @@ def test_a_missing_target_is_refused_by_name(setting: str) -> None:
 def test_a_forward_may_lead_back(broker: Broker, setting: str, target: str) -> None:
     """Req: F-01, A-01. At a creation and at an update. Source: wire contract C15."""
     broker.create(**{setting: target})
-    back = replace(broker.view("target").description, **{setting: "Orders"})
+    target_description: Any = broker.view("target").description
+    back = replace(target_description, **{setting: "Orders"})
     broker.one(UpdateEntity(back, broker.reply_to()), EntityFound)
     assert getattr(broker.view().description, setting) == target
     assert getattr(broker.view("target").description, setting) == "Orders"
@@ -162,6 +166,7 @@ def test_an_entity_with_sessions_may_forward(broker: Broker) -> None:
     """Req: F-01, G-01. Source: wire contract C15."""
     broker.create(requires_session=True, forward_to="target")
     broker.create("late", requires_session=True)
-    changed = replace(broker.view("late").description, forward_to="target")
+    description: Any = broker.view("late").description
+    changed = replace(description, forward_to="target")
     broker.one(UpdateEntity(changed, broker.reply_to()), EntityFound)
     assert [broker.view(name).description.forward_to for name in ("orders", "late")] == ["target"] * 2

@@ -532,7 +532,7 @@ def test_a_subscription_may_forward_back_to_its_topic(target: str) -> None:
     broker.create_topic()
     broker.create("mid", forward_to="news")
     broker.subscribe("round", forward_to=target)
-    about = broker.view(path("round")).description
+    about: Any = broker.view(path("round")).description
     assert about.forward_to == target
     broker.one(UpdateEntity(replace(about, forward_dead_lettered_to=target), broker.reply_to()), EntityFound)
     assert broker.view(path("round")).description.forward_dead_lettered_to == target
@@ -809,7 +809,7 @@ def test_a_topic_counts_the_bytes_that_its_subscriptions_hold(broker: Broker) ->
     broker.one(SetSessionState(Address(path("held")), "a", b"12345", broker.reply_to()), Done)
     (dead,) = broker.receive(name=path("red"))
     broker.dead_letter(dead, broker.view(path("red")).entity_id * 4)
-    names = ("all", "red", "held", "lost")
+    names: tuple[str, ...] = ("all", "red", "held", "lost")
 
     def held() -> int:
         return sum(broker.view(path(name)).size_bytes for name in names)

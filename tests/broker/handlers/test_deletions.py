@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from peeklock.broker.handlers.deletions import WORK
@@ -46,7 +48,7 @@ def path(name: str) -> str:
     return subscription_path("news", name)
 
 
-def with_topic(count: int = COUNT, *, slice_items: int = 10, **settings: int) -> Broker:
+def with_topic(count: int = COUNT, *, slice_items: int = 10, **settings: Any) -> Broker:
     """Make a broker with a topic, id 4, of so many subscriptions."""
     broker = Broker(slice_items=slice_items)
     broker.checks = False
@@ -90,7 +92,7 @@ def test_a_topic_of_more_goes_in_slices_and_is_answered_at_the_end() -> None:
     broker = with_topic()
     assert delete(broker) == []
     assert removed(broker) == []
-    found = []
+    found: list[Effect] = []
     for _ in range(3):
         assert found == []
         found += step(broker)

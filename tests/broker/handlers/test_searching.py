@@ -264,7 +264,8 @@ def test_many_empty_queues_count_too(broker: Searched) -> None:
     for n in range(LOOKED_MAX):
         broker.create(f"q{n:04}")
     broker.put(8 + 4 * (LOOKED_MAX - 2))
-    after, found = None, []
+    after: Any = None
+    found: list[Any] = []
     calls = 0
     while calls == 0 or after is not None:
         calls += 1

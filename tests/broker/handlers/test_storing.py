@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def topic(broker: Broker) -> int:
     return topic_id
 
 
-def batch(keyed: bool, **fields: int) -> list[tuple[Message, Sections]]:
+def batch(keyed: bool, **fields: Any) -> list[tuple[Message, Sections]]:
     return [
         (
             arriving(

@@ -829,7 +829,7 @@ def test_sessions_are_claimed_in_turn_with_those_that_are_held(sessions: Reader)
     """A session that never ends does not keep out the others, nor the other way round."""
     send_to(sessions, "long")
     sessions.claim()
-    taken = []
+    taken: list[str | None] = []
     for _ in range(4):
         send_to(sessions, "long", f"new {len(taken)}", f"more {len(taken)}")
         no = sessions.claim(1).no

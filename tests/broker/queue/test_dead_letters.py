@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from peeklock.broker.queue.delivery import WORN_MAX
@@ -199,7 +201,7 @@ def test_it_keeps_order_and_numbers_over_a_restart(broker: Broker) -> None:
     assert numbers(broker.receive_dead()) == [5]
 
 
-def tried(broker: Broker, count: int, times: int, **fields: str) -> None:
+def tried(broker: Broker, count: int, times: int, **fields: Any) -> None:
     """Send so many messages and give each back so often."""
     broker.checks = count < 100
     for _ in range(count):
@@ -291,7 +293,7 @@ def test_many_messages_at_a_lowered_maximum_are_dead_lettered_in_slices(session_
     """Req: L-08, R-05"""
     broker = Broker()
     broker.create(requires_session=session_id is not None)
-    fields = {} if session_id is None else {"session_id": session_id}
+    fields: dict[str, Any] = {} if session_id is None else {"session_id": session_id}
     tried(broker, 2 * WORN_MAX + 1, 1, **fields)
     last = broker.send(**fields)
     broker.update(max_delivery_count=1)

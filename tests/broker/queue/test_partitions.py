@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT
@@ -21,7 +23,7 @@ from tests.broker.harness import EMPTY, START_MS, Broker, arriving, deliveries, 
 LOW = (1 << 48) - 1
 
 
-def parts(views: list[object]) -> list[tuple[int, int]]:
+def parts(views: list[Any]) -> list[tuple[int, int]]:
     """Split sequence numbers into (partition, number within it)."""
     return [(number >> 48, number & LOW) for number in numbers(views)]
 
@@ -148,8 +150,8 @@ def test_roll_over_of_a_partition_keeps_order_and_numbers() -> None:
     for view in broker.receive(5):
         broker.defer(view)
     for number in sent:
-        (view,) = broker.receive_deferred(number)
-        assert view.message.sequence_number == number
+        (found,) = broker.receive_deferred(number)
+        assert found.message.sequence_number == number
 
 
 def test_the_last_partition_stays_below_the_sign() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from peeklock.broker.queue.links import Consumer
@@ -253,16 +255,16 @@ def test_a_release_among_thousands_of_waits_looks_at_few(
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count how often a receiver is compared with another one, or asked for its locks."""
     looks = [0]
-    locks = Consumer.locks
+    locks: Any = vars(Consumer)["locks"]  # a slot
 
     class Counted:
         def __get__(self, receiver: Consumer, of: type) -> Holder:
             looks[0] += 1
-            held: Holder = locks.__get__(receiver, of)  # type: ignore[attr-defined]  # a slot
+            held: Holder = locks.__get__(receiver, of)
             return held
 
         def __set__(self, receiver: Consumer, held: Holder) -> None:
-            locks.__set__(receiver, held)  # type: ignore[attr-defined]  # a slot
+            locks.__set__(receiver, held)
 
     def compare(self: Consumer, other: object) -> bool:
         looks[0] += 1

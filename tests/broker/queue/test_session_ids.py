@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from typing import Any
 
 import pytest
 
@@ -55,8 +56,8 @@ def set_state(broker: Broker, session_id: str, state: bytes | None = b"state") -
     broker.one(SetSessionState(ORDERS, session_id, state, broker.reply_to()), Done)
 
 
-def spellings(views: list[object]) -> list[str]:
-    return [view.message.session_id for view in views]  # type: ignore[attr-defined]  # or it fails
+def spellings(views: list[Any]) -> list[str]:
+    return [view.message.session_id for view in views]
 
 
 def peeked(broker: Broker, session_id: str, number: int = 0) -> list[int]:

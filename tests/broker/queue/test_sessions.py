@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from peeklock.broker.queue.message_queue import MessageQueue
@@ -601,7 +603,7 @@ def test_a_long_session_with_many_gone_messages_stays_in_order(broker: Broker) -
     for _ in range(500):
         broker.send(session_id="a")
     opened = broker.accept("a")
-    kept = []
+    kept: list[Deliver] = []
     for _ in range(250):
         keep, gone = broker.credit(opened.link, 2 + 2 * len(kept))
         broker.complete(gone)
@@ -626,9 +628,12 @@ def test_a_long_session_is_browsed_from_where_the_reader_is(
         broker.complete(delivery)
     looked_at: list[int] = []
     find = MessageQueue.find
-    monkeypatch.setattr(
-        MessageQueue, "find", lambda queue, position: looked_at.append(position) or find(queue, position)
-    )
+
+    def noting(queue: MessageQueue, position: int) -> Any:
+        looked_at.append(position)
+        return find(queue, position)
+
+    monkeypatch.setattr(MessageQueue, "find", noting)
     read: list[int] = []
     while found := numbers(broker.peek(read[-1] + 1 if read else 0, 10, session_id="a")):
         read += found

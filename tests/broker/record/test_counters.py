@@ -91,6 +91,7 @@ def test_dead_letters_are_counted_by_reason() -> None:
     for reason in ("mine", "yours", None):
         broker.send()
         (delivery,) = broker.receive(1)
+        assert delivery.lock_token is not None
         broker.settled(DeadLetter(4, delivery.lock_token, broker.reply_to(), reason, None, None))
     broker.send()
     broker.abandon(broker.receive(1)[0])

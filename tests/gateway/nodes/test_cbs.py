@@ -82,7 +82,7 @@ def test_a_good_token_is_answered_202_and_opens_the_entity(rig: Harness) -> None
     )
     assert response.event.settled
     rig.attach(Role.SENDER, "orders")
-    assert rig.take(OpenSender)
+    rig.take(OpenSender)
 
 
 def test_the_response_s_bytes_are_what_clients_read(rig: Harness) -> None:
@@ -165,7 +165,7 @@ def test_failures_have_the_status_that_clients_map(
         key=change.get("key", KEY),
         lives_ms=change.get("lives_ms", 60_000),
     )
-    properties = {"type": "servicebus.windows.net:sastoken", "name": AUDIENCE}
+    properties: dict[str, Any] = {"type": "servicebus.windows.net:sastoken", "name": AUDIENCE}
     properties.update({key: value for key, value in change.items() if key in properties})
     rig.request(sender, change.get("operation", "put-token"), change.get("body", token), **properties)
     response = rig.response()
@@ -205,7 +205,7 @@ def test_a_right_that_the_rule_lacks_is_reported_at_attach(rig: Harness) -> None
     assert str(error.condition) == "amqp:unauthorized-access"
     assert "'Send' claim(s) are required" in error.description
     rig.attach(Role.RECEIVER, "orders")
-    assert rig.take(OpenReceiver)
+    rig.take(OpenReceiver)
 
 
 def test_a_token_opens_its_audience_and_what_is_below_alone(rig: Harness) -> None:
@@ -213,7 +213,7 @@ def test_a_token_opens_its_audience_and_what_is_below_alone(rig: Harness) -> Non
     sender, _ = rig.pair("$cbs")
     assert put(rig, sender, token=token_for(rig, "sb://localhost/")).status == 202
     rig.attach(Role.RECEIVER, "orders/$DeadLetterQueue")
-    assert rig.take(OpenReceiver)
+    rig.take(OpenReceiver)
     for other in ("invoices", "orders2"):
         rig.attach(Role.RECEIVER, other)
         assert str(rig.refusal().condition) == "amqp:unauthorized-access"
@@ -309,7 +309,7 @@ def test_when_a_token_runs_out_only_its_links_are_detached(rig: Harness) -> None
     assert not rig.gateway.closing
     assert put(rig, cbs).status == 202  # the client comes back over the same links
     rig.attach(Role.SENDER, "orders")
-    assert rig.take(OpenSender)
+    rig.take(OpenSender)
 
 
 @pytest.mark.parametrize("step_ms", [-7_200_000, 7_200_000])

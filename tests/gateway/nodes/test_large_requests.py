@@ -137,7 +137,7 @@ def test_a_request_that_is_too_large_is_answered(size: int, settled: bool) -> No
         rig.transfer(sender, request_bytes(LEAST + 1, fields), settled=True)
         assert rig.response().status == 403
     ask(rig, sender, "peek-message", PEEK)
-    assert rig.take(Peek)
+    rig.take(Peek)
 
 
 def test_who_asks_must_stand_in_the_first_4_kib_of_a_request_too_large() -> None:
@@ -174,7 +174,7 @@ def test_a_request_too_large_of_nobody_detaches_the_link(payload: bytes, settled
     assert rig.logged[-1][1]["condition"] == TOO_LARGE
     again, _ = rig.pair(NODE)
     ask(rig, again, "peek-message", PEEK)
-    assert rig.take(Peek)
+    rig.take(Peek)
 
 
 def test_a_request_too_large_without_a_link_for_the_answer_detaches_it() -> None:
@@ -258,7 +258,7 @@ def test_an_answer_is_sent_however_large(operation: str, credit: int) -> None:
     ask(rig, sender, operation, body)
     payload = message_bytes(bytes(6_000_000))
     rig.payloads[1] = payload
-    command = rig.take(Peek if operation == "peek-message" else ReceiveDeferred)
+    command = rig.take(Peek) if operation == "peek-message" else rig.take(ReceiveDeferred)
     rig.effect(MessagesFound(command.reply_to, [view(payload, 1)]))
     rig.client.flow(rig.channel, receiver, 100)
     rig.pump()

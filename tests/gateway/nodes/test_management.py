@@ -198,8 +198,9 @@ def test_nothing_found_is_204_with_an_empty_body(rig: Harness, sender: int, oper
     """Source: wire contract 5.2."""
     body = {"from-sequence-number": 1, "message-count": 1, "sequence-numbers": [1]}
     ask(rig, sender, operation, body)
+    command: Any
     [command] = rig.commands
-    rig.effect(MessagesFound(command.reply_to, []))  # type: ignore[union-attr]  # a request has one
+    rig.effect(MessagesFound(command.reply_to, []))
     response = rig.response()
     assert (response.status, response.body) == (204, {})
 
@@ -757,7 +758,7 @@ def test_replies_wait_for_the_client_s_credit_within_bounds(rig: Harness) -> Non
     rig.client.flow(rig.channel, receiver, 100, drain=True)
     rig.pump()
     assert [rig.response().correlation_id for _ in range(2)] == ["m3", "m4"]
-    assert rig.take_event(LinkDrained)
+    rig.take_event(LinkDrained)
     ask(rig, sender, "bogus", {})
     assert not any(isinstance(event, DeliveryReceived) for event in rig.events)
 
@@ -772,7 +773,7 @@ def test_answers_with_messages_are_bounded_whatever_a_client_asks_for() -> None:
     refused(rig, 503, "com.microsoft:server-busy")
     first, second = rig.take(Peek), rig.take(Peek)
     ask(rig, sender, "renew-lock", {"lock-tokens": [TOKEN]})
-    assert rig.take(RenewLocks)  # its answer is small
+    rig.take(RenewLocks)  # its answer is small
     rig.effect(MessagesFound(first.reply_to, []), Failed(second.reply_to, EntityNotFound("gone")))
     for _ in range(2):
         ask(rig, sender, "peek-message", peek)

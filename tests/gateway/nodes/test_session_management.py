@@ -105,8 +105,9 @@ def test_a_session_s_lock_is_renewed(rig: Harness, sender: int) -> None:
 def test_a_session_that_is_not_held_is_410(rig: Harness, sender: int, operation: str) -> None:
     """Req: G-02, G-03, L-11. Source: wire contract 5.2, 10.4."""
     ask(rig, sender, operation, SESSION_BODY)
+    command: Any
     [command] = rig.commands
-    rig.effect(Failed(command.reply_to, SessionLockLost("lapsed")))  # type: ignore[union-attr]
+    rig.effect(Failed(command.reply_to, SessionLockLost("lapsed")))
     refused(rig, 410, "com.microsoft:session-lock-lost")
 
 
@@ -202,8 +203,9 @@ def test_no_sessions_are_204_with_a_condition(rig: Harness, sender: int) -> None
 def test_an_entity_without_sessions_is_not_allowed(rig: Harness, sender: int, operation: str) -> None:
     """Req: G-07. Source: wire contract 5.2."""
     ask(rig, sender, operation, SESSION_BODY)
+    command: Any
     [command] = rig.commands
-    rig.effect(Failed(command.reply_to, InvalidOperation("no sessions")))  # type: ignore[union-attr]
+    rig.effect(Failed(command.reply_to, InvalidOperation("no sessions")))
     refused(rig, 400, "amqp:not-allowed")
 
 

@@ -28,7 +28,7 @@ OTHERS = ("ΣΊΣΥΦΟΣ", "σίσυφος")
 STATES = (b"set first", b"set last")
 """Of the first two spellings."""
 
-QUEUE = {"requires_session": True, "lock_duration_ms": 60_000}
+QUEUE: dict[str, Any] = {"requires_session": True, "lock_duration_ms": 60_000}
 ENTITIES = ("plain", "wide", "events/Subscriptions/wide")
 
 

@@ -273,7 +273,8 @@ class Connecting(Stage):
             ends.append(link)
             yield from self._answered(link)
         client.flow(ends[1], NODE_CREDIT)
-        return Node(*ends, reply_to)
+        sender, receiver = ends
+        return Node(sender, receiver, reply_to)
 
     def _answered(self, link: Link) -> Waits:
         """Wait for an attach, and look at what the client reads of it."""

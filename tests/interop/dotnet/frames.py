@@ -63,7 +63,7 @@ def open_(container: str, hostname: str) -> bytes:
 
 
 def begin(channel: int, window: int) -> bytes:
-    fields = [None, UInt(1), UInt(window), UInt(WINDOW), UInt(262_143), None, None, {}]
+    fields: list[Any] = [None, UInt(1), UInt(window), UInt(WINDOW), UInt(262_143), None, None, {}]
     return frame(channel, composite(0x11, fields))
 
 

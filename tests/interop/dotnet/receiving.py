@@ -96,9 +96,9 @@ class Receiving:
             "header": header,
             "app": sections.get(0x74, [{}])[0],
         }
-        for name, has in found.items():
-            if name in step.options and (wrong := subset(self._value(step.options[name]), has)):
-                return f"{name}: {wrong}"
+        for section, has in found.items():
+            if section in step.options and (wrong := subset(self._value(step.options[section]), has)):
+                return f"{section}: {wrong}"
         options = step.options
         if "id" in options:
             ids = [one for word in options["id"].split(",") for one in expand(word)]

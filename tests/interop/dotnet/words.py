@@ -140,7 +140,7 @@ class _Reader:
 
     def _several(self, end: str, read_one: Callable[[], Any]) -> list[Any]:
         self.at += 1
-        found = []
+        found: list[Any] = []
         while True:
             self.blanks()
             if self._next() == end:

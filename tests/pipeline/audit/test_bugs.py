@@ -62,9 +62,10 @@ def test_planted_bugs_are_found_and_named(spark: Any, tmp_path: Path) -> None:
 
     logs: dict[int, str] = {}
     for bug in SEEN:
+        can_show = WHERE.get(bug)
         wanted = DELIVERIES if bug in IN_DELIVERIES else LOGS
         for seed in range(SEEDS_MAX):  # each seed once: it names the log's namespace
-            if seed in logs or not WHERE.get(bug, lambda seed: True)(seed):
+            if seed in logs or (can_show is not None and not can_show(seed)):
                 continue
             failure = run_seed(seed, bug=bug, events=tmp_path / bug).failure
             if failure is not None and IN_DELIVERIES.get(bug, "") in str(failure):

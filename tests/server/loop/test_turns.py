@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -218,7 +219,8 @@ def test_turns_are_shorter_by_what_a_batch_hands_out_beyond_a_turn_s_worth() -> 
         loop.turns.batch_done()
         loop.turns.batch_taken()
         loop.round()
-        assert (client.worked[-1], stranger.worked[-1]) == (pytest.approx(units, abs=1), 25)
+        expected: Any = (pytest.approx(units, abs=1), 25)
+        assert (client.worked[-1], stranger.worked[-1]) == expected
         another = Peer(loop, 10**6)
         loop.turn()
         loop.turns.take(another)

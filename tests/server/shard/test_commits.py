@@ -7,7 +7,7 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -88,7 +88,7 @@ async def started(
     clients: int,
     *,
     quick_s: float = math.inf,
-    on_definitions: Callable[[list[Change], int], None] = lambda facts, now_ms: None,
+    on_definitions: Callable[[Iterable[Change], int], None] = lambda facts, now_ms: None,
 ) -> tuple[Shard, list[Client], list[BaseException]]:
     """Return a shard with as many clients that have opened a sender, and what it says that failed."""
     namespace = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"test")
@@ -203,7 +203,7 @@ def test_what_fails_behind_a_commit_stops_the_broker(tmp_path: Path) -> None:
     async def test() -> None:
         defects = [ValueError("a defect")]
 
-        def told(facts: list[Change], now_ms: int) -> None:
+        def told(facts: Iterable[Change], now_ms: int) -> None:
             if "second" in repr(facts):
                 raise defects[0]
 

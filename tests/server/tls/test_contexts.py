@@ -14,6 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -139,7 +140,7 @@ def test_the_addresses_of_this_machine_are_found_without_a_name_server(
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     assert not {"127.0.0.1", "::1", "0.0.0.0", "::"} & set(own_addresses())
-    found = [(socket.AF_INET, 1, 0, "", (address, 0)) for address in ("127.0.1.1", "198.51.100.7")]
+    found: list[Any] = [(socket.AF_INET, 1, 0, "", (address, 0)) for address in ("127.0.1.1", "198.51.100.7")]
     found += [(socket.AF_INET6, 1, 0, "", (address, 0, 0, 2)) for address in ("fe80::1%eth0", "2001:db8::7")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
     assert own_addresses()[-2:] == ["198.51.100.7", "2001:db8::7"]

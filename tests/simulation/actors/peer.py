@@ -23,7 +23,6 @@ from peeklock.amqp.events import (
     LinkDrained,
     LinkFlow,
     SessionBegun,
-    SessionEnded,
 )
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import scan
@@ -204,7 +203,7 @@ class RequestLinks:
     def _answered(self, event: DeliveryReceived) -> None:
         sections = scan(event.payload)
         found = sections.decode_application_properties()
-        status = found.get("statusCode", found.get("status-code"))
+        status: Any = found.get("statusCode", found.get("status-code"))
         condition = found.get("errorCondition", found.get("error-condition"))
         answer = self.answers.pop(sections.decode_properties().correlation_id)
         if not event.settled:
@@ -401,39 +400,36 @@ class Peer:
 
     def _dispatch(self, events: list[Event]) -> None:
         for event in events:
-            kind = type(event)
-            if kind is DeliveryReceived:
+            if isinstance(event, DeliveryReceived):
                 link = self.links.get((event.channel, event.handle))
                 if isinstance(link, ReceiveLink):
                     link.on_delivery(event)
-            elif kind is DispositionReceived:
+            elif isinstance(event, DispositionReceived):
                 self._disposed(event)
-            elif kind is LinkFlow:
+            elif isinstance(event, LinkFlow):
                 link = self.links.get((event.channel, event.handle))
                 if isinstance(link, SendLink):
                     link.credit = event.credit
                     link.on_credit()
-            elif kind is LinkDrained:
+            elif isinstance(event, LinkDrained):
                 link = self.links.get((event.channel, event.handle))
                 if isinstance(link, ReceiveLink):
                     link.on_drained()
-            elif kind is LinkAttached:
+            elif isinstance(event, LinkAttached):
                 self._attached(event)
-            elif kind is LinkDetached:
+            elif isinstance(event, LinkDetached):
                 link = self.links.pop((event.channel, event.handle), None)
                 if link is not None:
                     link.open = False
                     self._forget(link)
                     link.on_lost(None if event.error is None else str(event.error.condition))
-            elif kind is SessionBegun:
+            elif isinstance(event, SessionBegun):
                 self.begun.add(event.channel)
-            elif kind is ConnectionOpened:
+            elif isinstance(event, ConnectionOpened):
                 self._opened()
-            elif kind is ConnectionClosed:
+            elif isinstance(event, ConnectionClosed):
                 self.flush()
                 self._over(None if event.error is None else str(event.error.condition))
-            else:
-                assert kind is SessionEnded or event is not None
         if not self.lost:
             self.flush()
 
@@ -451,8 +447,7 @@ class Peer:
 
     def _disposed(self, event: DispositionReceived) -> None:
         waiting = self.sends if event.role is Role.RECEIVER else self.settlements
-        last = event.first if event.last is None else event.last
-        for delivery_id in range(event.first, last + 1):
+        for delivery_id in range(event.first, event.last + 1):
             at = event.channel, delivery_id
             if event.role is Role.SENDER and isinstance(event.state, TransactionalState):
                 if not event.settled:

@@ -126,7 +126,7 @@ class Sender(Actor):
         uids = [sent.uid for sent, _ in made]
         messages = []
         for sent, payload in made:
-            entry = {"message": payload}
+            entry: dict[str, Any] = {"message": payload}
             if sent.own_id:
                 entry["message-id"] = sent.message_id
             messages.append(entry)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from peeklock.amqp.messaging import Sections
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.entities.fan_out import FanOut
 from peeklock.broker.entities.forwarding import HOPS_MAX, Forwarding
@@ -89,7 +90,7 @@ class GenerousFanOut(FanOut):
         message.copies_left = COPIES_FOLLOWING_MAX
         return super().send_on(message, *args)
 
-    def _share(self, left: int, copies: list[tuple[Entity, Message]], head: bytes) -> None:
+    def _share(self, left: int, copies: list[tuple[Entity, Message]], head: Sections) -> None:
         pass
 
 

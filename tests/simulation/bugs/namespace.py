@@ -146,11 +146,11 @@ class SplitSessions(Namespace):
 
 @contextmanager
 def _spelling_by_spelling() -> Iterator[None]:
-    message_sessions.folded = str
+    message_sessions.folded = str  # type: ignore[assignment, attr-defined]  # the bug
     try:
         yield
     finally:
-        message_sessions.folded = folded
+        message_sessions.folded = folded  # type: ignore[attr-defined]  # as it was
 
 
 class EagerDetaches(Watched):

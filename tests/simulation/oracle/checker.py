@@ -22,7 +22,6 @@ from tests.simulation.oracle.graces import Graces
 from tests.simulation.oracle.history import (
     COMMIT_MS_MAX,
     DISABLED,
-    FOREVER,
     GONE,
     HALF_OPEN_MS_MAX,
     LIMITED,
@@ -45,6 +44,7 @@ from tests.simulation.oracle.rulings import Rulings
 from tests.simulation.oracle.spellings import session_of
 from tests.simulation.oracle.states import States
 from tests.simulation.oracle.units import Units
+from tests.simulation.world.clocks import FOREVER
 
 END_OF_TIME_MS = 253_402_300_799_999
 """Until when a delivery of a session says that it is locked (C28): the end of the year 9999."""
@@ -195,7 +195,8 @@ class Checker:
                 how,
                 now,
                 lambda claim: (
-                    claim.connection == connection and (isinstance(claim, Hold) or claim.hold is not None)
+                    claim.connection == connection
+                    and (isinstance(claim, Hold) or (isinstance(claim, Lock) and claim.hold is not None))
                 ),
             )
             self.graces.lost(connection)

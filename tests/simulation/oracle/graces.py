@@ -10,8 +10,9 @@ connection is held until the grace is over, and no longer.
 
 from __future__ import annotations
 
-from tests.simulation.oracle.history import FOREVER, History, Lock, Renewal
+from tests.simulation.oracle.history import History, Lock, Renewal
 from tests.simulation.oracle.records import Violation
+from tests.simulation.world.clocks import FOREVER
 
 UNDER_WAY_MS = 1_000
 """The longest that the end of a connection waits for its turn in the broker, beside the wire."""

@@ -16,10 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peeklock.broker.vocabulary.message import MessageState
-from tests.simulation.oracle.history import COMMIT_MS_MAX, FOREVER, WIRE_MS_MAX, History, Hold, Lock
+from tests.simulation.oracle.history import COMMIT_MS_MAX, WIRE_MS_MAX, History, Hold, Lock
 from tests.simulation.oracle.reasons import Reasons
 from tests.simulation.oracle.records import MAIN, Record, Violation
 from tests.simulation.oracle.spellings import session_of
+from tests.simulation.world.clocks import FOREVER
 
 SLACK_MS = WIRE_MS_MAX + COMMIT_MS_MAX
 

@@ -16,12 +16,13 @@ from peeklock.broker.vocabulary.message import NEVER_MS, MessageState
 from tests.simulation.oracle.arrivals import Arrivals
 from tests.simulation.oracle.copies import Born, Copies
 from tests.simulation.oracle.facts import Outcome
-from tests.simulation.oracle.history import FOREVER, History, Sent, Unit
+from tests.simulation.oracle.history import History, Sent, Unit
 from tests.simulation.oracle.records import MAIN, PARTITION_SHIFT, Commit, Record, Violation
 from tests.simulation.oracle.routes import HOPS_MAX, TOO_MANY_HOPS, End, Routes
 from tests.simulation.oracle.rulings import Rulings
 from tests.simulation.oracle.states import States
 from tests.simulation.oracle.units import Units
+from tests.simulation.world.clocks import FOREVER
 
 SCHEDULED = MessageState.SCHEDULED
 

@@ -109,7 +109,8 @@ class Record:
         if self.overlay is None:
             return None
         properties: Any = decode(self.overlay)[0]
-        return properties.get("DeadLetterReason")
+        reason: str | None = properties.get("DeadLetterReason")
+        return reason
 
     def traits(self, sent: Traits) -> Traits:
         """Give what rules see of a message that was sent with `sent`."""
@@ -237,11 +238,10 @@ def frozen(batch: Batch) -> Batch:
 
 
 def _copied(change: Change) -> Change:
-    kind = type(change)
-    if kind is MessageStored or kind is MessageRemoved:
+    if isinstance(change, MessageStored | MessageRemoved):
         change = copy(change)
         change.message = copy(change.message)
         change.message.lock = None
-    elif kind is NumbersIssued:
+    elif isinstance(change, NumbersIssued):
         change = copy(change)
     return change

@@ -9,6 +9,7 @@ from typing import Any
 
 from peeklock.broker.vocabulary.changes import EntityStored, NumbersIssued, RuleStored
 from peeklock.broker.vocabulary.descriptions import (
+    Description,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
@@ -65,7 +66,7 @@ class Story:
         every = Ruling(Always(True), "plain").described("$Default")
         rules = [(ALL, every)] + [(SOME, book.describe(r, f"r{no}")) for no, r in enumerate(rulings)]
         common: dict[str, Any] = {"lock_duration_ms": LOCK_MS, "max_delivery_count": 3}
-        descriptions = [
+        descriptions: list[Description] = [
             TopicDescription("news"),
             SubscriptionDescription("news", "all", **common),
             SubscriptionDescription("news", "some", **common, **settings),

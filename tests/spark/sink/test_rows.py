@@ -236,7 +236,7 @@ class TestIds:
     )
     def test_another_message_in_the_same_place_has_another_id(self, other: dict[str, Any]) -> None:
         """Else duplicate detection would drop it, where a repeated task sees other rows. Req: X-02"""
-        row = {"body": [b"a"], "subject": ["s"], "applicationProperties": [[("a", "1")]]}
+        row: dict[str, Any] = {"body": [b"a"], "subject": ["s"], "applicationProperties": [[("a", "1")]]}
         assert id_of(encoded(table(**row)).payloads[0]) != id_of(encoded(table(**row | other)).payloads[0])
 
     def test_the_named_column_gives_it_and_a_number_is_its_text(self) -> None:

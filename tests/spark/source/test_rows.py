@@ -25,7 +25,9 @@ NUMBER = {"x-opt-sequence-number": Long(5), "x-opt-enqueued-time": Timestamp(1_0
 
 
 def row(payload: bytes, **options: Any) -> dict[str, Any]:
-    (found,) = record_batch([payload], "orders", row_schema(include_encoded=True), **options).to_pylist()
+    batch = record_batch([payload], "orders", row_schema(include_encoded=True), **options)
+    found: dict[str, Any]
+    (found,) = batch.to_pylist()
     return found
 
 

@@ -97,9 +97,9 @@ def test_a_frame_gives_back_every_fact(changes: list[Change], no: int, previous:
     assert sorted(
         (c.queue_id, c.message.position) for c in frame.changes if type(c) is MessageRemoved
     ) == sorted((c.queue_id, c.message.position) for c in changes if type(c) is MessageRemoved)
-    for kind in (NumbersIssued, MessageIdSeen):
-        assert sorted(map(repr, (c for c in frame.changes if type(c) is kind))) == sorted(
-            map(repr, (c for c in changes if type(c) is kind))
+    for plain in (NumbersIssued, MessageIdSeen):
+        assert sorted(map(repr, (c for c in frame.changes if type(c) is plain))) == sorted(
+            map(repr, (c for c in changes if type(c) is plain))
         )
     assert all(c.message.journal_no == no for c in frame.changes if type(c) is MessageStored)
 

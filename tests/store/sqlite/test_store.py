@@ -63,7 +63,7 @@ class Spied:
         self.made.append(connection)
         return connection
 
-    def setting(self, name: str) -> object:
+    def setting(self, name: str) -> Any:
         return self.made[0].execute(f"PRAGMA {name}").fetchall()[0][0]
 
 
@@ -330,7 +330,7 @@ def test_a_full_disk_is_told_plainly_and_nothing_acknowledged_is_lost(tmp_path: 
     """Req: R-06, R-02."""
 
     def connect(*args: Any, **options: Any) -> sqlite3.Connection:
-        db = sqlite3.connect(*args, **options)
+        db: sqlite3.Connection = sqlite3.connect(*args, **options)
         db.execute("PRAGMA max_page_count = 60").fetchall()  # SQLite's own way to a full disk
         return db
 
@@ -550,7 +550,11 @@ def test_commits_of_both_kinds_are_durable_in_order(tmp_path: Path, quick_s: flo
             if done.done():
                 durable.append(no)
             else:
-                done.add_done_callback(lambda _, no=no: durable.append(no))
+
+                def is_durable(_: Any, no: int = no) -> None:
+                    durable.append(no)
+
+                done.add_done_callback(is_durable)
             committing.append(done)
             if no % 3 == 0:
                 await asyncio.gather(*committing)

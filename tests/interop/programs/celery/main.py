@@ -1,6 +1,6 @@
 """Show what a Celery application does with the broker: JSON lines in and out, see ../README.md.
 
-Owns: the features. Must not know: how application and broker are brought together (surroundings.py).
+Owns: the features. Must not know: how application and broker are brought together (network.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from azure.core.exceptions import ClientAuthenticationError, ResourceNotFoundErr
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from kombu import Exchange, Queue
-from surroundings import CONCURRENCY, OTHER_HOST, ROOT_RULE, Surroundings
+from network import CONCURRENCY, OTHER_HOST, ROOT_RULE, Surroundings
 
 WAIT_S = 25
 """What a task may take at most, restarts of worker and broker included."""

@@ -66,4 +66,5 @@ def fetch(self: Task, order: str) -> int:
     _begin(order)
     if self.request.retries == 0:
         raise self.retry(countdown=0)
-    return self.request.retries + 1
+    attempt: int = self.request.retries + 1
+    return attempt

@@ -147,7 +147,7 @@ def admin_rules(ours: Surroundings) -> None:
     with refused(ResourceNotFoundError):
         admin.get_rule(topic, "s", "sql")
     # Each type that the client can write; each comes back as it is (C35).
-    typed = {
+    typed: dict[str, Any] = {
         "size": 3,
         "large": 2**31,
         "price": 2.5,
@@ -164,7 +164,7 @@ def admin_rules(ours: Surroundings) -> None:
         filter=SqlRuleFilter("size > @least AND color = @color", parameters=parameters),
         action=SqlRuleAction("SET size = 'large'; REMOVE color", parameters=parameters),
     )
-    correlation = {"label": "paint", "correlation_id": "c", "properties": typed}
+    correlation: dict[str, Any] = {"label": "paint", "correlation_id": "c", "properties": typed}
     admin.create_rule(topic, "s", "correlation", filter=CorrelationRuleFilter(**correlation))
     admin.create_rule(topic, "s", "true", filter=TrueRuleFilter())
     admin.create_rule(topic, "s", "false", filter=FalseRuleFilter())

@@ -10,14 +10,13 @@ from typing import Any
 from azure.servicebus import (
     ServiceBusMessage,
     ServiceBusReceiveMode,
-    ServiceBusReceiver,
-    ServiceBusSender,
     ServiceBusSubQueue,
 )
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
 from surroundings import Surroundings, assert_no_messages, complete_all, feature, refused
 
+from tests.interop.clients import Link
 from tests.interop.helpers import assert_empty, bodies, take, take_one
 
 
@@ -34,7 +33,7 @@ def send(ours: Surroundings) -> None:
 @feature
 def properties(ours: Surroundings) -> None:
     queue = ours.queue(requires_session=True)
-    fields = {
+    fields: dict[str, Any] = {
         "message_id": "one",
         "session_id": "s",
         "partition_key": "s",
@@ -46,7 +45,7 @@ def properties(ours: Surroundings) -> None:
         "reply_to_session_id": "answer session",
         "time_to_live": dt.timedelta(minutes=5),
     }
-    own = {
+    own: dict[Any, Any] = {
         "string": "zürich",
         "int": -(2**31),
         "float": 0.1,
@@ -72,7 +71,7 @@ def properties(ours: Surroundings) -> None:
         _sections(sender, receiver)
 
 
-def _sections(sender: ServiceBusSender, receiver: ServiceBusReceiver) -> None:
+def _sections(sender: Link, receiver: Link) -> None:
     sent = AmqpAnnotatedMessage(
         value_body={"answer": 42},
         header=AmqpMessageHeader(durable=True),
@@ -187,7 +186,7 @@ def _send_up_to_limit(ours: Surroundings, queue: str) -> int:
     return least
 
 
-def _take_whole(receiver: ServiceBusReceiver, body: bytes, mode: ServiceBusReceiveMode) -> None:
+def _take_whole(receiver: Link, body: bytes, mode: ServiceBusReceiveMode) -> None:
     message = take_one(receiver)
     assert b"".join(message.body) == body
     if mode is ServiceBusReceiveMode.PEEK_LOCK:

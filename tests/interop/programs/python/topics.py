@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 from surroundings import NotOffered, Surroundings, complete_all, feature
@@ -26,7 +28,7 @@ def subscriptions(ours: Surroundings) -> None:
 @feature
 def rules(ours: Surroundings) -> None:
     topic = ours.topic("large", "red")
-    chosen = {
+    chosen: dict[str, dict[str, Any]] = {
         "large": {"filter": SqlRuleFilter("size > 10"), "action": SqlRuleAction("SET size = 'large'")},
         "red": {"filter": CorrelationRuleFilter(label="paint", properties={"COLOR": "red"})},
     }
@@ -34,11 +36,12 @@ def rules(ours: Surroundings) -> None:
         ours.administration.create_rule(topic, name, "only", **rule)
         ours.administration.delete_rule(topic, name, "$Default")
     with ours.client.get_topic_sender(topic) as sender:
-        for body, subject, own in (
+        messages: list[tuple[str, str, dict[Any, Any]]] = [
             ("small red", "paint", {"size": 1, "color": "red"}),
             ("large blue", "paint", {"size": 11, "color": "blue"}),
             ("red, no paint", "other", {"size": 2, "color": "red"}),
-        ):
+        ]
+        for body, subject, own in messages:
             sender.send_messages(ServiceBusMessage(body, subject=subject, application_properties=own))
     with ours.client.get_subscription_receiver(topic, "large") as receiver:
         message = take_one(receiver)
