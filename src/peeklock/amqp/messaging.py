@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from .codec import ELEMENTS_MAX, DecodeError, decode, iter_map_raw, read_list_header, skip
+from .codec import ELEMENTS_MAX, DecodeError, decode, read_list_header, skip
 
 BATCH_FORMAT: Final = 0x80013700
 """Message-format of a transfer whose data sections are whole messages. Source: wire contract 3.7."""
