@@ -61,7 +61,7 @@ class Scope(enum.Enum):
 
 
 class RemoteProtocolError(Exception):
-    """The peer broke the protocol: `Connection.receive` ends `scope` with `error`. Never leaves the package."""
+    """The peer broke the protocol: `Connection.receive` ends `scope` with `error` and catches this."""
 
     def __init__(self, condition: Symbol, description: str, scope: Scope = Scope.CONNECTION) -> None:
         super().__init__(f"{condition}: {description}")

@@ -32,7 +32,7 @@ class Limits:
     """Bytes of a SASL frame. Our choice: a long PLAIN response exceeds the 512 of AMQP 5.3.1."""
 
     handle_max: int = 1023
-    """Highest handle of a session, sent in `begin`. Source: at least 255 (wire contract 1.5); the cross-entity
+    """Highest handle of a session, sent in `begin`. Source: at least 255 (wire contract 1.5); cross-entity
     transactions of the .NET client open many links on one session."""
 
     sessions: int = 5000
