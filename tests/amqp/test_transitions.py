@@ -42,7 +42,7 @@ class Ends:
         self.server = self._links(self.pair.server)[self.handle]
 
     def _links(self, connection: Connection) -> dict[int, Link]:
-        return session_of(connection, self.channel).links
+        return session_of(connection, self.channel).links.by_handle
 
     def accept(self) -> None:
         self.pair.server.accept_link(self.channel, self.handle)
