@@ -128,11 +128,11 @@ def fitting(system: str, value: Value | None) -> Value | None:
     name = f"sys.{SPELLED[system]}"
     if value is None:
         if system == KEPT:
-            raise EvaluationError(f"{name} cannot be set to nothing")
+            raise EvaluationError(f"{name} cannot be set to NULL")
         return None
     wanted = _KINDS.get(system, TEXT)
     if system == "timetolive" and isinstance(value, timedelta) and value <= timedelta():
-        raise EvaluationError(f"{name} has to be longer than nothing, found {value}")
+        raise EvaluationError(f"{name} must be positive, found {value}")
     if wanted == TEXT:
         if isinstance(value, UUID) or (isinstance(value, int) and not isinstance(value, bool)):
             value = str(value)

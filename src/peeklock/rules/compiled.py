@@ -102,13 +102,15 @@ def _correlation(given: CorrelationFilter, stored: bool) -> tuple[Term, ...]:
         folded = name.lower()
         once = name if stored else folded
         if once in names:
-            raise RuleError(f"The property {name!r} is given twice; case makes no difference.")
+            raise RuleError(f"The property {name!r} is given twice; names are case-insensitive.")
         names.add(once)
         if value is not None:
             check_value(f"the property {name!r}", value)
             value = in_utc(value)
         if value is None or not equals_itself(value):
-            raise RuleError(f"The value of the property {name!r} equals nothing; no message could match.")
+            raise RuleError(
+                f"The value of the property {name!r} is null or not a number; no message could match."
+            )
         user.append((folded, value))
     if not system and not user:
         raise RuleError("The correlation filter is empty; give at least one field or property.")

@@ -70,7 +70,7 @@ def bind(parameters: Pairs) -> Parameters:
         if not name.startswith("@") or len(name) < 2:
             raise RuleError(f"The parameter {name!r} cannot be used; the name of a parameter begins with @.")
         if folded in bound:
-            raise RuleError(f"The parameter {name!r} is given twice; case makes no difference.")
+            raise RuleError(f"The parameter {name!r} is given twice; names are case-insensitive.")
         if value is not None:
             check_value(f"the parameter {name!r}", value)
         bound[folded] = in_utc(value)
