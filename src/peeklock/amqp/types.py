@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Any, Final, NewType
+from typing import Any, Final
 
 TAG_BYTES_MAX: Final = 32
 """Bytes of a delivery-tag that we send. Source: AMQP 2.8.7."""
@@ -15,10 +15,6 @@ TAG_BYTES_MAX: Final = 32
 PEER_TAG_BYTES_MAX: Final = 255
 """Bytes of a delivery-tag that we accept, those of a vbin8: the retired Java client sends 36. Source: wire
 contract C18."""
-
-ChannelNumber = NewType("ChannelNumber", int)
-Handle = NewType("Handle", int)
-DeliveryId = NewType("DeliveryId", int)
 
 
 class Role(enum.Enum):

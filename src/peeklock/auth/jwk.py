@@ -38,8 +38,6 @@ KEY_ID_LENGTH_MAX = 256
 """Characters. Our choice: ids are digests or short names."""
 TEXT_SHOWN_MAX = 40
 
-TAKEN = "give a JWKS document, or PEM public keys (-----BEGIN PUBLIC KEY-----) one after another"
-
 PublicKey: TypeAlias = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey
 
 
@@ -78,7 +76,8 @@ def read_keys(text: bytes) -> KeySet:
     try:
         return read_jwks(text)
     except KeysInvalid as failure:
-        raise KeysInvalid(f"{failure}; {TAKEN}") from failure
+        hint = "give a JWKS document, or PEM public keys (-----BEGIN PUBLIC KEY-----) one after another"
+        raise KeysInvalid(f"{failure}; {hint}") from failure
 
 
 def read_jwks(text: bytes) -> KeySet:

@@ -101,7 +101,7 @@ class Engine:
         namespace.look_for_bodies(partial(_in_memory, bodies))
         self._waiting: deque[Command] = deque()
         self.under_way = False
-        """Whether a command is unfinished, or others wait behind one: `go_on` is to be called."""
+        """Whether to call `go_on`: a command is unfinished, or others wait behind it."""
         self._no = 1  # of the open batch
         self._changes: list[Change] = []
         self._effects: list[Effect] = []

@@ -35,7 +35,7 @@ DROP_ROWS_MAX = 500
 """Work of one commit. Our choice: a drained row of 256 KiB frees 64 pages, 2 MiB are freed in some 2 ms."""
 
 DROP_ALONE_BYTES = 1024 * 1024
-"""Fewer dead bytes wait for a commit that has facts: a commit of its own would delay the next client's."""
+"""Fewer dead bytes wait for a commit that has facts: a separate one would delay the next client."""
 
 DROP_TOGETHER_ROWS = 8
 DROP_TOGETHER_BYTES = 32 * 1024
