@@ -1,4 +1,4 @@
-"""Opening and closing: headers, SASL, open, close, and what a peer is told when it gets them wrong."""
+"""Opening and closing: headers, SASL, open, close, and the errors of a peer that gets them wrong."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_nothing_is_committed_when_nothing_changed(rig: Rig) -> None:
 
 
 def test_a_number_that_was_used_for_nothing_is_not_used_again(rig: Rig) -> None:
-    """It may have been told to somebody. Req: R-02."""
+    """A client may already know it. Req: R-02."""
     rig.offer(Skip())
     assert rig.begin() is not None
     assert numbers(rig.finish()) == [2]

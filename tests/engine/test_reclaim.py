@@ -284,7 +284,7 @@ def frame_numbers(rig: Rig) -> list[int]:
 
 @pytest.mark.usefixtures("small")
 def test_the_head_of_the_journal_goes_when_what_lives_in_it_was_recorded_anew() -> None:
-    """Old messages that nobody touches hold the head; others make the journal long. Req: R-06."""
+    """Old untouched messages hold the head; others make the journal long. Req: R-06."""
     rig = rig_with(10)
     for _ in range(40):
         rig.commit(*[Touch(9)] * 5)
@@ -393,7 +393,7 @@ def test_a_row_under_half_alive_is_copied_forward_after_a_second() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_several_records_of_a_message_in_one_frame_become_one() -> None:
-    """Else the same records would be made anew for ever. Found by seed 1089."""
+    """Else the same records would be rewritten endlessly. Found by seed 1089."""
     rig = rig_with(5)
     rig.commit(*[Touch(1)] * 40)
     rig.commit(*(Take(n) for n in range(2, 6)))
@@ -421,7 +421,7 @@ def test_large_overlays_do_not_keep_the_journal_in_motion() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_large_overlays_in_one_frame_do_not_keep_the_journal_in_motion() -> None:
-    """All that lives is recorded anew at once, before the first frame can be forgotten. Req: R-06."""
+    """All that lives is recorded again at once, before the first frame can be forgotten. Req: R-06."""
     rig = Rig()
     overlay = b"a long reason" * 40
     rig.commit(Create(), *(Put(b"x") for _ in range(10)), *(Touch(n, overlay) for n in range(1, 11)))

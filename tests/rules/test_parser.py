@@ -1,4 +1,4 @@
-"""Text becomes a tree and text again; what is no expression is told apart in words."""
+"""Text becomes a tree and text again; errors say what is wrong with other text."""
 
 from __future__ import annotations
 
