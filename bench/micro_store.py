@@ -269,11 +269,10 @@ async def fill(folder: Path, count: int, touches: int) -> None:
     for first in range(0, count, 1000):
         broker.offer([send(n) for n in range(first, min(first + 1000, count))])
         await broker.commit()
-    show(f"  journal after {count:,} sends", f"{broker.engine.ledger.journal_bytes / 1e6:.0f} MB")
+    show(f"  journal after {count:,} sends", f"{broker.engine.ledger.journal.size_bytes / 1e6:.0f} MB")
     if touches:
-        broker.engine.ledger.journal_bytes = -(
-            1 << 60
-        )  # keep it from being truncated: the worst case is built here
+        # Keep it from being truncated: the worst case is built here.
+        broker.engine.ledger.journal.size_bytes = -(1 << 60)
         queue = [m for m in (broker.engine.namespace.find(QUEUE_ID, n) for n in range(1, count + 1)) if m]
         for _ in range(touches):
             for first in range(0, count, 1000):
@@ -291,8 +290,8 @@ async def recovery(folder: Path, label: str) -> None:
     await broker.open()
     elapsed = time.perf_counter() - start
     show(
-        f"recovery of {broker.engine.ledger.live_messages:,} messages, {label}",
-        f"{elapsed:.2f} s  (journal {broker.engine.ledger.journal_bytes / 1e6:.0f} MB, peak memory "
+        f"recovery of {broker.engine.ledger.journal.live_messages:,} messages, {label}",
+        f"{elapsed:.2f} s  (journal {broker.engine.ledger.journal.size_bytes / 1e6:.0f} MB, peak memory "
         f"+{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.0f} MB)",
     )
     await broker.store.close()
@@ -302,7 +301,7 @@ async def drain(folder: Path) -> None:
     """Receive and complete the whole backlog, then watch the folder."""
     broker = Broker(folder)
     await broker.open()
-    count = broker.engine.ledger.live_messages
+    count = broker.engine.ledger.journal.live_messages
     show("folder before the drain", f"{folder_bytes(folder) / 1e6:.0f} MB")
     broker.offer([OpenReceiver(RECEIVER, Address("orders"), ReceiveMode.PEEK_LOCK)])
     await broker.commit()

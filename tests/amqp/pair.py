@@ -58,7 +58,7 @@ class Pair:
         self.server.accept_link(event.channel, event.handle, max_message_size=1 << 30)
 
     def exchange(self) -> None:
-        """Carry bytes until both ends are quiet; the server accepts whoever comes."""
+        """Carry bytes until both ends are quiet; the server accepts every link."""
         while True:
             upward = self.client.data_to_send()
             self.to_server += upward
@@ -97,7 +97,7 @@ class Pair:
     def attach(
         self, role: Role, *, channel: int | None = None, name: str = "link", credit: int = 0
     ) -> tuple[int, int]:
-        """Open a link whose client end has `role`; whoever receives gives `credit`. Gives its address."""
+        """Open a link whose client end has `role`; the receiver grants `credit`. Return its address."""
         if channel is None:
             channel = self.client.begin()
         handle = self.client.attach(channel, name, role, Source(address="source"), Target(address="target"))

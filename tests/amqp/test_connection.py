@@ -1,4 +1,4 @@
-"""Opening and closing: headers, SASL, open, close, and what a peer is told when it gets them wrong."""
+"""Opening and closing: headers, SASL, open, close, and the errors of a peer that gets them wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peeklock.amqp import composites, sasl
+from peeklock.amqp import composites
 from peeklock.amqp.codec import decode
 from peeklock.amqp.composites import composite
 from peeklock.amqp.connection import Connection
@@ -34,7 +34,8 @@ from tests.amqp.pair import (
     transfer,
 )
 
-SASL = {"server": {"sasl_mechanisms": sasl.MECHANISMS}}
+MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+SASL = {"server": {"sasl_mechanisms": MECHANISMS}}
 
 
 def sasl_pair(mechanism: str, response: bytes = b"") -> Pair:
@@ -77,7 +78,7 @@ def unopened_server(**options: Any) -> Connection:
     return server
 
 
-@pytest.mark.parametrize("mechanism", sasl.MECHANISMS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_both_ends_open_with_every_mechanism(mechanism: str) -> None:
     pair = sasl_pair(mechanism, b"\0key\0secret")
     pair.open()
@@ -91,7 +92,7 @@ def test_both_ends_open_with_every_mechanism(mechanism: str) -> None:
 
 def test_mechanisms_are_an_array_of_symbols_with_anonymous_among_them() -> None:
     """Source: wire contract 1.3."""
-    server = Connection("server", container_id="s", now_ms=0, sasl_mechanisms=sasl.MECHANISMS)
+    server = Connection("server", container_id="s", now_ms=0, sasl_mechanisms=MECHANISMS)
     server.receive(SASL_HEADER, 0)
     reply = server.data_to_send()
     assert reply.startswith(SASL_HEADER)

@@ -57,7 +57,7 @@ def coordinated(pair: Pair, capabilities: Any = None) -> tuple[int, int]:
 
 @pytest.mark.parametrize("capabilities", [None, LOCAL, (LOCAL,), (LOCAL, Symbol("amqp:multi-txns-per-ssn"))])
 def test_a_coordinator_is_told_apart_and_echoed_byte_for_byte(capabilities: Any) -> None:
-    """Capabilities come as null, one symbol or an array; the reply offers none of its own.
+    """Capabilities come as null, one symbol or an array; the reply offers none.
 
     Req: F-03. Source: AMQP 4.5.1; wire contract 0.1, 6.
     """
@@ -103,7 +103,7 @@ def test_what_is_said_to_a_coordinator_reads_as_written(request_: Declare | Disc
         (Described(0x32, [TXN]), Discharge(TXN)),
         (Described(0x32, [TXN, None]), Discharge(TXN)),
         (Described(Symbol("amqp:discharge:list"), [TXN, False]), Discharge(TXN)),
-        # An id that is none is for the coordinator to refuse.
+        # The coordinator refuses an invalid id.
         (Described(0x32, []), Discharge(b"")),
         (Described(0x32, [None, True]), Discharge(b"", True)),
         (Described(0x32, ["text", True]), Discharge(b"", True)),

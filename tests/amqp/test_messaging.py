@@ -14,18 +14,16 @@ from peeklock.amqp import messaging
 from peeklock.amqp.codec import DecodeError, decode, encode
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import (
-    REMOVE,
     SECTIONS_MAX,
     Header,
     Properties,
     Sections,
     in_order,
     iter_batch,
-    merge_map,
     scan,
     scan_head,
 )
-from peeklock.amqp.types import Described, Int, Long, Symbol, Timestamp, UInt, ULong
+from peeklock.amqp.types import Described, Int, Symbol, UInt, ULong
 
 FULL = encode_message(
     header=Header(durable=True, priority=7, ttl=60_000, first_acquirer=True, delivery_count=2),
@@ -325,50 +323,6 @@ def test_the_sections_of_a_body_are_bounded() -> None:
             scan(many)
         assert in_order(many) is many
     assert in_order(part * 200_000) == part * 200_000
-
-
-pairs = st.dictionaries(
-    st.text(st.characters(max_codepoint=127), max_size=8).map(Symbol),
-    st.one_of(st.integers(-(2**31), 2**31 - 1).map(Int), st.text(max_size=5), st.none()),
-    max_size=6,
-)
-
-
-@quick
-@given(pairs, pairs, st.sets(st.integers(0, 5)))
-def test_merging_a_map_changes_only_what_is_named(
-    old: dict[Symbol, Any], new: dict[Symbol, Any], removed: set[int]
-) -> None:
-    updates: dict[Any, Any] = dict(new)
-    for index, key in enumerate(old):
-        if index in removed:
-            updates[key] = REMOVE
-    merged = merge_map(_section(0x72, old), updates)
-    expected = {key: value for key, value in old.items() if key not in updates}
-    expected.update({key: value for key, value in updates.items() if value is not REMOVE})
-    described, end = decode(merged)
-    assert end == len(merged)
-    assert described == Described(0x72, expected)
-
-
-def test_merging_keeps_the_bytes_of_other_pairs() -> None:
-    small_long = b"\xa3\x01a\x55\x05"  # a form our encoder never writes
-    section = b"\x00\x53\x72\xc1" + bytes([len(small_long) + 1, 2]) + small_long
-    merged = merge_map(section, {Symbol("x-opt-sequence-number"): Long(1)})
-    assert small_long in merged
-    assert decode(merged)[0].value == {"a": 5, "x-opt-sequence-number": 1}
-
-
-def test_a_symbol_and_a_string_of_the_same_text_are_one_key() -> None:
-    """Source: wire contract 3.2: string keys are accepted on input."""
-    section = _section(0x72, {"x-opt-enqueued-time": Timestamp(1)})
-    merged = merge_map(section, {Symbol("x-opt-enqueued-time"): Timestamp(2)})
-    assert decode(merged)[0].value == {"x-opt-enqueued-time": 2}
-
-
-def test_a_map_that_outgrows_the_short_form_takes_the_long_one() -> None:
-    merged = merge_map(_section(0x74, {"a": "x" * 200}), {"b": "y" * 200})
-    assert scan(merged).decode_application_properties() == {"a": "x" * 200, "b": "y" * 200}
 
 
 def test_every_cut_of_a_message_is_scanned_or_refused() -> None:

@@ -1,6 +1,6 @@
 """Our frames as the official Python client reads them, and its frames as we do.
 
-Its codec reads by position and without looking at lengths: what it makes of our bytes is a test of its own.
+Its codec reads by position and ignores lengths, so that its reading of our bytes needs a separate test.
 Source: azure-servicebus 7.15, `_pyamqp`; wire contract 0.2.
 """
 

@@ -27,7 +27,7 @@ GONE = AmqpError("amqp:not-found", "gone")
 
 
 class Ends:
-    """A client and a server with one session, and a link that nobody has answered yet."""
+    """A client and a server with one session, and a link that is not answered yet."""
 
     def __init__(self) -> None:
         self.pair: Pair = opened_pair()
@@ -42,7 +42,7 @@ class Ends:
         self.server = self._links(self.pair.server)[self.handle]
 
     def _links(self, connection: Connection) -> dict[int, Link]:
-        return session_of(connection, self.channel).links
+        return session_of(connection, self.channel).links.by_handle
 
     def accept(self) -> None:
         self.pair.server.accept_link(self.channel, self.handle)
@@ -68,7 +68,7 @@ def _crossing(ends: Ends) -> None:
     ends.accepted()
 
 
-# (state, move): what makes the move, and which end of the link it is looked at.
+# (state, move): the call that makes the move, and the end of the link to check.
 LINKS: dict[tuple[LinkState, LinkMove], tuple[Callable[[], Ends], Callable[[Ends], Any], str]] = {
     (LinkState.PENDING, LinkMove.ACCEPT): (Ends, Ends.accept, "server"),
     (LinkState.PENDING, LinkMove.DETACH): (

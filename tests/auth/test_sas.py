@@ -182,9 +182,7 @@ def test_the_refusal_of_an_expired_token_says_until_when_it_was_good() -> None:
 
 def test_the_refusal_of_a_signature_names_the_rule_and_no_key() -> None:
     """Req: R-04."""
-    with pytest.raises(
-        SignatureInvalid, match=f"no key of a rule '{RULE.name}' that holds for what is asked"
-    ):
+    with pytest.raises(SignatureInvalid, match=f"no key of a rule '{RULE.name}' that applies here"):
         Authority([RULE]).authorize(generate("sb://h/", RULE.name, "wrong", NOW_MS + 1000), "q", NOW_MS)
     swapped = generate("sb://h/", "a/key+of=", RULE.name, NOW_MS + 1000)
     with pytest.raises(SignatureInvalid) as refused:

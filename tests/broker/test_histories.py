@@ -53,8 +53,8 @@ SMALL = {
     "broker.handlers.searching.ROUND_MAX": 2,
     "broker.queue.message_session.COMPACT_MIN": 2,
     "engine.engine.ROW_BYTES_MAX": 700,
-    "engine.reclaim.JOURNAL_BYTES_MIN": 6_000,
-    "engine.reclaim.HEAD_READ_BYTES": 1_500,
+    "engine.journal.JOURNAL_BYTES_MIN": 6_000,
+    "engine.journal.HEAD_READ_BYTES": 1_500,
     "engine.reclaim.DROP_ALONE_BYTES": 100,
 }
 """Limits scaled down, so that few messages reach them."""

@@ -257,7 +257,7 @@ def test_a_deleted_entity_is_released_a_batch_after_the_other(
     driven.step_and_land()
     driven.offer(Delete())
     driven.step_and_land()
-    assert driven.engine.ledger.live_messages == 0
+    assert driven.engine.ledger.journal.live_messages == 0
 
 
 def test_a_sparse_row_is_copied_forward_although_nothing_else_happens(driven: Driven) -> None:
@@ -304,10 +304,10 @@ def test_a_long_journal_is_shortened_a_batch_after_the_other(
         driven.offer(*[Touch(1)] * 20)
         driven.step_and_land()
     for name in ("JOURNAL_BYTES_MIN", "TRUNCATE_BYTES_MAX"):
-        monkeypatch.setattr(f"peeklock.engine.reclaim.{name}", 1_000)
+        monkeypatch.setattr(f"peeklock.engine.journal.{name}", 1_000)
     driven.offer(Look())
     driven.step_and_land()
-    assert not driven.engine.ledger.journal_is_long
+    assert not driven.engine.ledger.journal.is_long
 
 
 # Body rows

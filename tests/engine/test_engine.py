@@ -98,7 +98,7 @@ def test_nothing_is_committed_when_nothing_changed(rig: Rig) -> None:
 
 
 def test_a_number_that_was_used_for_nothing_is_not_used_again(rig: Rig) -> None:
-    """It may have been told to somebody. Req: R-02."""
+    """A client may already know it. Req: R-02."""
     rig.offer(Skip())
     assert rig.begin() is not None
     assert numbers(rig.finish()) == [2]
@@ -382,7 +382,7 @@ def test_a_deleted_entity_gives_its_space_back_in_slices(rig: Rig, monkeypatch: 
     left = []
     while rig.begin() is not None:
         rig.finish()
-        left.append(rig.engine.ledger.live_messages)
+        left.append(rig.engine.ledger.journal.live_messages)
     assert left == [25, 15, 5, 0, 0]
     assert at_rows(rig) == []
 
@@ -411,8 +411,8 @@ def test_a_deleted_entity_stays_deleted_and_its_id_is_not_reused(rig: Rig) -> No
     assert list(again.namespace.entities) == [2]
     assert again.messages() == []
     assert again.namespace.next_entity_id == 3
-    assert again.engine.ledger.live_messages == 0
+    assert again.engine.ledger.journal.live_messages == 0
     again.settle()
     again.commit(Put(b"x", queue_id=8))
     again.commit(Put(b"x", queue_id=8))
-    assert 1 not in at_rows(again) or again.engine.holds_row(1)
+    assert 1 not in at_rows(again) or again.engine.ledger.holds_row(1)

@@ -32,8 +32,8 @@ def test_a_row_is_not_dropped_while_it_waits_to_be_copied(monkeypatch: pytest.Mo
 
 
 def test_a_body_that_somebody_waits_for_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its new row could go, with its message, before the old one has been read: whoever waits would look
-    in a row that is not there. Found by simulation. Req: R-06"""
+    """Else its new row could be dropped, with its message, before the old one has been read: the connection
+    would look in a missing row. Found by simulation. Req: R-06"""
     monkeypatch.setattr(reclaim, "DROP_ALONE_BYTES", 1)
     rig = Rig()
     rig.commit(Create())

@@ -74,7 +74,7 @@ def test_a_recovery_has_one_form_of_each_message_at_a_time(times: int) -> None:
         kept, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert engine.ledger.live_messages == COUNT
+    assert engine.ledger.journal.live_messages == COUNT
     assert kept / COUNT < 290
     assert peak / COUNT < 400
     assert engine.bodies.size_bytes == 0

@@ -124,7 +124,7 @@ class TinyNamespace:
         self._left: list[bytes] = []  # of `Many`
 
     def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
-        """Take note of nothing: nobody is delivered anything here."""
+        """Ignore it: nothing is delivered here."""
 
     @property
     def unfinished(self) -> bool:

@@ -18,7 +18,7 @@ from peeklock.amqp.coordination import Declare, Discharge, decode_coordination, 
 from peeklock.amqp.events import ConnectionClosed, DeliveryReceived, Event
 from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER, frame
 from peeklock.amqp.message_writing import encode_message
-from peeklock.amqp.messaging import Header, Properties, iter_batch, merge_map, scan
+from peeklock.amqp.messaging import Header, Properties, iter_batch, scan
 from peeklock.amqp.types import Array, Described, Role, Symbol, UInt
 from tests.amqp.pair import attach, bare_server, begin, closed_with, transfer
 
@@ -142,7 +142,6 @@ def test_a_message_is_read_or_refused(data: bytes) -> None:
         sections.decode_body,
         lambda: sections.property_raw(0),
         lambda: sections.property_raw(10),
-        lambda: merge_map(data, {"k": 1}),
     ]
     for read in readers:
         with contextlib.suppress(DecodeError):

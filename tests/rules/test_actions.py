@@ -187,10 +187,10 @@ def test_what_is_wrong_without_a_message_is_refused_at_the_definition(expression
         ("SET sys.TimeToLive = quantity", "sys.TimeToLive takes a time span, found a number"),
         (
             "SET sys.TimeToLive = sys.TimeToLive - sys.TimeToLive",
-            "sys.TimeToLive has to be longer than nothing",
+            "sys.TimeToLive must be positive",
         ),
         ("SET sys.ScheduledEnqueueTimeUtc = quantity", "takes a point in time, found a number"),
-        ("SET sys.MessageId = missing", "sys.MessageId cannot be set to nothing"),
+        ("SET sys.MessageId = missing", "sys.MessageId cannot be set to NULL"),
         ("SET sys.SessionId = long", "the value for sys.SessionId has 129 characters; the limit is 128"),
         ("SET a = quantity / zero", "10 / 0: a division by zero"),
         ("SET a = color - 1", "- cannot be applied to a text and a number"),

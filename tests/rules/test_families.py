@@ -180,7 +180,7 @@ def test_many_rules_that_share_terms_are_found_as_each_says_alone(
 
 
 def nothing_is_left(index: RuleIndex[int]) -> bool:
-    rules = index._places, index._always, index._never, index._asked._few, index._asked._many
+    rules = index._places, index._always, index._never, index._others._few, index._others._many
     return not any(rules) and not any(index._tables.values())
 
 

@@ -63,7 +63,7 @@ def test_a_correlation_filter_compares_values_exactly_and_names_without_regard_t
 def test_a_property_is_compared_with_one_value() -> None:
     """Req: P-02, C36"""
     for name in ("size", "Size"):
-        with pytest.raises(RuleError, match=f"The property '{name}' is given twice; case makes no differ"):
+        with pytest.raises(RuleError, match=f"The property '{name}' is given twice; names are case-insens"):
             compile_filter(CorrelationFilter(properties=(("size", 3), (name, 4))))
 
 

@@ -1,10 +1,8 @@
-"""Decoder of the AMQP 1.0 type system; `encode` and `encode_into` of `encoding` are re-exported here.
+"""Decoder of the AMQP 1.0 type system; the encoder of `encoding` is re-exported here.
 
-Owns: bytes to values, and the limits that keep a hostile value from costing more than its size. Must not know
-performatives or messages. Only `DecodeError` leaves for bad bytes, whatever they are.
-
-Two kinds of result: `decode` gives plain Python values (every integer an `int`), `decode_typed` gives the
-wrapper types of `types`, so that encoding the result again gives the same AMQP type.
+Limits keep a hostile value from costing more than its size. Bad bytes raise `DecodeError` and nothing else.
+`decode` returns plain Python values (every integer an `int`); `decode_typed` returns the wrapper types of
+`types`, so that encoding the result again yields the same AMQP type.
 Source: OASIS AMQP 1.0, part 1 (Types) sections 1.2 and 1.6.
 """
 
@@ -15,7 +13,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from .encoding import EncodeError, encode, encode_into
+from .encoding import EncodeError as EncodeError
+from .encoding import encode as encode
+from .encoding import encode_into as encode_into
 from .types import (
     Array,
     Byte,
@@ -36,23 +36,8 @@ from .types import (
     UShort,
 )
 
-__all__ = [
-    "DEPTH_MAX",
-    "ELEMENTS_MAX",
-    "DecodeError",
-    "EncodeError",
-    "TooManyElements",
-    "decode",
-    "decode_typed",
-    "encode",
-    "encode_into",
-    "iter_map_raw",
-    "skip",
-]
-
 DEPTH_MAX: Final = 64
-"""Levels of lists, maps, arrays and descriptors inside each other. Source: the official Python client's
-decoder."""
+"""Levels of nested lists, maps, arrays and descriptors. Source: the official Python client's decoder."""
 
 ELEMENTS_MAX: Final = 1_000_000
 """Values in one decoded value. Our choice: some 60 MB of objects at most, far above any real message."""
@@ -63,38 +48,29 @@ class DecodeError(Exception):
 
 
 class TooManyElements(DecodeError):
-    """The value holds more values than its reader takes."""
+    """The value contains more values than `elements_max`."""
 
 
-_U16 = struct.Struct(">H").unpack_from
 _U32 = struct.Struct(">I").unpack_from
-_U64 = struct.Struct(">Q").unpack_from
-_I8 = struct.Struct(">b").unpack_from
-_I16 = struct.Struct(">h").unpack_from
-_I32 = struct.Struct(">i").unpack_from
-_I64 = struct.Struct(">q").unpack_from
-_F32 = struct.Struct(">f").unpack_from
-_F64 = struct.Struct(">d").unpack_from
 
 _DESCRIBED: Final = 0x00
 _LIST0: Final = 0x45
 _ZERO_WIDTH: Final = frozenset((0x40, 0x41, 0x42, 0x43, 0x44, 0x45))
 
 Buffer = bytes | bytearray | memoryview
-"""What `decode` reads; anything but `bytes` is copied first."""
+"""Input of `decode`; anything but `bytes` is copied first."""
 
 Scalar = Callable[[bytes, int], tuple[Any, int]]
-"""A reader of one primitive: (buffer, offset behind the constructor) to (value, offset behind the value)."""
+"""Reader of one primitive: (buffer, offset after the constructor) to (value, offset after the value)."""
 
 
 def decode(
     buf: Buffer, offset: int = 0, *, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX
 ) -> tuple[Any, int]:
-    """Decode the value at `offset` into plain Python values; give it and the offset behind it.
+    """Decode the value at `offset` into plain Python values; return it and the offset after it.
 
     Raises:
-        DecodeError: invalid or truncated bytes, nesting beyond `depth_max` levels, more than `elements_max`
-        values.
+        DecodeError: invalid or truncated bytes, or more than `depth_max` levels or `elements_max` values.
     """
     return _decode(buf, offset, _PLAIN, depth_max, elements_max)
 
@@ -107,7 +83,7 @@ def decode_typed(
 
 
 def skip(buf: bytes, offset: int = 0) -> int:
-    """Give the offset behind the value at `offset` without decoding it.
+    """Return the offset after the value at `offset` without decoding it.
 
     Raises:
         DecodeError: invalid constructor or truncated value.
@@ -120,7 +96,8 @@ def skip(buf: bytes, offset: int = 0) -> int:
             levels += 1
             if levels > DEPTH_MAX:
                 raise DecodeError(f"more than {DEPTH_MAX} descriptors around one value")
-            offset = skip(buf, offset) if buf[offset] != _DESCRIBED else _skip_descriptor(buf, offset)
+            # A described descriptor is legal and never seen; the full decoder has its depth limit.
+            offset = skip(buf, offset) if buf[offset] != _DESCRIBED else decode(buf, offset)[1]
             code = buf[offset]
             offset += 1
         width = code >> 4
@@ -144,9 +121,9 @@ def skip(buf: bytes, offset: int = 0) -> int:
 
 
 def iter_map_raw(buf: bytes, offset: int = 0) -> Iterator[tuple[Any, int, int, int]]:
-    """Walk the map at `offset`: (key, start of the key, start of the value, end of the value) of each pair.
+    """Yield (key, its start, start of the value, end of the value) for each pair of the map at `offset`.
 
-    The values are not decoded, so that pairs can be spliced into another map bit for bit.
+    Values are not decoded, so that pairs can be spliced into another map bit for bit.
 
     Raises:
         DecodeError: not a map, or invalid; a key that is a list, map or array.
@@ -159,7 +136,7 @@ def iter_map_raw(buf: bytes, offset: int = 0) -> Iterator[tuple[Any, int, int, i
         key, value_start = decode(buf, position, elements_max=0)
         value_end = skip(buf, value_start)
         if value_end > end:
-            raise DecodeError("map element reaches beyond its map")
+            raise DecodeError("map element exceeds its map")
         yield key, position, value_start, value_end
         position = value_end
     if position != end:
@@ -167,7 +144,7 @@ def iter_map_raw(buf: bytes, offset: int = 0) -> Iterator[tuple[Any, int, int, i
 
 
 def read_list_header(buf: bytes, offset: int) -> tuple[int, int, int]:
-    """Give (start of the first element, end of the list, number of elements) of the list at `offset`.
+    """Return (start of the first element, end, number of elements) of the list at `offset`.
 
     Raises:
         DecodeError: not a list, or truncated.
@@ -186,17 +163,12 @@ def _compound(buf: bytes, offset: int, code8: int, code32: int, name: str) -> tu
             start, end = offset + 9, offset + 5 + int(_U32(buf, offset + 1)[0])
             count = int(_U32(buf, offset + 5)[0])
         else:
-            raise DecodeError(f"constructor 0x{code:02x} where a {name} belongs")
+            raise DecodeError(f"constructor 0x{code:02x} instead of a {name}")
     except (IndexError, struct.error):
         raise DecodeError(f"{name} is truncated") from None
     if start > end or end > len(buf) or count > end - start:
         raise DecodeError(f"{name} of {count} elements does not fit its size")
     return start, end, count
-
-
-def _skip_descriptor(buf: bytes, offset: int) -> int:
-    # A descriptor that is itself described is legal and never seen; the full decoder has its depth limit.
-    return decode(buf, offset)[1]
 
 
 def _decode(
@@ -219,7 +191,7 @@ def _decode(
 
 
 class _Reader:
-    """One decoding: the buffer, the table of scalars and how many elements are still allowed."""
+    """State of one decoding: buffer, table of scalar readers, number of elements still allowed."""
 
     __slots__ = ("buf", "left", "table")
 
@@ -229,7 +201,7 @@ class _Reader:
         self.left = elements_max
 
     def value(self, offset: int, depth: int) -> tuple[Any, int]:
-        """Read any value at `offset`; `depth` more levels may follow."""
+        """Read any value at `offset`, nested at most `depth` levels."""
         code = self.buf[offset]
         scalar = self.table[code]
         if scalar is not None:
@@ -280,7 +252,7 @@ class _Reader:
         return items, position
 
     def read_map(self, position: int, count: int, depth: int) -> tuple[dict[Any, Any], int]:
-        """Read `count` / 2 pairs; a key that comes twice keeps its last value."""
+        """Read `count` / 2 pairs; the last value of a repeated key wins."""
         if count % 2:
             raise DecodeError(f"map with an odd number of elements ({count})")
         pairs: dict[Any, Any] = {}
@@ -297,7 +269,7 @@ class _Reader:
         """Read the shared constructor and `count` values."""
         buf = self.buf
         if position == end and count == 0:
-            return Array(type(None)), end  # some peers leave out the constructor of an empty array
+            return Array(type(None)), end  # some peers omit the constructor of an empty array
         descriptors: list[Any] = []
         code = buf[position]
         position += 1
@@ -331,16 +303,36 @@ class _Reader:
         return items, position
 
 
-def _read_null(buf: bytes, at: int) -> tuple[Any, int]:
-    return None, at
+def _constant(value: Any) -> Scalar:
+    def read(buf: bytes, at: int) -> tuple[Any, int]:
+        return value, at
+
+    return read
 
 
-def _read_true(buf: bytes, at: int) -> tuple[Any, int]:
-    return True, at
+def _number(layout: str) -> Scalar:
+    packed = struct.Struct(">" + layout)
+    unpack, size = packed.unpack_from, packed.size
+
+    def read(buf: bytes, at: int) -> tuple[Any, int]:
+        return unpack(buf, at)[0], at + size
+
+    return read
 
 
-def _read_false(buf: bytes, at: int) -> tuple[Any, int]:
-    return False, at
+def _bytes_as(kind: type[bytes], size: int) -> Scalar:
+    def read(buf: bytes, at: int) -> tuple[Any, int]:
+        return kind(_take(buf, at, size)), at + size
+
+    return read
+
+
+def _wrapped(wrapper: type, plain: Scalar) -> Scalar:
+    def read(buf: bytes, at: int) -> tuple[Any, int]:
+        value, end = plain(buf, at)
+        return wrapper(value), end
+
+    return read
 
 
 def _read_boolean(buf: bytes, at: int) -> tuple[Any, int]:
@@ -350,56 +342,12 @@ def _read_boolean(buf: bytes, at: int) -> tuple[Any, int]:
     return value == 1, at + 1
 
 
-def _read_zero(buf: bytes, at: int) -> tuple[Any, int]:
-    return 0, at
-
-
 def _read_empty_list(buf: bytes, at: int) -> tuple[Any, int]:
     return [], at
 
 
 def _read_u8(buf: bytes, at: int) -> tuple[Any, int]:
     return buf[at], at + 1
-
-
-def _read_i8(buf: bytes, at: int) -> tuple[Any, int]:
-    return _I8(buf, at)[0], at + 1
-
-
-def _read_u16(buf: bytes, at: int) -> tuple[Any, int]:
-    return _U16(buf, at)[0], at + 2
-
-
-def _read_i16(buf: bytes, at: int) -> tuple[Any, int]:
-    return _I16(buf, at)[0], at + 2
-
-
-def _read_u32(buf: bytes, at: int) -> tuple[Any, int]:
-    return _U32(buf, at)[0], at + 4
-
-
-def _read_i32(buf: bytes, at: int) -> tuple[Any, int]:
-    return _I32(buf, at)[0], at + 4
-
-
-def _read_u64(buf: bytes, at: int) -> tuple[Any, int]:
-    return _U64(buf, at)[0], at + 8
-
-
-def _read_i64(buf: bytes, at: int) -> tuple[Any, int]:
-    return _I64(buf, at)[0], at + 8
-
-
-def _read_float(buf: bytes, at: int) -> tuple[Any, int]:
-    return _F32(buf, at)[0], at + 4
-
-
-def _read_double(buf: bytes, at: int) -> tuple[Any, int]:
-    return _F64(buf, at)[0], at + 8
-
-
-def _read_timestamp(buf: bytes, at: int) -> tuple[Any, int]:
-    return Timestamp(_I64(buf, at)[0]), at + 8
 
 
 def _read_char(buf: bytes, at: int) -> tuple[Any, int]:
@@ -453,48 +401,33 @@ def _within(buf: bytes, end: int) -> int:
     return end
 
 
-def _decimal(kind: type[bytes], size: int) -> Scalar:
-    def read(buf: bytes, at: int) -> tuple[Any, int]:
-        return kind(_take(buf, at, size)), at + size
-
-    return read
-
-
-def _wrapped(wrapper: type, plain: Scalar) -> Scalar:
-    def read(buf: bytes, at: int) -> tuple[Any, int]:
-        value, end = plain(buf, at)
-        return wrapper(value), end
-
-    return read
-
-
 # constructor: (reader of the plain value, type of an array's elements). Source: AMQP 1.6.1-1.6.24.
 _SCALARS: dict[int, tuple[Scalar, type]] = {
-    0x40: (_read_null, type(None)),
-    0x41: (_read_true, bool),
-    0x42: (_read_false, bool),
+    0x40: (_constant(None), type(None)),
+    0x41: (_constant(True), bool),
+    0x42: (_constant(False), bool),
     0x56: (_read_boolean, bool),
     0x50: (_read_u8, UByte),
-    0x60: (_read_u16, UShort),
-    0x43: (_read_zero, UInt),
+    0x60: (_number("H"), UShort),
+    0x43: (_constant(0), UInt),
     0x52: (_read_u8, UInt),
-    0x70: (_read_u32, UInt),
-    0x44: (_read_zero, ULong),
+    0x70: (_number("I"), UInt),
+    0x44: (_constant(0), ULong),
     0x53: (_read_u8, ULong),
-    0x80: (_read_u64, ULong),
-    0x51: (_read_i8, Byte),
-    0x61: (_read_i16, Short),
-    0x54: (_read_i8, Int),
-    0x71: (_read_i32, Int),
-    0x55: (_read_i8, Long),
-    0x81: (_read_i64, Long),
-    0x72: (_read_float, Float),
-    0x82: (_read_double, float),
-    0x74: (_decimal(Decimal32, 4), Decimal32),
-    0x84: (_decimal(Decimal64, 8), Decimal64),
-    0x94: (_decimal(Decimal128, 16), Decimal128),
+    0x80: (_number("Q"), ULong),
+    0x51: (_number("b"), Byte),
+    0x61: (_number("h"), Short),
+    0x54: (_number("b"), Int),
+    0x71: (_number("i"), Int),
+    0x55: (_number("b"), Long),
+    0x81: (_number("q"), Long),
+    0x72: (_number("f"), Float),
+    0x82: (_number("d"), float),
+    0x74: (_bytes_as(Decimal32, 4), Decimal32),
+    0x84: (_bytes_as(Decimal64, 8), Decimal64),
+    0x94: (_bytes_as(Decimal128, 16), Decimal128),
     0x73: (_read_char, Char),
-    0x83: (_read_timestamp, Timestamp),
+    0x83: (_wrapped(Timestamp, _number("q")), Timestamp),
     0x98: (_read_uuid, uuid.UUID),
     0xA0: (_read_binary8, bytes),
     0xB0: (_read_binary32, bytes),

@@ -1,8 +1,7 @@
-"""Composite types: their codes, the table of their fields, decoding with checks, encoding.
+"""Composite types: their codes, the table of their fields, checked decoding, encoding.
 
-Owns: one table per composite with each field's name, kind and whether it is mandatory. Must not know what a
-field means, nor in which state a performative may come. Every composite is sent with the descriptor `00 53
-<code>`, which the official Python client reads by position (wire contract 0.2).
+Must not know what a field means, nor in which state a performative is legal. Every composite is sent with the
+descriptor `00 53 <code>`, which the official Python client reads by position (wire contract 0.2).
 Source: OASIS AMQP 1.0 sections 2.7, 2.8.14, 3.4, 3.5, 4.5 and 5.3.3.
 """
 
@@ -45,182 +44,95 @@ SASL_CHALLENGE: Final = 0x42
 SASL_RESPONSE: Final = 0x43
 SASL_OUTCOME: Final = 0x44
 
-NAMES: Final = {
-    OPEN: "open",
-    BEGIN: "begin",
-    ATTACH: "attach",
-    FLOW: "flow",
-    TRANSFER: "transfer",
-    DISPOSITION: "disposition",
-    DETACH: "detach",
-    END: "end",
-    CLOSE: "close",
-    SASL_MECHANISMS: "sasl-mechanisms",
-    SASL_INIT: "sasl-init",
-    SASL_CHALLENGE: "sasl-challenge",
-    SASL_RESPONSE: "sasl-response",
-    SASL_OUTCOME: "sasl-outcome",
-}
-"""What a frame may hold."""
-
-_SYMBOLIC: Final = {
-    f"amqp:{name}:list": code
-    for code, name in (
-        NAMES
-        | {
-            ERROR: "error",
-            RECEIVED: "received",
-            ACCEPTED_CODE: "accepted",
-            REJECTED: "rejected",
-            RELEASED_CODE: "released",
-            MODIFIED: "modified",
-            SOURCE: "source",
-            TARGET: "target",
-            COORDINATOR: "coordinator",
-            DECLARE: "declare",
-            DISCHARGE: "discharge",
-            DECLARED: "declared",
-            TRANSACTIONAL_STATE: "transactional-state",
-        }
-    ).items()
-}
-
-
-_UINT, _USHORT, _UBYTE, _ULONG, _BOOL, _STRING, _SYMBOL, _BINARY, _MAP, _ANY = range(10)
-
-_INTEGER_MAX: Final = {_UINT: 0xFFFFFFFF, _USHORT: 0xFFFF, _UBYTE: 0xFF, _ULONG: 0xFFFFFFFFFFFFFFFF}
-_CLASSES: Final[dict[int, type]] = {_BOOL: bool, _STRING: str, _SYMBOL: str, _BINARY: bytes, _MAP: dict}
-
-Field = tuple[str, int, bool]
-"""Name, kind, mandatory."""
-
-FIELDS: Final[dict[int, tuple[Field, ...]]] = {
+_COMPOSITES: Final[dict[int, tuple[str, str]]] = {
     OPEN: (
-        ("container-id", _STRING, True),
-        ("hostname", _STRING, False),
-        ("max-frame-size", _UINT, False),
-        ("channel-max", _USHORT, False),
-        ("idle-time-out", _UINT, False),
-        ("outgoing-locales", _ANY, False),
-        ("incoming-locales", _ANY, False),
-        ("offered-capabilities", _ANY, False),
-        ("desired-capabilities", _ANY, False),
-        ("properties", _MAP, False),
+        "open",
+        "container-id:string! hostname:string max-frame-size:uint channel-max:ushort idle-time-out:uint "
+        "outgoing-locales incoming-locales offered-capabilities desired-capabilities properties:map",
     ),
     BEGIN: (
-        ("remote-channel", _USHORT, False),
-        ("next-outgoing-id", _UINT, True),
-        ("incoming-window", _UINT, True),
-        ("outgoing-window", _UINT, True),
-        ("handle-max", _UINT, False),
-        ("offered-capabilities", _ANY, False),
-        ("desired-capabilities", _ANY, False),
-        ("properties", _MAP, False),
+        "begin",
+        "remote-channel:ushort next-outgoing-id:uint! incoming-window:uint! outgoing-window:uint! "
+        "handle-max:uint offered-capabilities desired-capabilities properties:map",
     ),
     ATTACH: (
-        ("name", _STRING, True),
-        ("handle", _UINT, True),
-        ("role", _BOOL, True),
-        ("snd-settle-mode", _UBYTE, False),
-        ("rcv-settle-mode", _UBYTE, False),
-        ("source", _ANY, False),
-        ("target", _ANY, False),
-        ("unsettled", _MAP, False),
-        ("incomplete-unsettled", _BOOL, False),
-        ("initial-delivery-count", _UINT, False),
-        ("max-message-size", _ULONG, False),
-        ("offered-capabilities", _ANY, False),
-        ("desired-capabilities", _ANY, False),
-        ("properties", _MAP, False),
+        "attach",
+        "name:string! handle:uint! role:boolean! snd-settle-mode:ubyte rcv-settle-mode:ubyte source target "
+        "unsettled:map incomplete-unsettled:boolean initial-delivery-count:uint max-message-size:ulong "
+        "offered-capabilities desired-capabilities properties:map",
     ),
     FLOW: (
-        ("next-incoming-id", _UINT, False),
-        ("incoming-window", _UINT, True),
-        ("next-outgoing-id", _UINT, True),
-        ("outgoing-window", _UINT, True),
-        ("handle", _UINT, False),
-        ("delivery-count", _UINT, False),
-        ("link-credit", _UINT, False),
-        ("available", _UINT, False),
-        ("drain", _BOOL, False),
-        ("echo", _BOOL, False),
-        ("properties", _MAP, False),
+        "flow",
+        "next-incoming-id:uint incoming-window:uint! next-outgoing-id:uint! outgoing-window:uint! "
+        "handle:uint delivery-count:uint link-credit:uint available:uint drain:boolean echo:boolean "
+        "properties:map",
     ),
     TRANSFER: (
-        ("handle", _UINT, True),
-        ("delivery-id", _UINT, False),
-        ("delivery-tag", _BINARY, False),
-        ("message-format", _UINT, False),
-        ("settled", _BOOL, False),
-        ("more", _BOOL, False),
-        ("rcv-settle-mode", _UBYTE, False),
-        ("state", _ANY, False),
-        ("resume", _BOOL, False),
-        ("aborted", _BOOL, False),
-        ("batchable", _BOOL, False),
+        "transfer",
+        "handle:uint! delivery-id:uint delivery-tag:binary message-format:uint settled:boolean more:boolean "
+        "rcv-settle-mode:ubyte state resume:boolean aborted:boolean batchable:boolean",
     ),
     DISPOSITION: (
-        ("role", _BOOL, True),
-        ("first", _UINT, True),
-        ("last", _UINT, False),
-        ("settled", _BOOL, False),
-        ("state", _ANY, False),
-        ("batchable", _BOOL, False),
+        "disposition",
+        "role:boolean! first:uint! last:uint settled:boolean state batchable:boolean",
     ),
-    DETACH: (("handle", _UINT, True), ("closed", _BOOL, False), ("error", _ANY, False)),
-    END: (("error", _ANY, False),),
-    CLOSE: (("error", _ANY, False),),
-    ERROR: (("condition", _SYMBOL, True), ("description", _STRING, False), ("info", _MAP, False)),
-    RECEIVED: (("section-number", _UINT, True), ("section-offset", _ULONG, True)),
-    MODIFIED: (
-        ("delivery-failed", _BOOL, False),
-        ("undeliverable-here", _BOOL, False),
-        ("message-annotations", _MAP, False),
-    ),
-    DECLARE: (("global-id", _ANY, False),),
-    DISCHARGE: (("txn-id", _ANY, False), ("fail", _BOOL, False)),
-    DECLARED: (("txn-id", _BINARY, True),),
-    # A txn-id that is missing or wrong is for the coordinator to refuse, see `performatives.transaction_id`.
-    TRANSACTIONAL_STATE: (("txn-id", _ANY, False), ("outcome", _ANY, False)),
+    DETACH: ("detach", "handle:uint! closed:boolean error"),
+    END: ("end", "error"),
+    CLOSE: ("close", "error"),
+    ERROR: ("error", "condition:symbol! description:string info:map"),
+    RECEIVED: ("received", "section-number:uint! section-offset:ulong!"),
+    ACCEPTED_CODE: ("accepted", ""),
+    REJECTED: ("rejected", "error"),
+    RELEASED_CODE: ("released", ""),
+    MODIFIED: ("modified", "delivery-failed:boolean undeliverable-here:boolean message-annotations:map"),
     SOURCE: (
-        ("address", _ANY, False),
-        ("durable", _UINT, False),
-        ("expiry-policy", _SYMBOL, False),
-        ("timeout", _UINT, False),
-        ("dynamic", _BOOL, False),
-        ("dynamic-node-properties", _MAP, False),
-        ("distribution-mode", _SYMBOL, False),
-        ("filter", _MAP, False),
-        ("default-outcome", _ANY, False),
-        ("outcomes", _ANY, False),
-        ("capabilities", _ANY, False),
+        "source",
+        "address durable:uint expiry-policy:symbol timeout:uint dynamic:boolean dynamic-node-properties:map "
+        "distribution-mode:symbol filter:map default-outcome outcomes capabilities",
     ),
     TARGET: (
-        ("address", _ANY, False),
-        ("durable", _UINT, False),
-        ("expiry-policy", _SYMBOL, False),
-        ("timeout", _UINT, False),
-        ("dynamic", _BOOL, False),
-        ("dynamic-node-properties", _MAP, False),
-        ("capabilities", _ANY, False),
+        "target",
+        "address durable:uint expiry-policy:symbol timeout:uint dynamic:boolean dynamic-node-properties:map "
+        "capabilities",
     ),
-    COORDINATOR: (("capabilities", _ANY, False),),
-    SASL_MECHANISMS: (("sasl-server-mechanisms", _ANY, True),),
-    SASL_INIT: (
-        ("mechanism", _SYMBOL, True),
-        ("initial-response", _BINARY, False),
-        ("hostname", _STRING, False),
-    ),
-    SASL_CHALLENGE: (("challenge", _BINARY, True),),
-    SASL_RESPONSE: (("response", _BINARY, True),),
-    SASL_OUTCOME: (("code", _UBYTE, True), ("additional-data", _BINARY, False)),
+    COORDINATOR: ("coordinator", "capabilities"),
+    DECLARE: ("declare", "global-id"),
+    DISCHARGE: ("discharge", "txn-id fail:boolean"),
+    DECLARED: ("declared", "txn-id:binary!"),
+    # The coordinator refuses a missing or wrong txn-id, see `performatives.transaction_id`.
+    TRANSACTIONAL_STATE: ("transactional-state", "txn-id outcome"),
+    SASL_MECHANISMS: ("sasl-mechanisms", "sasl-server-mechanisms!"),
+    SASL_INIT: ("sasl-init", "mechanism:symbol! initial-response:binary hostname:string"),
+    SASL_CHALLENGE: ("sasl-challenge", "challenge:binary!"),
+    SASL_RESPONSE: ("sasl-response", "response:binary!"),
+    SASL_OUTCOME: ("sasl-outcome", "code:ubyte! additional-data:binary"),
 }
+"""Name and fields: `name:kind`; no kind = any value, `!` = mandatory."""
+
+NAMES: Final = {
+    code: name
+    for code, (name, _) in _COMPOSITES.items()
+    if OPEN <= code <= CLOSE or SASL_MECHANISMS <= code <= SASL_OUTCOME
+}
+"""What a frame may contain."""
+
+_SYMBOLIC: Final = {f"amqp:{name}:list": code for code, (name, _) in _COMPOSITES.items()}
+_INTEGER_MAX: Final = {"uint": 0xFFFFFFFF, "ushort": 0xFFFF, "ubyte": 0xFF, "ulong": 0xFFFFFFFFFFFFFFFF}
+_CLASSES: Final = {"boolean": bool, "string": str, "symbol": str, "binary": bytes, "map": dict}
+
+
+def _parsed(field: str) -> tuple[str, str, bool]:
+    name, _, kind = field.removesuffix("!").partition(":")
+    return name, kind, field.endswith("!")
+
+
+_FIELDS: Final = {code: tuple(map(_parsed, text.split())) for code, (_, text) in _COMPOSITES.items()}
+"""Name, kind, mandatory of each field."""
 
 
 @dataclass(slots=True)
 class Performative:
-    """A decoded frame body: its code, its checked fields by position, each field's place, where the payload
-    begins."""
+    """A decoded frame body: code, checked fields, the span of each field, start of the payload."""
 
     code: int
     fields: list[Any]
@@ -228,14 +140,14 @@ class Performative:
     payload_start: int
 
     def raw(self, buf: bytes, index: int) -> Encoded:
-        """Give field `index` as it was encoded, null if it was left out."""
+        """Return field `index` as encoded; null if absent."""
         if index >= len(self.spans):
             return Encoded(b"\x40")
         start, end = self.spans[index]
         return Encoded(buf[start:end])
 
     def size_of(self, index: int) -> int:
-        """Give the encoded bytes of field `index`, 0 if it was left out."""
+        """Return the encoded size of field `index`; 0 if absent."""
         if index >= len(self.spans):
             return 0
         start, end = self.spans[index]
@@ -252,7 +164,7 @@ def decode_performative(body: bytes, depth: int) -> Performative:
     """Decode and check the performative at the start of a frame body.
 
     Raises:
-        DecodeError: the bytes are no described list, or of an unknown type.
+        DecodeError: not a described list, or of an unknown type.
         RemoteProtocolError: invalid-field, for a missing or wrong field.
     """
     if body[:3] == _FLOW_HEAD:
@@ -279,9 +191,9 @@ def decode_performative(body: bytes, depth: int) -> Performative:
 
 
 def _usual_flow(body: bytes) -> Performative | None:
-    """Read a flow of uints, nulls and booleans: a client that takes one message at a time sends one for each.
+    """Fast path: a flow of uints, nulls and booleans. Clients that receive singly send one for each message.
 
-    None leaves it to the general decoder, whatever is wrong with it.
+    Return None to leave anything else to the general decoder.
     """
     size = len(body)
     constructor = body[3] if size > 12 else None
@@ -326,7 +238,7 @@ def _usual_flow(body: bytes) -> Performative | None:
 
 
 def code_of(descriptor: Any) -> int:
-    """Give the code of a descriptor in its numeric or symbolic form, -1 for one that is neither."""
+    """Return the code of a numeric or symbolic descriptor; -1 for anything else."""
     if isinstance(descriptor, int):
         return descriptor
     if isinstance(descriptor, str):
@@ -335,25 +247,25 @@ def code_of(descriptor: Any) -> int:
 
 
 def described_list(value: Any, what: str) -> tuple[int, list[Any]]:
-    """Take a decoded described list apart: its code and its fields.
+    """Return code and fields of a decoded described list.
 
     Raises:
-        RemoteProtocolError: something else where a `what` belongs.
+        RemoteProtocolError: `value` is not one; `what` names it in the error.
     """
     if not isinstance(value, Described) or type(value.value) is not list:
-        raise RemoteProtocolError(INVALID_FIELD, f"{type(value).__name__} where a {what} belongs")
+        raise RemoteProtocolError(INVALID_FIELD, f"{type(value).__name__} instead of a {what}")
     return code_of(value.descriptor), value.value
 
 
 def checked_fields(code: int, fields: list[Any]) -> list[Any]:
-    """Check the fields of a composite and fill up those left out with None.
+    """Check the fields of a composite; append None for omitted ones.
 
     Raises:
-        RemoteProtocolError: invalid-field, for a missing, null or wrong field or too many of them.
+        RemoteProtocolError: invalid-field: a missing, null or wrong field, or too many of them.
     """
-    table = FIELDS[code]
+    table = _FIELDS[code]
     if len(fields) > len(table):
-        raise RemoteProtocolError(INVALID_FIELD, f"{len(fields)} fields where at most {len(table)} belong")
+        raise RemoteProtocolError(INVALID_FIELD, f"{len(fields)} fields, at most {len(table)} are allowed")
     for position, value in enumerate(fields):
         name, kind, mandatory = table[position]
         if value is None:
@@ -362,9 +274,9 @@ def checked_fields(code: int, fields: list[Any]) -> list[Any]:
         elif kind in _INTEGER_MAX:
             # The width is not enforced: some clients send the smallest integer that fits.
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _INTEGER_MAX[kind]:
-                raise RemoteProtocolError(INVALID_FIELD, f"{_shown(value)} is no valid {name}")
-        elif kind != _ANY and not isinstance(value, _CLASSES[kind]):
-            raise RemoteProtocolError(INVALID_FIELD, f"{_shown(value)} is no valid {name}")
+                raise RemoteProtocolError(INVALID_FIELD, f"{_shown(value)} is not a valid {name}")
+        elif kind and not isinstance(value, _CLASSES[kind]):
+            raise RemoteProtocolError(INVALID_FIELD, f"{_shown(value)} is not a valid {name}")
     if len(fields) == len(table):
         return fields
     for name, _, mandatory in table[len(fields) :]:
@@ -379,7 +291,7 @@ def _shown(value: Any) -> str:
 
 
 def composite(code: int, fields: list[Any], *, trim: bool = True) -> bytes:
-    """Encode a described list; nulls at its end are left out when `trim`."""
+    """Encode a described list; with `trim`, omit nulls at its end."""
     count = len(fields)
     if trim:
         while count and fields[count - 1] is None:

@@ -1,20 +1,15 @@
 """An AMQP 1.0 connection without IO, in the server or the client role.
 
-Owns: bytes to frames, the calls of the owner, and what happens when a peer breaks the protocol. Must not know
-sockets, clocks or queues: `receive`, `eof` and `tick` take bytes and `now_ms` and give events; `data_to_send`
-gives the bytes to write. How far the connection has come is its `Handshake`; links live in `Sessions`.
+`receive`, `eof` and `tick` take bytes and `now_ms` and return events; `data_to_send` returns bytes to write.
+`Handshake` has the state of the connection, `Sessions` the sessions and links.
 
-`handshake.LEGAL` says which performatives each state takes. Wrong ones, and bytes that do not parse, end the
-connection with the condition of the specification; what concerns one session or link ends that alone
-(`errors.Scope`).
+Illegal performatives (`handshake.LEGAL`) and bytes that do not parse end the connection with the condition of
+the specification. An error of one session or link ends that alone (`errors.Scope`).
 
-One batch of bytes gives one list of events. Where the owner's answer to an event decides what the next bytes
-mean (the SASL outcome, or a handle freed and taken anew in one batch), reading stops there: `stalled` is true
-then, `next_deadline_ms` is now, and the next `receive(b"", now_ms)` or `tick` goes on.
-
-Reading also stops when the units that the owner allows are used: `unread` has the rest, and the next
-`receive(b"", now_ms, units)` goes on. So an owner with many connections shares its time among them, although
-one read holds thousands of frames.
+Reading stops where the owner's answer to an event decides what the next bytes mean: the SASL outcome, or a
+handle that is freed and reused in one read. `stalled` is true then, `next_deadline_ms` is now, and the next
+`receive(b"", now_ms)` or `tick` goes on. Reading also stops when the `units` that the owner allows are used,
+so that connections share its time; `unread` has the rest.
 Source: OASIS AMQP 1.0 sections 2.2-2.4 and 2.8.16.
 """
 
@@ -24,14 +19,9 @@ import struct
 import sys
 from typing import Any, Final, Literal
 
+from .attaching import SessionContext
 from .codec import DecodeError
-from .composites import (
-    CLOSE,
-    NAMES,
-    OPEN,
-    TRANSFER,
-    decode_performative,
-)
+from .composites import CLOSE, NAMES, OPEN, TRANSFER, decode_performative
 from .errors import (
     DECODE_ERROR,
     FRAMING_ERROR,
@@ -42,20 +32,14 @@ from .errors import (
     RemoteProtocolError,
 )
 from .events import ConnectionClosed, Event
-from .frames import (
-    AMQP_FRAME,
-    EMPTY_FRAME,
-    FRAME_SIZE_MIN,
-    SASL_FRAME,
-    Limits,
-)
+from .frames import AMQP_FRAME, EMPTY_FRAME, FRAME_SIZE_MIN, SASL_FRAME, Limits
 from .handshake import LEGAL, WAITING_FOR_HEADER, ConnectionState, Handshake
 from .idle import Idle
 from .link import ReassemblyBudget
 from .outgoing import Output
 from .performatives import DeliveryState, Terminus, encode_open
 from .sasl import Sasl
-from .session import GONE, SessionContext
+from .session import GONE
 from .sessions import Sessions
 from .states import SessionState
 from .types import Encoded, Role
@@ -73,22 +57,22 @@ _FRAME_HEADER = struct.Struct(">IBBH").unpack_from
 UNLIMITED_UNITS: Final = sys.maxsize
 
 FRAME_UNITS: Final = 8
-"""Units of a frame that the general decoder reads: attach, flow, begin. A transfer or disposition in its
-usual encoding is 1. Our choice, about as measured with what follows from them: up to 150 us to 10 us."""
+"""Units of a frame for the general decoder: attach, flow, begin. A transfer or disposition in its usual
+encoding is 1. Our choice, as measured with the work that follows: up to 150 us against 10 us."""
 
 UNIT_BYTES_SHIFT: Final = 12
-"""Each further 4 KiB of a frame are a unit more. Our choice: a payload is copied once or twice."""
+"""Each 4 KiB of a frame add a unit. Our choice: a payload is copied once or twice."""
 
 _AMQP_FRAME_HEAD: Final = 0x0200
 _TRANSFER_LIST8: Final = 0x005314C0
 _TRANSFER_LIST32: Final = 0x005314D0
 _DISPOSITION_LIST8: Final = 0x005315C0
 _DISPOSITION_LIST32: Final = 0x005315D0
-"""How both begin: some clients write every list in the long form. Two comparisons take less than a lookup."""
+"""Descriptor and constructor of both: some clients always write the long form."""
 
 
 class Connection:
-    """One AMQP connection; every method is synchronous and does no IO. Source: see the module."""
+    """One AMQP connection; every method is synchronous and does no IO."""
 
     def __init__(
         self,
@@ -108,55 +92,45 @@ class Connection:
     ) -> None:
         """Make a connection in the role "server" or "client".
 
-        `sasl_mechanisms` are those a server advertises, or the one a client uses; none means no SASL layer.
-        `max_frame_size` in bytes and `idle_timeout_ms` (None: never) bind the peer and are told to it in
-        `open`. `reassembly` is the budget of unfinished deliveries that several connections share.
+        `sasl_mechanisms` are those a server offers, or the one a client uses; none means no SASL layer.
+        `max_frame_size` in bytes and `idle_timeout_ms` (None: never) bind the peer; `open` announces them.
+        `reassembly` is the budget of unfinished deliveries that several connections share.
         """
         if role not in ("server", "client"):
             raise ValueError(f"role {role!r} is neither server nor client")
         client = role == "client"
-        self._max_frame_size = max(max_frame_size, FRAME_SIZE_MIN)
+        self._max_frame_size = size_max = max(max_frame_size, FRAME_SIZE_MIN)
         sasl = Sasl(not client, sasl_mechanisms, sasl_response, hostname) if sasl_mechanisms else None
-        open_body = encode_open(
-            container_id,
-            hostname if client else None,
-            self._max_frame_size,
-            channel_max,
-            idle_timeout_ms,
-            properties,
-        )
-        self._limits = limits if limits is not None else Limits()
+        to_host = hostname if client else None
+        open_body = encode_open(container_id, to_host, size_max, channel_max, idle_timeout_ms, properties)
         self._output = Output()
-        self._shared = SessionContext(self._output, self._limits, client, reassembly)
+        self._shared = SessionContext(self._output, limits or Limits(), client, reassembly)
         self._sessions = Sessions(self._shared, channel_max)
         self._idle = Idle(idle_timeout_ms, now_ms)
         self._handshake = Handshake(open_body, sasl, self._shared, self._sessions, self._idle)
         self._partial = bytearray()
-        """The beginning of a frame, or what came before the SASL outcome."""
+        """The beginning of a frame, or bytes received before the SASL outcome."""
         self._needed = 8
         self.unread = b""
-        """Bytes within which reading stopped and can go on; see the module. The end drops them, at the latest
-        with the next `receive`."""
+        """Bytes in which reading stopped. The next `receive` after the end of the connection drops them."""
         self._unread_at = 0
-        """The offset of the next frame in them."""
+        """Offset of the next frame in `unread`."""
         self._stalled = False
         self.units_left = UNLIMITED_UNITS
         """Of the last `receive`."""
         self._now_ms = now_ms
 
     def set_limits(self, limits: Limits, reassembly: ReassemblyBudget | None) -> None:
-        """Hold the peer to other limits from now on; sessions that have begun keep windows and handles."""
-        self._limits = self._shared.limits = limits
+        """Replace the limits; sessions that have begun keep their windows and handles."""
+        self._shared.limits = limits
         self._shared.budget.move(limits.reassembly_bytes, reassembly)
 
     def receive(
         self, data: bytes | bytearray | memoryview, now_ms: int, units: int = UNLIMITED_UNITS
     ) -> list[Event]:
-        """Take bytes from the peer; return what they mean.
+        """Read bytes from the peer, at most frames of `units` (`FRAME_UNITS`); return the events.
 
-        Reading stops after frames of `units` (`FRAME_UNITS`), and goes on where it stopped.
-
-        Never raises for the peer's faults: they end the link, session or connection and come as its event.
+        Errors of the peer never raise: they end the link, session or connection, and arrive as its event.
         """
         self._now_ms = now_ms
         self.units_left = units
@@ -199,8 +173,7 @@ class Connection:
         return events
 
     def _join(self, data: bytes | bytearray | memoryview) -> tuple[bytes, int]:
-        """Return what there is to read with what came before, and where it begins; nothing while a frame is
-        not whole."""
+        """Return the bytes to read, with those kept before, and their offset; none until a frame is whole."""
         if self.unread:
             buf, position = self.unread, self._unread_at
             self.unread, self._unread_at = b"", 0
@@ -214,16 +187,16 @@ class Connection:
 
     @property
     def stalled(self) -> bool:
-        """Whether bytes wait until the owner has handled the last events; see the module."""
+        """Whether bytes wait until the owner has handled the last events; see the module docstring."""
         return self._stalled and self.units_left > 0 and bool(self.unread) and not self.closed
 
     @property
     def closed(self) -> bool:
-        """Say whether the connection is over: write what is left of `data_to_send`, then end the stream."""
+        """Whether the connection is over: write the rest of `data_to_send`, then close the stream."""
         return self._handshake.state is _CLOSED
 
     def eof(self, now_ms: int) -> list[Event]:
-        """Take the end of the peer's stream."""
+        """Handle the end of the peer's stream."""
         self._now_ms = now_ms
         self._partial = bytearray()
         self.unread, self._unread_at = b"", 0
@@ -232,7 +205,7 @@ class Connection:
         return [ConnectionClosed(None, clean=False, unsent=self._handshake.finish())]
 
     def tick(self, now_ms: int) -> list[Event]:
-        """Let time pass: go on after a stall, end an idle connection, keep the peer from timing out."""
+        """Go on after a stall, end an idle connection, keep the peer from timing out."""
         self._now_ms = now_ms
         events = self.receive(b"", now_ms) if self.stalled else []
         if self._output.failure is not None:
@@ -250,7 +223,7 @@ class Connection:
         return events
 
     def next_deadline_ms(self) -> int | None:
-        """Give the UTC ms at which `tick` has something to do, None for never."""
+        """Return the UTC ms of the next `tick`; None for never."""
         if self.closed:
             return None
         if self.stalled or self._output.failure is not None:
@@ -283,8 +256,7 @@ class Connection:
                                     units -= 1
                                     continue
                         except (IndexError, struct.error):
-                            # Cut short inside the last frame of the buffer: the general decoder will say how.
-                            pass
+                            pass  # truncated: the general decoder raises the error
             if handshake.state in WAITING_FOR_HEADER:
                 handshake.on_header(buf[position : position + 8])
                 end = position + 8
@@ -304,12 +276,12 @@ class Connection:
         return position
 
     def _read_frame(self, buf: bytes, position: int, available: int, events: list[Event]) -> int:
-        """Read one frame of any kind; give the offset behind it, -1 if it is not whole or must wait."""
+        """Read one frame of any kind; return the offset after it, -1 if it is not whole or must wait."""
         size, offset, kind, channel = _FRAME_HEADER(buf, position)
         handshake = self._handshake
         state = handshake.state
         in_sasl = state is ConnectionState.SASL
-        size_max = self._limits.sasl_frame_bytes if in_sasl else self._max_frame_size
+        size_max = self._shared.limits.sasl_frame_bytes if in_sasl else self._max_frame_size
         if size < 8 or size > size_max:
             raise RemoteProtocolError(FRAMING_ERROR, f"frame of {size} bytes; 8 to {size_max} are allowed")
         if offset < 2 or offset * 4 > size:
@@ -325,12 +297,12 @@ class Connection:
             if in_sasl:
                 raise RemoteProtocolError(FRAMING_ERROR, "empty SASL frame")
             return end
-        performative = decode_performative(body, self._limits.depth)
+        performative = decode_performative(body, self._shared.limits.depth)
         code = performative.code
         if code not in LEGAL[state]:
             raise RemoteProtocolError(ILLEGAL_STATE, f"{NAMES[code]} in state {state.name}")
         if performative.payload_start < len(body) and code != TRANSFER:
-            raise DecodeError(f"{len(body) - performative.payload_start} bytes behind a {NAMES[code]}")
+            raise DecodeError(f"{len(body) - performative.payload_start} bytes after a {NAMES[code]}")
         if in_sasl:
             handshake.on_sasl(performative, events)
             self._stalled = handshake.awaits_outcome
@@ -346,10 +318,10 @@ class Connection:
         return end
 
     def sasl_outcome(self, ok: bool) -> None:
-        """Answer a SaslInit (server). On False the connection is over once the answer is written.
+        """Answer a SaslInit (server). False ends the connection once the answer is written.
 
         Raises:
-            LocalProtocolError: no client is waiting for an outcome.
+            LocalProtocolError: no client waits for an outcome.
         """
         self._handshake.sasl_outcome(ok)
         self.unread, self._unread_at = bytes(self._partial), 0  # it can be read now
@@ -359,7 +331,7 @@ class Connection:
         """Send our open: a client starts with it, a server answers a ConnectionOpened.
 
         Raises:
-            LocalProtocolError: it was sent before, or a server has not received the peer's yet.
+            LocalProtocolError: it was sent before, or a server has not received the peer's.
         """
         self._handshake.open()
 
@@ -368,15 +340,14 @@ class Connection:
         self._handshake.close(error)
 
     def begin(self) -> int:
-        """Begin a session (client); give its channel, the lowest that is free.
+        """Begin a session (client); return its channel, the lowest free one.
 
-        Raises:
-            LocalProtocolError: a server does not begin sessions, or no channel is free.
+        Raises: LocalProtocolError on a server, or if no channel is free.
         """
         return self._sessions.begin()
 
     def end(self, channel: int, error: AmqpError | None = None) -> None:
-        """End a session and its links. Clients ignore an end's error: say it with `detach` or `close`."""
+        """End a session and its links. Clients ignore its error: send that with `detach` or `close`."""
         self._sessions.end(channel, error)
 
     def attach(
@@ -393,26 +364,19 @@ class Connection:
         properties: dict[Any, Any] | None = None,
         initial_delivery_count: int = 0,
     ) -> int:
-        """Ask for a link in our `role` (client); give its handle, or GONE if its session is.
+        """Request a link in our `role` (client); return its handle, or GONE if the session is gone.
 
         Raises:
-            LocalProtocolError: a server does not ask for links, or no handle is free.
+            LocalProtocolError: a server does not request links, or no handle is free.
         """
         if not self._shared.client:
-            raise LocalProtocolError("a server does not ask for links")
+            raise LocalProtocolError("a server does not request links")
         session = self._sessions.by_channel.get(channel)
         if session is None or session.state is SessionState.END_SENT:
             return GONE
-        return session.attach(
-            name,
-            role,
-            source,
-            target,
-            snd_settle_mode,
-            rcv_settle_mode,
-            max_message_size,
-            properties,
-            initial_delivery_count,
+        modes = snd_settle_mode, rcv_settle_mode
+        return session.links.attach(
+            name, role, source, target, modes, max_message_size, properties, initial_delivery_count
         )
 
     def accept_link(
@@ -426,57 +390,50 @@ class Connection:
         properties: dict[Any, Any] | None = None,
         offered_capabilities: Any = None,
     ) -> None:
-        """Answer a LinkAttached; a terminus of None is echoed byte for byte. `max_message_size` in bytes.
+        """Answer a LinkAttached; a terminus of None is echoed byte for byte (wire contract 0.1).
 
         Raises:
             LocalProtocolError: the link was answered before.
         """
-        session = self._sessions.by_channel.get(channel)
-        if session is not None:
-            session.accept_link(handle, source, target, max_message_size, properties, offered_capabilities)
+        if session := self._sessions.by_channel.get(channel):
+            session.links.accept(handle, source, target, max_message_size, properties, offered_capabilities)
 
     def refuse_link(self, channel: int, handle: int, error: AmqpError) -> None:
         """Answer a LinkAttached with a null terminus and a closing detach; the link is gone.
 
-        Raises:
-            LocalProtocolError: the link was answered before.
+        Raises: LocalProtocolError if the link was answered before.
         """
-        session = self._sessions.by_channel.get(channel)
-        if session is not None:
-            session.refuse_link(handle, error)
+        if session := self._sessions.by_channel.get(channel):
+            session.links.refuse(handle, error)
 
     def detach(self, channel: int, handle: int, error: AmqpError | None = None, closed: bool = True) -> None:
-        """Detach a link; deliveries held back by the session's window are dropped."""
-        session = self._sessions.by_channel.get(channel)
-        if session is not None:
-            session.detach(handle, error, closed)
+        """Detach a link; its deliveries that wait for the session's window are dropped."""
+        if session := self._sessions.by_channel.get(channel):
+            session.links.detach(handle, error, closed)
 
     def flow(
         self, channel: int, handle: int, credit: int, *, drain: bool = False, echo: bool = False
     ) -> None:
-        """Grant `credit` deliveries on a link we receive on, in place of what was left.
+        """Grant `credit` deliveries on a link we receive on, replacing what was left.
 
         Raises:
             LocalProtocolError: we send on this link, or it was not accepted yet.
         """
-        session = self._sessions.by_channel.get(channel)
-        if session is not None:
+        if session := self._sessions.by_channel.get(channel):
             session.flow(handle, credit, drain, echo)
 
     def credit(self, channel: int, handle: int) -> int:
-        """Give the deliveries that may still be sent on a link, by whichever end sends; 0 if it is gone."""
+        """Return the deliveries that may still be sent on a link, by either end; 0 if it is gone."""
         session = self._sessions.by_channel.get(channel)
         return 0 if session is None else session.credit(handle)
 
     def drained(self, channel: int, handle: int) -> None:
-        """Give back the rest of the credit of a link we send on, and say so: the answer to a LinkFlow with
-        drain.
+        """Answer a LinkFlow with drain: return the rest of the credit of a link we send on.
 
         Raises:
             LocalProtocolError: we receive on this link, or it was not accepted yet.
         """
-        session = self._sessions.by_channel.get(channel)
-        if session is not None:
+        if session := self._sessions.by_channel.get(channel):
             session.drained(handle)
 
     def send(
@@ -490,10 +447,10 @@ class Connection:
         message_format: int = 0,
         state: DeliveryState | None = None,
     ) -> int:
-        """Send a delivery, in as many frames as the peer wants; give its delivery-id.
+        """Send a delivery, in as many frames as the peer needs; return its delivery-id.
 
-        It waits while the session's window is closed. GONE (-1): the peer has ended the link, and the event
-        that says so is on its way to the owner.
+        It waits while the session's window is closed. GONE (-1): the peer has ended the link; the event is on
+        its way to the owner.
 
         Raises:
             LocalProtocolError: no credit, a tag over 32 bytes, or not a link that we send on.
@@ -513,14 +470,13 @@ class Connection:
         *,
         settled: bool = True,
     ) -> None:
-        """Tell the state of deliveries `first..last` in our `role`; neighbours with equal states become a
-        range."""
+        """Send the state of deliveries `first..last` in our `role`; adjacent equal ones become a range."""
         session = self._sessions.by_channel.get(channel)
         if session is not None and session.state is not _END_SENT:
             session.outgoing.disposition(role, first, last, state, settled)
 
     def data_to_send(self) -> bytes:
-        """Take everything queued, as one string; it will not be given again."""
+        """Return everything queued, and forget it."""
         data = self._output.take()
         if data:
             self._idle.sent_ms = self._now_ms
@@ -528,16 +484,16 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of payload that the windows of the peer's sessions hold back."""
+        """Bytes of payload that wait for the windows of the peer's sessions."""
         return self._output.held_size
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that wait here: unfinished deliveries, unread frames, what is queued for the peer."""
+        """Bytes of unfinished deliveries, unread frames and the output queue."""
         unread = len(self._partial) + len(self.unread) - self._unread_at
         return self._shared.budget.used + unread + self.pending_bytes
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes queued for the peer, with those that its session window holds back."""
+        """Bytes of the output queue, including those that wait for a window."""
         return self._output.size + self._output.held_size

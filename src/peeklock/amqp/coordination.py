@@ -1,7 +1,6 @@
-"""What a transaction controller says to a coordinator: `declare` and `discharge`, bodies of messages.
+"""Requests of a transaction controller to a coordinator: `declare` and `discharge`, as bodies of messages.
 
-Owns: their encoding. Must not know: transactions. The answers are outcomes of the deliveries that hold them:
-`performatives.Declared`, accepted or rejected.
+The coordinator answers with the outcome of the delivery: `performatives.Declared`, accepted or rejected.
 Source: OASIS AMQP 1.0 sections 4.2, 4.3, 4.5.2 and 4.5.3; wire contract 6.
 """
 
@@ -33,7 +32,7 @@ class Discharge:
 
 
 def encode_coordination(request: Declare | Discharge) -> bytes:
-    """Encode the message that says this to a coordinator."""
+    """Encode the message with this request."""
     section = bytes((0x00, 0x53, VALUE))
     if isinstance(request, Declare):
         return section + composite(DECLARE, [request.global_id])
@@ -41,14 +40,14 @@ def encode_coordination(request: Declare | Discharge) -> bytes:
 
 
 def decode_coordination(payload: bytes) -> Declare | Discharge:
-    """Read what a message says to a coordinator. A `fail` that is left out or null is false.
+    """Decode the request in a message. An omitted or null `fail` is false.
 
     Raises:
-        DecodeError: it is no message, or says something else.
+        DecodeError: not a message, or another body.
     """
     body = scan(payload).decode_body()
     if not body or body[0][0] != "value":
-        raise DecodeError("the body is no amqp-value")
+        raise DecodeError("the body is not an amqp-value")
     try:
         code, fields = described_list(body[0][1], "declare or discharge")
         if code == DECLARE:
@@ -57,6 +56,6 @@ def decode_coordination(payload: bytes) -> Declare | Discharge:
             txn_id, fail = checked_fields(DISCHARGE, fields)
             return Discharge(transaction_id(txn_id), bool(fail))
     except RemoteProtocolError as error:
-        # Of the message alone: the link that brought it lives on.
+        # Only this message is wrong: its link lives on.
         raise DecodeError(error.error.description) from None
     raise DecodeError(f"0x{code:x} is neither declare nor discharge")

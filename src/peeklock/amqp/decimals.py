@@ -1,7 +1,6 @@
-"""IEEE 754 decimals as AMQP has them, and Python's.
+"""Conversion between Python's `Decimal` and the IEEE 754 decimals of AMQP, in their binary integer encoding.
 
-Owns: the binary integer encoding of decimal32, decimal64 and decimal128. Must not know: who needs the number;
-on their way through the broker decimals stay the bytes that they are.
+The broker passes decimals on as bytes; rules and the APIs convert them.
 Source: AMQP 1.6.13 to 1.6.15; IEEE 754-2008, 3.5.2.
 """
 
@@ -11,11 +10,8 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 
 from peeklock.amqp.types import Decimal32, Decimal64, Decimal128
 
-_FORMS = {Decimal32: (32, 8, 101), Decimal64: (64, 10, 398), Decimal128: (128, 14, 6176)}
-"""Bits in all, bits of the exponent, its bias."""
-
-_DIGITS = {Decimal32: 7, Decimal64: 16, Decimal128: 34}
-
+_FORMS = {Decimal32: (32, 8, 101, 7), Decimal64: (64, 10, 398, 16), Decimal128: (128, 14, 6176, 34)}
+"""Bits, bits of the exponent, its bias, digits."""
 
 _DECIMAL128 = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144)
 
@@ -29,9 +25,8 @@ def decimal128_of(number: Decimal) -> Decimal128:
 
 
 def number_of(encoded: Decimal32 | Decimal64 | Decimal128) -> Decimal | None:
-    """Give the number that is encoded; None for infinities and what is not a number."""
-    kind = type(encoded)
-    bits, exponent_bits, bias = _FORMS[kind]
+    """Return the encoded number; None for infinities and NaN."""
+    bits, exponent_bits, bias, digits_max = _FORMS[type(encoded)]
     raw = int.from_bytes(encoded, "big")
     sign = raw >> (bits - 1)
     fields = raw & ((1 << (bits - 1)) - 1)
@@ -42,11 +37,11 @@ def number_of(encoded: Decimal32 | Decimal64 | Decimal128) -> Decimal | None:
     elif fields >> (bits - 5) == 0b1111:
         return None
     else:
-        # A coefficient with one more bit: its top three are 100, and the exponent stands two bits later.
+        # A coefficient with one more bit: its top three are 100, and the exponent is two bits further right.
         width -= 2
         exponent = fields >> width & ((1 << exponent_bits) - 1)
         coefficient = 0b100 << width | fields & ((1 << width) - 1)
-    if coefficient >= 10 ** _DIGITS[kind]:
+    if coefficient >= 10**digits_max:
         coefficient = 0  # not canonical: "the value is zero"
     digits = tuple(int(digit) for digit in str(coefficient))
     return Decimal((sign, digits, exponent - bias))

@@ -1,7 +1,6 @@
-"""Encoder of the AMQP 1.0 type system; used through `codec`.
+"""Encoder of the AMQP 1.0 type system.
 
-Owns: values to bytes. Must not know performatives or messages. An integer field of fixed meaning is wrapped
-by the caller (`UInt`, `Int`...): a plain `int` goes out as a long.
+Callers wrap integers whose AMQP type matters (`UInt`, `Int`...): a plain `int` is sent as a long.
 Source: OASIS AMQP 1.0, part 1 (Types) sections 1.2 and 1.6.
 """
 
@@ -33,19 +32,18 @@ from .types import (
     UShort,
 )
 
-Out = bytearray
 Encoder = Callable[[bytearray, Any], None]
 
 
 class EncodeError(ValueError):
-    """The value has no AMQP form: of an unknown type, or out of its type's range. A fault of the caller."""
+    """The value cannot be encoded: a type without AMQP form, or out of range. A fault of the caller."""
 
 
 def encode(value: Any) -> bytes:
     """Encode `value`, constructor included.
 
     Raises:
-        EncodeError: a type AMQP does not have, or a number out of range.
+        EncodeError: a type without AMQP form, or a number out of range.
     """
     out = bytearray()
     encode_into(out, value)
@@ -55,8 +53,7 @@ def encode(value: Any) -> bytes:
 def encode_into(out: bytearray | list[bytes], value: Any) -> None:
     """Append the encoded `value` to a buffer, or to a list of pieces.
 
-    Raises:
-        EncodeError: as `encode`.
+    Raises: EncodeError, as `encode`.
     """
     if isinstance(out, list):
         out.append(encode(value))
@@ -78,19 +75,22 @@ def compound8_or_32(out: bytearray, code8: int, code32: int, count: int, body: b
     out += body
 
 
-_PACK_U16 = struct.Struct(">H").pack
 _PACK_U32 = struct.Struct(">I").pack
 _PACK_2U32 = struct.Struct(">II").pack
 _PACK_CODE_U8 = struct.Struct(">BB").pack
-_PACK_CODE_U16 = struct.Struct(">BH").pack
 _PACK_CODE_U32 = struct.Struct(">BI").pack
 _PACK_CODE_U64 = struct.Struct(">BQ").pack
 _PACK_CODE_I8 = struct.Struct(">Bb").pack
-_PACK_CODE_I16 = struct.Struct(">Bh").pack
 _PACK_CODE_I32 = struct.Struct(">Bi").pack
-_PACK_CODE_I64 = struct.Struct(">Bq").pack
-_PACK_CODE_F32 = struct.Struct(">Bf").pack
-_PACK_CODE_F64 = struct.Struct(">Bd").pack
+
+
+def _number(code: int, layout: str) -> Encoder:
+    pack = struct.Struct(">B" + layout).pack
+
+    def write(out: bytearray, value: float) -> None:
+        out += pack(code, value)
+
+    return write
 
 
 def _null(out: bytearray, value: Any) -> None:
@@ -99,14 +99,6 @@ def _null(out: bytearray, value: Any) -> None:
 
 def _boolean(out: bytearray, value: bool) -> None:
     out.append(0x41 if value else 0x42)
-
-
-def _ubyte(out: bytearray, value: int) -> None:
-    out += _PACK_CODE_U8(0x50, value)
-
-
-def _ushort(out: bytearray, value: int) -> None:
-    out += _PACK_CODE_U16(0x60, value)
 
 
 def _uint(out: bytearray, value: int) -> None:
@@ -127,35 +119,11 @@ def _ulong(out: bytearray, value: int) -> None:
         out += _PACK_CODE_U64(0x80, value)
 
 
-def _byte(out: bytearray, value: int) -> None:
-    out += _PACK_CODE_I8(0x51, value)
-
-
-def _short(out: bytearray, value: int) -> None:
-    out += _PACK_CODE_I16(0x61, value)
-
-
 def _int(out: bytearray, value: int) -> None:
     if -128 <= value < 128:
         out += _PACK_CODE_I8(0x54, value)
     else:
         out += _PACK_CODE_I32(0x71, value)
-
-
-def _long(out: bytearray, value: int) -> None:
-    out += _PACK_CODE_I64(0x81, value)  # never the small form 0x55: wire contract 0.4
-
-
-def _timestamp(out: bytearray, value: int) -> None:
-    out += _PACK_CODE_I64(0x83, value)
-
-
-def _float(out: bytearray, value: float) -> None:
-    out += _PACK_CODE_F32(0x72, value)
-
-
-def _double(out: bytearray, value: float) -> None:
-    out += _PACK_CODE_F64(0x82, value)
 
 
 def _char(out: bytearray, value: str) -> None:
@@ -205,18 +173,30 @@ def _list(out: bytearray, value: list[Any] | tuple[Any, ...]) -> None:
     if not value:
         out.append(0x45)
         return
-    body = bytearray()
-    for item in value:
-        _encoder_of(type(item))(body, item)
-    compound8_or_32(out, 0xC0, 0xD0, len(value), body)
+    compound8_or_32(out, 0xC0, 0xD0, len(value), _items(value))
 
 
 def _map(out: bytearray, value: dict[Any, Any]) -> None:
+    compound8_or_32(out, 0xC1, 0xD1, 2 * len(value), _pairs(value))
+
+
+def _array(out: bytearray, value: Array) -> None:
+    compound8_or_32(out, 0xE0, 0xF0, len(value), _elements(value))
+
+
+def _items(value: list[Any] | tuple[Any, ...]) -> bytearray:
+    body = bytearray()
+    for item in value:
+        _encoder_of(type(item))(body, item)
+    return body
+
+
+def _pairs(value: dict[Any, Any]) -> bytearray:
     body = bytearray()
     for key, item in value.items():
         _encoder_of(type(key))(body, key)
         _encoder_of(type(item))(body, item)
-    compound8_or_32(out, 0xC1, 0xD1, 2 * len(value), body)
+    return body
 
 
 def _described(out: bytearray, value: Described) -> None:
@@ -237,81 +217,38 @@ def _encoded(out: bytearray, value: Encoded) -> None:
     out += value
 
 
-def _array(out: bytearray, value: Array) -> None:
+def _elements(value: Array) -> bytearray:
+    """Return the shared constructor of an array, in its widest form, and the bare elements."""
     body = bytearray()
     for descriptor in value.descriptors:
         body.append(0x00)
         _descriptor(body, descriptor)
-    _array_elements(body, value)
-    if len(body) < 255 and len(value) < 256:
-        out += bytes((0xE0, len(body) + 1, len(value)))
-    else:
-        out.append(0xF0)
-        out += _PACK_2U32(len(body) + 4, len(value))
-    out += body
-
-
-def _array_elements(body: bytearray, value: Array) -> None:
-    """Append the shared constructor, in its widest form, and the bare elements."""
     kind = value.element_type
     if kind is type(None):
         body.append(0x40)
-        return
-    if kind in _ARRAY_FIXED:
+    elif kind in _ARRAY_FIXED:
         code, pack = _ARRAY_FIXED[kind]
         body.append(code)
         for item in value:
             body += pack(item)
-        return
-    to_bytes = _ARRAY_VARIABLE.get(kind)
-    if to_bytes is not None:
-        code, convert = to_bytes
+    elif kind in _ARRAY_VARIABLE:
+        code, convert = _ARRAY_VARIABLE[kind]
         pieces = [convert(item) for item in value]
-        if all(len(piece) < 256 for piece in pieces):
-            body.append(code)
-            for piece in pieces:
-                body.append(len(piece))
-                body += piece
-        else:
-            body.append(code + 0x10)
-            for piece in pieces:
-                body += _PACK_U32(len(piece))
-                body += piece
-        return
-    if kind in _ARRAY_COMPOUND:
-        code, write = _ARRAY_COMPOUND[kind]
+        short = all(len(piece) < 256 for piece in pieces)
+        body.append(code if short else code + 0x10)
+        for piece in pieces:
+            body += bytes((len(piece),)) if short else _PACK_U32(len(piece))
+            body += piece
+    elif kind in _ARRAY_COMPOUND:
+        code, encoded, per_item = _ARRAY_COMPOUND[kind]
         body.append(code)
         for item in value:
-            write(body, item)
-        return
-    raise EncodeError(f"an array of {kind.__name__} cannot be encoded")
-
-
-def _bare_list32(body: bytearray, value: list[Any]) -> None:
-    inner = bytearray()
-    for item in value:
-        _encoder_of(type(item))(inner, item)
-    body += _PACK_2U32(len(inner) + 4, len(value))
-    body += inner
-
-
-def _bare_map32(body: bytearray, value: dict[Any, Any]) -> None:
-    inner = bytearray()
-    for key, item in value.items():
-        _encoder_of(type(key))(inner, key)
-        _encoder_of(type(item))(inner, item)
-    body += _PACK_2U32(len(inner) + 4, 2 * len(value))
-    body += inner
-
-
-def _bare_array32(body: bytearray, value: Array) -> None:
-    inner = bytearray()
-    for descriptor in value.descriptors:
-        inner.append(0x00)
-        _descriptor(inner, descriptor)
-    _array_elements(inner, value)
-    body += _PACK_2U32(len(inner) + 4, len(value))
-    body += inner
+            inner = encoded(item)
+            body += _PACK_2U32(len(inner) + 4, per_item * len(item))
+            body += inner
+    else:
+        raise EncodeError(f"an array of {kind.__name__} cannot be encoded")
+    return body
 
 
 def _pack_boolean(value: bool) -> bytes:
@@ -326,6 +263,10 @@ def _pack_uuid(value: uuid.UUID) -> bytes:
     return value.bytes
 
 
+def _ascii(value: str) -> bytes:
+    return value.encode("ascii")
+
+
 def _sized(size: int) -> Callable[[Any], bytes]:
     def convert(value: bytes) -> bytes:
         if len(value) != size:
@@ -335,49 +276,45 @@ def _sized(size: int) -> Callable[[Any], bytes]:
     return convert
 
 
-def _utf8(value: str) -> bytes:
-    return value.encode("utf-8")
-
-
-def _ascii(value: str) -> bytes:
-    return value.encode("ascii")
-
-
-_ARRAY_FIXED: dict[type, tuple[int, Callable[[Any], bytes]]] = {
+# Every type with a code and a layout that are the same by itself and in an array. Source: AMQP 1.6.
+# A long never has the small form 0x55: wire contract 0.4.
+_NUMBERS: Final[dict[type, tuple[int, str]]] = {
+    UByte: (0x50, "B"),
+    UShort: (0x60, "H"),
+    Byte: (0x51, "b"),
+    Short: (0x61, "h"),
+    Long: (0x81, "q"),
+    int: (0x81, "q"),
+    Timestamp: (0x83, "q"),
+    Float: (0x72, "f"),
+    float: (0x82, "d"),
+}
+_ARRAY_FIXED: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
+    **{kind: (code, struct.Struct(">" + layout).pack) for kind, (code, layout) in _NUMBERS.items()},
     bool: (0x56, _pack_boolean),
-    UByte: (0x50, struct.Struct(">B").pack),
-    UShort: (0x60, _PACK_U16),
     UInt: (0x70, _PACK_U32),
     ULong: (0x80, struct.Struct(">Q").pack),
-    Byte: (0x51, struct.Struct(">b").pack),
-    Short: (0x61, struct.Struct(">h").pack),
     Int: (0x71, struct.Struct(">i").pack),
-    Long: (0x81, struct.Struct(">q").pack),
-    int: (0x81, struct.Struct(">q").pack),
-    Timestamp: (0x83, struct.Struct(">q").pack),
-    Float: (0x72, struct.Struct(">f").pack),
-    float: (0x82, struct.Struct(">d").pack),
     Decimal32: (0x74, _sized(4)),
     Decimal64: (0x84, _sized(8)),
     Decimal128: (0x94, _sized(16)),
     Char: (0x73, _pack_char),
     uuid.UUID: (0x98, _pack_uuid),
 }
-_ARRAY_VARIABLE: dict[type, tuple[int, Callable[[Any], bytes]]] = {
+_ARRAY_VARIABLE: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     bytes: (0xA0, bytes),
-    str: (0xA1, _utf8),
+    str: (0xA1, str.encode),
     Symbol: (0xA3, _ascii),
 }
-_ARRAY_COMPOUND: dict[type, tuple[int, Encoder]] = {
-    list: (0xD0, _bare_list32),
-    dict: (0xD1, _bare_map32),
-    Array: (0xF0, _bare_array32),
+_ARRAY_COMPOUND: Final[dict[type, tuple[int, Callable[[Any], bytearray], int]]] = {
+    list: (0xD0, _items, 1),
+    dict: (0xD1, _pairs, 2),
+    Array: (0xF0, _elements, 1),
 }
 _ENCODERS: Final[dict[type, Encoder]] = {
+    **{kind: _number(code, layout) for kind, (code, layout) in _NUMBERS.items()},
     type(None): _null,
     bool: _boolean,
-    int: _long,
-    float: _double,
     str: _string,
     bytes: _binary,
     bytearray: _binary,
@@ -386,16 +323,9 @@ _ENCODERS: Final[dict[type, Encoder]] = {
     list: _list,
     tuple: _list,
     dict: _map,
-    UByte: _ubyte,
-    UShort: _ushort,
     UInt: _uint,
     ULong: _ulong,
-    Byte: _byte,
-    Short: _short,
     Int: _int,
-    Long: _long,
-    Timestamp: _timestamp,
-    Float: _float,
     Char: _char,
     Symbol: _symbol,
     Decimal32: _fixed(0x74, 4),

@@ -1,7 +1,6 @@
-"""Errors of the AMQP machines and the conditions of the AMQP specification.
+"""Conditions of the AMQP specification, the error value on the wire, and errors of the AMQP machines.
 
-Owns: the error value that goes on the wire, and the two kinds of failure (peer's fault, our own misuse).
-Must not know the broker's errors: their conditions are the gateway's table.
+Must not know the broker's errors: the gateway maps them to conditions.
 Source: OASIS AMQP 1.0 sections 2.8.14-2.8.18.
 """
 
@@ -42,11 +41,8 @@ class AmqpError:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AmqpError):
             return NotImplemented
-        return (self.condition, self.description, self.info) == (
-            other.condition,
-            other.description,
-            other.info,
-        )
+        mine = (self.condition, self.description, self.info)
+        return mine == (other.condition, other.description, other.info)
 
     def __hash__(self) -> int:
         return hash((self.condition, self.description))
@@ -57,7 +53,7 @@ class AmqpError:
 
 
 class Scope(enum.Enum):
-    """What ends when a peer breaks the protocol."""
+    """What ends when the peer breaks the protocol."""
 
     CONNECTION = "connection"
     SESSION = "session"
@@ -65,10 +61,7 @@ class Scope(enum.Enum):
 
 
 class RemoteProtocolError(Exception):
-    """The peer broke the protocol; handled inside `Connection.receive`, never seen by the owner.
-
-    `scope` says what is ended with `error`.
-    """
+    """The peer broke the protocol: `Connection.receive` ends `scope` with `error` and catches this."""
 
     def __init__(self, condition: Symbol, description: str, scope: Scope = Scope.CONNECTION) -> None:
         super().__init__(f"{condition}: {description}")
@@ -77,4 +70,4 @@ class RemoteProtocolError(Exception):
 
 
 class LocalProtocolError(Exception):
-    """The owner asked for something the protocol does not allow in this state: a bug of ours."""
+    """The owner made a call that the protocol forbids in this state: a defect of the caller."""

@@ -1,7 +1,6 @@
-"""Events a connection reports to its owner: plain values, in the order the peer caused them.
+"""Events that a connection reports to its owner: plain values, in the order in which the peer caused them.
 
-`channel` and `handle` are our own (in the server role they equal the peer's).
-Must not know the broker: an address is a string here.
+`channel` and `handle` are ours; in the server role they equal the peer's.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class ConnectionOpened:
 
 @dataclass(slots=True)
 class SessionBegun:
-    """A session is mapped; the engine has answered `begin` already."""
+    """A session is mapped; `begin` is answered already."""
 
     channel: int
 
@@ -46,9 +45,8 @@ class SessionBegun:
 class LinkAttached:
     """The peer's `attach`: in the server role a request to accept or refuse, in the client role the answer.
 
-    `role` is the PEER's. A refused link has a null `source` (if the peer sends) or `target` (if it receives),
-    and a LinkDetached with the reason follows. `source_raw` and `target_raw` are the encoded termini, for an
-    exact echo.
+    `role` is the peer's. A refused link has a null `source` (if the peer sends) or `target` (if it receives);
+    a LinkDetached with the reason follows. `source_raw` and `target_raw` are the termini as encoded.
     """
 
     channel: int
@@ -68,8 +66,7 @@ class LinkAttached:
 
 @dataclass(slots=True)
 class LinkFlow:
-    """The peer's credit for a link we send on: how many deliveries we may send NOW (absolute, not an
-    increment)."""
+    """The peer's credit for a link we send on: the deliveries we may send now, not an increment."""
 
     channel: int
     handle: int
@@ -79,7 +76,7 @@ class LinkFlow:
 
 @dataclass(slots=True)
 class LinkDrained:
-    """The sender at the other end has used up or given back all the credit we asked it to drain."""
+    """The peer has used or returned all credit that we asked it to drain."""
 
     channel: int
     handle: int
@@ -101,7 +98,7 @@ class DeliveryReceived:
 
 @dataclass(slots=True)
 class DeliveryOversized:
-    """A delivery larger than the link's max-message-size: discarded but for its head; the link lives on."""
+    """A delivery above the link's max-message-size: discarded except for its head; the link lives on."""
 
     channel: int
     handle: int
@@ -111,15 +108,15 @@ class DeliveryOversized:
     state: DeliveryState | None
     size_bytes_max: int
     head: bytes
-    """Its first `link.HEAD_BYTES_MAX` bytes."""
+    """The first `link.HEAD_BYTES_MAX` bytes."""
 
 
 @dataclass(slots=True)
 class DispositionReceived:
-    """The peer's word on deliveries `first..last` (serial numbers: the range may wrap at 2^32).
+    """The peer's state of deliveries `first..last` (serial numbers: the range may wrap at 2^32).
 
     `role` is the peer's: RECEIVER for deliveries we sent. The range is cut to ids that this session has used,
-    yet may still be long and name settled deliveries: walk it with `serial.ids_in_range`.
+    but may be long and include settled deliveries: walk it with `serial.ids_in_range`.
     """
 
     channel: int
@@ -134,9 +131,8 @@ class DispositionReceived:
 class LinkDetached:
     """The link is gone: the peer's detach (answered already), the end of its session, or a protocol error.
 
-    `clean` is False if we ended it because the peer broke the protocol. In the client role this event is also
-    the answer to our own detach; in the server role that answer is not reported, since some clients never
-    send it.
+    `clean` is False if we ended it because the peer broke the protocol. In the client role this event also
+    answers our own detach; a server does not report that answer, since some clients never send it.
     """
 
     channel: int
@@ -148,7 +144,7 @@ class LinkDetached:
 
 @dataclass(slots=True)
 class SessionEnded:
-    """The session is gone, after the LinkDetached of each of its links; `clean` and client role as there."""
+    """The session is gone, after the LinkDetached of each link; `clean` and client role as there."""
 
     channel: int
     error: AmqpError | None
@@ -159,15 +155,14 @@ class SessionEnded:
 class ConnectionClosed:
     """The connection is over; no event follows.
 
-    `clean`: the peer sent `close` (answered already). Not clean: end of stream, our idle time-out, or the
-    peer broke the protocol (`error` then says how).
+    Clean: the peer sent `close` (answered already). Not clean: end of stream, our idle time-out, or the peer
+    broke the protocol, as `error` describes.
     """
 
     error: AmqpError | None
     clean: bool
     unsent: list[tuple[int, int]] = field(default_factory=list)
-    """Channel and id of each unsettled delivery of ours of which nothing was written: it waited for the
-    peer's window."""
+    """Channel and id of our unsettled deliveries that waited for the peer's window, unwritten."""
 
 
 Event = (

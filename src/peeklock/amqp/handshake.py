@@ -1,11 +1,9 @@
-"""How far a connection has come, from the first protocol header to the last `close`, in either role.
-
-Owns: the connection's state, what each state takes, the frames that move it (headers, SASL, `open`, `close`)
-and the checks on the peer's `open`. Must not know how bytes become frames, nor what happens on a session.
+"""The state of a connection in either role: protocol headers, SASL, `open` and `close`.
 
     SASL_HEADER -> SASL -> AMQP_HEADER -> AWAIT_OPEN -> OPEN -> CLOSE_SENT -> CLOSED
-    (a connection without SASL mechanisms begins at AMQP_HEADER; a client may leave SASL out, the server then
-    goes from SASL_HEADER to AWAIT_OPEN; any state may go to CLOSED)
+
+A connection without SASL mechanisms begins at AMQP_HEADER. A client may skip SASL: the server then goes from
+SASL_HEADER to AWAIT_OPEN. Any state may go to CLOSED.
 
 Source: OASIS AMQP 1.0 sections 2.2, 2.4, 2.7.1 and 5.3; wire contract 1.3-1.5, C1.
 """
@@ -15,6 +13,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+from .attaching import SessionContext
 from .composites import (
     ATTACH,
     BEGIN,
@@ -44,7 +43,6 @@ from .frames import AMQP_HEADER, FRAME_SIZE_MIN, SASL_HEADER, UINT_MAX, Limits, 
 from .idle import Idle
 from .performatives import decode_error, encode_close
 from .sasl import AUTH_FAILED, OK, Sasl, SaslState
-from .session import SessionContext
 from .sessions import Sessions
 
 
@@ -66,7 +64,7 @@ LEGAL: Final[dict[ConnectionState, frozenset[int]]] = {
     ConnectionState.SASL: frozenset((SASL_MECHANISMS, SASL_INIT, SASL_OUTCOME)),
     ConnectionState.AWAIT_OPEN: frozenset((OPEN, CLOSE)),
     ConnectionState.OPEN: _SESSION_FRAMES | {CLOSE},
-    # Frames that crossed our close are read over (AMQP 2.4.6, CLOSE SENT).
+    # Frames that crossed our close are ignored (AMQP 2.4.6, CLOSE SENT).
     ConnectionState.CLOSE_SENT: _SESSION_FRAMES | {OPEN, CLOSE},
 }
 
@@ -74,7 +72,7 @@ WAITING_FOR_HEADER: Final = frozenset((ConnectionState.SASL_HEADER, ConnectionSt
 
 
 class Handshake:
-    """One connection's beginning and end; see the module."""
+    """The state machine of the module docstring."""
 
     __slots__ = (
         "_idle",
@@ -104,14 +102,14 @@ class Handshake:
 
     @property
     def awaits_outcome(self) -> bool:
-        """Say whether a client of ours waits for the owner's word on its SASL response."""
+        """Whether a client waits for the owner to accept or refuse its SASL response."""
         sasl = self._sasl
         return sasl is not None and sasl.server and sasl.state is SaslState.AWAIT_OUTCOME
 
     def on_header(self, header: bytes) -> None:
-        """Take the peer's protocol header; a server answers it, a client has sent its own before.
+        """Handle the peer's protocol header; a server answers it, a client has sent its own before.
 
-        A client of ours that has a mechanism does not go on without SASL; a server takes both headers.
+        A server accepts both headers; our client with a mechanism insists on SASL.
 
         Raises:
             RemoteProtocolError: framing-error, for another header.
@@ -119,12 +117,12 @@ class Handshake:
         client = self._shared.client
         expected = SASL_HEADER if self.state is ConnectionState.SASL_HEADER else AMQP_HEADER
         if header == AMQP_HEADER and not client:
-            expected = AMQP_HEADER  # the client leaves SASL out; its owner decides what an anonymous one may
+            expected = AMQP_HEADER  # no SASL; the owner decides what an anonymous client may do
         if not client:
             # "the server MUST send a valid protocol header and then close" AMQP 2.2
             self._output.raw(expected)
         if header != expected:
-            raise RemoteProtocolError(FRAMING_ERROR, f"protocol header {header!r} where {expected!r} belongs")
+            raise RemoteProtocolError(FRAMING_ERROR, f"protocol header {header!r} instead of {expected!r}")
         if expected == AMQP_HEADER:
             self.state = ConnectionState.AWAIT_OPEN
         elif self._sasl is not None:
@@ -132,7 +130,7 @@ class Handshake:
             self._output.raw(self._sasl.start())
 
     def on_sasl(self, performative: Performative, events: list[Event]) -> None:
-        """Take a frame of the negotiation.
+        """Handle a frame of the negotiation.
 
         Raises:
             RemoteProtocolError: out of order, or the negotiation has failed.
@@ -186,10 +184,7 @@ class Handshake:
         self._output.gate_open = True
 
     def on_open(self, performative: Performative, events: list[Event]) -> None:
-        """Take the peer's open.
-
-        Raises: as `read_open`.
-        """
+        """Handle the peer's open. Raises: as `read_open`."""
         if self.state is not ConnectionState.AWAIT_OPEN:
             return  # it crossed our close
         opened = read_open(performative, self._shared.limits)
@@ -200,7 +195,7 @@ class Handshake:
         events.append(opened)
 
     def on_close(self, performative: Performative, events: list[Event]) -> None:
-        """Take the peer's close, and answer it unless it is the answer to ours."""
+        """Handle the peer's close, and answer it unless it answers ours."""
         error = decode_error(performative.fields[0])
         self._send_close(None)
         events.append(ConnectionClosed(error, clean=True, unsent=self.finish()))
@@ -210,14 +205,14 @@ class Handshake:
         if self.state in (ConnectionState.CLOSED, ConnectionState.CLOSE_SENT):
             return
         if self.state not in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
-            self.finish()  # there is no frame to say it with before the headers are exchanged
+            self.finish()  # before the headers are exchanged no frame can carry it
             return
         self._send_close(error)
         self._sessions.clear()
         self.state = ConnectionState.CLOSE_SENT
 
     def _send_close(self, error: AmqpError | None) -> None:
-        """Send close once, behind an open if that was not sent (AMQP 2.4.1), and nothing after it."""
+        """Send close once, after an open if that was not sent (AMQP 2.4.1), and nothing after it."""
         output = self._output
         if output.closed:
             return
@@ -233,7 +228,7 @@ class Handshake:
         output.closed = True
 
     def fail(self, error: AmqpError, events: list[Event]) -> None:
-        """End the connection because the peer broke the protocol, or fell silent."""
+        """End the connection because the peer broke the protocol or timed out."""
         if self.state in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
             self._send_close(error)
         elif self.state is ConnectionState.SASL and self.awaits_outcome and self._sasl is not None:
@@ -241,8 +236,7 @@ class Handshake:
         events.append(ConnectionClosed(error, clean=False, unsent=self.finish()))
 
     def finish(self) -> list[tuple[int, int]]:
-        """Forget everything but the bytes still to be written: the connection is over. Return what
-        `ConnectionClosed.unsent` says."""
+        """End the connection; keep only the bytes to be written. Return `ConnectionClosed.unsent`."""
         self.state = ConnectionState.CLOSED
         self._output.closed = True
         self._output.failure = None
@@ -250,7 +244,7 @@ class Handshake:
 
 
 def read_open(performative: Performative, limits: Limits) -> ConnectionOpened:
-    """Check the peer's open and fill in what it leaves out.
+    """Check the peer's open and fill in defaults.
 
     Raises:
         RemoteProtocolError: a value out of range, or beyond our limits.
@@ -266,7 +260,7 @@ def read_open(performative: Performative, limits: Limits) -> ConnectionOpened:
     if size < FRAME_SIZE_MIN:
         raise RemoteProtocolError(INVALID_FIELD, f"max-frame-size {size} is below {FRAME_SIZE_MIN}")
     if idle_ms and idle_ms < limits.idle_timeout_ms_min:
-        reason = f"idle-time-out of {idle_ms} ms, the least served is {limits.idle_timeout_ms_min}"
+        reason = f"idle-time-out of {idle_ms} ms is below the minimum of {limits.idle_timeout_ms_min}"
         raise RemoteProtocolError(NOT_ALLOWED, reason)
     channel_max = 65535 if channel_max is None else channel_max
     return ConnectionOpened(container_id, hostname, size, channel_max, idle_ms or None, properties or {})

@@ -1,22 +1,18 @@
-"""Idle time-outs of a connection: when the peer has been silent too long, when we have been nearly so.
-
-Must not know what is sent or received. All times in ms UTC. Source: OASIS AMQP 1.0 section 2.4.5; wire
-contract 1.6.
-"""
+"""Idle time-outs of a connection, in ms UTC. Source: OASIS AMQP 1.0 section 2.4.5; wire contract 1.6."""
 
 from __future__ import annotations
 
 
 class Idle:
-    """Two silences: the peer's, ended by any byte of its, and ours, ended by any byte we hand out."""
+    """The idle time-outs of both ends; any byte received or sent restarts one."""
 
     __slots__ = ("empty_frame_after_ms", "received_ms", "sent_ms", "timeout_ms")
 
     def __init__(self, timeout_ms: int | None, now_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        """How long the peer may be silent; None for ever."""
+        """How long the peer may be silent; None = no limit."""
         self.empty_frame_after_ms: int | None = None
-        """How long we may be silent; None for ever."""
+        """How long we may be silent; None = no limit."""
         self.received_ms = now_ms
         self.sent_ms = now_ms
 
@@ -26,18 +22,18 @@ class Idle:
         self.empty_frame_after_ms = timeout_ms * 2 // 5 if timeout_ms else None
 
     def expired(self, now_ms: int) -> bool:
-        """Say whether the peer has been silent for the whole time-out."""
+        """Whether the peer's time-out has passed."""
         return self.timeout_ms is not None and now_ms - self.received_ms >= self.timeout_ms
 
     def empty_frame_due(self, now_ms: int) -> bool:
-        """Say whether the peer needs a sign of life."""
+        """Whether the peer needs an empty frame as a sign of life."""
         return self.empty_frame_after_ms is not None and now_ms - self.sent_ms >= self.empty_frame_after_ms
 
     def next_deadline_ms(self) -> int | None:
-        """Give the earlier of both times, None if there is neither."""
-        deadline = None if self.timeout_ms is None else self.received_ms + self.timeout_ms
+        """Return the earlier of both deadlines; None if there is neither."""
+        deadlines = []
+        if self.timeout_ms is not None:
+            deadlines.append(self.received_ms + self.timeout_ms)
         if self.empty_frame_after_ms is not None:
-            empty_frame_ms = self.sent_ms + self.empty_frame_after_ms
-            if deadline is None or empty_frame_ms < deadline:
-                deadline = empty_frame_ms
-        return deadline
+            deadlines.append(self.sent_ms + self.empty_frame_after_ms)
+        return min(deadlines, default=None)

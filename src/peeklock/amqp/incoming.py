@@ -1,16 +1,12 @@
-"""The incoming half of a session: transfers and dispositions the peer sends, and the window it may fill.
+"""Transfers and dispositions from the peer of a session, and the incoming window: the hot path of receiving.
 
-Owns: the hot path of receiving. Must not know attach, detach or the session's state: `session` hands on only
-what belongs here.
+Transfers and dispositions in their usual encodings, as list8 or list32, are read inline. The fields after the
+delivery-tag (or after the range of a disposition) are the same bytes in nearly every frame: a table has what
+they decode to. Anything unusual returns False, and the general decoder reads the frame (`on_transfer`,
+`on_disposition`).
 
-Transfers and dispositions in their usual encodings, as list8 or list32, are read inline. The fields behind
-the delivery-tag (or behind the range of a disposition) are the same bytes in nearly every frame, so they are
-looked up whole in a table of what was decoded before. Anything unusual gives False, and the general decoder
-takes the frame (`on_transfer`, `on_disposition`).
-
-The window is counted in frames and topped up at half. A peer that overruns it, or its credit, or counts ids
-by delivery instead of by frame, is served all the same: the official Python client does (wire contract 2.7,
-2.8).
+The window is counted in frames and topped up at half. A peer may overrun it or its credit, or count ids by
+delivery instead of by frame: the official Python client does (wire contract 2.7, 2.8).
 Source: OASIS AMQP 1.0 sections 2.5.6, 2.6.12, 2.7.5 and 2.7.6.
 """
 
@@ -33,21 +29,21 @@ _NULL: Final = 0x40
 _LIST8: Final = 0xC0
 _U32 = struct.Struct(">I").unpack_from
 _LIST32 = struct.Struct(">II").unpack_from
-"""Size and count of a list32, behind its constructor."""
+"""Size and count of a list32, after its constructor."""
 
 TAIL_BYTES_MAX: Final = 64
 TAILS_MAX: Final = 32
-"""Bytes and number of remembered tails, each kind, per connection. Our choice: a client uses a handful."""
+"""Bytes and number of remembered tails of each kind per connection. Our choice: a client uses a handful."""
 
 TransferTail = tuple[int, int, bool]
-"""Number of fields of the transfer, message-format, settled: of a delivery of one frame, without a state."""
+"""Number of fields, message-format, settled: of a delivery in one frame, without a state."""
 
 DispositionTail = tuple[int, bool, DeliveryState | None]
-"""Number of fields of the disposition, settled, state."""
+"""Number of fields, settled, state."""
 
 
 class Tails:
-    """Ends of transfers and dispositions this peer has sent, with what they mean."""
+    """Decoded ends of this peer's transfers and dispositions."""
 
     __slots__ = ("dispositions", "transfers")
 
@@ -57,7 +53,7 @@ class Tails:
 
 
 class Incoming:
-    """Transfers and dispositions from the peer of one session."""
+    """See the module docstring."""
 
     __slots__ = (
         "channel",
@@ -94,35 +90,24 @@ class Incoming:
 
     @property
     def next_incoming_id(self) -> int:
-        """The transfer-id of the next frame, counting frames as AMQP 2.5.6 says."""
+        """The transfer-id of the next frame (AMQP 2.5.6)."""
         return (self.next_id_at_top_up + self.window - self.window_left) & MASK
 
     def begun(self, next_outgoing_id: int) -> None:
-        """Start counting at the peer's first transfer-id."""
+        """Count from the peer's first transfer-id."""
         self.next_id_at_top_up = next_outgoing_id
 
     def flow(self, link: Link | None = None, *, drain: bool = False, echo: bool = False) -> None:
-        """Send a flow of the session, or of `link`; every flow gives the whole window again."""
+        """Send a flow of the session, or of `link`; every flow resets the window to its full size."""
         self.next_id_at_top_up = self.next_incoming_id
         self.window_left = self.window
         outgoing = self.outgoing
         outgoing.flush_disposition()
+        window = (self.next_id_at_top_up, self.window, outgoing.next_outgoing_id, outgoing.window)
         if link is None:
-            body = encode_flow(
-                self.next_id_at_top_up, self.window, outgoing.next_outgoing_id, outgoing.window, echo=echo
-            )
+            body = encode_flow(*window, echo=echo)
         else:
-            body = encode_flow(
-                self.next_id_at_top_up,
-                self.window,
-                outgoing.next_outgoing_id,
-                outgoing.window,
-                link.handle,
-                link.delivery_count,
-                link.credit,
-                drain,
-                echo,
-            )
+            body = encode_flow(*window, link.handle, link.delivery_count, link.credit, drain, echo)
         outgoing.output.frame(self.channel, body)
 
     def count_frame(self) -> None:
@@ -132,9 +117,9 @@ class Incoming:
             self.flow()
 
     def transfer(self, buf: bytes, position: int, end: int, events: list[Event]) -> bool:
-        """Read a transfer whose list begins at `position`; False leaves it, unread, to the general decoder.
+        """Read a transfer whose list begins at `position`; False leaves it to the general decoder.
 
-        IndexError and struct.error mean the same as False.
+        IndexError and struct.error mean False.
         """
         if buf[position] == _LIST8:
             payload_start = position + 2 + buf[position + 1]
@@ -178,15 +163,14 @@ class Incoming:
         return True
 
     def _learn_transfer_tail(self, buf: bytes, start: int, end: int, count: int) -> TransferTail | None:
-        """Decode the fields behind the tag; None if this is not a plain delivery of one frame."""
+        """Decode the fields after the tag; return None unless the delivery is plain and in one frame."""
         if not 3 <= count <= 11 or not 0 <= end - start <= TAIL_BYTES_MAX:
             return None
         fields = _decode_fields(buf, start, end, count - 3)
         if fields is None:
             return None
-        message_format, settled, more, rcv_settle_mode, state, resume, aborted, batchable = fields + [
-            None
-        ] * (11 - count)
+        fields += [None] * (11 - count)
+        message_format, settled, more, rcv_settle_mode, state, resume, aborted, batchable = fields
         flags = (settled, more, resume, aborted, batchable)
         if any(flag is not None and type(flag) is not bool for flag in flags):
             return None
@@ -205,23 +189,22 @@ class Incoming:
     def on_transfer(
         self, link: Link, performative: Performative, payload: bytes, events: list[Event]
     ) -> None:
-        """Take a transfer of any form: part of a delivery, aborted, with a state, too large.
+        """Handle a transfer of any form: part of a delivery, aborted, with a state, oversized.
 
         Raises:
-            RemoteProtocolError: of the link, or of the connection if it holds too many unfinished bytes.
+            RemoteProtocolError: of the link, or of the connection if too many bytes are unfinished.
         """
         self.count_frame()
         _, delivery_id, tag, message_format, settled, more, _, state, _, aborted, _ = performative.fields
         if link.role is SENDER:
-            raise RemoteProtocolError(
-                NOT_ALLOWED, "transfer on a link whose peer is the receiver", Scope.LINK
-            )
+            reason = "transfer on a link whose peer is the receiver"
+            raise RemoteProtocolError(NOT_ALLOWED, reason, Scope.LINK)
         partial = link.continue_partial(delivery_id, tag, message_format)
         self.last_delivery_id = partial.delivery_id
         if aborted:
             link.drop_partial()
             link.fast = True
-            link.counted += 1  # AMQP 2.6.7: it was a delivery, though nothing of it is left
+            link.counted += 1  # AMQP 2.6.7: an aborted delivery counts
             return
         if settled:
             partial.settled = True
@@ -235,37 +218,17 @@ class Incoming:
         whole = link.finish_partial(partial)
         link.fast = True
         link.counted += 1
+        head = (self.channel, link.handle, partial.delivery_id, partial.tag)
+        settled, state = partial.settled, partial.state
         if partial.oversized:
-            events.append(
-                DeliveryOversized(
-                    self.channel,
-                    link.handle,
-                    partial.delivery_id,
-                    partial.tag,
-                    partial.settled,
-                    partial.state,
-                    link.size_bytes_max,
-                    whole,
-                )
-            )
-            return
-        events.append(
-            DeliveryReceived(
-                self.channel,
-                link.handle,
-                partial.delivery_id,
-                partial.tag,
-                partial.message_format,
-                partial.settled,
-                partial.state,
-                whole,
-            )
-        )
+            events.append(DeliveryOversized(*head, settled, state, link.size_bytes_max, whole))
+        else:
+            events.append(DeliveryReceived(*head, partial.message_format, settled, state, whole))
 
     def disposition(self, buf: bytes, position: int, end: int, events: list[Event]) -> bool:
         """Read a disposition whose list begins at `position`; False leaves it to the general decoder.
 
-        IndexError and struct.error mean the same as False.
+        IndexError and struct.error mean False.
         """
         if buf[position] == _LIST8:
             list_end = position + 2 + buf[position + 1]
@@ -308,15 +271,15 @@ class Incoming:
             and self.channel == before.channel
             and last <= (self.outgoing.last_delivery_id if role is RECEIVER else self.last_delivery_id)
         ):
-            # Most clients write a frame for each delivery: one event for a run of them, which never goes over
-            # the end of the serial numbers. It is still ours: each read makes its own list.
+            # Most clients send a frame for each delivery: one event reports a run of them, within the span of
+            # serial numbers. The owner has not seen it: each read makes its own list.
             before.last = last
         else:
             self._disposition(role, first, last, tail[1], tail[2], events)
         return True
 
     def _learn_disposition_tail(self, buf: bytes, start: int, end: int, count: int) -> DispositionTail | None:
-        """Decode the fields behind the range; None unless many deliveries may share the state."""
+        """Decode the fields after the range; return None unless deliveries may share the state."""
         if not 3 <= count <= 6 or not 0 <= end - start <= TAIL_BYTES_MAX:
             return None
         fields = _decode_fields(buf, start, end, count - 3)
@@ -335,16 +298,15 @@ class Incoming:
         return tail
 
     def on_disposition(self, performative: Performative, events: list[Event]) -> None:
-        """Take a disposition of any form.
+        """Handle a disposition of any form.
 
         Raises:
             RemoteProtocolError: a wrong state, or a range that runs backwards.
         """
         receiver, first, last, settled, state, _ = performative.fields
         role = RECEIVER if receiver else SENDER
-        self._disposition(
-            role, first, first if last is None else last, bool(settled), decode_state(state), events
-        )
+        last = first if last is None else last
+        self._disposition(role, first, last, bool(settled), decode_state(state), events)
 
     def _disposition(
         self,
@@ -361,20 +323,19 @@ class Incoming:
             return  # nothing was sent that way yet
         if first != last:
             if (last - first) & MASK >= HALF:
-                # One that runs backwards, or claims half of all ids there are.
-                raise RemoteProtocolError(
-                    INVALID_FIELD, f"disposition of the range {first} to {last}", Scope.SESSION
-                )
+                # It runs backwards, or covers half of all ids.
+                reason = f"disposition of the range {first} to {last}"
+                raise RemoteProtocolError(INVALID_FIELD, reason, Scope.SESSION)
             if (last - newest) & MASK < HALF:
                 last = newest
         if (newest - first) & MASK >= HALF:
-            return  # about deliveries that are still to come
+            return  # about future deliveries
         events.append(DispositionReceived(self.channel, role, first, last, settled, state))
 
 
 def _two_uints(buf: bytes, at: int) -> tuple[int, int, int]:
-    """Read two uints, each in one of three encodings; return them and the offset behind. Anything else
-    gives -1, and the offset where it begins."""
+    """Return two uints, each in one of three encodings, and the offset after them. Anything else is -1, with
+    the offset where it begins."""
     first = second = -1
     code = buf[at]
     if code == 0x70:
@@ -396,7 +357,7 @@ def _two_uints(buf: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _decode_fields(buf: bytes, position: int, end: int, count: int) -> list[Any] | None:
-    """Decode exactly `count` values that fill `position..end`; None if they do not."""
+    """Return exactly `count` values that fill `position..end`, or None."""
     fields: list[Any] = []
     try:
         for _ in range(count):
@@ -408,7 +369,7 @@ def _decode_fields(buf: bytes, position: int, end: int, count: int) -> list[Any]
 
 
 def _shareable(state: DeliveryState | None) -> bool:
-    """Say whether one value may stand for every delivery with this outcome: nothing in it can be changed."""
+    """Whether deliveries may share this value: nothing in it is mutable."""
     if state is None or isinstance(state, (Accepted, Released)):
         return True
     if isinstance(state, Modified):

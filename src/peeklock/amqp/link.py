@@ -1,15 +1,13 @@
-"""One link: its credit, its delivery-count and the delivery it is reassembling.
+"""One link, in both roles: its credit, its delivery-count and the delivery it is reassembling.
 
-Owns: the state of a link, both roles. Must not know the session's windows or delivery-ids, nor who consumes.
+`states` has the table of its states. A link that the peer requests begins at PENDING, our own at ATTACH_SENT.
+In DETACH_SENT the peer may still send on the handle, or attach again on it: a peer that was refused with a
+null terminus never answers our detach (wire contract 2.2). The session drops a link that both ends have
+detached.
 
-Its life is a table in `states`. A link that the peer asks for begins at PENDING, one that we ask for at
-ATTACH_SENT. In DETACH_SENT the peer may still send on the handle, or attach again on it: a peer that was
-refused with a null terminus never answers our detach (wire contract 2.2). A link that both ends have detached
-is dropped by its session.
-
-Credit. Receiving: `granted` deliveries may have come since the attach, `counted` have. Sending: the same, the
-peer grants. delivery-count = initial + counted, link-credit = granted - counted: two plain counters instead
-of four serial numbers (AMQP 2.6.7).
+Credit: since the attach, the receiver has granted `granted` deliveries and `counted` were sent.
+delivery-count = initial + counted, link-credit = granted - counted (AMQP 2.6.7): two plain counters instead
+of four serial numbers.
 """
 
 from __future__ import annotations
@@ -23,32 +21,32 @@ from .states import LINK_TRANSITIONS, LinkMove, LinkState
 from .types import PEER_TAG_BYTES_MAX, Encoded, Role
 
 CREDIT_MAX: Final = HALF - 1
-"""Deliveries that a peer's credit allows at most; it may say up to 2^32-1. Our choice: as many as serial
-numbers can compare (RFC 1982), so that delivery-count + link-credit stays ahead of delivery-count."""
+"""Most deliveries that a peer's credit allows; the wire has up to 2^32-1. Our choice: the span of serial
+numbers (RFC 1982), so that delivery-count + link-credit stays ahead of delivery-count."""
 
 HEAD_BYTES_MAX: Final = 4096
-"""Bytes that are kept of a delivery over the link's size. Our choice: the properties of every client's
-requests lie within them, so that who asked can be told."""
+"""Bytes kept of an oversized delivery. Our choice: they contain the properties of every client's requests, so
+that the request can be answered."""
 
 NULL: Final = Encoded(b"\x40")
 
 
 class ReassemblyBudget:
-    """Bytes that unfinished deliveries may take: of one connection, or of all that share a budget."""
+    """Limit on the bytes of unfinished deliveries, of one connection or of all that share a budget."""
 
     __slots__ = ("limit", "shared", "used")
 
     CHUNK_OVERHEAD = 64
-    """Bytes a chunk costs beyond its payload (object header, list entry): tiny frames count too."""
+    """Bytes of a chunk beyond its payload (object header, list entry): tiny frames count too."""
 
     def __init__(self, limit: int, shared: ReassemblyBudget | None = None) -> None:
-        """`shared` is the budget of all connections, None for no bound over them."""
+        """`shared` is the budget of all connections; None = no common limit."""
         self.limit = limit
         self.shared = shared
         self.used = 0
 
     def take(self, chunk: bytes) -> None:
-        """Count a chunk; one that is refused counts nowhere.
+        """Count a chunk; a refused one is not counted.
 
         Raises:
             RemoteProtocolError: resource-limit-exceeded, for the connection.
@@ -64,14 +62,14 @@ class ReassemblyBudget:
         self.used += size
 
     def give_back(self, chunks: list[bytes]) -> None:
-        """Forget chunks that were joined or dropped."""
+        """Uncount chunks that were joined or dropped."""
         size = sum(map(len, chunks)) + self.CHUNK_OVERHEAD * len(chunks)
         self.used -= size
         if self.shared is not None:
             self.shared.used -= size
 
     def move(self, limit: int, shared: ReassemblyBudget | None) -> None:
-        """Go on under another limit and another shared budget, with what is used now."""
+        """Move the used bytes to another limit and another shared budget."""
         if self.shared is not None:
             self.shared.used -= self.used
         if shared is not None:
@@ -81,7 +79,7 @@ class ReassemblyBudget:
 
 
 class Partial:
-    """A delivery whose last frame has not come."""
+    """A delivery whose last frame has not arrived."""
 
     __slots__ = ("chunks", "delivery_id", "message_format", "oversized", "settled", "size", "state", "tag")
 
@@ -96,7 +94,7 @@ class Partial:
         self.oversized = False
 
     def head(self, chunk: bytes) -> bytes:
-        """Return the first `HEAD_BYTES_MAX` bytes of what has come, `chunk` last."""
+        """Return the first `HEAD_BYTES_MAX` bytes received, `chunk` last."""
         head = b""
         for part in (*self.chunks, chunk):
             head += part[: HEAD_BYTES_MAX - len(head)]
@@ -105,14 +103,14 @@ class Partial:
         return head
 
     def take_state(self, state: DeliveryState | None) -> None:
-        """Take the state that a frame tells; any of them may tell it (AMQP 2.7.5, state).
+        """Set the state; any frame of the delivery may carry it (AMQP 2.7.5, state).
 
         Raises:
             RemoteProtocolError: the delivery leaves its transaction.
         """
-        told = self.state
-        if isinstance(told, TransactionalState):
-            if not isinstance(state, TransactionalState) or state.txn_id != told.txn_id:
+        before = self.state
+        if isinstance(before, TransactionalState):
+            if not isinstance(state, TransactionalState) or state.txn_id != before.txn_id:
                 raise _invalid("the transaction changes inside a delivery")
         self.state = state
 
@@ -169,12 +167,12 @@ class Link:
         self.counted = 0
         self.draining = False
         self.drains = False
-        """We have asked to drain: the sender may count deliveries that did not take place (AMQP 2.6.7)."""
+        """We have asked to drain: the sender may count deliveries that it never made (AMQP 2.6.7)."""
         self.echo_wanted = False
         self.size_bytes_max = 0
         self.partial: Partial | None = None
         self.fast = role is Role.RECEIVER
-        """A transfer may take the short way: we receive, and no delivery is half here."""
+        """A transfer may take the fast path: we receive, and no delivery is unfinished."""
         self.prefix = b""
         self.prefix_tag_bytes = -1
 
@@ -185,40 +183,39 @@ class Link:
 
     @property
     def credit(self) -> int:
-        """How many deliveries may still be sent: by us if we send, by the peer if we receive."""
+        """Deliveries that may still be sent, by us or by the peer."""
         left = self.granted - self.counted
         return left if left > 0 else 0
 
     def granted_by_peer(self, delivery_count: int | None, credit: int) -> None:
-        """Take the peer's credit: absolute, from its view of the delivery-count (wire contract 2.7).
+        """Set the credit from the peer's view of the delivery-count (wire contract 2.7).
 
-        What the peer has not seen yet is taken off its credit. It cannot have seen more than was sent: a
-        receiver's delivery-count is "the last known value" of the sender's (AMQP 2.6.7), so that one ahead of
-        ours is wrong, and adds nothing. So credit never exceeds what the peer says, nor `CREDIT_MAX`.
+        Deliveries that the peer has not seen count against its credit. A delivery-count ahead of ours adds
+        nothing: a receiver's is "the last known value" of the sender's (AMQP 2.6.7).
         """
         if delivery_count is None:
-            unseen = self.counted  # the peer has not seen our attach yet: AMQP 2.6.7, delivery-count
+            unseen = self.counted  # the peer has not seen our attach: AMQP 2.6.7, delivery-count
         else:
             unseen = max(0, distance(delivery_count, self.delivery_count))
         self.granted = self.counted + min(max(0, credit - unseen), CREDIT_MAX)
 
     def move(self, move: LinkMove) -> None:
-        """Go to the next state. Raises: KeyError for a move that the state does not have, a bug of ours."""
+        """Go to the next state. Raises: KeyError for an illegal move, a defect of ours."""
         self.state = LINK_TRANSITIONS[self.state][move]
 
     def begin_detach(self) -> None:
-        """Stop the link; what it was reassembling is dropped."""
+        """Stop the link and drop its unfinished delivery."""
         self.move(LinkMove.DETACH)
         self.fast = False
         self.drop_partial()
         self.drop_termini()
 
     def drop_termini(self) -> None:
-        """Forget the encoded source and target: the attach that says them is written."""
+        """Forget the encoded source and target: their attach is written."""
         self.source_raw = self.target_raw = NULL
 
     def drop_partial(self) -> None:
-        """Forget the unfinished delivery: the link ends, or the peer aborted it."""
+        """Forget the unfinished delivery."""
         if self.partial is not None:
             self.budget.give_back(self.partial.chunks)
             self.partial = None
@@ -226,7 +223,7 @@ class Link:
     def continue_partial(
         self, delivery_id: int | None, tag: bytes | None, message_format: int | None
     ) -> Partial:
-        """Give the delivery a transfer belongs to, a new one if none is unfinished.
+        """Return the delivery of a transfer: the unfinished one, or else a new one.
 
         Raises:
             RemoteProtocolError: a first frame without id or tag, or a continuation that names another
@@ -241,15 +238,13 @@ class Link:
             return Partial(delivery_id, tag, message_format or 0)
         # Repeating them is legal, and the Python client does; changing them is not (AMQP 2.7.5).
         if delivery_id is not None and delivery_id != partial.delivery_id:
-            raise _invalid(
-                f"delivery {delivery_id} begins inside the unfinished delivery {partial.delivery_id}"
-            )
+            raise _invalid(f"delivery {delivery_id} begins inside delivery {partial.delivery_id}")
         if tag is not None and tag != partial.tag:
             raise _invalid("delivery-tag changes inside a delivery")
         return partial
 
     def add_chunk(self, partial: Partial, chunk: bytes) -> None:
-        """Keep a frame's payload; of a delivery over the link's size its head alone.
+        """Keep a frame's payload; only the head of an oversized delivery.
 
         Raises:
             RemoteProtocolError: the connection holds too many unfinished bytes.
@@ -268,7 +263,7 @@ class Link:
             partial.chunks.append(chunk)
 
     def finish_partial(self, partial: Partial) -> bytes:
-        """Join the chunks: linear in the size of the delivery."""
+        """Return the joined chunks."""
         self.partial = None
         self.budget.give_back(partial.chunks)
         return partial.chunks[0] if len(partial.chunks) == 1 else b"".join(partial.chunks)

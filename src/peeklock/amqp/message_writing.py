@@ -1,6 +1,5 @@
-"""Writing messages in the AMQP 1.0 message format.
+"""Encoding of messages in the AMQP 1.0 message format; `messaging` reads them.
 
-Owns: how a message is encoded. Must not know what a broker does with it; reading is `messaging`.
 Source: OASIS AMQP 1.0 section 3.2; wire contract 3.1.
 """
 
@@ -38,17 +37,19 @@ def encode_message(
     value: Any = None,
     footer: Mapping[Any, Any] | None = None,
 ) -> bytes:
-    """Encode a message. The body is `data` (one section or several), a `sequence`, or else `value` (also
-    null).
+    """Encode a message. The body is `data` (one or more sections), a `sequence`, or else `value` (also null).
 
-    Keys of annotations that are a plain `str` go out as symbols, those of application-properties as strings.
+    Plain `str` keys of annotations become symbols; keys of application-properties become strings.
 
     Raises:
-        EncodeError: a value AMQP does not have.
+        EncodeError: a value without AMQP form.
     """
     out = bytearray()
     if header is not None:
-        _section(out, HEADER, _header_fields(header))
+        ttl = None if header.ttl is None else UInt(header.ttl)
+        count = UInt(header.delivery_count)
+        fields = [header.durable, UByte(header.priority), ttl, header.first_acquirer, count]
+        _section(out, HEADER, fields)
     if delivery_annotations is not None:
         _section(out, DELIVERY_ANNOTATIONS, _symbol_keys(delivery_annotations))
     if message_annotations is not None:
@@ -56,9 +57,8 @@ def encode_message(
     if properties is not None:
         _section(out, PROPERTIES, _property_fields(properties))
     if application_properties is not None:
-        _section(
-            out, APPLICATION_PROPERTIES, {str(key): item for key, item in application_properties.items()}
-        )
+        pairs = {str(key): item for key, item in application_properties.items()}
+        _section(out, APPLICATION_PROPERTIES, pairs)
     if data is not None:
         for piece in data if isinstance(data, list) else [data]:
             _section(out, DATA, piece)
@@ -77,16 +77,6 @@ def _section(out: bytearray, code: int, value: Any) -> None:
 
 def _symbol_keys(pairs: Mapping[Any, Any]) -> dict[Any, Any]:
     return {Symbol(key) if type(key) is str else key: value for key, value in pairs.items()}
-
-
-def _header_fields(header: Header) -> list[Any]:
-    return [
-        header.durable,
-        UByte(header.priority),
-        None if header.ttl is None else UInt(header.ttl),
-        header.first_acquirer,
-        UInt(header.delivery_count),
-    ]
 
 
 def _property_fields(properties: Properties) -> list[Any]:

@@ -1,26 +1,24 @@
-"""The AMQP 1.0 message format: finding the sections of an encoded message, and reading them.
+"""The AMQP 1.0 message format: locating and reading the sections of an encoded message.
 
-Owns: section layout, the batch format, splicing of maps. Must not know what a broker does with any of it.
-Nothing is decoded that was not asked for: `scan` only finds where each section begins and ends.
+Nothing is decoded before it is asked for: `scan` only finds where each section begins and ends.
 Source: OASIS AMQP 1.0 section 3.2; wire contract 3.1 and 3.7.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from .codec import ELEMENTS_MAX, DecodeError, decode, iter_map_raw, read_list_header, skip
-from .encoding import compound8_or_32, encode_into
+from .codec import ELEMENTS_MAX, DecodeError, decode, read_list_header, skip
 
 BATCH_FORMAT: Final = 0x80013700
 """Message-format of a transfer whose data sections are whole messages. Source: wire contract 3.7."""
 
 SECTIONS_MAX: Final = 1024
-"""Sections in the body of one message. Our choice: clients write one, and a megabyte of empty ones would take
-0.1 s. A batch, which has more, is read by `iter_batch`."""
+"""Body sections of one message. Our choice: clients write one, and a megabyte of empty ones would take 0.1 s.
+A batch, which has more, is read by `iter_batch`."""
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -49,29 +47,21 @@ _LONG_DATA: Final = 0x005375B0
 _LIST: Final = frozenset((0x45, 0xC0, 0xD0))
 _MAP: Final = frozenset((0xC1, 0xD1))
 _BINARY: Final = frozenset((0xA0, 0xB0))
-_CONSTRUCTORS: Final[dict[int, frozenset[int] | None]] = {
-    HEADER: _LIST,
-    DELIVERY_ANNOTATIONS: _MAP,
-    MESSAGE_ANNOTATIONS: _MAP,
-    PROPERTIES: _LIST,
-    APPLICATION_PROPERTIES: _MAP,
-    DATA: _BINARY,
-    SEQUENCE: _LIST,
-    VALUE: None,
-    FOOTER: _MAP,
+_SECTIONS: Final[dict[int, tuple[str, frozenset[int] | None]]] = {
+    HEADER: ("amqp:header:list", _LIST),
+    DELIVERY_ANNOTATIONS: ("amqp:delivery-annotations:map", _MAP),
+    MESSAGE_ANNOTATIONS: ("amqp:message-annotations:map", _MAP),
+    PROPERTIES: ("amqp:properties:list", _LIST),
+    APPLICATION_PROPERTIES: ("amqp:application-properties:map", _MAP),
+    DATA: ("amqp:data:binary", _BINARY),
+    SEQUENCE: ("amqp:amqp-sequence:list", _LIST),
+    VALUE: ("amqp:amqp-value:*", None),
+    FOOTER: ("amqp:footer:map", _MAP),
 }
+"""Symbolic descriptor and allowed constructors (None = any), in the order in which sections must come."""
+
+_SYMBOLIC: Final = {name: code for code, (name, _) in _SECTIONS.items()}
 _REPEATED: Final = frozenset((DATA, SEQUENCE))
-_SYMBOLIC: Final = {
-    "amqp:header:list": HEADER,
-    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
-    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
-    "amqp:properties:list": PROPERTIES,
-    "amqp:application-properties:map": APPLICATION_PROPERTIES,
-    "amqp:data:binary": DATA,
-    "amqp:amqp-sequence:list": SEQUENCE,
-    "amqp:amqp-value:*": VALUE,
-    "amqp:footer:map": FOOTER,
-}
 
 
 @dataclass(slots=True)
@@ -106,61 +96,33 @@ class Properties:
 
 _PROPERTY_COUNT: Final = 13
 _FIELD_VALUES_MAX: Final = 64
-"""Values in a header or in properties, whose fields are no lists."""
+"""Values in a header or in properties, whose fields are scalars."""
 
 BodyKind = Literal["data", "sequence", "value"]
 _BODY_KINDS: Final[dict[int, BodyKind]] = {DATA: "data", SEQUENCE: "sequence", VALUE: "value"}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sections:
-    """An encoded message, and where its sections are.
+    """An encoded message and where its sections end.
 
-    They stand one behind the other in a fixed order, so that each is known by its end: it begins where the
-    one before it ends, and one that is absent has no length.
+    Sections are adjacent and in a fixed order: each begins where the one before it ends, and an absent one is
+    empty. `scan` finds them; until then none is known.
     """
 
-    __slots__ = (
-        "bare_offset",
-        "body_end",
-        "body_offset",
-        "delivery_annotations_end",
-        "footer_end",
-        "header_end",
-        "lacks_message_id",
-        "payload",
-        "properties_end",
-    )
-
-    def __init__(
-        self,
-        payload: bytes,
-        header_end: int = 0,
-        delivery_annotations_end: int = 0,
-        bare_offset: int = 0,
-        properties_end: int = 0,
-        body_offset: int = 0,
-        body_end: int = 0,
-        footer_end: int = 0,
-        lacks_message_id: bool = False,
-    ) -> None:
-        """Begin with what `scan` finds; without it, no section is known.
-
-        Args:
-            bare_offset: end of the message-annotations: from here on, intermediaries change nothing
-                (AMQP 3.2).
-            body_offset: end of the application-properties, and so of all that comes before a body.
-            body_end: of all body sections.
-            lacks_message_id: whether there is none; what cannot be decoded may be one.
-        """
-        self.payload = payload
-        self.header_end = header_end
-        self.delivery_annotations_end = delivery_annotations_end
-        self.bare_offset = bare_offset
-        self.properties_end = properties_end
-        self.body_offset = body_offset
-        self.body_end = body_end
-        self.footer_end = footer_end
-        self.lacks_message_id = lacks_message_id
+    payload: bytes
+    header_end: int = 0
+    delivery_annotations_end: int = 0
+    bare_offset: int = 0
+    """End of the message-annotations: from here on, intermediaries change nothing (AMQP 3.2)."""
+    properties_end: int = 0
+    body_offset: int = 0
+    """End of the application-properties, the last section before the body."""
+    body_end: int = 0
+    """End of the last body section."""
+    footer_end: int = 0
+    lacks_message_id: bool = False
+    """False also for properties that cannot be decoded: they may contain one."""
 
     @property
     def header(self) -> Span | None:
@@ -184,7 +146,7 @@ class Sections:
 
     @property
     def body(self) -> Span | None:
-        """Of all body sections."""
+        """All body sections."""
         return _span(self.body_offset, self.body_end)
 
     @property
@@ -192,7 +154,7 @@ class Sections:
         return _span(self.body_end, self.footer_end)
 
     def without_body(self) -> Sections:
-        """Return what stands before the body; the footer goes too."""
+        """Return the sections before the body, without the footer."""
         end = self.body_offset
         return Sections(
             self.payload[:end],
@@ -207,26 +169,20 @@ class Sections:
         )
 
     def decode_header(self) -> Header:
-        """Decode the header, defaults where it is silent.
+        """Decode the header; absent fields have their defaults.
 
         Raises:
-            DecodeError: a field is of another type.
+            DecodeError: a field has the wrong type.
         """
-        fields = self._fields(self.header, 5)
-        durable, priority, ttl, first_acquirer, delivery_count = fields
+        durable, priority, ttl, first_acquirer, delivery_count = self._fields(self.header, 5)
         for number in (priority, ttl, delivery_count):
             if number is not None and type(number) is not int:
-                raise DecodeError("a number of the header is not an integer")
-        return Header(
-            bool(durable),
-            4 if priority is None else priority,
-            ttl,
-            bool(first_acquirer),
-            delivery_count or 0,
-        )
+                raise DecodeError("a numeric field of the header is not an integer")
+        priority = 4 if priority is None else priority
+        return Header(bool(durable), priority, ttl, bool(first_acquirer), delivery_count or 0)
 
     def decode_properties(self) -> Properties:
-        """Decode the properties; None where they are silent.
+        """Decode the properties; absent fields are None.
 
         Raises:
             DecodeError: not a list of at most 13 fields.
@@ -234,7 +190,7 @@ class Sections:
         return Properties(*self._fields(self.properties, _PROPERTY_COUNT))
 
     def property_raw(self, index: int) -> bytes | None:
-        """Give field `index` of the properties as it was encoded (message-id 0, group-id 10), None if absent.
+        """Return field `index` of the properties as encoded (message-id 0, group-id 10); None if absent.
 
         Raises:
             DecodeError: the properties are invalid up to there.
@@ -249,7 +205,7 @@ class Sections:
             position = skip(payload, position)
         after = skip(payload, position)
         if after > end:
-            raise DecodeError("a property reaches beyond its section")
+            raise DecodeError("a property exceeds its section")
         return None if payload[position] == 0x40 else payload[position:after]
 
     def decode_delivery_annotations(self) -> dict[str, Any]:
@@ -285,7 +241,7 @@ class Sections:
         start = _value_start(self.payload, span[0])
         fields, end = decode(self.payload, start, elements_max=_FIELD_VALUES_MAX)
         if end != span[1] or len(fields) > wanted:
-            raise DecodeError(f"section with {len(fields)} fields, at most {wanted} belong there")
+            raise DecodeError(f"section with {len(fields)} fields, at most {wanted} are allowed")
         return list(fields) + [None] * (wanted - len(fields))
 
     def _map(self, span: Span | None, elements_max: int = ELEMENTS_MAX) -> dict[str, Any]:
@@ -299,23 +255,21 @@ class Sections:
 
 
 def scan_head(head: bytes) -> Sections:
-    """Find the sections that are whole in the first bytes of a message."""
+    """Find the complete sections in the first bytes of a message."""
     return scan(head, whole=False)
 
 
 def scan(payload: bytes, *, whole: bool = True) -> Sections:
     """Find the sections of an encoded message, and whether it has a message-id, in one pass.
 
-    Args:
-        payload: the encoded message.
-        whole: raise at the first error; else return what stands before it.
+    With `whole`, raise at the first error; else return the sections before it.
 
     Raises:
-        DecodeError: no section where one should begin, of a wrong type, out of order, or cut short; more than
+        DecodeError: no section where one should begin; of a wrong type, out of order, truncated; more than
         `SECTIONS_MAX` in the body.
     """
-    # What nearly every client sends: sections in their short forms, and one of data. Where that ends says
-    # whether all of them are whole. Anything else is for the loop, from the start.
+    # Fast path: sections in their short forms and one data section, as nearly every client sends. They are
+    # complete if the data ends with the payload. Anything else goes through the loop, from the start.
     try:
         head, size = _SHORT(payload, 0)
         header_end = at = 5 + size if head == _SHORT_HEADER else 0
@@ -364,9 +318,7 @@ def _scan_any(payload: bytes, whole: bool) -> Sections:
     position = 0
     last = 0
     left = SECTIONS_MAX
-    # Each section that is found moves the ends of those behind it too, which may be absent.
-    header_end = delivery_annotations_end = bare_offset = properties_end = 0
-    body_offset = body_end = footer_end = 0
+    ends = [0] * len(_SECTIONS)  # by code: a section that is found moves the ends of later ones too
     lacks_message_id = size > 0  # an empty message lacks nothing
     try:
         while position < size:
@@ -382,41 +334,17 @@ def _scan_any(payload: bytes, whole: bool) -> Sections:
                 end = start + 5 + _U32(payload, start + 1)[0]
             else:
                 end = skip(payload, start)
-            if code not in _CONSTRUCTORS:
-                raise DecodeError(f"0x{code:x} is not a section of a message")
-            allowed = _CONSTRUCTORS[code]
-            if allowed is not None and constructor not in allowed:
-                raise DecodeError(f"constructor 0x{constructor:02x} in section 0x{code:x}")
+            _check_section(code, constructor, last)
             if end > size:
                 raise DecodeError(f"section 0x{code:x} is truncated")
-            if code <= last and not (code == last and code in _REPEATED):
-                raise DecodeError(f"section 0x{code:x} behind section 0x{last:x}")
-            if code in _BODY_KINDS:
-                if code == last:
-                    left -= 1
-                    if not left:
-                        raise DecodeError(f"message with more than {SECTIONS_MAX} body sections")
-                elif last in _BODY_KINDS:
-                    raise DecodeError("body with sections of several kinds")
-                body_end = footer_end = end
-            elif code == HEADER:
-                header_end = delivery_annotations_end = bare_offset = end
-                properties_end = body_offset = body_end = footer_end = end
-            elif code == MESSAGE_ANNOTATIONS:
-                bare_offset = properties_end = body_offset = body_end = footer_end = end
+            if code == last:
+                left -= 1
+                if not left:
+                    raise DecodeError(f"message with more than {SECTIONS_MAX} body sections")
             elif code == PROPERTIES:
-                properties_end = body_offset = body_end = footer_end = end
-                first = start + 3
-                lacks_message_id = (
-                    constructor != 0xC0 or end <= first or payload[first] == 0x40 or not payload[first - 1]
-                ) and _lacks_first_field(payload, start)
-            elif code == APPLICATION_PROPERTIES:
-                body_offset = body_end = footer_end = end
-            elif code == DELIVERY_ANNOTATIONS:
-                delivery_annotations_end = bare_offset = end
-                properties_end = body_offset = body_end = footer_end = end
-            else:
-                footer_end = end
+                lacks_message_id = _lacks_first_field(payload, start)
+            first = code - HEADER
+            ends[first:] = [end] * (len(ends) - first)
             last = code
             position = end
     except (IndexError, struct.error):
@@ -425,28 +353,31 @@ def _scan_any(payload: bytes, whole: bool) -> Sections:
     except DecodeError:
         if whole:
             raise
-    return Sections(
-        payload,
-        header_end,
-        delivery_annotations_end,
-        bare_offset,
-        properties_end,
-        body_offset,
-        body_end,
-        footer_end,
-        lacks_message_id,
-    )
+    return Sections(payload, ends[0], ends[1], ends[2], ends[3], ends[4], ends[7], ends[8], lacks_message_id)
+
+
+def _check_section(code: int, constructor: int, last: int) -> None:
+    """Raise DecodeError unless a section may come after the section `last`, with this constructor."""
+    if code not in _SECTIONS:
+        raise DecodeError(f"0x{code:x} is not a section of a message")
+    allowed = _SECTIONS[code][1]
+    if allowed is not None and constructor not in allowed:
+        raise DecodeError(f"constructor 0x{constructor:02x} in section 0x{code:x}")
+    if code <= last and not (code == last and code in _REPEATED):
+        raise DecodeError(f"section 0x{code:x} after section 0x{last:x}")
+    if code != last and code in _BODY_KINDS and last in _BODY_KINDS:
+        raise DecodeError("body with sections of several kinds")
 
 
 def in_order(payload: bytes) -> bytes:
-    """Put a section that clients encode in a wrong place where it belongs; all bytes of it stay as they are.
+    """Move a section that clients encode in the wrong place; its bytes do not change.
 
-    The official Python client writes delivery-annotations behind the footer (observed with azure-servicebus
-    7.15), rhea, and so the official JavaScript client, the footer before the body (observed with rhea 3.0.5).
-    Gives the payload itself when neither is so; whatever else is wrong with it stays.
+    The official Python client writes delivery-annotations after the footer (observed with azure-servicebus
+    7.15); rhea, and so the official JavaScript client, writes the footer before the body (rhea 3.0.5).
+    Return the payload itself if it has neither fault; other faults remain.
 
     Raises:
-        DecodeError: no section where one should begin, or cut short.
+        DecodeError: no section where one should begin, or a truncated one.
     """
     codes: list[int] = []
     pieces: list[bytes] = []
@@ -454,7 +385,7 @@ def in_order(payload: bytes) -> bytes:
     while position < len(payload):
         code, start = _descriptor(payload, position)
         end = skip(payload, start)
-        if end > len(payload) or len(codes) > SECTIONS_MAX + len(_CONSTRUCTORS):
+        if end > len(payload) or len(codes) > SECTIONS_MAX + len(_SECTIONS):
             return payload
         codes.append(code)
         pieces.append(payload[position:end])
@@ -468,9 +399,9 @@ def in_order(payload: bytes) -> bytes:
 
 
 def iter_batch(payload: bytes) -> Iterator[bytes]:
-    """Walk the members of a batch: the binary of each data section. What comes before them is only a hint.
+    """Yield the members of a batch: the binary of each data section. The sections before them are a hint.
 
-    A batch may have very many members: nothing is read before it is asked for.
+    A batch may have very many members, so each is read on demand.
 
     Raises:
         DecodeError: not a message, or its body is not data.
@@ -478,57 +409,24 @@ def iter_batch(payload: bytes) -> Iterator[bytes]:
     position = last = 0
     while position < len(payload):
         code, start = _descriptor(payload, position)
-        if code not in _CONSTRUCTORS:
-            raise DecodeError(f"0x{code:x} is not a section of a message")
         if code in (SEQUENCE, VALUE):
             raise DecodeError("batch whose body is not data")
+        if code not in _SECTIONS:
+            raise DecodeError(f"0x{code:x} is not a section of a message")
         if code <= last and not code == last == DATA:
-            raise DecodeError(f"section 0x{code:x} behind section 0x{last:x}")
+            raise DecodeError(f"section 0x{code:x} after section 0x{last:x}")
         last = code
         if code == DATA:
             if payload[start : start + 1] not in (b"\xa0", b"\xb0"):
-                raise DecodeError("data section that holds no binary")
+                raise DecodeError("data section without a binary")
             member, position = decode(payload, start)
             yield member
         else:
             position = skip(payload, start)
 
 
-class _Remove:
-    """The type of REMOVE."""
-
-
-REMOVE: Final = _Remove()
-"""As a value of `merge_map`'s updates: drop the key."""
-
-
-def merge_map(section: bytes, updates: Mapping[str, Any]) -> bytes:
-    """Add, replace or (`REMOVE`) drop pairs of an encoded map section; the others stay bit for bit, in order.
-
-    A symbol and a string with the same text are the same key; new keys are encoded as given.
-
-    Raises:
-        DecodeError: `section` is not a described map.
-    """
-    code, start = _descriptor(section, 0)
-    kept = bytearray()
-    count = 0
-    for key, key_start, _, end in iter_map_raw(section, start):
-        if key not in updates:
-            kept += section[key_start:end]
-            count += 2
-    for key, value in updates.items():
-        if value is not REMOVE:
-            encode_into(kept, key)
-            encode_into(kept, value)
-            count += 2
-    out = bytearray((0x00, 0x53, code))
-    compound8_or_32(out, 0xC1, 0xD1, count, kept)
-    return bytes(out)
-
-
 def _descriptor(payload: bytes, position: int) -> tuple[int, int]:
-    """Give the code of the section at `position` and where its value starts, for any form of descriptor."""
+    """Return the code of the section at `position` and where its value starts, for any form of descriptor."""
     if payload[position : position + 2] == b"\x00\x53" and len(payload) > position + 3:
         return payload[position + 2], position + 3
     if position >= len(payload) or payload[position] != 0:

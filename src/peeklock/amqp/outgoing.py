@@ -1,13 +1,12 @@
-"""What goes out: of a connection the queued pieces, of each session deliveries and dispositions.
+"""Output of a connection, and deliveries and dispositions of its sessions: the hot path of sending.
 
-Owns: the hot path of sending, delivery-ids and transfer-ids of our side, and the gate that keeps frames back
-until our `open` has gone out: the official Python client pipelines open, begin and attach, so that answers
-are made before the owner has answered the open. Must not know attach and detach.
+A gate holds frames back until our `open` is sent: the official Python client pipelines open, begin and
+attach, so their answers exist before the owner has answered the open.
 
-A delivery that fits one frame goes out at once if the window is open. Everything else passes through `held`,
-in order: AMQP has one sequence of transfer-ids per session, so a closed window stops all its links alike.
-Dispositions of neighbouring deliveries with the same state become one range; it is written before any other
-disposition, so that their order is kept.
+A delivery that fits one frame is sent at once if the window is open. Everything else passes through `held`,
+in order: a session has one sequence of transfer-ids, so a closed window stops all its links alike.
+Dispositions of adjacent deliveries with the same state become one range, written before any other
+disposition.
 Source: OASIS AMQP 1.0 sections 2.5.6, 2.7.5, 2.7.6 and 2.6.7.
 """
 
@@ -16,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from .errors import FRAME_SIZE_TOO_SMALL, AmqpError, LocalProtocolError
@@ -43,18 +43,16 @@ _SETTLED: Final = b"\x43\x41"
 """message-format 0 (explicit, wire contract 2.8) and settled."""
 
 
-Piece = bytes | memoryview
-
 _TRANSFER_BYTES_MAX: Final = 40 + TAG_BYTES_MAX
 """Bytes of a transfer frame without payload and state: 8 header, 3 descriptor, 9 list32, 5 handle, 5 id,
 2 + 32 tag, 5 format, 2 flags, 1 settle mode."""
 
 _FRAME_BYTES_CAP: Final = 1024 * 1024
-"""Bytes of the largest frame we send, whatever the peer would take. Our choice: some say 4 GiB."""
+"""Bytes of the largest frame we send, even if the peer accepts more. Our choice: some peers say 4 GiB."""
 
 
 class Output:
-    """Queued pieces of one connection; sizes in bytes."""
+    """Output queue of one connection; sizes in bytes."""
 
     __slots__ = (
         "closed",
@@ -70,25 +68,25 @@ class Output:
     )
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[bytes | memoryview] = []
         self.front: list[bytes] = []
-        """What does not wait for the gate."""
+        """Pieces that do not wait for the gate."""
         self.merging: list[Outgoing] = []
-        """Of the sessions with a disposition that others may still join; they enter themselves."""
+        """Sessions with a disposition that others may still join; each adds itself."""
         self.gate_open = False
         self.size = 0
         self.held_size = 0
-        """Bytes of payload that wait for the window of their session."""
+        """Bytes of payload that wait for the window of a session."""
         self.closed = False
         self.frame_size_max = UINT_MAX
-        """The peer's max-frame-size; unknown, hence unlimited, before its `open`."""
+        """The peer's max-frame-size; unlimited before its `open`."""
         self.payload_max = FRAME_SIZE_MIN - _TRANSFER_BYTES_MAX
-        """Bytes of payload that fit into one transfer frame, whatever its tag."""
+        """Bytes of payload that fit into one transfer frame with any tag."""
         self.failure: AmqpError | None = None
-        """Set when a frame does not fit: the connection cannot go on."""
+        """Set when a frame does not fit: the connection must end."""
 
     def peer_opened(self, frame_size_max: int) -> None:
-        """Take the peer's max-frame-size."""
+        """Set the peer's max-frame-size."""
         self.frame_size_max = frame_size_max
         self.payload_max = min(frame_size_max, _FRAME_BYTES_CAP) - _TRANSFER_BYTES_MAX
 
@@ -105,18 +103,18 @@ class Output:
         self.size += size
 
     def raw(self, data: bytes) -> None:
-        """Queue bytes before everything that is gated: headers, SASL frames, `open`, empty frames."""
+        """Queue bytes before the gate: headers, SASL frames, `open`, empty frames."""
         if not self.closed and data:
             (self.pieces if self.gate_open else self.front).append(data)
             self.size += len(data)
 
     def drop_gated(self) -> None:
-        """Forget the frames behind the gate: `close` goes in their place."""
+        """Drop the frames that wait for the gate: `close` replaces them."""
         self.size -= sum(map(len, self.pieces))
         self.pieces.clear()
 
     def take(self) -> bytes:
-        """Return everything that may go as one string and forget it."""
+        """Return and forget everything that may be sent now."""
         for outgoing in self.merging:
             outgoing.flush_disposition()
         self.merging.clear()
@@ -131,47 +129,26 @@ class Output:
         return data
 
 
+@dataclass(slots=True, eq=False)
 class _Held:
-    """A delivery, or the rest of one, that waits for the window; `payload` None is the flow that ends a
-    drain."""
+    """A delivery, or the rest of one, that waits for the window. No payload: the flow that ends a drain."""
 
-    __slots__ = (
-        "delivery_id",
-        "link",
-        "message_format",
-        "offset",
-        "payload",
-        "settled",
-        "state",
-        "tag",
-    )
-
-    def __init__(
-        self,
-        link: Link,
-        delivery_id: int,
-        tag: bytes,
-        payload: bytes | None,
-        settled: bool,
-        message_format: int,
-        state: bytes,
-    ) -> None:
-        self.link = link
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.payload = payload
-        self.settled = settled
-        self.message_format = message_format
-        self.state = state
-        self.offset = 0
+    link: Link
+    delivery_id: int
+    tag: bytes
+    payload: bytes | None
+    settled: bool
+    message_format: int
+    state: bytes
+    offset: int = 0
 
 
 _NOTHING_HELD: Final[deque[_Held]] = deque()
-"""Of every session that has never held anything back: an empty deque takes 760 bytes."""
+"""Shared by sessions that hold nothing: an empty deque takes 760 bytes."""
 
 
 class Outgoing:
-    """Transfers and dispositions to the peer of one session."""
+    """Deliveries and dispositions of one session."""
 
     __slots__ = (
         "channel",
@@ -207,10 +184,10 @@ class Outgoing:
         self.merged_settled = True
 
     def peer_flow(self, next_incoming_id: int | None, incoming_window: int) -> None:
-        """Take the peer's window and send what it lets through (AMQP 2.5.6)."""
+        """Set the peer's window, and send what it admits (AMQP 2.5.6)."""
         seen = 0 if next_incoming_id is None else next_incoming_id
         if incoming_window >= HALF:
-            self.remote_window = HALF  # an unlimited window: more than serial numbers can compare
+            self.remote_window = HALF  # unlimited: beyond the span of serial numbers
         else:
             self.remote_window = distance(self.next_outgoing_id, (seen + incoming_window) & MASK)
         if self.held:
@@ -225,7 +202,7 @@ class Outgoing:
         message_format: int,
         state: DeliveryState | None,
     ) -> int:
-        """Send a delivery, or hold it; give its delivery-id.
+        """Send a delivery, or hold it; return its delivery-id.
 
         Raises:
             LocalProtocolError: no credit, or a tag longer than 32 bytes.
@@ -274,7 +251,7 @@ class Outgoing:
         return delivery_id
 
     def pump(self) -> None:
-        """Write held deliveries as far as the peer's window goes."""
+        """Write held deliveries as far as the window admits."""
         held = self.held
         while held:
             item = held[0]
@@ -288,7 +265,7 @@ class Outgoing:
                 held.popleft()
 
     def hold_drained_flow(self, link: Link, echo: bool) -> None:
-        """Send the flow that ends a drain, behind the deliveries that wait."""
+        """Send the flow that ends a drain after the held deliveries."""
         self._hold(_Held(link, 0, b"", None, echo, 0, b""))
         self.pump()
 
@@ -298,7 +275,7 @@ class Outgoing:
         self.held.append(item)
 
     def drop_link(self, link: Link) -> None:
-        """Forget what waits for the window on a link that is gone."""
+        """Drop what a link holds."""
         if not self.held:
             return
         kept: deque[_Held] = deque()
@@ -310,7 +287,7 @@ class Outgoing:
         self.held = kept
 
     def unsent(self) -> list[int]:
-        """Return the ids of unsettled deliveries of which nothing has been written."""
+        """Return the ids of unsettled deliveries with no frame written."""
         return [
             item.delivery_id
             for item in self.held
@@ -318,7 +295,7 @@ class Outgoing:
         ]
 
     def drop_all(self) -> None:
-        """Forget everything not written: the session is gone."""
+        """Drop everything unwritten: the session is gone."""
         for item in self.held:
             if item.payload is not None:
                 self.output.held_size -= len(item.payload) - item.offset
@@ -326,7 +303,7 @@ class Outgoing:
         self.merging = False
 
     def _write_frame(self, item: _Held, payload: bytes) -> bool:
-        """Write the next frame of a delivery; say whether it was the last."""
+        """Write the next frame of a delivery; return whether it was the last."""
         start = item.offset
         room = self.output.payload_max - (len(item.state) if start == 0 else 0)
         end = min(start + max(room, 1), len(payload))
@@ -368,8 +345,8 @@ class Outgoing:
         return struct.pack(">IHH", 8 + len(body) + size, 0x0200, self.channel) + body
 
     def _next_head(self, item: _Held, more: bool, size: int) -> bytes:
-        # Id, tag and format may be left out (wire contract 2.8). `settled` is repeated: the Python client
-        # looks at the last frame for it.
+        # Id, tag and format may be omitted (wire contract 2.8). The Python client reads `settled` from the
+        # last frame.
         return _CONTINUATION(
             24 + size,
             0x0200,
@@ -389,7 +366,7 @@ class Outgoing:
     def disposition(
         self, role: Role, first: int, last: int, state: DeliveryState | None, settled: bool
     ) -> None:
-        """Queue a disposition, joined to the last one where they touch and say the same."""
+        """Queue a disposition, joined to the last one if adjacent and equal."""
         if self.merging:
             if (
                 role is self.merged_role
@@ -412,7 +389,7 @@ class Outgoing:
         self.merged_settled = settled
 
     def flush_disposition(self) -> None:
-        """Write the range that is being merged, if any."""
+        """Write the merged range, if any."""
         if not self.merging:
             return
         self.merging = False

@@ -1,16 +1,14 @@
-"""Performatives, termini and delivery states: the values and how each is encoded and decoded.
+"""Performatives, termini and delivery states: their values, encoding and decoding.
 
-Must not know in which state a performative may come: that is `connection`, `session` and `link`. The usual
-transfers and dispositions do not pass here: `incoming` and `outgoing` read and write them inline.
-Performatives and errors go out with their nulls: older official Python clients index the fields without
-counting them first (wire contract 0.2).
-Source: OASIS AMQP 1.0 sections 2.7, 2.8.14, 3.4, 3.5 and 4.5. What is said to a coordinator is a message, not
-a performative: `coordination`.
+Must not know in which state a performative is legal. The usual transfers and dispositions do not pass here:
+`incoming` and `outgoing` read and write them inline.
+Performatives and errors are sent with their nulls: older official Python clients index the fields without
+counting them (wire contract 0.2).
+Source: OASIS AMQP 1.0 sections 2.7, 2.8.14, 3.4, 3.5 and 4.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,7 +47,7 @@ class Accepted:
 
 @dataclass(slots=True, frozen=True)
 class Rejected:
-    """The delivery is invalid and cannot be processed (AMQP 3.4.3)."""
+    """The delivery is invalid (AMQP 3.4.3)."""
 
     error: AmqpError | None = None
 
@@ -70,7 +68,7 @@ class Modified:
 
 @dataclass(slots=True, frozen=True)
 class Received:
-    """How far a partial delivery has come (AMQP 3.4.1)."""
+    """The received part of a partial delivery (AMQP 3.4.1)."""
 
     section_number: int = 0
     section_offset: int = 0
@@ -108,56 +106,28 @@ def encode_state(state: DeliveryState | None) -> bytes:
         return _RELEASED_BYTES
     if state is None:
         return b"\x40"
-    return _STATE_ENCODERS[type(state)](state)
-
-
-def _encode_accepted(state: Any) -> bytes:
-    return ACCEPTED_BYTES
-
-
-def _encode_released(state: Any) -> bytes:
-    return _RELEASED_BYTES
-
-
-def _encode_rejected(state: Rejected) -> bytes:
-    if state.error is None:
-        return b"\x00\x53\x25\x45"
-    return composite(REJECTED, [Encoded(encode_error(state.error))])
-
-
-def _encode_modified(state: Modified) -> bytes:
-    annotations = state.message_annotations
-    return composite(MODIFIED, [state.delivery_failed, state.undeliverable_here, annotations])
-
-
-def _encode_received(state: Received) -> bytes:
-    return composite(RECEIVED, [UInt(state.section_number), ULong(state.section_offset)])
-
-
-def _encode_declared(state: Declared) -> bytes:
-    return composite(DECLARED, [state.txn_id])
-
-
-def _encode_transactional(state: TransactionalState) -> bytes:
-    return composite(TRANSACTIONAL_STATE, [state.txn_id, Encoded(encode_state(state.outcome))])
-
-
-_STATE_ENCODERS: dict[type, Callable[[Any], bytes]] = {
-    Accepted: _encode_accepted,
-    Released: _encode_released,
-    Rejected: _encode_rejected,
-    Modified: _encode_modified,
-    Received: _encode_received,
-    Declared: _encode_declared,
-    TransactionalState: _encode_transactional,
-}
+    match state:
+        case Accepted():
+            return ACCEPTED_BYTES
+        case Released():
+            return _RELEASED_BYTES
+        case Rejected(error):
+            return composite(REJECTED, [_optional(error)])
+        case Modified(failed, undeliverable, annotations):
+            return composite(MODIFIED, [failed, undeliverable, annotations])
+        case Received(number, offset):
+            return composite(RECEIVED, [UInt(number), ULong(offset)])
+        case Declared(txn_id):
+            return composite(DECLARED, [txn_id])
+        case TransactionalState(txn_id, outcome):
+            return composite(TRANSACTIONAL_STATE, [txn_id, Encoded(encode_state(outcome))])
 
 
 def decode_state(value: Any) -> DeliveryState | None:
-    """Turn a decoded described value into a delivery state.
+    """Convert a decoded described value to a delivery state.
 
     Raises:
-        RemoteProtocolError: not a delivery state, or with wrong fields.
+        RemoteProtocolError: not a delivery state, or wrong fields.
     """
     if value is None:
         return None
@@ -183,21 +153,25 @@ def decode_state(value: Any) -> DeliveryState | None:
 
 
 def transaction_id(value: Any) -> bytes:
-    """Take the txn-id of a peer; one that is missing or no binary becomes the empty one, which names nothing.
+    """Return the txn-id of a peer; empty, which names no transaction, for one that is missing or not binary.
 
-    So that a client with a wrong id is told `amqp:transaction:unknown-id` where it used it, and keeps the
-    connection with all its other transactions.
+    A client with a wrong id so gets `amqp:transaction:unknown-id` where it used it, and keeps the connection
+    with its other transactions.
     """
     return value if isinstance(value, bytes) else b""
 
 
 def encode_error(error: AmqpError) -> bytes:
-    """Encode an error with all its three fields."""
+    """Encode an error with all three fields."""
     return composite(ERROR, [error.condition, error.description, error.info], trim=False)
 
 
+def _optional(error: AmqpError | None) -> Encoded | None:
+    return None if error is None else Encoded(encode_error(error))
+
+
 def decode_error(value: Any) -> AmqpError | None:
-    """Turn a decoded described value into an error; a condition sent as a string is taken too.
+    """Convert a decoded described value to an error; its condition may also be a string.
 
     Raises:
         RemoteProtocolError: not an error.
@@ -206,14 +180,14 @@ def decode_error(value: Any) -> AmqpError | None:
         return None
     code, fields = described_list(value, "error")
     if code != ERROR:
-        raise RemoteProtocolError(INVALID_FIELD, f"0x{code:x} where an error belongs")
+        raise RemoteProtocolError(INVALID_FIELD, f"0x{code:x} is not an error")
     condition, description, info = checked_fields(ERROR, fields)
     return AmqpError(condition, description or "", info)
 
 
 @dataclass(slots=True)
 class Source:
-    """Where a link's messages come from (AMQP 3.5.3). `timeout` in seconds."""
+    """The source of a link (AMQP 3.5.3). `timeout` in seconds."""
 
     address: Any = None
     durable: int = 0
@@ -230,7 +204,7 @@ class Source:
 
 @dataclass(slots=True)
 class Target:
-    """Where a link's messages go (AMQP 3.5.4). `timeout` in seconds."""
+    """The target of a link (AMQP 3.5.4). `timeout` in seconds."""
 
     address: Any = None
     durable: int = 0
@@ -252,11 +226,9 @@ Terminus = Source | Target | Coordinator
 
 
 def encode_terminus(terminus: Terminus | Encoded | None) -> bytes:
-    """Encode a source, target or coordinator; null for None; an `Encoded` value as it is."""
-    if terminus is None:
-        return b"\x40"
-    if isinstance(terminus, Encoded):
-        return terminus
+    """Encode a source, target or coordinator; None as null; an `Encoded` value unchanged."""
+    if terminus is None or isinstance(terminus, Encoded):
+        return terminus or b"\x40"
     if isinstance(terminus, Coordinator):
         # Explicit null: clients index the list by position.
         return composite(COORDINATOR, [_symbols(terminus.capabilities)], trim=False)
@@ -281,7 +253,7 @@ def encode_terminus(terminus: Terminus | Encoded | None) -> bytes:
 
 
 def decode_terminus(value: Any) -> Terminus | None:
-    """Turn a decoded described value into a source, target or coordinator.
+    """Convert a decoded described value to a source, target or coordinator.
 
     Raises:
         RemoteProtocolError: another type, or wrong fields.
@@ -289,16 +261,10 @@ def decode_terminus(value: Any) -> Terminus | None:
     if value is None:
         return None
     code, fields = described_list(value, "terminus")
-    if code == SOURCE:
-        values = checked_fields(SOURCE, fields)
-        return Source(
-            values[0], values[1] or 0, values[2], values[3] or 0, bool(values[4]), values[5], *values[6:11]
-        )
-    if code == TARGET:
-        values = checked_fields(TARGET, fields)
-        return Target(
-            values[0], values[1] or 0, values[2], values[3] or 0, bool(values[4]), values[5], values[6]
-        )
+    if code in (SOURCE, TARGET):
+        address, durable, policy, timeout, dynamic, properties, *rest = checked_fields(code, fields)
+        kind = Source if code == SOURCE else Target
+        return kind(address, durable or 0, policy, timeout or 0, bool(dynamic), properties, *rest)
     if code == COORDINATOR:
         return Coordinator(checked_fields(COORDINATOR, fields)[0])
     raise RemoteProtocolError(INVALID_FIELD, f"0x{code:x} is not a terminus")
@@ -309,7 +275,7 @@ def _symbol(value: str | None) -> Symbol | None:
 
 
 def _symbols(value: Any) -> Any:
-    """Turn a tuple or list of names into an array of symbols; pass on what a peer sent as it came."""
+    """Return a tuple or list of names as an array of symbols; a value that a peer sent, unchanged."""
     if value is None or isinstance(value, (str, Array, Encoded)):
         return _symbol(value) if isinstance(value, str) else value
     return Array.of(Symbol, value)
@@ -325,30 +291,16 @@ def encode_open(
 ) -> bytes:
     """Encode `open` (AMQP 2.7.1)."""
     idle = None if idle_timeout_ms is None else UInt(idle_timeout_ms)
-    return composite(
-        OPEN,
-        [
-            container_id,
-            hostname,
-            UInt(max_frame_size),
-            UShort(channel_max),
-            idle,
-            None,
-            None,
-            None,
-            None,
-            properties,
-        ],
-        trim=False,
-    )
+    sizes = [UInt(max_frame_size), UShort(channel_max)]
+    fields = [container_id, hostname, *sizes, idle, None, None, None, None, properties]
+    return composite(OPEN, fields, trim=False)
 
 
 def encode_begin(remote_channel: int | None, next_outgoing_id: int, window: int, handle_max: int) -> bytes:
-    """Encode `begin` with the same window both ways (AMQP 2.7.2)."""
+    """Encode `begin` with the same window in both directions (AMQP 2.7.2)."""
     remote = None if remote_channel is None else UShort(remote_channel)
-    return composite(
-        BEGIN, [remote, UInt(next_outgoing_id), UInt(window), UInt(window), UInt(handle_max)], trim=False
-    )
+    fields = [remote, UInt(next_outgoing_id), UInt(window), UInt(window), UInt(handle_max)]
+    return composite(BEGIN, fields, trim=False)
 
 
 def encode_attach(
@@ -408,33 +360,28 @@ def encode_flow(
     if handle is not None:
         fields += [UInt(handle), UInt(delivery_count), UInt(link_credit), None, drain, echo]
     elif echo:
-        fields += [None, None, None, None, False, True]  # drain and echo stand behind four link fields
+        fields += [None, None, None, None, False, True]  # drain and echo follow four fields of a link
     return composite(FLOW, fields)
 
 
 def encode_disposition(
     role: Role, first: int, last: int, settled: bool, state: DeliveryState | None
 ) -> bytes:
-    """Encode `disposition` with its first five fields always present (AMQP 2.7.6)."""
-    return composite(
-        DISPOSITION,
-        [role.value, UInt(first), UInt(last), settled, Encoded(encode_state(state))],
-        trim=False,
-    )
+    """Encode `disposition` with its first five fields (AMQP 2.7.6)."""
+    fields = [role.value, UInt(first), UInt(last), settled, Encoded(encode_state(state))]
+    return composite(DISPOSITION, fields, trim=False)
 
 
 def encode_detach(handle: int, closed: bool, error: AmqpError | None) -> bytes:
     """Encode `detach` (AMQP 2.7.7)."""
-    return composite(
-        DETACH, [UInt(handle), closed, None if error is None else Encoded(encode_error(error))], trim=False
-    )
+    return composite(DETACH, [UInt(handle), closed, _optional(error)], trim=False)
 
 
 def encode_end(error: AmqpError | None) -> bytes:
     """Encode `end` (AMQP 2.7.8)."""
-    return composite(END, [None if error is None else Encoded(encode_error(error))], trim=False)
+    return composite(END, [_optional(error)], trim=False)
 
 
 def encode_close(error: AmqpError | None) -> bytes:
     """Encode `close` (AMQP 2.7.9)."""
-    return composite(CLOSE, [None if error is None else Encoded(encode_error(error))], trim=False)
+    return composite(CLOSE, [_optional(error)], trim=False)

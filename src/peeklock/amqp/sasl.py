@@ -1,10 +1,10 @@
-"""SASL negotiation, both roles: which frame may come when, and the frames themselves.
+"""SASL negotiation in both roles.
 
-Owns: the order of mechanisms, init and outcome. Must not know how a response is checked: the owner of a
-server connection does, and says so with `sasl_outcome`. Mechanisms with challenges are not offered.
+The owner of a server connection checks the response and calls `sasl_outcome`. Mechanisms with challenges are
+not supported.
 
-Server: start -> AWAIT_INIT -> (init) AWAIT_OUTCOME -> (owner's word) DONE
-Client: start -> AWAIT_MECHANISMS -> (mechanisms; init goes out) AWAIT_OUTCOME -> (outcome) DONE
+Server: start -> AWAIT_INIT -> (init) AWAIT_OUTCOME -> (outcome of the owner) DONE
+Client: start -> AWAIT_MECHANISMS -> (mechanisms; init is sent) AWAIT_OUTCOME -> (outcome) DONE
 Source: OASIS AMQP 1.0 section 5.3; wire contract 1.3.
 """
 
@@ -17,9 +17,6 @@ from .composites import NAMES, SASL_INIT, SASL_MECHANISMS, SASL_OUTCOME, Perform
 from .errors import ILLEGAL_STATE, UNAUTHORIZED_ACCESS, RemoteProtocolError
 from .frames import SASL_FRAME, frame
 from .types import Array, Symbol, UByte
-
-MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
-"""The mechanisms of the real service, for a server to advertise. Source: wire contract 1.3."""
 
 OK: Final = 0
 AUTH_FAILED: Final = 1
@@ -35,7 +32,7 @@ class SaslState(enum.Enum):
 
 
 class Sasl:
-    """One negotiation; `output` of each step is a frame to send or nothing."""
+    """One negotiation; each step returns the frame to send, or nothing."""
 
     __slots__ = ("hostname", "mechanisms", "response", "server", "state")
 
@@ -49,10 +46,10 @@ class Sasl:
         self.state = SaslState.AWAIT_INIT if server else SaslState.AWAIT_MECHANISMS
 
     def start(self) -> bytes:
-        """Give the first frame of this role: a server's mechanisms, a client's nothing."""
+        """Return the first frame: the mechanisms of a server, nothing for a client."""
         if not self.server:
             return b""
-        # An array even of one: some clients take nothing else (wire contract 1.3).
+        # Always an array: some clients accept nothing else (wire contract 1.3).
         offered = Array.of(Symbol, [Symbol(name) for name in self.mechanisms])
         return frame(0, composite(SASL_MECHANISMS, [offered]), SASL_FRAME)
 
@@ -71,13 +68,12 @@ class Sasl:
         return str(mechanism), response or b"", hostname
 
     def outcome(self, code: int) -> bytes:
-        """End the negotiation; give the outcome frame."""
+        """End the negotiation; return the outcome frame."""
         self.state = SaslState.DONE
         return frame(0, composite(SASL_OUTCOME, [UByte(code)]), SASL_FRAME)
 
     def receive_at_client(self, performative: Performative) -> bytes:
-        """Take the server's mechanisms (gives the init frame) or its outcome (gives nothing; `state` is
-        DONE).
+        """Take the server's mechanisms, and return the init frame; or its outcome, and return nothing.
 
         Raises:
             RemoteProtocolError: out of order, our mechanism is not offered, or the outcome is a failure.
@@ -87,9 +83,8 @@ class Sasl:
             if mechanism not in _names(performative.fields[0]):
                 raise RemoteProtocolError(UNAUTHORIZED_ACCESS, f"the server does not offer {mechanism}")
             self.state = SaslState.AWAIT_OUTCOME
-            return frame(
-                0, composite(SASL_INIT, [Symbol(mechanism), self.response, self.hostname]), SASL_FRAME
-            )
+            init = composite(SASL_INIT, [Symbol(mechanism), self.response, self.hostname])
+            return frame(0, init, SASL_FRAME)
         if self.state is SaslState.AWAIT_OUTCOME and performative.code == SASL_OUTCOME:
             code = performative.fields[0]
             if code != OK:

@@ -19,16 +19,15 @@ class KnownIds(Sized, Container[int], Protocol):
 
 
 def distance(first: int, second: int) -> int:
-    """Give how far `second` is ahead of `first`: negative when it is behind (-2^31 .. 2^31-1)."""
+    """Return how far `second` is ahead of `first`; negative if it is behind (-2^31 .. 2^31-1)."""
     gap = (second - first) & MASK
     return gap - 0x100000000 if gap >= HALF else gap
 
 
 def ids_in_range(first: int, last: int, known: KnownIds) -> list[int]:
-    """List the members of `known` in the range `first..last`, in order of the range.
+    """Return the members of `known` in the range `first..last`, in order of the range.
 
-    A peer may name a range of four thousand million deliveries: the work is bounded by the smaller of the
-    range and what is known, never by what the peer says.
+    A peer may name four billion deliveries: the smaller of the range and `known` bounds the work.
     """
     span = (last - first) & MASK
     if span < len(known):

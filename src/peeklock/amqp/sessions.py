@@ -1,11 +1,11 @@
-"""The sessions of one connection, by channel: begin, end, and handing each frame to its session.
+"""The sessions of one connection by channel, ours and the peer's (equal in the server role).
 
-Owns: the channel numbers, ours and the peer's (equal in the server role). Must not know frames as bytes, nor
-the connection's state. Source: OASIS AMQP 1.0 sections 2.5.1-2.5.3 and 2.7.2.
+Source: OASIS AMQP 1.0 sections 2.5.1-2.5.3 and 2.7.2.
 """
 
 from __future__ import annotations
 
+from .attaching import SessionContext
 from .composites import ATTACH, BEGIN, DETACH, DISPOSITION, END, FLOW, NAMES, TRANSFER, Performative
 from .errors import (
     FRAMING_ERROR,
@@ -21,12 +21,12 @@ from .errors import (
 from .events import Event, SessionBegun
 from .incoming import Incoming
 from .performatives import encode_begin
-from .session import Session, SessionContext
+from .session import Session
 from .states import SessionState
 
 
 class Sessions:
-    """All sessions of a connection."""
+    """Begin, end and dispatch frames to sessions."""
 
     __slots__ = (
         "_by_remote_channel",
@@ -45,19 +45,18 @@ class Sessions:
         """By our channel."""
         self._by_remote_channel: dict[int, Session] = {}
         self._ended: set[int] = set()
-        """Channels on which the peer has ended a session and begun none since."""
+        """Channels whose last session the peer has ended."""
         self.channel_max = channel_max
         """The highest channel the peer may use."""
         self.peer_channel_max = 65535
         """The highest channel we may use."""
         self.receiving: dict[int, Incoming] = {}
-        """By the peer's channel: the sessions whose transfers and dispositions may take the short way."""
+        """By the peer's channel: sessions whose transfers and dispositions may take the fast path."""
         self.freed_channels: set[int] = set()
         """Channels of the peer freed since the owner last saw events (see `Connection.stalled`)."""
 
     def clear(self) -> list[tuple[int, int]]:
-        """Forget all of them: the connection is over. Return channel and id of each unsettled delivery of
-        which nothing was written."""
+        """Forget all sessions: the connection is over. Return `ConnectionClosed.unsent`."""
         unsent: list[tuple[int, int]] = []
         for session in dict.fromkeys((*self.by_channel.values(), *self._by_remote_channel.values())):
             unsent += [(session.channel, delivery_id) for delivery_id in session.outgoing.unsent()]
@@ -69,23 +68,21 @@ class Sessions:
         return unsent
 
     def on_frame(self, channel: int, performative: Performative, body: bytes, events: list[Event]) -> bool:
-        """Hand a frame to its session; False if it must wait until the owner has seen the events so far.
+        """Pass a frame to its session; return False if it must wait until the owner has seen the events.
 
         Raises:
-            RemoteProtocolError: of the connection; what concerns one session has ended it.
+            RemoteProtocolError: an error of the connection; one of a session ends that session.
         """
         code = performative.code
         if code == BEGIN:
             return self._on_begin(channel, performative, events)
         session = self._by_remote_channel.get(channel)
         if session is None:
-            # The Python client ends its session first and detaches the session's links then, .NET attaches.
-            # Source: wire contract C43.
+            # After their end, the Python client detaches links and .NET attaches them: wire contract C43.
             if code == DETACH or channel in self._ended:
                 return True
-            raise RemoteProtocolError(
-                ILLEGAL_STATE, f"{NAMES[code]} on channel {channel}, which has no session"
-            )
+            reason = f"{NAMES[code]} on channel {channel}, which has no session"
+            raise RemoteProtocolError(ILLEGAL_STATE, reason)
         if code == END:
             session.on_end(performative, events)
             self._drop(session)
@@ -104,9 +101,9 @@ class Sessions:
             elif code == DISPOSITION:
                 session.incoming.on_disposition(performative, events)
             elif code == ATTACH:
-                session.on_attach(performative, body, events)
+                session.links.on_attach(performative, body, events)
             else:
-                session.on_detach(performative, events)
+                session.links.on_detach(performative, events)
         except RemoteProtocolError as error:
             if error.scope is not Scope.SESSION:
                 raise
@@ -124,7 +121,7 @@ class Sessions:
         if old is not None:
             if old.state is not SessionState.END_SENT:
                 raise RemoteProtocolError(ILLEGAL_STATE, f"channel {channel} has a session already")
-            self._drop(old)  # the peer has forgotten the session without an end of its own
+            self._drop(old)  # the peer has dropped the session without an end
         elif len(self._by_remote_channel) >= self._shared.limits.sessions:
             reason = f"the connection has more than {self._shared.limits.sessions} sessions"
             raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, reason)
@@ -135,13 +132,9 @@ class Sessions:
         if self._shared.client:
             session = self.by_channel.get(-1 if remote_channel is None else remote_channel)
             if session is None or session.state is not SessionState.BEGIN_SENT:
-                raise RemoteProtocolError(
-                    NOT_ALLOWED, f"begin for channel {remote_channel} was not asked for"
-                )
+                raise RemoteProtocolError(NOT_ALLOWED, f"begin for channel {remote_channel}: not requested")
         elif remote_channel is not None:
-            raise RemoteProtocolError(
-                INVALID_FIELD, f"begin answers channel {remote_channel}, which has none"
-            )
+            raise RemoteProtocolError(INVALID_FIELD, f"begin answers channel {remote_channel}, not in use")
         else:
             session = Session(channel, self._shared, SessionState.BEGIN_SENT)
             self.by_channel[channel] = session
@@ -151,10 +144,7 @@ class Sessions:
         session.on_begin(performative)
         self.receiving[channel] = session.incoming
         if not self._shared.client:
-            limits = self._shared.limits
-            self._shared.output.frame(
-                channel, encode_begin(channel, 0, limits.incoming_window, limits.handle_max)
-            )
+            self._send_begin(channel, channel)
         events.append(SessionBegun(session.channel))
         return True
 
@@ -165,11 +155,7 @@ class Sessions:
         session.forget()
 
     def begin(self) -> int:
-        """Begin a session (client); give its channel, the lowest that is free.
-
-        Raises:
-            LocalProtocolError: a server does not begin sessions, or no channel is free.
-        """
+        """Begin a session; see `Connection.begin`."""
         if not self._shared.client:
             raise LocalProtocolError("a server does not begin sessions")
         highest = min(self.channel_max, self.peer_channel_max)
@@ -179,12 +165,16 @@ class Sessions:
         session = Session(channel, self._shared, SessionState.BEGIN_SENT)
         session.remote_channel = -1
         self.by_channel[channel] = session
-        limits = self._shared.limits
-        self._shared.output.frame(channel, encode_begin(None, 0, limits.incoming_window, limits.handle_max))
+        self._send_begin(channel, None)
         return channel
 
+    def _send_begin(self, channel: int, remote_channel: int | None) -> None:
+        limits = self._shared.limits
+        body = encode_begin(remote_channel, 0, limits.incoming_window, limits.handle_max)
+        self._shared.output.frame(channel, body)
+
     def end(self, channel: int, error: AmqpError | None = None) -> None:
-        """End a session and its links. Clients ignore an end's error: say it with `detach` or `close`."""
+        """End a session and its links; see `Connection.end`."""
         session = self.by_channel.get(channel)
         if session is not None:
             session.end(error)

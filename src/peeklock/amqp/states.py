@@ -1,7 +1,6 @@
-"""The lives of a link and of a session: each state, what moves it, and where to.
+"""State tables of links and sessions.
 
-Owns: the tables. Must not know: which frame or call makes a move; `link` and `session` look it up.
-A move that a table lacks is a defect of ours: what the peer does wrong is refused before. The states of a
+A move that a table lacks is a defect of ours: errors of the peer are refused before. The states of a
 connection are in `handshake`. Source: OASIS AMQP 1.0 sections 2.5 and 2.6.3.
 """
 
@@ -12,7 +11,7 @@ from typing import Final
 
 
 class LinkState(enum.Enum):
-    """Where a link is in its life."""
+    """State of a link."""
 
     PENDING = 1
     """The peer's attach waits for our answer."""
@@ -23,20 +22,20 @@ class LinkState(enum.Enum):
 
 
 class LinkMove(enum.Enum):
-    """What moves a link from one state to another."""
+    """Transition of a link."""
 
     ACCEPT = 1
     """We answer the peer's attach."""
     ANSWERED = 2
     """The peer answers our attach."""
     DETACH = 3
-    """We detach, in answer to the peer or not, or the session ends."""
+    """We detach, or the session ends."""
 
 
 LINK_TRANSITIONS: Final[dict[LinkState, dict[LinkMove, LinkState]]] = {
     LinkState.PENDING: {
         LinkMove.ACCEPT: LinkState.ATTACHED,
-        LinkMove.DETACH: LinkState.DETACH_SENT,  # refused: the attach with a null terminus goes before
+        LinkMove.DETACH: LinkState.DETACH_SENT,  # refused, after an attach with a null terminus
     },
     LinkState.ATTACH_SENT: {
         LinkMove.ANSWERED: LinkState.ATTACHED,
@@ -47,11 +46,10 @@ LINK_TRANSITIONS: Final[dict[LinkState, dict[LinkMove, LinkState]]] = {
         LinkMove.ANSWERED: LinkState.DETACH_SENT,  # the peer's attach crossed our detach
     },
 }
-"""The next state of a link."""
 
 
 class SessionState(enum.Enum):
-    """Where a session is in its life."""
+    """State of a session."""
 
     BEGIN_SENT = 1
     MAPPED = 2
@@ -59,12 +57,12 @@ class SessionState(enum.Enum):
 
 
 class SessionMove(enum.Enum):
-    """What moves a session from one state to another."""
+    """Transition of a session."""
 
     BEGUN = 1
-    """The peer's begin is here."""
+    """The peer's begin arrives."""
     END = 2
-    """We end it, and the peer has not."""
+    """We end it before the peer does."""
 
 
 SESSION_TRANSITIONS: Final[dict[SessionState, dict[SessionMove, SessionState]]] = {
@@ -75,4 +73,3 @@ SESSION_TRANSITIONS: Final[dict[SessionState, dict[SessionMove, SessionState]]] 
     SessionState.MAPPED: {SessionMove.END: SessionState.END_SENT},
     SessionState.END_SENT: {},
 }
-"""The next state of a session."""

@@ -1,7 +1,5 @@
-"""AMQP 1.0 value types that Python has no type of its own for.
+"""AMQP 1.0 types without a Python counterpart, each a subclass of the plain value it behaves as.
 
-Owns: the wrapper classes (each a subclass of the plain value it behaves as), described values, arrays,
-already encoded values and the role of a link. Must not know how any of them is encoded: that is `codec`.
 Source: OASIS AMQP 1.0, part 1 (Types) sections 1.6.1-1.6.24.
 """
 
@@ -9,22 +7,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Any, Final, NewType
+from typing import Any, Final
 
 TAG_BYTES_MAX: Final = 32
 """Bytes of a delivery-tag that we send. Source: AMQP 2.8.7."""
 
 PEER_TAG_BYTES_MAX: Final = 255
-"""Bytes of a delivery-tag that we take, as many as a vbin8 holds: the retired Java client sends 36. Source:
-wire contract C18."""
-
-ChannelNumber = NewType("ChannelNumber", int)
-Handle = NewType("Handle", int)
-DeliveryId = NewType("DeliveryId", int)
+"""Bytes of a delivery-tag that we accept, those of a vbin8: the retired Java client sends 36. Source: wire
+contract C18."""
 
 
 class Role(enum.Enum):
-    """The end of a link a peer is at; the value is the one on the wire (AMQP 2.8.1)."""
+    """The end of a link that a peer is at; the value is the one on the wire (AMQP 2.8.1)."""
 
     SENDER = False
     RECEIVER = True
@@ -126,7 +120,7 @@ class Decimal128(bytes):
 
 
 class Encoded(bytes):
-    """A value that is encoded already (constructor and data); the encoder splices it in as it is."""
+    """An encoded value (constructor and data); the encoder inserts it unchanged."""
 
     __slots__ = ()
 
@@ -135,8 +129,7 @@ class Array(list[Any]):
     """A sequence of values of one type, sent with one constructor (AMQP 1.6.24).
 
     `element_type` is a wrapper class or one of `bool str bytes float list dict uuid.UUID Array NoneType`.
-    `descriptors` are those of the shared constructor, outermost first; the elements are the values under
-    them.
+    `descriptors` are those of the shared constructor, outermost first; elements are the values inside.
     """
 
     __slots__ = ("descriptors", "element_type")
@@ -150,7 +143,7 @@ class Array(list[Any]):
 
     @classmethod
     def of(cls, element_type: type, values: Iterable[Any] = ()) -> Array:
-        """Make an array of `element_type` holding `values`."""
+        """Return an array of `element_type` with `values`."""
         return cls(element_type, values)
 
     def __eq__(self, other: object) -> bool:

@@ -1,8 +1,13 @@
-"""Who may do what: SAS tokens, rules, rights. A pure leaf: it imports nothing of ours and reads no clock.
+"""Authorization: shared access signatures, JSON web tokens, rules, rights. A pure leaf without a clock.
 
-Owns: the shared access signature, the configured rules, and what a valid token grants. Must not know: AMQP,
-HTTP, or whether an entity exists. No key, signature or token ever appears in a repr or
+It knows neither AMQP nor HTTP, nor whether an entity exists. No key, signature or token appears in a repr or
 in the text of an error.
+
+    authority   the rules of a namespace: verifies tokens and keys, revokes grants
+    rights      rights, rules, grants, and paths that a grant covers
+    sas         shared access signatures
+    jwt, jwk    JSON web tokens; the public keys that verify them
+    errors      refusals, one class per reason
 """
 
 from __future__ import annotations

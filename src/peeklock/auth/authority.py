@@ -1,10 +1,7 @@
-"""The configured rules of a namespace, and the one place that says yes or no.
+"""The rules of a namespace: the one place that grants or refuses.
 
-Owns: which rules there are now, the look-up of a rule by key name and path, which kinds of token are taken.
-Must not know: where rules are kept, how a token reached us.
-
-Rules change while clients are connected. What was granted by a rule or a key that is no longer there is not
-upheld: whoever holds grants asks again when `version` has changed.
+Rules change while clients are connected. A grant ends with its rule or key: holders of grants call `upholds`
+when `version` has changed.
 """
 
 from __future__ import annotations
@@ -26,14 +23,14 @@ JWT_TOKEN_TYPE = "jwt"
 
 
 class WebTokens(Protocol):
-    """Who verifies JSON web tokens (`jwt.JwtVerifier`)."""
+    """A verifier of JSON web tokens (`jwt.JwtVerifier`)."""
 
     def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
         """Verify a token for an audience, a URI or a bare path. Raises: AuthorizationError."""
 
 
 class Authority:
-    """Says who may do what in one namespace."""
+    """Authorization for one namespace."""
 
     def __init__(
         self,
@@ -43,24 +40,22 @@ class Authority:
         signatures: bool = True,
         web_tokens: WebTokens | None = None,
     ) -> None:
-        """Take what it goes by.
+        """Make an authority.
 
         Args:
             rules: of the namespace and its entities; names may repeat on different paths.
-            hosts: names this namespace answers to; None = do not check the host (emulator mode).
-            signatures: whether shared access signatures and keys are taken.
-            web_tokens: verifies JSON web tokens; None = they are not taken.
+            hosts: names of this namespace; None = do not check the host (emulator mode).
+            signatures: whether shared access signatures and keys are accepted.
+            web_tokens: verifies JSON web tokens; None = they are not accepted.
         """
         self._rules: dict[str, dict[str, SasRule]] = {}  # by name, then by path, both in lower case
         self._names: dict[str, list[str]] = {}  # of the rules of each path
-        self._by_key: dict[
-            str, dict[str, tuple[str, SasRule]]
-        ] = {}  # by name and key; made when a key is shown
+        self._by_key: dict[str, dict[str, tuple[str, SasRule]]] = {}  # by name and key, made when first used
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._signatures = signatures
         self._web_tokens = web_tokens
         self.version = 0
-        """Counts the changes of rules after which something granted may be upheld no more."""
+        """Counts the changes of rules that may end grants."""
         by_path: dict[str, list[SasRule]] = {}
         for rule in rules:
             by_path.setdefault(rule.path, []).append(rule)
@@ -69,19 +64,16 @@ class Authority:
 
     @classmethod
     def development(cls) -> Authority:
-        """Make the authority of a development broker: the emulator's one rule, any host name."""
+        """Return the authority of a development broker: the emulator's one rule, any host name."""
         return cls([SasRule(DEVELOPMENT_KEY_NAME, DEVELOPMENT_KEY)])
 
     @property
     def anybody(self) -> Grant | None:
-        """What somebody may do who has shown nothing; None = nothing."""
+        """The grant of a client without token or key; None = no rights."""
         return None
 
     def set_rules(self, path: str, rules: Iterable[SasRule]) -> None:
-        """Have these rules and no others on one path, from now on.
-
-        `path`: of an entity, in any case; empty = the namespace.
-        """
+        """Replace the rules of one path: of an entity, in any case; empty = the namespace."""
         path = normal_path(path)
         before = {name: self._rules[name].pop(path) for name in self._names.pop(path, ())}
         for rule in rules:
@@ -109,14 +101,14 @@ class Authority:
             if self._web_tokens is None:
                 if token_type == JWT_TOKEN_TYPE:
                     raise TokenTypeUnsupported("InvalidToken: JSON web tokens are not accepted here.")
-                SasToken.parse(token)  # says what is wrong with it
+                SasToken.parse(token)  # raises the precise error
             else:
                 return self._web_tokens.authorize(token, audience, now_ms)
         if not self._signatures:
             raise TokenTypeUnsupported("InvalidToken: Shared access signatures are not accepted here.")
         parsed = SasToken.parse(token)
         path = split_resource(audience)[1]
-        # In the order of the names: the Python client's, encoded twice, may stand there in three forms.
+        # In the order of the names: the Python client's, encoded twice, may have three forms.
         rules = [rule for name in parsed.key_names for rule in self._find(name, path)]
         try:
             return check(parsed, rules, audience, now_ms, self._hosts)
@@ -125,10 +117,10 @@ class Authority:
             raise
 
     def authorize_key(self, name: str, key: str) -> Grant:
-        """Grant a rule's rights to whoever shows one of its keys (SASL PLAIN).
+        """Grant a rule's rights for one of its keys (SASL PLAIN).
 
         Raises:
-            KeyRefused: no such rule, not its key, or keys are not taken.
+            KeyRefused: no such rule, not its key, or keys are not accepted.
         """
         if not self._signatures:
             raise KeyRefused("Keys are not accepted here.")
@@ -141,10 +133,9 @@ class Authority:
         return Grant(implied(rule.rights), path, None, Proof(path, name, key))
 
     def _of_name(self, name: str) -> dict[str, tuple[str, SasRule]]:
-        """Give path and rule by key: ten thousand entities may have a rule of one name.
+        """Return path and rule by key: ten thousand entities may have a rule of one name.
 
-        The look-up takes the same time for each key that is not there: texts are found by a hash with a
-        secret seed.
+        The time of a failed look-up does not depend on the key: strings are hashed with a secret seed.
         """
         by_key = self._by_key.get(name)
         if by_key is None:
@@ -158,7 +149,7 @@ class Authority:
         return by_key
 
     def upholds(self, grant: Grant) -> bool:
-        """Tell whether the rule and the key behind a grant are still there, and carry what it grants."""
+        """Whether the rule and the key of a grant still exist and carry its rights."""
         proof = grant.proof
         if proof is None:
             return True
@@ -166,7 +157,7 @@ class Authority:
         return rule is not None and proof.key in rule.keys and grant.rights <= implied(rule.rights)
 
     def _find(self, name: str, path: str) -> Iterator[SasRule]:
-        """Give the rules of a name that hold on a path, those of the nearest entity first."""
+        """Yield the rules of a name that apply to a path, those of the nearest entity first."""
         by_path = self._rules.get(name.lower())
         if by_path is None:
             return
@@ -176,17 +167,17 @@ class Authority:
 
 
 class OpenAuthority(Authority):
-    """Lets everybody do everything, and looks at no token or key."""
+    """Grants everything, without checking tokens or keys."""
 
     @property
     def anybody(self) -> Grant:
-        """Everything, for ever."""
+        """All rights, without expiry."""
         return Grant(ALL_RIGHTS, "", None)
 
     def authorize(self, token: str, audience: str, now_ms: int, token_type: str = SAS_TOKEN_TYPE) -> Grant:
-        """Grant everything on the audience's path, whatever the token is."""
+        """Grant everything on the audience's path for any token."""
         return Grant(ALL_RIGHTS, split_resource(audience)[1], None)
 
     def authorize_key(self, name: str, key: str) -> Grant:
-        """Grant everything, whatever the key is."""
+        """Grant everything for any key."""
         return Grant(ALL_RIGHTS, "", None)

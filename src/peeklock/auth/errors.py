@@ -1,4 +1,4 @@
-"""What authorization refuses, one class per reason. Texts start as the service's do and quote no secret."""
+"""Refusals of authorization, one class per reason. Texts start as the service's do and quote no secret."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ class AuthorizationError(Exception):
     """A token or a claim is refused."""
 
     key_name = ""
-    """The rule that the token or key was said to be of, for the log; empty = none was named."""
+    """The rule that the client named, for the log; empty = none."""
 
     def of_key(self, name: str) -> AuthorizationError:
-        """Remember which rule was named, by a stranger, as far as it may be shown; answer itself."""
+        """Set the rule that the client named, as far as it may be shown; return self."""
         self.key_name = shown_rule(name)
         return self
 
 
 def shown_rule(name: str) -> str:
-    """Return the name of a rule, given by a stranger, as far as it may be shown."""
-    # A key in the place of the name, the two swapped, has `=`, `/` or `+` in it as a rule.
+    """Return the name of a rule that a client gave, as far as it may be shown."""
+    # A key given as the name by mistake usually has `=`, `/` or `+` in it.
     return name[:_SHOWN_MAX] if _RULE_NAME.fullmatch(name) else "(no name that a rule can have)"
 
 
 class TokenMalformed(AuthorizationError):
-    """The text is not a shared access signature, or a field of it is missing or unreadable."""
+    """The text is not a token, or a field of it is missing or unreadable."""
 
 
 class TokenTypeUnsupported(AuthorizationError):
-    """The kind of token is known but not offered here."""
+    """The kind of token is unknown, or not accepted here."""
 
 
 class SignatureInvalid(AuthorizationError):
-    """The signature fits no key of the rule, or there is no such rule. The two are not told apart."""
+    """The signature fits no key of the rule, or there is no such rule: deliberately not distinguished."""
 
 
 class TokenExpired(AuthorizationError):
-    """The token is genuine but its time is over."""
+    """The token is genuine but expired."""
 
     @classmethod
     def at(cls, expires_at_ms: int, now_ms: int | None = None) -> TokenExpired:
-        """Return the refusal of a token that was good until `expires_at_ms`. Source: wire contract C19.
+        """Return the refusal of a token valid until `expires_at_ms`. Source: wire contract C19.
 
-        `now_ms`: of a token that is shown now; None = it expired while it was in use.
+        `now_ms` = None: it expired while in use.
         """
         until = datetime.fromtimestamp(expires_at_ms // 1000, UTC)
         text = f"ExpiredToken: The token is expired. Expiration time: {until:%Y-%m-%dT%H:%M:%SZ}."
@@ -59,15 +59,15 @@ class TokenExpired(AuthorizationError):
 
 
 class TokenNotYetValid(AuthorizationError):
-    """The token is genuine but its time has not come."""
+    """The token is genuine but not valid yet."""
 
 
 class IssuerRefused(AuthorizationError):
-    """The token is genuine but was issued by another than the one that is trusted."""
+    """The token is genuine but its issuer is not trusted."""
 
 
 class KeysUnavailable(AuthorizationError):
-    """The keys that the token is to be verified with are being fetched: it may be good in a moment."""
+    """The keys of the issuer are being fetched: a retry may succeed."""
 
 
 class AudienceNotCovered(AuthorizationError):
@@ -75,8 +75,8 @@ class AudienceNotCovered(AuthorizationError):
 
 
 class ClaimMissing(AuthorizationError):
-    """The caller holds no token, or none with the right that this needs."""
+    """The caller has no token with the right that this needs."""
 
 
 class KeyRefused(AuthorizationError):
-    """Key name and key, given directly, do not belong together."""
+    """Key name and key do not match."""

@@ -1,12 +1,10 @@
-"""JSON web tokens: who issued one, for whom, until when, and what its roles are good for here.
+"""JSON web tokens: verification, and the mapping of roles to rights.
 
-Owns: the checks of a token, the mapping of roles to rights. Must not know: where keys come from, files.
+Nothing of a token is trusted before its signature is verified: the header is read strictly, the key is one of
+the configured issuer, never one that the token names or contains (`jku`, `x5u`, `jwk`, `x5c` are ignored),
+and the algorithm is one of that key. Only then is the payload read, from the very bytes that were verified.
+PyJWT verifies the signature; times are compared here, with the `now_ms` of the caller.
 Source: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices).
-
-A token is nothing before its signature has been verified: the header is read strictly, the key is one of the
-configured issuer's, never one that the token names or holds (`jku`, `x5u`, `jwk`, `x5c` are not looked at),
-and the algorithm is one that this key is for. Only then is the payload read, the very bytes that were
-verified. PyJWT verifies the signature; times are compared here, with the `now_ms` of the caller.
 """
 
 from __future__ import annotations
@@ -34,19 +32,18 @@ from peeklock.auth.rights import ALL_RIGHTS, Grant, Right, implied, within
 from peeklock.auth.sas import split_resource
 
 TOKEN_LENGTH_MAX = 16 * 1024
-"""Characters. Our choice: with 200 group ids, the most that Entra puts in, a token has 10,000."""
+"""Characters. Our choice: with 200 group ids, Entra's maximum, a token has 10,000."""
 
 SKEW_MS_MAX = 60_000
-"""How far the issuer's clock may be ahead of ours, for `nbf` and `iat` alone. Our choice: a token is over
-when it says so."""
+"""How far the issuer's clock may be ahead of ours, for `nbf` and `iat`. Our choice: `exp` is exact."""
 
 DEFAULT_AUDIENCES = frozenset({"https://servicebus.azure.net", "https://servicebus.azure.net/"})
-"""What the official clients ask for; issuers write it either way. Source: wire contract 1.8."""
+"""Audience of the official clients; issuers write it either way. Source: wire contract 1.8."""
 
 DEFAULT_ROLES_CLAIM = "roles"
 
 TYPES = frozenset({"jwt", "at+jwt"})
-"""The `typ` of access tokens (RFC 9068 2.1); others were made for something else (RFC 8725 3.11)."""
+"""The `typ` of access tokens (RFC 9068 2.1); others have another purpose (RFC 8725 3.11)."""
 
 _SECONDS_MAX = 1 << 40
 _KeysFor = Callable[[str | None], Sequence[Key]]
@@ -54,11 +51,11 @@ _KeysFor = Callable[[str | None], Sequence[Key]]
 
 @dataclass(frozen=True, slots=True)
 class RoleRight:
-    """A right that a role is good for."""
+    """A right of a role."""
 
     right: Right
     path: str = ""
-    """There and below: lower case, no slash at either end; empty = in the whole namespace."""
+    """Where, and below: lower case, no slash at either end; empty = the whole namespace."""
 
 
 DEFAULT_ROLES: Mapping[str, tuple[RoleRight, ...]] = {
@@ -73,43 +70,43 @@ DEFAULT_ROLES: Mapping[str, tuple[RoleRight, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class JwtSettings:
-    """Whose tokens are taken, and what their roles are good for."""
+    """The accepted issuer, and the rights of its roles."""
 
     issuer: str
-    """Has to be `iss`, exactly."""
+    """Must equal `iss`."""
     audiences: frozenset[str] = DEFAULT_AUDIENCES
-    """One of them has to be (in) `aud`, exactly."""
+    """One of them must equal or be in `aud`."""
     roles_claim: str = DEFAULT_ROLES_CLAIM
-    """The name of a claim, or names with dots between for one within another."""
+    """The name of a claim, or names joined by dots for a nested one."""
     roles: Mapping[str, tuple[RoleRight, ...]] = field(default_factory=lambda: DEFAULT_ROLES)
     keys: tuple[Key, ...] | None = None
-    """None = those that the issuer publishes."""
+    """None = the issuer's published keys."""
 
 
 class JwtVerifier:
     """Verifies tokens of one issuer."""
 
     def __init__(self, settings: JwtSettings, keys: _KeysFor) -> None:
-        """Take the settings and the source of keys.
+        """Make a verifier.
 
-        `keys`: gives all keys of the issuer when asked for the one of a name (None = the token names none),
-        or raises KeysUnavailable.
+        `keys` returns all keys of the issuer, given the key id that the token names (None = none), or raises
+        KeysUnavailable.
         """
         self._settings = settings
         self._keys = keys
         self._signatures = PyJWS(algorithms=list(ALGORITHMS))
 
     def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
-        """Verify a token for an audience, a URI or a bare path, and grant what its roles are good for there.
+        """Verify a token for an audience, a URI or a bare path, and grant the rights of its roles there.
 
-        That may be nothing: which right is missing can only be said when something is done. `now_ms`: UTC; a
-        token that expires exactly now has expired.
+        These may be none: a missing right is reported when an operation needs it. `now_ms` is UTC; a token
+        that expires exactly now has expired.
 
         Raises:
-            TokenMalformed, TokenTypeUnsupported: it is no signed token, or one for something else.
-            SignatureInvalid: not by a known key in an accepted way.
+            TokenMalformed, TokenTypeUnsupported: not a signed token, or one for another purpose.
+            SignatureInvalid: no known key fits.
             KeysUnavailable: the keys are still being fetched.
-            IssuerRefused, AudienceNotCovered, TokenExpired, TokenNotYetValid: genuine, not for here and now.
+            IssuerRefused, AudienceNotCovered, TokenExpired, TokenNotYetValid: genuine, but not acceptable.
             ClaimMissing: none of its roles is known.
         """
         payload = self._verified(token)
@@ -128,10 +125,10 @@ class JwtVerifier:
         return Grant(implied(self._rights(claims, path)), path, expires_at_ms)
 
     def _verified(self, token: str) -> bytes:
-        """Give the payload of a token whose signature is good."""
+        """Return the payload of a token with a valid signature."""
         algorithm, kid = _read_header(token)
         for key in self._keys(kid):
-            # A key without a name may be the one that the token means.
+            # A key without an id may be the one that the token names.
             if algorithm in key.algorithms and (kid is None or key.kid is None or key.kid == kid):
                 try:
                     payload: bytes = self._signatures.decode(token, key.public, algorithms=[algorithm])
@@ -146,18 +143,18 @@ class JwtVerifier:
         named = claims.get("aud")
         audiences = [named] if isinstance(named, str) else named
         if not isinstance(audiences, list) or not all(isinstance(one, str) for one in audiences):
-            raise TokenMalformed("MalformedToken: The token's audience 'aud' is missing or no text.")
+            raise TokenMalformed("MalformedToken: The token's audience 'aud' is missing or not a string.")
         if self._settings.audiences.isdisjoint(audiences):
             wanted = min(self._settings.audiences)
             raise AudienceNotCovered(
-                f"InvalidAudience: The token was issued for another audience than '{wanted}': ask its "
-                "issuer for one for that audience."
+                f"InvalidAudience: The token was issued for another audience than '{wanted}': request one "
+                "for that audience."
             )
 
     def _rights(self, claims: Mapping[str, Any], path: str) -> set[Right]:
         held = _find_claim(claims, self._settings.roles_claim)
         if isinstance(held, str):
-            # One role, or as many as it has words: OAuth's `scope` is such a text.
+            # One role, or a list of words as in OAuth's `scope`.
             held = [held] if held in self._settings.roles else held.split()
         names = {name for name in held if isinstance(name, str)} if isinstance(held, list) else set()
         roles = [rights for name, rights in self._settings.roles.items() if name in names]
@@ -171,14 +168,14 @@ class JwtVerifier:
 
 
 def _read_header(token: str) -> tuple[str, str | None]:
-    """Give the algorithm, one of ours, and the key's name; the header is not to be trusted yet."""
+    """Return the algorithm, one of ours, and the key id; the header is not trusted yet."""
     if len(token) > TOKEN_LENGTH_MAX:
         raise TokenMalformed(f"MalformedToken: The token is longer than {TOKEN_LENGTH_MAX} characters.")
     parts = token.split(".")
     if len(parts) == 5:
         raise TokenTypeUnsupported("InvalidToken: Encrypted tokens are not accepted.")
     if len(parts) != 3:
-        raise TokenMalformed("MalformedToken: The token is no JSON web token of three parts.")
+        raise TokenMalformed("MalformedToken: The token is not a JSON web token of three parts.")
     try:
         header = read_object(_decoded(parts[0]))
     except ValueError as failure:
@@ -195,25 +192,27 @@ def _read_header(token: str) -> tuple[str, str | None]:
             f"InvalidSignature: The token is not signed with one of {', '.join(ALGORITHMS)}."
         )
     if kid is not None and (not isinstance(kid, str) or len(kid) > KEY_ID_LENGTH_MAX):
-        raise TokenMalformed(f"MalformedToken: 'kid' is no text of up to {KEY_ID_LENGTH_MAX} characters.")
+        raise TokenMalformed(
+            f"MalformedToken: 'kid' must be a string of at most {KEY_ID_LENGTH_MAX} characters."
+        )
     for part in parts[1:]:
-        _decoded(part)  # PyJWT would pass over what does not belong there
+        _decoded(part)  # PyJWT would ignore illegal characters
     return algorithm, kid
 
 
 def _decoded(part: str) -> bytes:
-    """Decode base64url as RFC 7515 2 has it: no padding, no other character, each text in one form only."""
+    """Return decoded base64url, strictly as in RFC 7515 2: no padding, no other character, one form."""
     try:
         data = urlsafe_b64decode(part + "=" * (-len(part) % 4))
-    except ValueError:  # also for what is not ASCII
+    except ValueError:  # also for non-ASCII
         data = b""
     if not data or urlsafe_b64encode(data).rstrip(b"=") != part.encode(errors="replace"):
-        raise TokenMalformed("MalformedToken: The token is not written in base64url.")
+        raise TokenMalformed("MalformedToken: The token is not base64url.")
     return data
 
 
 def _check_times(claims: Mapping[str, Any], now_ms: int) -> int:
-    """Give the UTC ms from which the token is over."""
+    """Return the UTC ms from which the token has expired."""
     times = {name: _milliseconds(name, claims[name]) for name in ("exp", "nbf", "iat") if name in claims}
     if "exp" not in times:
         raise TokenMalformed("MalformedToken: The token has no expiry 'exp'.")
@@ -236,7 +235,7 @@ def _milliseconds(name: str, value: object) -> int:
 
 
 def _find_claim(claims: Mapping[str, Any], name: str) -> object:
-    """Give a claim by its name, which may have dots itself, or by the names of those it lies in."""
+    """Return a claim by its name, which may contain dots, or by the dotted names of the claims around it."""
     if name in claims:
         return claims[name]
     for at, character in enumerate(name):

@@ -1,8 +1,4 @@
-"""Rights, the rules that carry them, and what a token or key grants.
-
-Owns: the three rights of the service and their implication; `SasRule`; the reach of a grant. Must not know:
-tokens, where rules are kept.
-"""
+"""Rights, the rules that carry them, and the grants of tokens and keys."""
 
 from __future__ import annotations
 
@@ -22,12 +18,12 @@ class Right(Enum):
 ALL_RIGHTS = frozenset(Right)
 
 PATH_LENGTH_MAX = 1024
-"""Characters of a path that something may hang on. Our choice: the longest path (260 + 50 and suffixes) stays
-far below, and one of 32 KiB with as many slashes as it has room for takes 40 ms to take apart."""
+"""Characters of a path with scopes. Our choice: the longest real path (260 + 50 and suffixes) is far shorter,
+and splitting one of 32 KiB of slashes takes 40 ms."""
 
 
 def implied(rights: Iterable[Right]) -> frozenset[Right]:
-    """Add what the given rights imply: Manage includes Send and Listen. Source: as `Right`."""
+    """Return rights with those they imply: Manage includes Send and Listen. Source: as `Right`."""
     given = frozenset(rights)
     return ALL_RIGHTS if Right.MANAGE in given else given
 
@@ -41,17 +37,17 @@ class SasRule:
     secondary_key: str = field(default="", repr=False)
     rights: frozenset[Right] = ALL_RIGHTS
     path: str = ""
-    """The entity it belongs to, in any case; empty = the namespace."""
+    """Its entity, in any case; empty = the namespace."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Give the keys there are, the primary one first; an empty one is none."""
+        """The keys that are not empty, the primary one first."""
         return tuple(key for key in (self.primary_key, self.secondary_key) if key)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The rule and the key by which a grant was given, so that it can be taken back with them."""
+    """The rule and the key behind a grant, so that it can be revoked with them."""
 
     path: str
     name: str
@@ -67,34 +63,31 @@ class Grant:
     path: str
     """Lower case, no slash at either end; empty = the whole namespace."""
     expires_at_ms: int | None
-    """UTC ms; from then on it is void. None = as long as the connection lasts."""
+    """UTC ms from which it is void; None = as long as the connection lasts."""
     proof: Proof | None = None
-    """None = it hangs on no key of ours."""
+    """None = not from a key of ours."""
 
     def covers(self, path: str) -> bool:
-        """Tell whether a path (lower case, no outer slashes) is this grant's or lies below it."""
+        """Whether a path (lower case, no outer slashes) is this grant's or below it."""
         if self.proof is not None and not belongs(path, self.proof.path):
             return False
         return within(path, self.path)
 
     def valid_at(self, now_ms: int) -> bool:
-        """Tell whether the grant still holds at `now_ms`."""
+        """Whether the grant is valid at `now_ms`."""
         return self.expires_at_ms is None or now_ms < self.expires_at_ms
 
 
 def within(path: str, scope: str) -> bool:
-    """Tell whether `path` equals `scope` or lies below it on a `/` boundary.
-
-    Source: wire contract 1.8, step 7.
-    """
+    """Whether `path` is `scope` or below it on a `/` boundary. Source: wire contract 1.8, step 7."""
     return not scope or path == scope or path.startswith(scope + "/")
 
 
 def belongs(path: str, entity: str) -> bool:
-    """Tell whether `path` is of an entity: itself, a subscription of it, or a node such as `$management`.
+    """Whether `path` belongs to an entity: itself, a subscription of it, or a node such as `$management`.
 
-    Names of entities may have slashes: `a/b` is below `a`, but it is an entity of its own, and the rules of
-    `a` are not for it. An empty `entity` is the namespace, which everything is of.
+    Names may have slashes: `a/b` is below `a`, but a separate entity, to which the rules of `a` do not apply.
+    Everything belongs to the namespace, the empty `entity`.
     """
     if not entity or path == entity:
         return True
@@ -103,9 +96,9 @@ def belongs(path: str, entity: str) -> bool:
 
 
 def scopes(path: str) -> Iterator[str]:
-    """Give every scope that `path` is `within`, the nearest first: itself, what it lies below, and "".
+    """Yield every scope that `path` is `within`, the nearest first: itself, its parents, and "".
 
-    Of a path that is longer than any there is, only the last one.
+    A path above `PATH_LENGTH_MAX` has only the last one.
     """
     while path and len(path) <= PATH_LENGTH_MAX:
         yield path
@@ -114,5 +107,5 @@ def scopes(path: str) -> Iterator[str]:
 
 
 def normal_path(path: str) -> str:
-    """Write an entity's path as grants have it: lower case, no slash at either end."""
+    """Return a path as in grants: lower case, no slash at either end."""
     return path.strip("/").lower()

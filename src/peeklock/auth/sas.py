@@ -1,7 +1,6 @@
-"""The shared access signature: parse, generate, verify.
+"""Shared access signatures, `SharedAccessSignature sr=..&sig=..&se=..&skn=..`: parse, generate, verify.
 
-Owns: the text form `SharedAccessSignature sr=..&sig=..&se=..&skn=..`, its encoders' variants, and the HMAC.
-Must not know: which rules exist. Source: wire contract 1.8; Learn "Generate a Shared Access Signature token".
+Source: wire contract 1.8; Learn "Generate a Shared Access Signature token".
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ TOKEN_LENGTH_MAX = 8192
 _PREFIX = "sharedaccesssignature "
 _EXPIRY_S_MAX = 1 << 40
 _DECODINGS_MAX = 4
-"""How often a doubly encoded key name is decoded at most; the Python client encodes twice."""
+"""Most decodings of a key name; the Python client encodes it twice."""
 
 
 def is_sas(token: str) -> bool:
-    """Tell a shared access signature from other kinds of token by its prefix, in any case."""
+    """Whether a token has the prefix of a shared access signature, in any case."""
     return token[: len(_PREFIX)].lower() == _PREFIX
 
 
@@ -42,9 +41,9 @@ class SasToken:
     """A parsed token, not yet verified."""
 
     raw_resource: str
-    """`sr` exactly as it stands in the token: it is part of what was signed."""
+    """`sr` exactly as in the token, since it is signed."""
     expiry: str
-    """`se` as text, for the same reason."""
+    """`se` as text, since it is signed."""
     expires_at_ms: int
     key_names: tuple[str, ...]
     """`skn` as given and after each further decoding, the fully decoded form last."""
@@ -53,10 +52,10 @@ class SasToken:
     @staticmethod
     @lru_cache(maxsize=256)
     def parse(text: str) -> SasToken:
-        """Read a token. Requests over HTTP show the same one again and again.
+        """Parse a token; cached, since HTTP requests repeat it.
 
         Raises:
-            TokenMalformed: prefix, a field, or the expiry is missing or unreadable.
+            TokenMalformed: the prefix, a field or the expiry is missing or unreadable.
         """
         if len(text) > TOKEN_LENGTH_MAX:
             raise TokenMalformed(f"MalformedToken: The token is longer than {TOKEN_LENGTH_MAX} characters.")
@@ -70,17 +69,17 @@ class SasToken:
         if missing:
             raise TokenMalformed(f"MalformedToken: The token lacks {', '.join(missing)}.")
         expiry = unquote_plus(fields["se"])
-        # A base64 text has no space: where one appears, an encoder left its plus sign bare.
+        # Base64 has no space: it stands for a plus sign that an encoder left bare.
         signature = unquote_plus(fields["sig"]).replace(" ", "+")
         return SasToken(fields["sr"], expiry, _expiry_ms(expiry), _decodings(fields["skn"]), signature)
 
     @lru_cache(maxsize=256)  # noqa: B019  # a value of its fields, not of an instance
     def signed_with(self, key: str) -> bool:
-        """Tell, in constant time per form tried, whether `key` made the signature.
+        """Whether `key` made the signature, in constant time for each form of the resource.
 
-        The resource is tried as it stands, then as encoders would have written it before re-encoding. All
-        forms have to mean the same resource: a signed text that is encoded once more is nobody's spelling,
-        and would be read as a host with nothing below it.
+        The resource is tried as given, then as encoders would have written it before re-encoding. All forms
+        must mean the same resource: a signed text that is encoded once more would be read as a host without
+        path.
         """
         decoded = unquote_plus(self.raw_resource)
         upper = quote_plus(decoded)
@@ -96,13 +95,13 @@ class SasToken:
 
 
 def sign(resource: str, expiry: str, key: str) -> str:
-    """Compute the base64 signature of an encoded resource; the key is taken as text, not as base64."""
+    """Return the base64 signature of an encoded resource; the key is plain text, not base64."""
     digest = hmac.digest(key.encode(), f"{resource}\n{expiry}".encode(), sha256)
     return base64.b64encode(digest).decode()
 
 
 def generate(resource: str, key_name: str, key: str, expires_at_ms: int) -> str:
-    """Make a token for a resource URI such as `sb://host/queue`, as official clients do; whole seconds."""
+    """Return a token for a resource URI such as `sb://host/queue`, as official clients do; whole seconds."""
     encoded = quote_plus(resource)
     expiry = str(expires_at_ms // 1000)
     signature = quote_plus(sign(encoded, expiry, key))
@@ -116,22 +115,22 @@ def check(
 
     Args:
         token: the parsed token.
-        rules: those that may vouch for it, the entity's own before the namespace's.
+        rules: candidates, the entity's own before the namespace's.
         audience: the resource that the caller names, a URI or a bare path.
         now_ms: UTC ms; a token that expires exactly now has expired.
-        hosts: lower-case names of this namespace; None = any host will do (emulator mode).
+        hosts: lower-case names of this namespace; None = any host (emulator mode).
 
     Raises:
         SignatureInvalid: no key fits.
-        TokenExpired: genuine, but over.
+        TokenExpired: genuine, but expired.
         AudienceNotCovered: signed for another host or path.
     """
-    # All keys are tried, so that time does not show which one fits.
+    # All keys are tried, so that timing does not show which one fits.
     fitting = [(rule, key) for rule in rules for key in rule.keys if token.signed_with(key)]
     if not fitting:
         raise SignatureInvalid(
             "InvalidSignature: The token has an invalid signature. It fits no key of a rule "
-            f"'{shown_rule(token.key_names[-1])}' that holds for what is asked: check key name and key."
+            f"'{shown_rule(token.key_names[-1])}' that applies here: check key name and key."
         )
     if token.expires_at_ms <= now_ms:
         raise TokenExpired.at(token.expires_at_ms, now_ms)
@@ -152,10 +151,10 @@ def check(
 
 @lru_cache(maxsize=512)
 def split_resource(text: str, *, host_first: bool = False) -> tuple[str | None, str]:
-    """Split a resource into host (None = not given) and path: lower case, no port, no outer slashes.
+    """Return host (None = not given) and path of a resource: lower case, no port, no outer slashes.
 
     `host_first`: without a scheme the first segment is the host, as in the `sr` of some tools; but a single
-    word that cannot be one from afar is a path, since the whole namespace is not signed for in passing.
+    word without dot or colon is a path, so that it does not cover the whole namespace by accident.
     """
     text = text.strip().lower()
     scheme, separator, rest = text.partition("://")
@@ -197,6 +196,6 @@ def _decodings(raw: str) -> tuple[str, ...]:
 
 
 def _lower_hex(encoded: str) -> str:
-    """Turn `%3A` into `%3a`, as .NET's encoder writes it, and leave the rest as it is."""
+    """Return `%3A` as `%3a`, as .NET's encoder writes it, and the rest unchanged."""
     head, *escapes = encoded.split("%")
     return "".join([head, *("%" + part[:2].lower() + part[2:] for part in escapes)])

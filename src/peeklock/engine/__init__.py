@@ -1,5 +1,8 @@
-"""The order of durability, sans-IO: what is decided, what is committed, what is released, and in which order.
+"""The order of durability, sans-IO.
 
-`driver` says what is to be done and what leaves when, `engine` holds the open batch and the one in flight,
-`bodies` the payloads in memory, `reclaim` the ledger of space.
+driver    which batch is committed next, which effects leave and when, which bodies are read
+engine    the open batch and the one in flight, placing of bodies, recovery
+bodies    cache of body rows
+reclaim   ledger of body rows: what to drop, copy forward or read
+journal   ledger of the journal's frames: what to forget or record again
 """

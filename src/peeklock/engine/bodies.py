@@ -1,8 +1,4 @@
-"""Bodies in memory: rows not yet durable, and as many others as a budget allows.
-
-Owns: payloads by (row, slot), which rows stay, which are waited for. Must not know: messages, where rows are
-kept.
-"""
+"""Bodies in memory, by row and slot: uncommitted rows, and as many others as a budget allows."""
 
 from __future__ import annotations
 
@@ -15,20 +11,20 @@ BUDGET_BYTES = 128 * 1024 * 1024
 """Payload bytes kept beyond the uncommitted ones. Source: architecture, bodies and back-pressure."""
 
 PAYLOAD_OVERHEAD_BYTES = 58
-"""What a payload takes in memory beyond its bytes: 33 of object head, 8 of list entry, and 17 that the
-allocator adds and rounds up. Measured: 50 to 63 for payloads of 20 to 4,000 bytes, 73 for some of 600."""
+"""Memory of a payload beyond its bytes: 33 of object header, 8 of list entry, 17 of the allocator. Measured:
+50 to 63 for payloads of 20 to 4,000 bytes, 73 for some of 600."""
 
 
 def has_lost(payloads: list[bytes]) -> bool:
-    """Whether a row that was read has a payload that is damaged, or cannot be read at all."""
+    """Whether a row that was read is unreadable or has a damaged payload."""
     return not payloads or any(payload is LOST_BODY for payload in payloads)
 
 
 class BodyCache:
-    """A least-recently-used cache of body rows; an uncommitted row is pinned, since it is nowhere else."""
+    """A least-recently-used cache of body rows; uncommitted rows are pinned, since the store lacks them."""
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
-        """Start empty. A row larger than `budget_bytes` is kept only until the next one comes."""
+        """Start empty. A row above `budget_bytes` is kept until the next one comes."""
         self._budget_bytes = budget_bytes
         self._rows: OrderedDict[int, list[bytes]] = OrderedDict()
         self._sizes: dict[int, int] = {}
@@ -37,45 +33,45 @@ class BodyCache:
         """Rows that are not yet durable."""
         self._latest = 0
         self.wanted: set[int] = set()
-        """Rows that someone waits for; they must not be dropped from the store."""
+        """Rows being read for a connection; they must not be dropped from the store."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of committed rows held."""
+        """Bytes of the committed rows in memory."""
         return self._size_bytes
 
     def get(self, row: int, slot: int) -> bytes | None:
-        """Give a payload if it is in memory."""
+        """Return a payload if it is in memory."""
         payloads = self._rows.get(row)
         if payloads is None:
             payloads = self.pinned.get(row)
             return None if payloads is None else payloads[slot]
-        if row != self._latest:  # neighbours come one after the other: touch a row once
+        if row != self._latest:  # neighbours are read in sequence: touch a row once
             self._latest = row
             self._rows.move_to_end(row)
         return payloads[slot]
 
     def want(self, row: int) -> None:
-        """Announce that `row` is being read; it is not dropped until `put`."""
+        """Keep `row` in the store until `put`: it is being read."""
         self.wanted.add(row)
 
     def put(self, row: int, payloads: list[bytes]) -> None:
-        """Take a row that was read back."""
+        """Add a row that was read back."""
         self.wanted.discard(row)
         if row not in self.pinned and row not in self._rows:
             self._keep(row, payloads)
 
     def pin(self, row: int, payloads: list[bytes]) -> None:
-        """Take a new row, still growing or on its way to the disk."""
+        """Add a new row, open or in flight."""
         self.pinned[row] = payloads
 
     def unpin(self, rows: Iterable[int]) -> None:
-        """Let rows that are durable now compete for the budget."""
+        """Move rows that are durable now into the budget."""
         for row in rows:
             self._keep(row, self.pinned.pop(row))
 
     def drop(self, row: int) -> None:
-        """Forget a row in which nothing lives."""
+        """Remove a dead row."""
         if self._rows.pop(row, None) is not None:
             self._size_bytes -= self._sizes.pop(row)
 

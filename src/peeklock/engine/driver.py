@@ -1,31 +1,28 @@
-"""The loop of one namespace: commands in, batches to commit, effects out. Without I/O and without a clock.
+"""The loop of one namespace, sans-IO and without a clock: commands in, batches to commit, effects out.
 
-Owns: when a batch closes, what leaves when and for whom, which body rows are read and who waits for them, how
-a purge makes room for clients. Must not know: sockets, threads, how a store works, what time it is.
+Owns: when a batch closes, what leaves when and for whom, which body rows are read and which connections wait
+for them, how a purge leaves time for clients. Must not know sockets, threads, or how a store works.
 
-Three rules, and nothing but this module hands out effects:
+Three rules; only this module hands out effects:
 
 1. Effects leave in order, never before their batch is durable. An effect without a batch leaves only while
    the caller's lease on the store holds, and never overtakes one that waits for a batch.
 2. While a batch commits, the next one fills. It is taken when all effects of the one before have left, since
-   it may drop a body row that one of them needs: a row stays until who waits for it has read it.
-3. What reaches nobody goes back: a locked message whose connection is over is released. A failed commit ends
+   it may drop a body row that one of them needs.
+3. Undeliverable messages go back: a locked message whose connection is over is released. A failed commit ends
    the process: memory is ahead of the disk then.
 
-Theory of operation. The caller, an adapter, calls `offer`, `committed`, `rows_read` and `reclaimed` as
-things happen, and `step` after each of them, again while there is `more`. `step` returns actions in the order
-in which they are to be done:
+The caller, an adapter, calls `offer`, `committed`, `rows_read` and `reclaimed` as things happen, then `step`,
+and `step` again while there is `more`. A step returns actions, to be done in this order:
 
     offer -> step -> Commit --(store)--> committed -> step -> HandOut ... -> step -> Commit
                      ReadRows --(store)--> rows_read -> step -> BodiesRead
                      Reclaim --(store)--> reclaimed -> step
                      WakeAt --(timer)--> step
 
-A step looks at the open batch only if something has happened since the last look that found nothing, or if
-something is due.
-
-An adapter does one thing more: it calls `want` with the body rows that a connection waits for, after it has
-handed out effects to it. All calls come from one thread.
+A step tries to close the open batch only if something has happened since the last try that found nothing, or
+if something is due. After a HandOut or BodiesRead the adapter calls `want` with the body rows that the
+connection waits for. All calls come from one thread.
 """
 
 from __future__ import annotations
@@ -50,42 +47,42 @@ from peeklock.engine.reclaim import ReclaimFound, ReclaimRead
 from peeklock.store.base import Batch, StoreDamaged
 
 WINDOW = 256
-"""Effects that one step hands out: at some 4 us each, a millisecond. Our choice."""
+"""Effects that one step hands out. Our choice: at some 4 us each, a millisecond."""
 
 READ_ROWS_MAX = 16
 """Body rows that one action reads: some 4 MB."""
 
 AHEAD_ROWS = 8
-"""Rows read ahead of one that a deletion or a forward waits for: some 2 MB. Our choice: of a backlog of
-messages of 100 KB some 1,400 a second are received and deleted, without it 950."""
+"""Rows read ahead of one that a deletion or a forward waits for: some 2 MB. Our choice: it raises
+receive-and-delete of a backlog of 100 KB messages from 950 to 1,400 a second."""
 
 LOST_BODIES_MAX = 1000
-"""Damaged bodies whose messages one start dead-letters. With more of them the disk is to be looked at before
-a whole backlog is taken apart. Our choice."""
+"""Damaged bodies whose messages one process dead-letters. Our choice: with more, the disk is checked before a
+whole backlog is dead-lettered."""
 
 CLIENTS_WAIT_MS = 100
-"""So long after its last command some client is likely to send the next one."""
+"""Clients count as active for so long after a command."""
 
 BESIDE_CLIENTS = 125
-"""Messages of a purge's slice while clients are at work: a client's send waits for the slice in which it
-comes, and its commit, a millisecond in all. Our choice: with 250 the p99 of another queue's sends was two to
-three times as long as without a purge, with 1,000 five times."""
+"""Messages of a purge's slice while clients are active: a send waits for the current slice and its commit, a
+millisecond in all. Our choice: 250 doubled or tripled the p99 of sends to other queues, 1,000 made it five
+times as long."""
 
 REST_FACTOR = 3
-"""A purge rests for so many times what a slice and its commit took: three quarters of the loop and of the
-disk are the clients'. Our choice: the shorter slices are, the less a longer rest is worth. What else is
-due waits for the rest too: some milliseconds of the two seconds within which it is to happen."""
+"""Rest of a purge, as a multiple of the time of a slice and its commit: clients have three quarters of the
+loop and of the disk. Our choice. Other timers wait for the rest too: a few milliseconds of the two seconds
+that they have."""
 
 REST_MS_MAX = 1000
-"""A purge rests no longer, whatever held up its commit. Our choice."""
+"""Longest rest of a purge, even after a slow commit. Our choice."""
 
 NEVER = float("inf")
-"""End of the lease on a store that knows none."""
+"""End of the lease on a store without leases."""
 
 
 @dataclass(slots=True)
 class Commit:
-    """Make a batch durable, then call `committed`; call `failed` if that fails. One at a time."""
+    """Make a batch durable, then call `committed`, or `failed`. One at a time."""
 
     batch: Batch
 
@@ -99,34 +96,31 @@ class ReadRows:
 
 @dataclass(slots=True)
 class Reclaim:
-    """Read what wins space, then call `reclaimed`. One at a time."""
+    """Read from the store to win space, then call `reclaimed`. One at a time."""
 
     wanted: ReclaimRead
 
 
 @dataclass(slots=True)
 class HandOut:
-    """Give effects to a connection, in order, then call `want` with the rows that it waits for.
-
-    If the connection is gone, call `undelivered` instead.
-    """
+    """Pass effects to a connection, in order, then call `want`; call `undelivered` if it is gone."""
 
     connection_id: int
     effects: list[Effect]
     batch_no: int | None
-    """The batch that made them durable; None: nothing durable precedes them, the lease alone allows it."""
+    """The batch that made them durable; None: they have none, and the lease allows it."""
 
 
 @dataclass(slots=True)
 class BodiesRead:
-    """Have a connection try again what waits for bodies, then call `want`."""
+    """Let a connection retry what waits for bodies, then call `want`."""
 
     connection_id: int
 
 
 @dataclass(slots=True)
 class WakeAt:
-    """Call `step` at this time, in UTC ms; None: no time is set. It replaces the one before."""
+    """Call `step` at this UTC ms, or at no time (None). It replaces the one before."""
 
     at_ms: int | None
 
@@ -135,15 +129,14 @@ Action: TypeAlias = Commit | ReadRows | Reclaim | HandOut | BodiesRead | WakeAt
 
 
 class Driver:
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(self, engine: Engine) -> None:
-        """Drive a recovered engine, which nothing else drives from now on."""
+        """Drive a recovered engine; nothing else may drive it from now on."""
         self._engine = engine
         self.timers = engine.timers
-        """Say when something is due by itself."""
         self._may_close = True
-        """Whether there may be a batch to close or an effect to release, even if nothing is due."""
+        """Whether there may be a batch to close or an effect to release."""
         self._wake = WakeAt(None)
         self._connections = {OWN_CONNECTION_ID}
         self._leaving: list[Effect] = []
@@ -152,34 +145,34 @@ class Driver:
         self._under_way: set[int] = set()
         """Rows that are being read."""
         self._waiting: dict[int, None] = {}
-        """Connections that wait for bodies, in the order in which they began."""
+        """Connections that wait for bodies, oldest first."""
         self._fetches: dict[int, list[tuple[Fetch, int]]] = {}
-        """What reads routing fields, by row under way, with slots."""
+        """Fetches of routing fields and their slots, by row under way."""
         self._reads: list[Action] = []
         self._arrived: list[int] = []
-        """Connections that are to try again."""
+        """Connections that shall retry."""
         self._looks_for_space = False
         self._failed = False
         self._asked_at_ms = 0
-        self._slice_started_ms: int | None = None  # of one after which more is due
+        self._slice_started_ms: int | None = None  # of the last one, if more is due
         self._rest_until_ms = 0
         self._resting = False
         self._lease_over = False  # at the last step
         self._awaits_lease = False
-        """Whether effects without a batch wait in the engine for another lease."""
+        """Whether effects without a batch wait in the engine for a new lease."""
         self.lost_bodies = 0
-        """Damaged bodies that were found since the start."""
+        """Damaged bodies found since the start."""
 
     # State
 
     @property
     def unfinished(self) -> bool:
-        """Whether a command has steps left, or others wait behind one: `go_on` is to be called."""
+        """Whether to call `go_on`: a command has steps left, or others wait behind it."""
         return self._engine.under_way
 
     @property
     def more(self) -> bool:
-        """Whether `step` is to be called again, once its last actions are done."""
+        """Whether to call `step` again, once its last actions are done."""
         if self._failed:
             return False
         if self._leaving and (self._leaving_no is not None or not self._lease_over):
@@ -194,19 +187,17 @@ class Driver:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was offered is durable and has left; bodies may still be waited for."""
+        """Whether everything offered is durable and has left; connections may still wait for bodies."""
         return self._engine.idle and not self._leaving and not self._arrived
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of messages not yet durable, payloads and about what their records cost."""
+        """Bytes of messages that are not durable yet, as `Engine.open_bytes`."""
         return self._engine.open_bytes
 
     def body(self, message: Message) -> bytes | None:
-        """Return a message's body if it is in memory; `LOST_BODY` for one that is damaged.
-
-        A dead letter that stands for such a message has an empty one.
-        """
+        """Return a message's body if it is in memory, `LOST_BODY` for a damaged one. A dead letter that
+        replaces such a message has an empty body."""
         payload = self._engine.bodies.get(message.body_row, message.body_slot)
         if payload is LOST_BODY and is_bodiless(message):
             return EMPTY_PAYLOAD
@@ -215,20 +206,20 @@ class Driver:
     # Connections
 
     def connect(self, connection_id: int) -> None:
-        """Let effects for this connection reach it."""
+        """Add a connection that effects can reach."""
         self._connections.add(connection_id)
 
     def disconnect(self, connection_id: int) -> None:
-        """Forget a connection: effects still to come for it go back or are dropped."""
+        """Remove a connection: its further effects go back or are dropped."""
         self._connections.discard(connection_id)
         self._waiting.pop(connection_id, None)
 
     # What happens
 
     def offer(self, commands: Iterable[Command], now_ms: int) -> None:
-        """Apply commands of clients; what follows from them leaves when it is durable.
+        """Apply commands of clients; their effects leave when they are durable.
 
-        Raises: what the core raises, a defect after which nothing may be built upon its state.
+        Raises: what the core raises, a defect after which its state cannot be trusted.
         """
         self._asked_at_ms = now_ms
         self._may_close = True
@@ -239,8 +230,7 @@ class Driver:
     def offer_some(
         self, commands: Sequence[Command], now_ms: int, stop: Callable[[], bool]
     ) -> Sequence[Command]:
-        """Apply commands until `stop` says so, one at least; return those that are left over. Raises: as
-        `offer`."""
+        """Apply commands until `stop` says so, at least one; return the rest. Raises: as `offer`."""
         self._asked_at_ms = now_ms
         self._may_close = True
         offer = self._engine.offer
@@ -251,58 +241,57 @@ class Driver:
         return ()
 
     def _offer(self, command: Command, now_ms: int) -> None:
-        """Apply a command of the driver's own."""
+        """Apply a command of the driver itself."""
         self._may_close = True
         self._engine.offer(command, now_ms)
 
     def go_on(self, now_ms: int) -> None:
-        """Do the next step of a command that has many, once a turn while `unfinished`."""
+        """Do the next step of a long command, once a turn while `unfinished`."""
         self._may_close = True
         self._engine.go_on(now_ms)
 
     def committed(self, no: int, size_bytes: int, now_ms: int) -> None:
-        """Take note that a batch is on stable storage, its frame of this size."""
+        """Note that a batch is on stable storage, with a frame of this size."""
         if self._slice_started_ms is not None:
             self._pause(now_ms, self._slice_started_ms)
         engine = self._engine
         effects = engine.committed(no, size_bytes, now_ms)
         if engine.work_left:
             self._may_close = True
-        # Before them leaves what has waited since the lease ended.
+        # Effects that have waited since the lease ended leave first.
         self._leaving = self._leaving[self._left :] + effects if self._leaving else effects
         self._left = 0
         self._leaving_no = no
         self._looks_for_space = True
 
     def failed(self) -> None:
-        """Stop: the store or the core has failed. `step` returns nothing any more."""
+        """Stop for good: the store or the core has failed, and `step` returns nothing."""
         self._failed = True
 
     def undelivered(self, effects: Iterable[Effect], now_ms: int) -> None:
-        """Take back effects whose connection is over: the client never had these messages (L-16)."""
+        """Take back effects whose connection is over: the client never got these messages (L-16)."""
         for effect in effects:
             if type(effect) is Deliver and effect.lock_token is not None:
                 self._offer(Release(effect.message.queue_id, effect.lock_token, None), now_ms)
 
     def want(self, connection_id: int, rows: set[int]) -> None:
-        """Take note of the body rows that a connection waits for. The row behind them is read too, since
-        backlogs are read in order."""
+        """Set the body rows that a connection waits for; the row after them is read too, for backlogs."""
         if not rows:
             self._waiting.pop(connection_id, None)
             return
         self._waiting[connection_id] = None
         if rows := rows - self._under_way:
             behind = max(rows) + 1
-            self._read(rows | self._absent(range(behind, behind + 1)))
+            self._read(rows | self._absent((behind,)))
 
     def rows_read(self, found: dict[int, list[bytes]], now_ms: int) -> None:
-        """Take body rows that were read; who waits for one tries again.
+        """Add body rows that were read; waiting connections retry.
 
-        Raises: StoreDamaged if more is damaged than one start may lose.
+        Raises: StoreDamaged if more bodies are damaged than `LOST_BODIES_MAX`.
         """
         self._may_close = True
         self._under_way.difference_update(found)
-        self._lose(found, now_ms)  # first: what was locked is free of its lock when a connection tries
+        self._lose(found, now_ms)  # first: damaged messages lose their locks before a connection retries
         engine = self._engine
         for row, payloads in found.items():
             engine.bodies.put(row, payloads)
@@ -311,34 +300,32 @@ class Driver:
         self._arrived = list(self._waiting)
 
     def reclaimed(self, found: ReclaimFound, now_ms: int) -> None:
-        """Take what was read to win space. Raises: StoreDamaged, as `rows_read`."""
+        """Use what was read to win space. Raises: StoreDamaged, as `rows_read`."""
         self._may_close = True
         self._lose(found.rows, now_ms)
         self._engine.reclaim_offer(found, now_ms)
 
     def look_for_space(self) -> None:
-        """Have the next step look for space to win; it does so after each commit anyway."""
+        """Look for space to win in the next step, as after each commit."""
         self._looks_for_space = True
 
     def forget_events(self, no: int) -> None:
-        """Drop the event rows of the batches up to this one, with the commits to come."""
+        """Drop the event rows of batches up to this one, with future commits."""
         self._may_close = True
         self._engine.events_exported_to = max(self._engine.events_exported_to, no)
 
     def rest(self) -> None:
-        """Let nothing happen by itself any more."""
+        """Run no timers from now on."""
         self._may_close = True
         self._resting = True
 
     # What follows
 
     def step(self, now_ms: int, lease_until_ms: float = NEVER) -> list[Action]:
-        """Return what is to be done now, in this order; then call again while there is `more`.
+        """Return the next actions, in order; call it again while there is `more`.
 
-        Args:
-            now_ms: UTC; never less than before.
-            lease_until_ms: from then on another process may have written to the store: an effect without a
-                batch waits for the next one.
+        `now_ms` is UTC and never decreases. From `lease_until_ms` on another process may have written to the
+        store: an effect without a batch waits for the next batch.
         """
         actions: list[Action] = []
         if self._failed:
@@ -354,7 +341,7 @@ class Driver:
             if self._may_close or self._awaits_lease or (at_ms is not None and at_ms <= now_ms):
                 self._close_batch(actions, now_ms)
         if not (self._engine.in_flight or self._leaving or self._may_close):
-            actions.append(self._wake)  # an adapter whose timer has come needs another
+            actions.append(self._wake)  # an adapter whose timer has fired needs another
         if self._looks_for_space:
             self._looks_for_space = False
             wanted = self._engine.reclaim_wanted(now_ms)
@@ -390,7 +377,7 @@ class Driver:
             self._wake = WakeAt(due_ms)
 
     def _hand_out(self, actions: list[Action], now_ms: int) -> None:
-        """Add the effects that leave next, by connection."""
+        """Add the effects that leave next, a HandOut for each connection."""
         end = self._left + WINDOW
         window, no = self._leaving[self._left : end], self._leaving_no
         if end < len(self._leaving):
@@ -425,8 +412,7 @@ class Driver:
     # Time
 
     def _advance(self, now_ms: int) -> None:
-        """Let happen what is due: a slice for each commit; smaller ones, and a pause behind each, while a
-        purge and clients are at work."""
+        """Do what is due, a slice for each commit; beside clients, a purge has smaller slices and rests."""
         engine = self._engine
         if not engine.namespace.is_purging or now_ms - self._asked_at_ms >= CLIENTS_WAIT_MS:
             engine.advance(now_ms)
@@ -436,19 +422,19 @@ class Driver:
             self._slice_started_ms = now_ms
 
     def _pause(self, now_ms: int, started_ms: int) -> None:
-        """Pause after the slice that began then, now that it is done."""
+        """Rest after the slice that began then."""
         self._rest_until_ms = now_ms + min(REST_FACTOR * (now_ms - started_ms), REST_MS_MAX)
         self._slice_started_ms = None
 
     # Bodies
 
     def _fetch_routing(self, fetches: list[Fetch], now_ms: int) -> None:
-        """Offer the routing fields of stored messages, once their bodies are in memory."""
+        """Offer the routing fields of stored messages when their bodies are in memory."""
         rows = set()
         for fetch in fetches:
             payload = self.body(fetch.message)
             if payload is None:
-                # Named now: a body that is copied forward meanwhile is still where it was.
+                # Its place now: a body that is copied forward meanwhile is still there too.
                 row, slot = fetch.message.body_row, fetch.message.body_slot
                 self._fetches.setdefault(row, []).append((fetch, slot))
                 rows.add(row)
@@ -456,20 +442,20 @@ class Driver:
                 self._offer(_fetched(fetch, payload), now_ms)
         if rows := rows - self._under_way:
             self._read(rows)
-            # Apart, so that nothing waits for them now: who asks comes to them next, a row at a time.
+            # Separately, so that nothing waits for them yet: the next fetches ask for them, row by row.
             self._read(self._absent(range(max(rows) + 1, max(rows) + 1 + AHEAD_ROWS)))
 
     def _absent(self, rows: Iterable[int]) -> set[int]:
-        """Return those of these rows that live and are neither in memory nor on their way there."""
+        """Return the live rows among these that are neither in memory nor being read."""
         engine, under_way = self._engine, self._under_way
         return {
             row
             for row in rows
-            if row not in under_way and engine.holds_row(row) and engine.bodies.get(row, 0) is None
+            if row not in under_way and engine.ledger.holds_row(row) and engine.bodies.get(row, 0) is None
         }
 
     def _read(self, rows: set[int]) -> None:
-        """Read rows that are not under way; they are not dropped meanwhile."""
+        """Read rows that are not being read; they are not dropped meanwhile."""
         self._under_way |= rows
         for row in rows:
             self._engine.bodies.want(row)
@@ -480,9 +466,9 @@ class Driver:
         ]
 
     def _lose(self, found: dict[int, list[bytes]], now_ms: int) -> None:
-        """Have the messages dead-lettered whose bodies are damaged in rows that were read.
+        """Dead-letter the messages with damaged bodies in rows that were read.
 
-        The answer, `BodiesLost`, goes to `NOWHERE`: the adapter tells of it.
+        The answer, `BodiesLost`, goes to `NOWHERE`: the adapter logs it.
         """
         needing = self._engine.needing(found)
         if not needing:
@@ -490,14 +476,14 @@ class Driver:
         self.lost_bodies += len({(message.body_row, message.body_slot) for message in needing})
         if self.lost_bodies > LOST_BODIES_MAX:
             raise StoreDamaged(
-                f"more than {LOST_BODIES_MAX:,} bodies are damaged: the disk fails. Look at it "
-                "before the next start, which dead-letters as many again"
+                f"more than {LOST_BODIES_MAX:,} bodies are damaged: the disk is failing. Check it before the "
+                "next start, which dead-letters up to as many again"
             )
         places = [(message.queue_id, message.position) for message in needing]
         self._offer(LoseBodies(places, NOWHERE), now_ms)
 
 
 def _fetched(fetch: Fetch, payload: bytes) -> Fetched:
-    """Answer with a payload; one that is lost is on its way to where nothing forwards it."""
+    """Return the answer with a payload, empty for a lost one: its message is being dead-lettered."""
     payload = EMPTY_PAYLOAD if payload is LOST_BODY else payload
     return Fetched(fetch.queue_id, fetch.message.position, payload)

@@ -1,21 +1,19 @@
-"""Batches: what is in the open one, what is in flight, where bodies are placed.
+"""Batches: the open one, the one in flight, and the placing of bodies.
 
-Owns: the open batch, the batch in flight, the rows of bodies. Must not know: clocks, threads, how a store
-works, when a batch is taken and what leaves then (see `engine.driver`).
+Must not know clocks, threads, how a store works, nor when a batch is taken (see `engine.driver`).
 
-Theory of operation. `offer` applies a command at once and collects its changes and effects in the open batch.
-`take_batch` closes it; the next batch fills meanwhile. `committed` answers with the effects of the batch.
+`offer` applies a command at once and collects its changes and effects in the open batch. `take_batch` closes
+it, and the next batch fills meanwhile. `committed` returns the effects of the batch in flight.
 
     open batch --take_batch--> in flight --committed--> effects, in order
 
-An effect without changes waits with the batch it was collected in; `release` returns it when that batch has
-no changes and nothing is in flight.
+An effect without changes waits with its batch; `release` returns it when that batch has no changes and
+nothing is in flight.
 
-A command of many messages is done in steps, so that the owner's loop has turns in between: `offer` does the
+A command of many messages takes many steps, so that the owner's loop has turns in between: `offer` does the
 first one, and the owner calls `go_on` once a turn while `under_way`. All steps are in one batch, so whole or
-absent after a crash: no batch is taken between them. Other commands wait meanwhile, in order, and what is due
-waits too. So each step finds what the one before left, as if the command were done at once; nobody waits
-longer for that, since no effect could leave before the batch in any case.
+absent after a crash: no batch is taken between them. Other commands and due timers wait meanwhile, so each
+step finds what the one before left. This delays nothing: no effect leaves before the batch anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from peeklock.broker.content.overlay import is_bodiless
 from peeklock.broker.queue.timers import Timers
@@ -45,24 +43,19 @@ from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.events import EventTuple
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.engine.bodies import BodyCache, has_lost
-from peeklock.engine.reclaim import ReclaimFound, ReclaimRead, SpaceLedger, extra_bytes, numbers_bytes
+from peeklock.engine.journal import extra_bytes, numbers_bytes
+from peeklock.engine.reclaim import BodyRow, ReclaimFound, ReclaimRead, SpaceLedger
 from peeklock.store.base import Batch, FrameKeys, Store
 
-if TYPE_CHECKING:
-    from peeklock.engine.reclaim import _Row
-
 ROW_BYTES_MAX = 256 * 1024
-"""A body row is closed when the next payload would make it larger. Source: architecture, durable store."""
-
+"""A body row is closed before it grows larger. Source: architecture, durable store."""
 
 RECORD_BYTES = 512
-"""What an uncommitted message costs beside its payload: record, change, effects. Without it a flood of tiny
-messages would be worth nothing. Our choice."""
-
+"""Bytes of an uncommitted message beside its payload: record, change, effects. Our choice: without it a flood
+of tiny messages would count for nothing."""
 
 WAITING_A_TURN = 256
-"""Commands that are applied in one call after they waited for another, the further messages of each counted:
-at 5 to 10 us each, 2.5 ms."""
+"""Waiting commands, and further messages of each, that one call applies: at 5 to 10 us each, 2.5 ms."""
 
 EVENT_ROWS_A_BATCH = 64
 """Exported event rows that one commit drops: a row may have 100 KB."""
@@ -74,43 +67,28 @@ class Decisions(Protocol):
     timers: Timers
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
-
     @property
     def unfinished(self) -> bool: ...
-
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]: ...
-
     def advance(self, now_ms: int, purged_max: int | None = None) -> tuple[list[Change], list[Effect]]: ...
-
     @property
     def is_purging(self) -> bool: ...
-
     def numbers_issued(self) -> list[NumbersIssued]: ...
-
     @property
     def events_due(self) -> bool: ...
-
     def take_events(self) -> list[EventTuple] | None: ...
-
     def restore_entity(self, entity: EntityStored) -> None: ...
-
     def restore_rule(self, rule: RuleStored) -> None: ...
-
     def restore(self, changes: Iterable[Change]) -> None: ...
-
     def finish_restore(self, now_ms: int, next_entity_id: int) -> None: ...
-
     def find(self, queue_id: int, position: int) -> Message | None: ...
-
     def still_holds(self, change: NumbersIssued | MessageIdSeen, now_ms: int) -> Change | None: ...
-
-    def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None: ...
-
+    def look_for_bodies(self, in_memory: Callable[[Message], bool], /) -> None: ...
     def removed_entity_messages(self, entity_id: int) -> Iterable[Message]: ...
 
 
 class Engine:
-    """Drives one namespace. Calls come from one thread; the owner commits one batch at a time."""
+    """Batches of one namespace. All calls come from one thread; the owner commits one batch at a time."""
 
     def __init__(self, namespace: Decisions, bodies: BodyCache) -> None:
         """Start with an empty namespace at batch 1, or call `recover` before anything else."""
@@ -119,28 +97,28 @@ class Engine:
         self.ledger = SpaceLedger()
         self._apply = namespace.apply
         self.timers = namespace.timers
-        """Say when `advance` has something to do."""
-        namespace.look_for_bodies(partial(_at_hand, bodies))
+        """When `advance` has something to do."""
+        namespace.look_for_bodies(partial(_in_memory, bodies))
         self._waiting: deque[Command] = deque()
         self.under_way = False
-        """Whether a command is unfinished, or others wait behind one: `go_on` is to be called."""
+        """Whether to call `go_on`: a command is unfinished, or others wait behind it."""
         self._no = 1  # of the open batch
         self._changes: list[Change] = []
         self._effects: list[Effect] = []
         self.in_flight = False
         """Whether a batch is being committed."""
         self.work_left = False
-        """Whether the last commit left something for another one, even if nothing is offered."""
+        """Whether the last commit left work for another one."""
         self._flying_effects: list[Effect] = []
         self._flying_rows: Iterable[int] = ()
         self._next_row = 1
-        self._row: _Row | None = None  # the open body row, and below what is in it
+        self._row: BodyRow | None = None  # the open body row, and below what is in it
         self._row_no = 0
         self._row_bytes = 0
         self._row_payloads: list[bytes] = []
         self._closed_rows: dict[int, list[bytes]] = {}
         self.open_bytes = 0
-        """Bytes of messages not yet committed, payloads and about what their records cost."""
+        """Bytes of uncommitted messages: payloads and `RECORD_BYTES` each."""
         self._flying_bytes = 0  # of those, in the batch in flight
         self._numbers: dict[int, tuple[int, NumbersIssued]] = {}  # queue -> (frame, counters), oldest first
         self._reading = False
@@ -148,7 +126,7 @@ class Engine:
         self._first_event_no: Callable[[], int | None] = lambda: None
         self._events_dropped_to = 0
         self.events_exported_to = 0
-        """Event rows up to this number may go; whoever exports them sets it, and it only grows."""
+        """Event rows up to this number may be dropped; the exporter sets it, and it only grows."""
 
     @property
     def idle(self) -> bool:
@@ -158,7 +136,7 @@ class Engine:
     # Commands in
 
     def offer(self, command: Command, now_ms: int) -> None:
-        """Apply a command, or let it wait for the one under way; what follows from it waits for its batch."""
+        """Apply a command, or queue it behind the one under way."""
         if self.under_way:
             self._waiting.append(command)
             return
@@ -172,9 +150,9 @@ class Engine:
             self.under_way = True
 
     def go_on(self, now_ms: int) -> None:
-        """Do the next step of the command under way; or, when it is done, apply some that waited for it.
+        """Do the next step of the command under way; when it is done, apply some that waited for it.
 
-        In between a batch can be taken: else batch upon batch would hold up all commits.
+        A batch can be taken in between: else one large command after another would block all commits.
         """
         namespace = self.namespace
         if namespace.unfinished:
@@ -195,7 +173,7 @@ class Engine:
         self.under_way = len(self._waiting) > 0
 
     def advance(self, now_ms: int, purged_max: int | None = None) -> None:
-        """Let everything happen that is due, unless a command is unfinished; see `Namespace.advance`."""
+        """Do what is due, unless a command is unfinished; see `Namespace.advance`."""
         if self.namespace.unfinished:
             return
         self.ledger.now_ms = now_ms
@@ -207,7 +185,8 @@ class Engine:
 
     def _record(self, changes: list[Change]) -> None:
         ledger = self.ledger
-        frame_live = ledger.frame_live
+        journal = ledger.journal
+        frame_live = journal.frame_live
         ids = 0
         first: Message | None = None  # of the body that was placed last
         placed: bytes | None = None
@@ -215,7 +194,7 @@ class Engine:
             if type(change) is MessageStored:
                 message = change.message
                 if message.journal_no:
-                    frame_live[message.journal_no - ledger.first_no] -= 1
+                    frame_live[message.journal_no - journal.first_no] -= 1
                 else:
                     message.queue_id = change.queue_id
                     payload = change.payload
@@ -230,7 +209,7 @@ class Engine:
                         self._place(message, payload)
                         self.open_bytes += len(payload) + RECORD_BYTES
                         first, placed = message, payload
-                    ledger.live_messages += 1
+                    journal.live_messages += 1
                 frame_live[-1] += 1
                 message.journal_no = self._no
             elif type(change) is MessageRemoved:
@@ -238,9 +217,9 @@ class Engine:
             elif type(change) is MessageIdSeen:
                 ids += 1
             elif type(change) is EntityRemoved:
-                ledger.doom(self.namespace.removed_entity_messages(change.entity_id))
+                ledger.delete(self.namespace.removed_entity_messages(change.entity_id))
         if ids:
-            ledger.add_ids(ids)
+            journal.add_ids(ids)
         self._changes += changes
 
     def _place(self, message: Message, payload: bytes) -> None:
@@ -270,11 +249,10 @@ class Engine:
     # Batches out, effects back
 
     def take_batch(self, now_ms: int) -> Batch | None:
-        """Close the open batch and give it to be committed; None while one is in flight, while a command is
-        unfinished, or when none is needed."""
+        """Close and return the open batch; None if empty, one is in flight or a command is unfinished."""
         if self.in_flight or self.namespace.unfinished:
             return None
-        ledger = self.ledger
+        ledger, journal = self.ledger, self.ledger.journal
         ledger.now_ms = now_ms
         if ledger.deleting:
             ledger.release_deleting()
@@ -283,18 +261,12 @@ class Engine:
         changes = self._changes
         no = self._no
         dropped = ledger.take_dropped(self.bodies.wanted, self._reading_rows, alone=not changes)
-        truncate_before = ledger.take_truncation() if ledger.journal_is_long else 0
+        truncate_before = journal.take_truncation() if journal.is_long else 0
         if self.events_exported_to > self._events_dropped_to:
             self._skip_events()
         drops_events = self.events_exported_to > self._events_dropped_to
-        if not (
-            changes
-            or dropped
-            or truncate_before
-            or ledger.deleting
-            or drops_events
-            or self.namespace.events_due
-        ):
+        needed = changes or dropped or truncate_before or ledger.deleting or drops_events
+        if not needed and not self.namespace.events_due:
             return None
         if truncate_before:
             self._keep_numbers(truncate_before, now_ms)
@@ -306,10 +278,8 @@ class Engine:
         batch = Batch(no, changes, self._closed_rows, list(dropped), sum(dropped.values()), truncate_before)
         batch.events = self.namespace.take_events()
         if drops_events:
-            self._events_dropped_to = min(
-                self.events_exported_to, self._events_dropped_to + EVENT_ROWS_A_BATCH
-            )
-            batch.events_exported_to = self._events_dropped_to
+            dropped_to = min(self.events_exported_to, self._events_dropped_to + EVENT_ROWS_A_BATCH)
+            batch.events_exported_to = self._events_dropped_to = dropped_to
         self.in_flight = True
         self._flying_effects = self._effects
         self._flying_rows = self._closed_rows
@@ -318,17 +288,16 @@ class Engine:
         self._changes = []
         self._effects = []
         self._closed_rows = {}
-        ledger.frame_live.append(0)
+        journal.frame_live.append(0)
         return batch
 
     def committed(self, no: int, frame_bytes: int, now_ms: int) -> list[Effect]:
-        """Take note that batch `no` is on stable storage, its frame of this size; give its effects, in
-        order."""
+        """Note that batch `no` is on stable storage, with a frame of this size; return its effects."""
         assert self.in_flight, f"batch {no} is not in flight, none is"
         assert no == self._no - 1, f"batch {no} is not in flight, {self._no - 1} is"
         ledger = self.ledger
         ledger.now_ms = now_ms
-        ledger.add_frame(frame_bytes)
+        ledger.journal.add_frame(frame_bytes)
         self.bodies.unpin(self._flying_rows)
         effects = self._flying_effects
         self.in_flight = False
@@ -338,13 +307,13 @@ class Engine:
             ledger.deleting
             or self.events_exported_to > self._events_dropped_to
             or ledger.drops_alone
-            or ledger.journal_is_long
+            or ledger.journal.is_long
         )
         return effects
 
     def release(self) -> list[Effect]:
-        """Give effects that nothing durable precedes: none in flight, no change in the open batch, no command
-        unfinished; else none."""
+        """Return effects that nothing durable precedes; none while a batch is in flight, the open batch has
+        changes, or a command is unfinished."""
         if self.in_flight or self._changes or self.namespace.unfinished:
             return []
         effects = self._effects
@@ -352,8 +321,7 @@ class Engine:
         return effects
 
     def _skip_events(self) -> None:
-        """Take note that event rows before the store's first one are not there: a long time without capture
-        leaves millions of batches without one."""
+        """Skip numbers before the store's first event row: millions of batches without capture have none."""
         first_no = self._first_event_no()
         exported_to = self.events_exported_to
         gone_to = exported_to if first_no is None else min(first_no - 1, exported_to)
@@ -365,7 +333,7 @@ class Engine:
         self._changes.append(numbers)
 
     def _keep_numbers(self, truncate_before: int, now_ms: int) -> None:
-        """Record anew the counters whose last record is about to be forgotten."""
+        """Record again the counters whose last record is about to be forgotten."""
         while self._numbers:
             queue_id, (no, numbers) = next(iter(self._numbers.items()))
             if no >= truncate_before:
@@ -375,16 +343,12 @@ class Engine:
             if again is not None:
                 assert isinstance(again, NumbersIssued)
                 self._add_numbers(again)
-                self.ledger.add_extra(numbers_bytes(again), no)
+                self.ledger.journal.add_extra(numbers_bytes(again), no)
 
     # Space
 
-    def holds_row(self, row: int) -> bool:
-        """Whether anything lives in a body row, so that it must be there when read."""
-        return self.ledger.holds_row(row)
-
     def reclaim_wanted(self, now_ms: int) -> ReclaimRead | None:
-        """Return what is to be read to win space; None when nothing is, or while an answer is awaited."""
+        """Return the next read that wins space; None if there is none, or while one is under way."""
         if self._reading:
             return None
         self.ledger.now_ms = now_ms  # rows settle while nothing else happens
@@ -395,7 +359,7 @@ class Engine:
         return wanted
 
     def reclaim_offer(self, found: ReclaimFound, now_ms: int) -> None:
-        """Take what was read: records made anew and bodies copied forward join the open batch."""
+        """Add records made again and bodies copied forward to the open batch."""
         self._reading = False
         self._reading_rows = set()
         ledger = self.ledger
@@ -403,15 +367,12 @@ class Engine:
         texts: set[str | None] = set()
         for keys in found.head:
             self._record(self._still_true(keys, texts))
-            ledger.check_head(keys.no)
-        # Whoever waits for a body has asked for its row: it stays there until that was read.
-        # One with a damaged payload stays where it is, for rescue.
-        rows = [
-            row
-            for row, payloads in found.rows.items()
-            if row not in self.bodies.wanted and not has_lost(payloads)
-        ]
-        ledger.keep_rows(row for row, payloads in found.rows.items() if has_lost(payloads))
+            if not ledger.deleting:
+                ledger.journal.check_head(keys.no)
+        # A wanted row stays until it has been read, and one with a damaged payload for rescue.
+        damaged = {row for row, payloads in found.rows.items() if has_lost(payloads)}
+        ledger.keep_rows(damaged)
+        rows = [row for row in found.rows if row not in self.bodies.wanted and row not in damaged]
         for row, slot, messages in ledger.living_in(rows):
             ledger.release_bodies(messages)
             first, *others = messages
@@ -424,9 +385,9 @@ class Engine:
             ledger.take_listed(found.listed)
 
     def _still_true(self, keys: FrameKeys, texts: set[str | None]) -> list[Change]:
-        """Give the facts of a frame that nothing replaced since, as they are now.
+        """Return the facts of a frame that nothing has replaced, as they are now.
 
-        `texts` are those that the open batch has from frames before this one.
+        `texts` are those that the open batch has from earlier frames.
         """
         find = self.namespace.find
         changes: list[Change] = []
@@ -438,19 +399,16 @@ class Engine:
                     continue
                 taken.add(id(message))
                 changes.append(MessageStored(queue_id, message))
-                self.ledger.add_extra(extra_bytes(message, texts), keys.no)
+                self.ledger.journal.add_extra(extra_bytes(message, texts), keys.no)
         for seen in keys.ids:
             again = self.namespace.still_holds(seen, self.ledger.now_ms)
             if again is not None:
                 changes.append(again)
-        self.ledger.forget_ids(keys.no)
+        self.ledger.journal.forget_ids(keys.no)
         return changes
 
     def needing(self, found: dict[int, list[bytes]]) -> list[Message]:
-        """Return the messages whose payloads are damaged in rows that were read.
-
-        A dead letter that stands for such a message already needs none.
-        """
+        """Return the messages with damaged payloads in rows that were read, not dead letters without body."""
         return [
             message
             for row, payloads in found.items()
@@ -464,12 +422,9 @@ class Engine:
     # Recovery
 
     async def recover(self, store: Store, now_ms: int) -> None:
-        """Build the namespace and the ledger from what an opened store holds.
+        """Build the namespace and the ledger from an opened store. Raises: StoreDamaged.
 
-        Garbage collection rests meanwhile: it would walk through millions of new records again and again and
-        free none.
-
-        Raises: StoreDamaged.
+        Garbage collection is off meanwhile: it would visit millions of new records repeatedly and free none.
         """
         collecting = gc.isenabled()
         gc.disable()
@@ -489,7 +444,7 @@ class Engine:
         namespace.restore([*definitions.cursors, *definitions.claims])
         known = {entity.entity_id for entity in definitions.entities}
         live = await store.load_live()
-        ledger.restore_journal(live.first_no, live.frame_sizes, live.id_frames)
+        ledger.journal.restore(live.first_no, live.frame_sizes, live.id_frames)
         for queue_id, changes in live.messages:
             if queue_id // QUEUES_PER_ENTITY in known:  # else a deleted entity's
                 namespace.restore(changes)
@@ -503,14 +458,14 @@ class Engine:
         self._no = live.first_no + len(live.frame_sizes)
         self._first_event_no = lambda: store.event_backlog.first_no
         self._events_dropped_to = (self._first_event_no() or self._no) - 1
-        # A row that messages name and that is not there any more is not given out again.
+        # The number of a missing row that messages name is not used again.
         self._next_row = max(await store.last_body_row(), max(ledger.rows(), default=0)) + 1
         ledger.now_ms = now_ms
         ledger.list_rows_before(self._next_row)
 
 
-def _at_hand(bodies: BodyCache, message: Message) -> bool:
-    """Whether a body can be handed out at once: it is in memory, and if it is damaged, that is dealt with."""
+def _in_memory(bodies: BodyCache, message: Message) -> bool:
+    """Whether a body can be delivered now: it is in memory, and not damaged unless dead-lettered."""
     if not message.body_row:
         return True  # it comes with the command that is being applied
     payload = bodies.get(message.body_row, message.body_slot)

@@ -1,9 +1,7 @@
-"""Actions: what is changed in the copy of a message that matched.
+"""Actions: changes to the copy of a message that matched.
 
-Owns: statements, which system properties they can change and to what. Must not know: copies, AMQP.
-
-Statements are done in turn, and each sees what those before it did.
-Source: wire contract 9.4; Learn "Subscription Rule SQL Action Syntax". What system properties take: our
+Statements run in order, and each sees the changes of those before it.
+Source: wire contract 9.4; Learn "Subscription Rule SQL Action Syntax". Values of system properties: our
 choice, docs/choices.toml.
 """
 
@@ -35,39 +33,39 @@ from peeklock.rules.values import DURATION, TEXT, TIME, kind
 _IDS = {"messageid", "sessionid", "replytosessionid", "partitionkey", "viapartitionkey"}
 _TEXTS = _IDS | {"label", "to", "replyto", "correlationid", "contenttype"}
 _KINDS = {"timetolive": DURATION, "scheduledenqueuetimeutc": TIME}
-"""Of those that take no texts."""
+"""Kinds of those that are not texts."""
 WRITABLE = _TEXTS | set(_KINDS)
-"""By the names of `Subject.system`."""
+"""Names as in `Subject.system`."""
 KEPT = "messageid"
-"""Can be changed but not removed: whoever looks for duplicates needs it."""
+"""Can be changed but not removed: duplicate detection needs it."""
 
 
 @dataclass(slots=True)
 class ActionResult:
-    """What an action changes; what it leaves alone is not named."""
+    """The changes of an action."""
 
     user: dict[str, Value | None] = field(default_factory=dict)
-    """Application properties that are set, spelled as the message has them, else as the action first does."""
+    """Application properties that are set, spelled as in the message, else as first in the action."""
     removed: list[str] = field(default_factory=list)
-    """Application properties that are removed, spelled as the message has them."""
+    """Application properties that are removed, spelled as in the message."""
     system: dict[str, Value | None] = field(default_factory=dict)
-    """System properties that are set, by the names of `Subject.system`; None = cleared."""
+    """System properties that are set, by their names in `Subject.system`; None = cleared."""
 
 
 Step: TypeAlias = Callable[["_Working"], None]
 
 
 class CompiledAction:
-    """An action as a function."""
+    """An action, ready for use; `compile_action` makes it."""
 
     __slots__ = ("_steps",)
 
     def __init__(self, steps: list[Step]) -> None:
-        """Take the statements, ready for use; `compile_action` makes them."""
+        """Make an action of compiled statements."""
         self._steps = steps
 
     def apply(self, subject: Subject) -> ActionResult:
-        """Say what is changed in a message, which stays as it is.
+        """Return the changes to a message, which itself stays unchanged.
 
         Raises:
             EvaluationError: a value cannot be computed, or does not fit its system property.
@@ -79,11 +77,7 @@ class CompiledAction:
 
 
 def compile_action(action: SqlAction) -> CompiledAction:
-    """Make an action ready for use.
-
-    Raises:
-        RuleError: what is wrong, where, and what was expected.
-    """
+    """Compile an action. Raises: RuleError."""
     statements = parse_action(action.expression)
     parameters = bind(action.parameters)
     try:
@@ -126,7 +120,7 @@ def _check_fixed(system: str, compiled: Fixed, target: Property, position: int) 
 
 
 def fitting(system: str, value: Value | None) -> Value | None:
-    """Give the value as a system property takes it.
+    """Convert a value to that of a system property.
 
     Raises:
         EvaluationError: it is of another kind, or out of range.
@@ -134,11 +128,11 @@ def fitting(system: str, value: Value | None) -> Value | None:
     name = f"sys.{SPELLED[system]}"
     if value is None:
         if system == KEPT:
-            raise EvaluationError(f"{name} cannot be set to nothing")
+            raise EvaluationError(f"{name} cannot be set to NULL")
         return None
     wanted = _KINDS.get(system, TEXT)
     if system == "timetolive" and isinstance(value, timedelta) and value <= timedelta():
-        raise EvaluationError(f"{name} has to be longer than nothing, found {value}")
+        raise EvaluationError(f"{name} must be positive, found {value}")
     if wanted == TEXT:
         if isinstance(value, UUID) or (isinstance(value, int) and not isinstance(value, bool)):
             value = str(value)
@@ -152,7 +146,7 @@ def fitting(system: str, value: Value | None) -> Value | None:
 
 
 class _Working:
-    """A message as the statements so far have changed it: the `Subject` of the next one, and the result."""
+    """The message after the statements so far: the `Subject` of the next one, and the result."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -178,7 +172,7 @@ class _Working:
         spelled = self.user_name(folded) or name
         present = self.user.get(folded)
         if type(value) is int and isinstance(present, float | Decimal):
-            # "SET performs implicit conversion if possible": C#'s, from an integer to what is there.
+            # "SET performs implicit conversion if possible": C#'s, from an integer to the present type.
             value = type(present)(value)
         self._spelled[folded] = spelled
         self._changed[folded] = value
@@ -188,7 +182,7 @@ class _Working:
             self.result.removed.remove(spelled)
 
     def remove(self, name: str) -> None:
-        """Remove an application property; one that is not there may be removed, too."""
+        """Remove an application property, if there is one."""
         folded = name.lower()
         if not self.has_user(folded):
             return
@@ -205,7 +199,7 @@ class _Working:
 
 
 class _Layered(Mapping[str, Value]):
-    """What was changed, None for what is gone, over what was there before."""
+    """Changed values, None for removed ones, over those before."""
 
     def __init__(self, changed: Mapping[str, Value | None], base: Mapping[str, Value]) -> None:
         self._changed = changed

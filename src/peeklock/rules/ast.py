@@ -1,10 +1,8 @@
 """The syntax tree of filters and actions, and the way back to text.
 
-Owns: the nodes and what may stand where. Must not know: how they are parsed or evaluated.
-
-A tree is in one form only: a chain of equal operators is one node (`a AND b AND c`, `1 + a - b`), a minus
-before a number is part of the number, and parentheses leave no trace beside the shape. So
-`parse(unparse(tree))` is the tree again, and the depth of a tree counts what nests in earnest.
+A tree has one form only: a chain of equal operators is one node (`a AND b AND c`, `1 + a - b`), a minus
+before a number is part of the number, and parentheses only shape the tree. So `parse(unparse(tree))` is the
+tree again, and its depth counts real nesting.
 Source: wire contract 9.3, 9.4.
 """
 
@@ -24,7 +22,7 @@ _REGULAR = re.compile(r"[^\W\d]\w*")
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """`position` is where the node begins in its text, from 1; it does not tell nodes apart."""
+    """`position` is where the node begins in its text, from 1; comparison ignores it."""
 
     position: int = field(default=0, compare=False, repr=False, kw_only=True)
 
@@ -137,7 +135,7 @@ class Remove(_Placed):
 
 
 Flexible: TypeAlias = Constant | Parameter | Property | NamedProperty
-"""What can be a value, and a condition by itself where it is true or false."""
+"""A value, or by itself a condition where it is true or false."""
 
 Expression: TypeAlias = Flexible | NewId | Negative | Positive | Arithmetic
 Condition: TypeAlias = Comparison | IsNull | Exists | In | Like | Not | And | Or
@@ -151,8 +149,8 @@ _LEAVES = (Property, Constant, Parameter, NewId)
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Give the nodes right below one."""
-    if isinstance(node, _LEAVES):  # most of them, and a match would try all else before
+    """Return the children of a node."""
+    if isinstance(node, _LEAVES):  # first: most nodes are leaves
         return ()
     match node:
         case And(terms) | Or(terms):
@@ -167,8 +165,8 @@ def children(node: Node) -> tuple[Node, ...]:
             return (operand, *elements)
         case Like(operand, pattern, escape):
             return (operand, pattern) if escape is None else (operand, pattern, escape)
-        case IsNull(looked_at) | Exists(looked_at):
-            return (looked_at,)
+        case IsNull(operand) | Exists(operand):
+            return (operand,)
         case NamedProperty(name):
             return (name,)
 
@@ -178,70 +176,54 @@ _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _UNARY, _ATOM = range(8)
 
 
 def unparse(node: Node) -> str:
-    """Write a tree as the shortest text that is parsed to it."""
+    """Write a tree as the shortest text that is parsed to it, in a filter or an action."""
     return _write(node)[0]
 
 
-def unparse_statements(statements: tuple[Statement, ...]) -> str:
-    """Write an action as text that is parsed to it."""
-    written = []
-    for statement in statements:
-        name = _name(statement.property, RESERVED_IN_ACTIONS)
-        match statement:
-            case Set(value=value):
-                written.append(f"SET {name} = {_write(value, RESERVED_IN_ACTIONS)[0]}")
-            case Remove():
-                written.append(f"REMOVE {name}")
-    return "; ".join(written)
+def _bound(child: Node, rank: int) -> str:
+    text, own = _write(child)
+    return text if own >= rank else f"({text})"
 
 
-def _write(node: Node, reserved: frozenset[str] = RESERVED) -> tuple[str, int]:
-    """Give the text of a node and how tightly it binds."""
-
-    def bound(child: Node, rank: int) -> str:
-        text, own = _write(child, reserved)
-        return text if own >= rank else f"({text})"
-
+def _write(node: Node) -> tuple[str, int]:
+    """Return the text of a node and how tightly it binds."""
     match node:
         case Or(terms):
-            return " OR ".join(bound(term, _AND) for term in terms), _OR
+            return " OR ".join(_bound(term, _AND) for term in terms), _OR
         case And(terms):
-            return " AND ".join(bound(term, _NOT) for term in terms), _AND
+            return " AND ".join(_bound(term, _NOT) for term in terms), _AND
         case Not(operand):
-            return f"NOT {bound(operand, _NOT)}", _NOT
+            return f"NOT {_bound(operand, _NOT)}", _NOT
         case Comparison(operator, left, right):
-            return f"{bound(left, _SUM)} {operator} {bound(right, _SUM)}", _COMPARISON
-        case IsNull(looked_at):
-            return f"{bound(looked_at, _SUM)} IS NULL", _COMPARISON
+            return f"{_bound(left, _SUM)} {operator} {_bound(right, _SUM)}", _COMPARISON
+        case IsNull(operand):
+            return f"{_bound(operand, _SUM)} IS NULL", _COMPARISON
         case In(operand, elements):
-            return (
-                f"{bound(operand, _SUM)} IN ({', '.join(bound(element, _SUM) for element in elements)})",
-                _COMPARISON,
-            )
+            listed = ", ".join(_bound(element, _SUM) for element in elements)
+            return f"{_bound(operand, _SUM)} IN ({listed})", _COMPARISON
         case Like(operand, pattern, escape):
-            tail = "" if escape is None else f" ESCAPE {bound(escape, _SUM)}"
-            return f"{bound(operand, _SUM)} LIKE {bound(pattern, _SUM)}{tail}", _COMPARISON
+            tail = "" if escape is None else f" ESCAPE {_bound(escape, _SUM)}"
+            return f"{_bound(operand, _SUM)} LIKE {_bound(pattern, _SUM)}{tail}", _COMPARISON
         case Arithmetic(first, rest):
             rank = _SUM if rest[0][0] in "+-" else _PRODUCT
-            parts = [bound(first, rank), *(f"{sign} {bound(operand, rank + 1)}" for sign, operand in rest)]
+            parts = [_bound(first, rank), *(f"{sign} {_bound(operand, rank + 1)}" for sign, operand in rest)]
             return " ".join(parts), rank
         case Negative(operand):
-            # Two in a row would be read as a comment by people, and are refused.
+            # Two in a row look like a comment, and are refused.
             space = " " if isinstance(operand, Negative) else ""
-            return f"-{space}{bound(operand, _UNARY)}", _UNARY
+            return f"-{space}{_bound(operand, _UNARY)}", _UNARY
         case Positive(operand):
-            return f"+{bound(operand, _UNARY)}", _UNARY
+            return f"+{_bound(operand, _UNARY)}", _UNARY
         case Constant(value):
-            # A number with a minus is a unary expression again, which binds less than an atom.
             return _constant(value), _ATOM
         case Parameter(name):
             return name, _ATOM
         case Property():
-            return _name(node, reserved), _ATOM
-        case NamedProperty(name):
-            return f"property({_write(name, reserved)[0]})", _ATOM
-        case Exists(looked_at):
-            return f"EXISTS({_write(looked_at, reserved)[0]})", _COMPARISON
+            return _name(node), _ATOM
+        case NamedProperty(operand):
+            return f"property({unparse(operand)})", _ATOM
+        case Exists(operand):
+            return f"EXISTS({unparse(operand)})", _COMPARISON
         case NewId():
             return "newid()", _ATOM
 
@@ -254,7 +236,7 @@ def _constant(value: bool | int | float | str | None) -> str:
     return repr(value).upper()
 
 
-def _name(named: Property, reserved: frozenset[str]) -> str:
-    plain = _REGULAR.fullmatch(named.name) and named.name.upper() not in reserved
+def _name(named: Property) -> str:
+    plain = _REGULAR.fullmatch(named.name) and named.name.upper() not in RESERVED_IN_ACTIONS
     name = named.name if plain else "[" + named.name.replace("]", "]]") + "]"
     return name if named.scope == "user" else f"sys.{name}"

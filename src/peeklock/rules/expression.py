@@ -1,9 +1,7 @@
-"""Expressions of a tree become closures that give a value of a message.
+"""Compilation of expressions to closures that return a value for a message.
 
-Owns: properties, parameters, functions and arithmetic of one expression. Must not know: conditions, rules.
-
-A closure gives None for unknown: a property that is not there, a null, or anything made of one. What needs no
-message is computed here, once, and is a `Fixed`: so what is wrong with it is an error of the definition.
+A closure returns None for unknown: a missing property, a null, or anything computed from one. What needs no
+message is computed once, as a `Fixed`: an error in it is an error of the definition.
 Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax".
 """
 
@@ -41,15 +39,15 @@ from peeklock.rules.values import (
 )
 
 Parameters: TypeAlias = Mapping[str, Value | None]
-"""By their names in lower case, with the `@`."""
+"""By lower-case name with its `@`."""
 
 Evaluate: TypeAlias = Callable[[Subject], Value | None]
 
 SPELLED = {name.lower(): name for name in SYSTEM_NAMES}
-"""System properties as they are told of, by the names of `Subject.system`."""
+"""Spelling of system properties in messages, by their names in `Subject.system`."""
 
 _ALIKE = 0.7
-"""From here on a name is taken for a misspelled one, by difflib's measure (1 is equal)."""
+"""From this similarity on a name counts as misspelled, by difflib's measure (1 is equal)."""
 
 Made = TypeVar("Made")
 
@@ -61,10 +59,10 @@ class Fixed(NamedTuple):
 
 
 def bind(parameters: Pairs) -> Parameters:
-    """Check parameters and make them findable.
+    """Return parameters by lower-case name.
 
     Raises:
-        RuleError: a name without `@`, twice the same name, or a value that no expression can use.
+        RuleError: a name without `@`, a repeated name, or a value that no expression can use.
     """
     bound: dict[str, Value | None] = {}
     for name, value in parameters:
@@ -72,7 +70,7 @@ def bind(parameters: Pairs) -> Parameters:
         if not name.startswith("@") or len(name) < 2:
             raise RuleError(f"The parameter {name!r} cannot be used; the name of a parameter begins with @.")
         if folded in bound:
-            raise RuleError(f"The parameter {name!r} is given twice; case makes no difference.")
+            raise RuleError(f"The parameter {name!r} is given twice; names are case-insensitive.")
         if value is not None:
             check_value(f"the parameter {name!r}", value)
         bound[folded] = in_utc(value)
@@ -80,7 +78,7 @@ def bind(parameters: Pairs) -> Parameters:
 
 
 def check_value(owner: str, value: Value) -> None:
-    """Refuse a given value that no expression can use; RuleError names the owner."""
+    """Raise RuleError, naming the owner, for a value that no expression can use."""
     if kind(value) is None:
         raise RuleError(f"The value of {owner} is of a type that rules cannot use: {type(value).__name__}.")
     if isinstance(value, int) and not INT64_MIN <= value <= UINT64_MAX:
@@ -88,7 +86,7 @@ def check_value(owner: str, value: Value) -> None:
 
 
 def system_name(named: Property) -> str:
-    """Give the name by which `Subject.system` knows a property; RuleError if there is none."""
+    """Return the name of a property in `Subject.system`. Raises: RuleError if there is none."""
     found = named.name.lower()
     if found == "subject":
         return "label"
@@ -103,10 +101,10 @@ def system_name(named: Property) -> str:
 
 
 def compile_expression(node: Expression, parameters: Parameters) -> Evaluate | Fixed:
-    """Make the closure of an expression, or its value.
+    """Return the closure of an expression, or its constant value.
 
     Raises:
-        RuleError: says where: no such system property or parameter, or constants that cannot be combined.
+        RuleError: an unknown system property or parameter, or constants that cannot be combined.
     """
     match node:
         case Constant(value):
@@ -146,7 +144,7 @@ def _property(node: Property) -> Evaluate:
 
 
 def user_name_of(value: Value) -> str:
-    """Give the name that property(value) asks for, in lower case; EvaluationError if it is no text."""
+    """Return the lower-case name in property(value). Raises: EvaluationError if it is not a text."""
     if not isinstance(value, str):
         raise EvaluationError(f"property() takes the name of a property, found {kind(value)}")
     return value.lower()
@@ -186,7 +184,7 @@ def _unary(operand: Evaluate | Fixed, apply: Callable[[Value], Value], position:
 def _arithmetic(
     first: Evaluate | Fixed, rest: list[tuple[Combiner, Evaluate | Fixed]], position: int
 ) -> Evaluate | Fixed:
-    # What stands first and needs no message is computed now; the rest keeps its order.
+    # The constant beginning is computed now; the rest keeps its order.
     while isinstance(first, Fixed) and rest:
         combine, operand = rest[0]
         if not isinstance(operand, Fixed):
@@ -220,7 +218,7 @@ def _combine_fixed(first: Fixed, combine: Combiner, operand: Fixed, position: in
 
 
 def as_closure(compiled: Evaluate | Fixed) -> Evaluate:
-    """Give a closure also for what is fixed."""
+    """Return a closure, also for a constant."""
     if isinstance(compiled, Fixed):
         value = compiled.value
         return lambda subject: value
@@ -228,7 +226,7 @@ def as_closure(compiled: Evaluate | Fixed) -> Evaluate:
 
 
 def at_definition(compute: Callable[[], Made], position: int) -> Made:
-    """Compute what needs no message; what fails is an error of the definition."""
+    """Compute what needs no message; a failure is an error of the definition."""
     try:
         return compute()
     except EvaluationError as error:

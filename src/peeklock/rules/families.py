@@ -1,24 +1,21 @@
-"""Rules that a message comes to together, of which it matches few.
+"""A bucket of candidate rules, of which a message matches few: common terms are evaluated once.
 
-Owns: asking what rules have in common once. Must not know: how a message comes to them (`index`).
-
-Up to `FEW` rules are asked one by one. More are put into families. The rules of a family have the same
-guards, terms that many rules have, and differ in one range and in the rest:
+Up to `FEW` rules are evaluated one by one. More are put into families. The rules of a family have the same
+guards, which are terms that many rules have, and differ in one range and in the rest:
 
     amount > 17 AND coupon IS NULL             guard: coupon IS NULL    range: amount above 17
     quantity >= 10 AND quantity < 20           no guard                 range: quantity from 10 to below 20
     a LIKE '%x' AND b > 3 AND 10 / c = d       guard: a LIKE '%x'       range: b above 3    rest: 10 / c = d
 
 A term that never fails is a guard if at least `MANY` rules have it when the rule is added; else it belongs
-to the rest. A message asks the guards of a family once, up to one that is not true, and then each expression
-that its ranges are about once; the value finds the rules in whose range it is by binary search (`ranges`).
-Only these are asked for their rest. So the work grows with the numbers of families, of expressions and of
-rules that are nearly matched, not with that of all rules. A rule is added and removed without touching the
-others.
+to the rest. For a message, the guards of a family are evaluated once, up to one that is not true, then each
+expression of its ranges once; a binary search finds the rules whose range has the value (`ranges`). Only the
+rest of these is evaluated. So the work grows with the number of families, expressions and nearly matching
+rules, not with all rules. Adding or removing a rule does not touch the others.
 
-What a filter means stays the same. The terms before the first that can fail may be asked in any order. If
-none of these is a range and all are guards, the first that can fail may be the range (`price * quantity >
-100`): it is asked behind them, as in the rule alone, and where it fails, it fails for each of its rules.
+The meaning of a filter does not change. Terms before the first that can fail may be evaluated in any order.
+If none of these is a range and all are guards, the first that can fail may be the range (`price * quantity >
+100`): it is evaluated after them, as in the rule alone, and where it fails, it fails for each of its rules.
 """
 
 from __future__ import annotations
@@ -39,16 +36,16 @@ K = TypeVar("K", bound=Hashable)
 MANY = 4
 """Rules that must have a term for it to be a guard."""
 FEW = 8
-"""Rules. Asking so many takes about as long as the searches of a family."""
+"""Rules. Evaluating so many takes about as long as the searches of a family."""
 
 Entry: TypeAlias = tuple[int, K, Judge | None]
-"""(number, key, what is asked when it is found; None = it matches by being found). Numbers are given in the
-order of adding, each once, so that sorted entries are in that order and nothing but numbers is compared."""
+"""(number, key, remaining test; None = found is matched). Numbers are unique and in the order of adding, so
+that sorting entries restores that order and compares numbers alone."""
 Failed: TypeAlias = tuple[int, K, EvaluationError]
 Guards: TypeAlias = frozenset[Hashable]
 """Identities of terms."""
 _Place: TypeAlias = tuple[tuple[Term, ...], Guards, Range | None, Entry[K]]
-"""(terms, family, where in it and as what)"""
+"""(terms, family, range and entry in it)"""
 
 
 class _Plan(NamedTuple):
@@ -56,17 +53,17 @@ class _Plan(NamedTuple):
 
     guards: tuple[Term, ...]
     range: Range | None
-    """`low` and `high` of all terms that are about its source."""
+    """The intersection of all ranges of its source."""
     rest: tuple[Term, ...]
 
 
 class Bucket(Generic[K]):
-    """Rules that a message comes to together."""
+    """Rules that are candidates together."""
 
     __slots__ = ("_few", "_many")
 
     def __init__(self) -> None:
-        """Begin without a rule."""
+        """Make an empty bucket."""
         self._few: dict[Entry[K], tuple[Term, ...]] = {}
         self._many: _Families[K] | None = None
 
@@ -74,7 +71,7 @@ class Bucket(Generic[K]):
         return len(self._few) if self._many is None else len(self._many)
 
     def add(self, entry: Entry[K], terms: tuple[Term, ...]) -> None:
-        """Add a rule, of which these terms are left to be asked."""
+        """Add a rule with the terms that remain to be evaluated."""
         self._few[entry] = terms
         if self._many is not None or len(self._few) > FEW:
             if self._many is None:
@@ -83,7 +80,7 @@ class Bucket(Generic[K]):
             self._few = {}
 
     def remove(self, entry: Entry[K]) -> None:
-        """Remove a rule; KeyError if it is not there."""
+        """Remove a rule. Raises: KeyError if it is not there."""
         if self._many is None:
             del self._few[entry]
             return
@@ -92,9 +89,9 @@ class Bucket(Generic[K]):
             self._many = None
 
     def find(self, subject: Subject, found: list[Entry[K]], failed: list[Failed[K]]) -> None:
-        """Add the rules that match, and those of which it cannot be said, in any order."""
+        """Add the rules that match, and those that fail, in any order."""
         if self._many is None:
-            _ask(self._few, subject, found, failed)
+            _evaluate(self._few, subject, found, failed)
         else:
             self._many.find(subject, found, failed)
 
@@ -178,7 +175,7 @@ class _Family(Generic[K]):
             if not is_true(subject):
                 return
         if self._plain:
-            _ask(self._plain.values(), subject, found, failed)
+            _evaluate(self._plain.values(), subject, found, failed)
         for source in self._sources.values():
             try:
                 value = source.value_of(subject)
@@ -186,11 +183,11 @@ class _Family(Generic[K]):
                 failed += [(number, key, error) for number, key, _ in source.ranges.all()]
                 continue
             if value is not None and kind(value) == source.kind and equals_itself(value):
-                _ask(source.ranges.around(value), subject, found, failed)
+                _evaluate(source.ranges.around(value), subject, found, failed)
 
 
 class _Source(Generic[K]):
-    """An expression, and the rules by the range in which its value has to be."""
+    """An expression, and the rules by the range that they require of its value."""
 
     __slots__ = ("kind", "ranges", "value_of")
 
@@ -205,7 +202,7 @@ def _plan(terms: tuple[Term, ...], uses: Mapping[Hashable, int]) -> _Plan:
     rest = terms[len(free) :]
     within = [term for term in free if term.range is not None]
     if within:
-        # A window rather than one bound, and of two the one that tells more rules apart.
+        # Prefer a window to a single bound, and the range that fewer rules share.
         sources = [_source(term) for term in within]
         best = min(within, key=lambda term: (-sources.count(_source(term)), uses[term.identity]))
         within = [term for term in within if _source(term) == _source(best)]
@@ -220,7 +217,7 @@ def _plan(terms: tuple[Term, ...], uses: Mapping[Hashable, int]) -> _Plan:
 
 
 def _free(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """Return the terms before the first that can fail: they may be asked in any order."""
+    """Return the terms before the first that can fail: their order is free."""
     return tuple(takewhile(lambda term: term.certain, terms))
 
 
@@ -229,7 +226,7 @@ def _source(term: Term) -> Hashable:
 
 
 def _common(ranges: list[Range]) -> Range:
-    """Return what is in all of the ranges of one source."""
+    """Return the intersection of ranges of one source."""
     if len(ranges) == 1:
         return ranges[0]
     lows = [each.low for each in ranges if each.low is not None]
@@ -237,7 +234,7 @@ def _common(ranges: list[Range]) -> Range:
     return ranges[0]._replace(low=max(lows, default=None), high=min(highs, default=None))
 
 
-def _ask(
+def _evaluate(
     entries: Iterable[Entry[K]], subject: Subject, found: list[Entry[K]], failed: list[Failed[K]]
 ) -> None:
     for entry in entries:

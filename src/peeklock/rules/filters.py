@@ -1,7 +1,4 @@
-"""What a rule can be asked to do: filters and actions as they are written down, before they are compiled.
-
-Owns: the descriptions, plain values. Must not know: their meaning. `compiled` gives it to them.
-"""
+"""Filters and actions as plain values, before they are compiled."""
 
 from __future__ import annotations
 
@@ -14,31 +11,31 @@ from typing import TypeAlias
 from uuid import UUID
 
 Value: TypeAlias = bool | int | float | str | bytes | UUID | datetime | timedelta | Decimal
-"""A value of a property, parameter or expression. A `datetime` is in UTC; one of a rule's own may have no
-zone, which means the same and is given back as it was. An `int` has 64 bits, signed or unsigned."""
+"""A value of a property, parameter or expression. A `datetime` is in UTC; in a rule it may lack the zone,
+which means the same and is preserved. An `int` has 64 bits, signed or unsigned."""
 
 Pairs: TypeAlias = tuple[tuple[str, Value | None], ...]
-"""Names and values in the order in which they were given."""
+"""Names and values in their given order."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsGiven:
-    """How a value of a rule was written by whoever gave it."""
+    """How a client wrote a value of a rule."""
 
     type: str
-    """Name of the type behind its notation: `d:short` of the administration API, `amqp:uint` of AMQP."""
+    """Notation and name of the type: `d:short` of the administration API, `amqp:uint` of AMQP."""
     text: str
-    """With `d:` the text in the element, with `amqp:` the encoded value in hexadecimal digits."""
+    """For `d:` the text of the element, for `amqp:` the encoded value in hexadecimal digits."""
 
     def name_in(self, notation: str) -> str | None:
-        """Return the name of the type when it is of this notation."""
+        """Return the name of the type if it has this notation."""
         known, _, name = self.type.partition(":")
         return name if known == notation else None
 
 
 AllAsGiven: TypeAlias = tuple[AsGiven | None, ...]
-"""One for each pair, in order, None where the value alone tells it or it is not known; empty = all are None.
-It changes neither what a rule does nor whether two rules are equal."""
+"""One for each pair, in order; None = unknown, or implied by the value; empty = all are None. It affects
+neither what a rule does nor equality."""
 
 
 def split_given(given: Iterable[tuple[str, Value | None, AsGiven | None]]) -> tuple[Pairs, AllAsGiven]:
@@ -56,7 +53,7 @@ def join_given(pairs: Pairs, as_given: AllAsGiven) -> Iterator[tuple[str, Value 
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """Messages for which an expression is true."""
+    """Matches messages for which an expression is true."""
 
     expression: str
     parameters: Pairs = ()
@@ -66,17 +63,17 @@ class SqlFilter:
 
 @dataclass(frozen=True, slots=True)
 class TrueFilter:
-    """All messages."""
+    """Matches all messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class FalseFilter:
-    """No message."""
+    """Matches no message."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorrelationFilter:
-    """Messages that have all of these values, exactly."""
+    """Matches messages that have exactly these values."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -87,7 +84,7 @@ class CorrelationFilter:
     reply_to_session_id: str | None = None
     content_type: str | None = None
     properties: Pairs = ()
-    """Application properties; the case of their names makes no difference."""
+    """Application properties; names are case-insensitive."""
     as_given: AllAsGiven = field(default=(), compare=False)
     """Of the properties."""
 
@@ -97,7 +94,7 @@ Filter: TypeAlias = SqlFilter | TrueFilter | FalseFilter | CorrelationFilter
 
 @dataclass(frozen=True, slots=True)
 class SqlAction:
-    """What is changed in the copy of a message that matched."""
+    """Changes to the copy of a message that matched."""
 
     expression: str
     parameters: Pairs = ()

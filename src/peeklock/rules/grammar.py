@@ -1,10 +1,9 @@
-"""The grammar of filters and actions, and the parser that lark makes of it.
+"""The grammar of filters and actions, and the parser that lark builds from it.
 
-Owns: grammar, tokens, and what each rule becomes in the tree. Must not know: evaluation. Imported by `parser`
-with the first text: lark takes longer to load than the broker may take to be ready.
+`parser` imports this module with the first text: lark takes longer to load than the broker may take to start.
 
-Predicates and expressions share one ladder of rules, since `(a)` can begin either and one token ahead cannot
-tell; what may stand where is checked as the tree is built.
+Predicates and expressions share one ladder of rules, since `(a)` can begin either and one token of look-ahead
+cannot tell; the builder of the tree checks which is legal where.
 Source: wire contract 9.3, 9.4; Learn "Subscription Rule SQL Filter Syntax", "Subscription Rule SQL Action
 Syntax".
 """
@@ -113,7 +112,7 @@ _CALL = re.compile(r"\s*\(")
 
 
 def _keywords(reserved: frozenset[str]) -> dict[str, str]:
-    """Keyword -> its token; lark leaves those that begin with _ out of the children."""
+    """Return the token of each keyword; lark omits those that begin with _ from the children."""
     kept = {"TRUE", "FALSE", "NULL", "SET", "REMOVE"}
     return {word: word if word in kept else f"_{word}" for word in reserved}
 
@@ -122,7 +121,7 @@ _KEYWORDS = {"filter": _keywords(RESERVED), "action": _keywords(RESERVED_IN_ACTI
 
 
 def _tokens(start_rule: str, text: str) -> Iterator[Token]:
-    """Cut text into tokens. Positions are counted from 0 here, as lark does."""
+    """Yield the tokens of a text. Positions count from 0 here, as in lark."""
     match, keywords = _TOKEN.match, _KEYWORDS[start_rule]
     position = 0
     while True:
@@ -143,12 +142,12 @@ def _tokens(start_rule: str, text: str) -> Iterator[Token]:
 
 
 class _FilterLexer(Lexer):
-    __future_interface__ = 2  # says to lark that `lex` takes its state
+    __future_interface__ = 2  # tells lark that `lex` takes its state
 
     start_rule = "filter"
 
     def __init__(self, _configuration: object) -> None:
-        """Take no notice of lark's configuration."""
+        """Ignore lark's configuration."""
 
     def lex(self, lexer_state: LexerState, parser_state: object) -> Iterator[Token]:
         return _tokens(self.start_rule, lexer_state.text.text)
@@ -162,7 +161,7 @@ Children: TypeAlias = list[Any]
 
 
 class _Builder(Transformer[Token, Any]):
-    """Makes nodes of what the rules of the grammar found; a method is named after its rule."""
+    """Builds nodes; each method is named after its rule of the grammar."""
 
     def filter(self, children: Children) -> Predicate:
         (condition,) = children
@@ -201,8 +200,8 @@ class _Builder(Transformer[Token, Any]):
         return Comparison(sign, _value(left, operator), _value(right, operator), position=left.position)
 
     def is_null(self, children: Children) -> IsNull:
-        looked_at, _ = children
-        return IsNull(_property(looked_at, "IS NULL"), position=looked_at.position)
+        operand, _ = children
+        return IsNull(_property(operand, "IS NULL"), position=operand.position)
 
     def is_not_null(self, children: Children) -> Not:
         return _not(self.is_null(children))
@@ -244,22 +243,22 @@ class _Builder(Transformer[Token, Any]):
         return made(_value(operand, sign), position=position)
 
     def integer(self, children: Children) -> Constant:
-        return Constant(int(children[0]), position=children[0].start_pos + 1)
+        return _literal(int(children[0]), children)
 
     def decimal(self, children: Children) -> Constant:
-        return Constant(float(children[0]), position=children[0].start_pos + 1)
+        return _literal(float(children[0]), children)
 
     def string(self, children: Children) -> Constant:
-        return Constant(children[0][1:-1].replace("''", "'"), position=children[0].start_pos + 1)
+        return _literal(children[0][1:-1].replace("''", "'"), children)
 
     def true(self, children: Children) -> Constant:
-        return Constant(True, position=children[0].start_pos + 1)
+        return _literal(True, children)
 
     def false(self, children: Children) -> Constant:
-        return Constant(False, position=children[0].start_pos + 1)
+        return _literal(False, children)
 
     def null(self, children: Children) -> Constant:
-        return Constant(None, position=children[0].start_pos + 1)
+        return _literal(None, children)
 
     def parameter(self, children: Children) -> Parameter:
         return Parameter(str(children[0]), position=children[0].start_pos + 1)
@@ -294,12 +293,16 @@ class _Builder(Transformer[Token, Any]):
                 return NewId(position=position)
             case "property" | "p", [asked]:
                 return NamedProperty(_value(asked, name), position=position)
-            case "exists", [looked_at]:
-                return Exists(_property(looked_at, "EXISTS"), position=position)
+            case "exists", [operand]:
+                return Exists(_property(operand, "EXISTS"), position=position)
             case known, _:
                 takes = "nothing" if known == "newid" else "one name"
                 found = f"{len(arguments)} value{'' if len(arguments) == 1 else 's'}"
                 raise RuleError(f"the function {str(name)!r} takes {takes}, found {found}", position)
+
+
+def _literal(value: bool | int | float | str | None, children: Children) -> Constant:
+    return Constant(value, position=children[0].start_pos + 1)
 
 
 def _not(operand: Predicate) -> Not:
@@ -331,7 +334,7 @@ def _property(node: Node, place: str) -> Property | NamedProperty:
 
 
 def make_parser(start: str) -> Lark:
-    """Make the parser of a "filter" or an "action"."""
+    """Return the parser of a "filter" or an "action"."""
     return Lark(
         GRAMMAR,
         start=start,
@@ -344,7 +347,7 @@ def make_parser(start: str) -> Lark:
 
 
 def tokens_before(start: str, text: str, position: int) -> list[Token]:
-    """Give the tokens that end before `position`, counted from 0."""
+    """Return the tokens before `position`, counted from 0."""
     before = []
     for token in _tokens(start, text):
         if token.start_pos is None or token.start_pos >= position:

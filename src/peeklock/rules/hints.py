@@ -1,7 +1,4 @@
-"""What to write instead: for words, quotes and signs that other languages have and this one has not.
-
-Owns: the sentences. Must not know: how text is parsed; it is asked where parsing has ended.
-"""
+"""Hints for words, quotes and signs of other languages that this one lacks: what to write instead."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ _WORDS = {
     "STARTSWITH": "there is no {}; write a LIKE 'text%'",
     "ENDSWITH": "there is no {}; write a LIKE '%text'",
 }
-"""Words between values or before them, in capitals."""
+"""Words between or before values, in capitals."""
 
 _FILTER = "there is no {}; a filter is only a condition, such as color = 'blue'"
 _ACTION = "there is no {}; an action is made of SET and REMOVE"
@@ -58,7 +55,7 @@ _WORDS_OF = {
     },
 }
 _OPENING = frozenset(["WHERE", "UPDATE", "DELETE", "INSERT", "DROP", "SET", "REMOVE", "CASE", "IF"])
-"""Words that are first taken for a property: what comes after them is unexpected."""
+"""Words that parse as a property, so that the token after them is unexpected."""
 _TIMES = frozenset(["DATE", "TIME", "DATETIME", "TIMESTAMP", "INTERVAL"])
 
 _FUNCTIONS_ELSEWHERE = {
@@ -73,7 +70,7 @@ _FUNCTIONS_ELSEWHERE = {
 }
 
 _QUOTES = frozenset("\u2018\u2019\u201a\u201b\u2032\u00b4`\u201c\u201d\u201e\u201f\u00ab\u00bb")
-"""What editors and other languages write around texts."""
+"""Quotes of editors and other languages."""
 _UNFINISHED = {
     "'": "a text begins here whose closing ' is missing; a ' within a text is written twice",
     '"': 'a name begins here whose closing " is missing',
@@ -90,7 +87,7 @@ _SIGNS = {
 
 
 def unreadable(text: str, position: int) -> RuleError:
-    """Say what is wrong with a character that begins no token; positions are counted from 0 here."""
+    """Return the error of a character that begins no token; positions count from 0 here."""
     while text[position].isspace():
         position += 1
     character = text[position]
@@ -103,7 +100,7 @@ def unreadable(text: str, position: int) -> RuleError:
 
 
 def unknown_function(start: str, name: str, position: int) -> RuleError:
-    """Say that there is no such function; or word, if it is one that others write before parentheses."""
+    """Return the error of an unknown function, or of a word that other languages write before parentheses."""
     word = name.upper()
     if word in _WORDS_OF[start]:
         return _no_word(start, name, position)
@@ -118,7 +115,7 @@ def unknown_function(start: str, name: str, position: int) -> RuleError:
 
 
 def unexpected(start: str, text: str, token: Token, before: Sequence[Token]) -> RuleError | None:
-    """Say what to write instead of an unexpected token, or of the one before it; None if it is not known."""
+    """Return the error, with a hint, of an unexpected token or of the one before it; None without a hint."""
     assert token.start_pos is not None
     last = before[-1] if before else None
     selects = before and start == "filter" and before[0].upper() == "SELECT"
@@ -149,8 +146,8 @@ def _after_name(start: str, text: str, token: Token, last: Token, adjacent: bool
     assert last.start_pos is not None
     position, word = last.start_pos, last.upper()
     if word == "EXISTS" and token.type in ("NAME", "DELIMITED", "STRING"):
-        looked_at = re.match(r"[\w.]+", text[token.start_pos :])
-        asked = looked_at[0] if looked_at else "name"
+        named = re.match(r"[\w.]+", text[token.start_pos :])
+        asked = named[0] if named else "name"
         return RuleError(f"EXISTS takes a property in parentheses; write EXISTS({asked})", position + 1)
     if token.type == "STRING":
         if word == "N" and adjacent:
@@ -177,7 +174,7 @@ def _instead_of_between(text: str, position: int) -> str:
 
 
 def _repeated(text: str, token: Token, before: Sequence[Token]) -> RuleError:
-    """Say that each statement has its keyword, with the corrected text if it is short."""
+    """Return the error of a statement without keyword, with the corrected text if it is short."""
     assert token.start_pos is not None
     verb = next(one for one in reversed(before) if one.type in ("SET", "REMOVE"))
     rest = re.compile(r"(?:'[^']*'|[^,;'])*").match(text, token.start_pos)

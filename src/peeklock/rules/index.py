@@ -1,11 +1,9 @@
-"""Many rules over one topic, of which a message matches few.
+"""An index of many rules, of which a message matches few.
 
-Owns: finding the rules that a message matches. Must not know: what they are rules of.
-
-A rule that needs an equality (`property = constant`, `property IN (...)`) stands in a table of that property
-under the value, so that a message finds it, and the like, by one look-up a property. Of several it stands
-under the one that fewest others share; with an IN under each value. Rules that match everything are a list,
-and what is left is one bucket. The rules of a bucket share the work of being asked (`families`).
+A rule that requires an equality (`property = constant`, `property IN (...)`) is in a table of that property,
+under the value: a message finds all such rules with one look-up per property. A rule with several equalities
+is under the one that fewest others share; with an IN, under each value. Rules that match everything are a
+list, and the others one bucket. The rules of a bucket share their evaluation (`families`).
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ class RuleIndex(Generic[K]):
         self._added = 0
         self._always: dict[int, Entry[K]] = {}
         self._never: set[int] = set()
-        self._asked: Bucket[K] = Bucket()
+        self._others: Bucket[K] = Bucket()
         self._tables: dict[str, dict[str, Table[K]]] = {"system": {}, "user": {}}
 
     def __len__(self) -> int:
         return len(self._places)
 
     def add(self, key: K, compiled: CompiledFilter) -> None:
-        """Add a rule; ValueError if the key is there already."""
+        """Add a rule. Raises: ValueError if the key is there already."""
         if key in self._places:
             raise ValueError(f"the index has {key!r} already")
         self._added += 1
@@ -50,7 +48,7 @@ class RuleIndex(Generic[K]):
         under: Term | None = None
         for term in compiled.terms:
             if not term.certain:
-                break  # what comes behind it may not be asked first
+                break  # later terms may not be evaluated first
             if term.one_of and (under is None or self._shared_by(term) < self._shared_by(under)):
                 under = term
         left, test = compiled.terms, compiled.test if compiled.terms else None
@@ -63,7 +61,7 @@ class RuleIndex(Generic[K]):
         elif compiled.never:
             self._never.add(number)
         elif under is None:
-            self._asked.add(entry, left)
+            self._others.add(entry, left)
         else:
             for scope, name, value in under.one_of:
                 table = self._tables[scope].setdefault(name, {})
@@ -73,7 +71,7 @@ class RuleIndex(Generic[K]):
         self._places[key] = entry, under.one_of if under is not None else ()
 
     def remove(self, key: K) -> None:
-        """Remove a rule; KeyError if it is not there."""
+        """Remove a rule. Raises: KeyError if it is not there."""
         entry, one_of = self._places.pop(key)
         number = entry[0]
         if number in self._always:
@@ -81,7 +79,7 @@ class RuleIndex(Generic[K]):
         elif number in self._never:
             self._never.remove(number)
         elif not one_of:
-            self._asked.remove(entry)
+            self._others.remove(entry)
         for scope, name, value in one_of:
             table = self._tables[scope][name]
             table[value].remove(entry)
@@ -91,7 +89,7 @@ class RuleIndex(Generic[K]):
                 del self._tables[scope][name]
 
     def match(self, subject: Subject) -> tuple[list[K], list[tuple[K, EvaluationError]]]:
-        """Give the rules that match, and those of which it cannot be said, each in the order of adding."""
+        """Return the rules that match, and those that fail, each in the order of adding."""
         found: list[Entry[K]] = list(self._always.values())
         failed: list[Failed[K]] = []
         for scope, tables in self._tables.items():
@@ -103,7 +101,7 @@ class RuleIndex(Generic[K]):
                         bucket = table.get(index_key(value))
                         if bucket is not None:
                             bucket.find(subject, found, failed)
-        self._asked.find(subject, found, failed)
+        self._others.find(subject, found, failed)
         found.sort()
         failed.sort(key=lambda entry: entry[0])
         return [key for _, key, _ in found], [(key, error) for _, key, error in failed]

@@ -1,12 +1,10 @@
-"""LIKE: a pattern is compiled once, and a text is held against it in one pass.
+"""LIKE: a pattern is compiled once, and matches a text in one pass.
 
-Owns: patterns and their limits. Must not know: expressions.
-
-A pattern is cut at its `%` into pieces of fixed width. The first is held against the beginning, the last
-against the end, and each one between is looked for from where the one before it ended: taking the leftmost
-place is always right, so nothing is ever tried twice. A piece with `_` is looked for at all places at once:
-one integer for each of its characters says where in the text that stands; shifted by the character's place in
-the piece, they have a common bit where the piece can begin. So the worst case is text x pattern bits.
+A pattern is split at its `%` into pieces of fixed width. The first must match the beginning, the last the
+end, and each one between is searched from the end of the one before: the leftmost place is always right, so
+there is no backtracking. A piece with `_` is searched at all places at once: one integer for each of its
+characters has a bit for each place in the text; shifted by the character's place in the piece, they have a
+common bit where the piece can begin. So the worst case is text x pattern bits.
 Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax", "pattern".
 """
 
@@ -16,22 +14,22 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 PATTERN_LENGTH_MAX = 1024
-"""Characters: as many as an expression may have."""
+"""Characters, those of an expression."""
 
 Piece: TypeAlias = tuple[str | None, ...]
-"""Characters; None is any one of them."""
+"""Characters; None matches any one."""
 Places: TypeAlias = dict[str, int]
-"""Characters that were looked for in one text, and an integer whose bit n says whether it stands at n."""
+"""For characters searched in one text, an integer with bit n set where the character is at n."""
 Finder: TypeAlias = Callable[[str, int, int, Places], int]
 """(text, from, to, places) -> end of the leftmost occurrence, or -1."""
 
 
 class PatternError(ValueError):
-    """A pattern or escape character that is none; the message says why."""
+    """An invalid pattern or escape character; the message says why."""
 
 
 def compile_like(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
-    """Make a function that says whether a text is like a pattern.
+    """Return a function that tests whether a text is like a pattern.
 
     Raises:
         PatternError: too long, or the escape character is not one character or has nothing after it.
@@ -50,7 +48,7 @@ def compile_like(pattern: str, escape: str | None = None) -> Callable[[str], boo
 
 
 def prefix_of(pattern: str, escape: str | None = None) -> str | None:
-    """Return the beginning that is all that a pattern asks of a text; None if it asks more."""
+    """Return the prefix that a pattern asks for; None if it asks for more."""
     first, *others = _pieces(pattern, escape)
     if others != [()]:
         return None
@@ -72,7 +70,7 @@ def _pieces(pattern: str, escape: str | None) -> list[Piece]:
                 raise PatternError("the pattern ends with its escape character")
             piece.append(literal)
         elif character == "%":
-            # Of several in a row one is enough.
+            # Several in a row are like one.
             if piece or not pieces:
                 pieces.append(tuple(piece))
             piece = []
@@ -114,7 +112,7 @@ def _pieces_in_turn(pieces: list[Piece]) -> Callable[[str], bool]:
 
 
 def _matcher(piece: Piece) -> Callable[[str, int], bool]:
-    """Make a function that says whether a piece stands at a position; the text is long enough."""
+    """Return a function that tests for a piece at a position; the text must be long enough."""
     runs: list[tuple[int, str]] = []
     offset = 0
     for run in "".join("_" if character is None else "x" for character in piece).split("_"):
@@ -142,7 +140,7 @@ def _finder(piece: Piece) -> Finder:
     wanted = [(offset, character) for offset, character in enumerate(piece) if character is not None]
 
     def find(text: str, start: int, end: int, places: Places) -> int:
-        # Bit n: as far as was looked, the piece can stand at n. -1 has all bits.
+        # Bit n: so far the piece can begin at n. -1 has all bits.
         found = -1
         for offset, character in wanted:
             there = places.get(character)
@@ -159,7 +157,7 @@ def _finder(piece: Piece) -> Finder:
 
 
 def _places(text: str, character: str) -> int:
-    """Give an integer whose bit n says whether a character stands at n."""
+    """Return an integer with bit n set where a character is at n."""
     count = text.count(character)
     if count * _RARE < len(text):
         bits = bytearray(len(text) // 8 + 1)
@@ -170,11 +168,11 @@ def _places(text: str, character: str) -> int:
         return int.from_bytes(bits, "little")
     if character != _MARK:
         text = text.replace(_MARK, "b" if character == "a" else "a").replace(character, _MARK)
-    # All else becomes a 0, also what is not ASCII; the first character is the lowest bit.
+    # All else becomes 0, also non-ASCII; the first character is the lowest bit.
     return int(text.encode("ascii", "replace").translate(_DIGITS)[::-1], 2)
 
 
 _MARK = "\x01"
 _DIGITS = bytes(ord("1") if code == ord(_MARK) else ord("0") for code in range(256))
 _RARE = 32
-"""A character that is rarer than one in so many is looked for place by place, which is faster then."""
+"""A character rarer than one in so many is searched place by place, which is faster then."""

@@ -1,6 +1,5 @@
-"""From text to the syntax tree, and what is said about text that is none.
+"""Parsing of text to the syntax tree, with limits, and errors in the words of the language.
 
-Owns: limits, and errors in words that a user of the language knows. Must not know: evaluation.
 Source of the limits: Learn "Service Bus quotas" (1,024 characters, 32 statements); the depth is our choice.
 """
 
@@ -23,9 +22,9 @@ LENGTH_MAX = 1024
 STATEMENTS_MAX = 32
 """Statements of one action."""
 DEPTH_MAX = 32
-"""Levels of a tree, so that neither compiling nor evaluating comes near Python's limit of recursion."""
+"""Levels of a tree: far below Python's limit of recursion, in compiling and evaluating."""
 CACHED_MAX = 1024
-"""Texts whose tree is kept, about 10 KB each at their longest."""
+"""Cached trees, up to about 10 KB each."""
 
 EXCERPT = 24
 """Characters shown on each side of a position."""
@@ -35,11 +34,7 @@ _OF_CONDITIONS = frozenset(["EQ", "COMPARE", "_AND", "_OR", "_NOT", "_IS", "_IN"
 
 @lru_cache(CACHED_MAX)
 def parse_filter(text: str) -> Predicate:
-    """Give the tree of a filter.
-
-    Raises:
-        RuleError: says where, and what was expected.
-    """
+    """Return the tree of a filter. Raises: RuleError."""
     tree: Predicate = _parse("filter", text)
     _check_depth(tree, text)
     return tree
@@ -47,7 +42,7 @@ def parse_filter(text: str) -> Predicate:
 
 @lru_cache(CACHED_MAX)
 def parse_action(text: str) -> tuple[Statement, ...]:
-    """Give the statements of an action, as `parse_filter` does."""
+    """Return the statements of an action. Raises: RuleError."""
     statements: tuple[Statement, ...] = _parse("action", text)
     if len(statements) > STATEMENTS_MAX:
         raise RuleError(f"The action has {len(statements)} statements; the limit is {STATEMENTS_MAX}.")
@@ -58,11 +53,11 @@ def parse_action(text: str) -> tuple[Statement, ...]:
 
 
 def located(error: RuleError, text: str) -> RuleError:
-    """Make an error that also says where in the text it is."""
+    """Return an error that also shows its place in the text."""
     if error.position is None:
         return error
     at = min(error.position - 1, len(text))
-    # The message is one line, wherever it is shown.
+    # The message is one line.
     text, what = _printable(text), _printable(str(error))
     before, after = text[max(0, at - EXCERPT) : at], text[at : at + EXCERPT]
     head = "..." if at > EXCERPT else ""
@@ -81,7 +76,7 @@ def _printable(text: str) -> str:
 
 @cache
 def _parser(start: str) -> Lark:
-    from peeklock.rules.grammar import make_parser  # not at start: lark is needed by the first text
+    from peeklock.rules.grammar import make_parser  # lark loads with the first text
 
     return make_parser(start)
 
@@ -143,7 +138,7 @@ def _unexpected(start: str, text: str, error: UnexpectedToken) -> RuleError:
 
 
 def _makes_condition(token: Token, before: Sequence[Token], accepted: set[str]) -> bool:
-    """Whether an unexpected word or sign of a condition stands in the value of SET."""
+    """Whether an unexpected word or sign of a condition is in the value of SET."""
     verb = next((token for token in reversed(before) if token.type in ("SET", "REMOVE")), None)
     if verb is None or verb.type == "REMOVE":
         return False
@@ -151,7 +146,7 @@ def _makes_condition(token: Token, before: Sequence[Token], accepted: set[str]) 
 
 
 def _words(accepted: set[str]) -> str:
-    """Say in words which tokens could have come."""
+    """Return the accepted tokens in words."""
     words = []
     if "INTEGER" in accepted:
         words.append("a condition" if "_NOT" in accepted else "a value")

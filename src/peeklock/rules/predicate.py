@@ -1,9 +1,7 @@
-"""Conditions of a tree become closures that say true, false or unknown of a message.
+"""Compilation of conditions to closures with three-valued logic: true, false or unknown (None).
 
-Owns: three-valued logic. Must not know: rules, the index.
-
-A filter asks only whether its condition is true: `compile_test`. All three values are needed below a NOT, and
-where they are shown: `compile_condition`. Terms are evaluated from left to right.
+A filter only needs to know whether its condition is true: `compile_test`. Below a NOT all three values are
+needed: `compile_condition`. Terms are evaluated from left to right.
 Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax".
 """
 
@@ -55,9 +53,9 @@ Judge: TypeAlias = Callable[[Subject], Truth]
 
 
 def compile_test(node: Predicate, parameters: Parameters) -> Judge | bool:
-    """Make a closure that says true where a condition is true and only there, or give what it always is.
+    """Return a closure that is true exactly where a condition is true, or the constant answer.
 
-    Unknown need not be told from false, so that AND ends at the first term that is not true.
+    It does not distinguish unknown from false, so that AND ends at the first term that is not true.
 
     Raises:
         RuleError: as `compile_expression`; also constants that cannot be compared.
@@ -83,7 +81,7 @@ def compile_test(node: Predicate, parameters: Parameters) -> Judge | bool:
 
 
 def all_true(tests: Sequence[Judge]) -> Judge:
-    """Make a closure that says whether all tests are true, asked in this order up to one that is not."""
+    """Return a closure that is true if all tests are, evaluated in this order up to one that is not."""
     if len(tests) == 1:
         return tests[0]
 
@@ -110,12 +108,12 @@ def _any_true(tests: Sequence[Judge]) -> Judge:
 
 
 def compile_condition(node: Predicate, parameters: Parameters) -> Judge | Fixed:
-    """Make the closure of a condition, or what it always is; errors as `compile_test`."""
+    """Return the closure of a condition, or its constant value. Raises: as `compile_test`."""
     match node:
         case And(terms):
-            return _conjunction([compile_condition(term, parameters) for term in terms])
+            return _chain([compile_condition(term, parameters) for term in terms], ends_at=False)
         case Or(terms):
-            return _disjunction([compile_condition(term, parameters) for term in terms])
+            return _chain([compile_condition(term, parameters) for term in terms], ends_at=True)
         case Not(operand):
             return _negation(compile_condition(operand, parameters))
         case Comparison():
@@ -124,56 +122,35 @@ def compile_condition(node: Predicate, parameters: Parameters) -> Judge | Fixed:
             return _in(node, parameters)
         case Like():
             return _like(node, parameters)
-        case IsNull(looked_at):
-            return _is_null(compile_expression(looked_at, parameters))
-        case Exists(looked_at):
-            return _exists(looked_at, parameters)
+        case IsNull(operand):
+            return _is_null(compile_expression(operand, parameters))
+        case Exists(operand):
+            return _exists(operand, parameters)
         case Constant() | Parameter() | Property() | NamedProperty():
             return _flag(node, parameters)
 
 
-def _conjunction(judges: list[Judge | Fixed]) -> Judge | Fixed:
+def _chain(judges: list[Judge | Fixed], *, ends_at: bool) -> Judge | Fixed:
+    """Return AND, which ends at the first false term, or OR, which ends at the first true one."""
     fixed = [judge.value for judge in judges if isinstance(judge, Fixed)]
-    if False in fixed:
-        return Fixed(False)
+    if ends_at in fixed:
+        return Fixed(ends_at)
     terms = [judge for judge in judges if not isinstance(judge, Fixed)]
-    start: Truth = None if None in fixed else True
+    start: Truth = None if None in fixed else not ends_at
     if not terms:
         return Fixed(start)
 
-    def conjunction(subject: Subject) -> Truth:
+    def chain(subject: Subject) -> Truth:
         result = start
         for term in terms:
             truth = term(subject)
+            if truth is ends_at:
+                return ends_at
             if truth is None:
                 result = None
-            elif not truth:
-                return False
         return result
 
-    return conjunction
-
-
-def _disjunction(judges: list[Judge | Fixed]) -> Judge | Fixed:
-    fixed = [judge.value for judge in judges if isinstance(judge, Fixed)]
-    if True in fixed:
-        return Fixed(True)
-    terms = [judge for judge in judges if not isinstance(judge, Fixed)]
-    start: Truth = None if None in fixed else False
-    if not terms:
-        return Fixed(start)
-
-    def disjunction(subject: Subject) -> Truth:
-        result = start
-        for term in terms:
-            truth = term(subject)
-            if truth is None:
-                result = None
-            elif truth:
-                return True
-        return result
-
-    return disjunction
+    return chain
 
 
 def _negation(operand: Judge | Fixed) -> Judge | Fixed:
@@ -205,7 +182,7 @@ def _comparison(node: Comparison, parameters: Parameters) -> Judge | Fixed:
 
 
 def _with_constant(value_of: Evaluate, sign: str, constant: Value | None) -> Judge | Fixed:
-    """Compare with a constant: nearly all comparisons, so the usual types take a short way."""
+    """Compare with a constant, with fast paths for the usual types."""
     if constant is None:
         return Fixed(None)
     compare, operate = COMPARERS[sign], OPERATORS[sign]
@@ -233,7 +210,7 @@ def _with_constant(value_of: Evaluate, sign: str, constant: Value | None) -> Jud
 
 
 def _in(node: In, parameters: Parameters) -> Judge | Fixed:
-    """Say whether a value is one of several. Elements that are unknown or of another kind do not match."""
+    """Test whether a value is one of several. Elements that are unknown or of another kind do not match."""
     operand = compile_expression(node.operand, parameters)
     elements = [compile_expression(element, parameters) for element in node.elements]
     constants = {
@@ -316,18 +293,18 @@ def _is_null(value_of: Evaluate | Fixed) -> Judge | Fixed:
     return lambda subject: value_of(subject) is None
 
 
-def _exists(looked_at: Property | NamedProperty, parameters: Parameters) -> Judge | Fixed:
-    """Say whether a property is there; an application property also with a null."""
-    if isinstance(looked_at, Property):
-        if looked_at.scope == "sys":
-            system = system_name(looked_at)
+def _exists(operand: Property | NamedProperty, parameters: Parameters) -> Judge | Fixed:
+    """Test whether a property is there; an application property may be null."""
+    if isinstance(operand, Property):
+        if operand.scope == "sys":
+            system = system_name(operand)
             return lambda subject: subject.system.get(system) is not None
-        folded = looked_at.name.lower()
+        folded = operand.name.lower()
         return lambda subject: subject.has_user(folded)
-    name = compile_expression(looked_at.name, parameters)
+    name = compile_expression(operand.name, parameters)
     name_of = as_closure(name)
     if isinstance(name, Fixed):
-        compile_expression(looked_at, parameters)  # so that a name that is none is refused now
+        compile_expression(operand, parameters)  # refuses an invalid name now
 
     def exists(subject: Subject) -> Truth:
         value = name_of(subject)
@@ -337,7 +314,7 @@ def _exists(looked_at: Property | NamedProperty, parameters: Parameters) -> Judg
 
 
 def _flag(node: Constant | Parameter | Property | NamedProperty, parameters: Parameters) -> Judge | Fixed:
-    """A value as a condition: true or false if it is a boolean, else unknown."""
+    """Return a value as a condition: a boolean as it is, anything else as unknown."""
     value_of = compile_expression(node, parameters)
     if isinstance(value_of, Fixed):
         if value_of.value is not None and not isinstance(value_of.value, bool):

@@ -1,7 +1,4 @@
-"""What filters and actions see of a message.
-
-Owns: the protocol. Must not know: how a message is read; the broker does that, as late as it can.
-"""
+"""A message as filters and actions see it; the broker implements it, and reads as late as it can."""
 
 from __future__ import annotations
 
@@ -36,34 +33,30 @@ SYSTEM_NAMES = (
     "DeadLetterSource",
     "ExpiresAtUtc",
 )
-"""System properties, `sys.`; found without regard to case. `Subject` is another name of `Label`. Source: wire
-contract 9.3."""
-
+"""System properties, `sys.`; case-insensitive. `Subject` is another name of `Label`. Source: wire contract
+9.3."""
 
 ID_LENGTH_MAX = 128
-"""Characters of ids and partition keys; no message with a longer one is accepted. Source: Learn "Service Bus
-quotas"."""
+"""Characters of ids and partition keys in a message. Source: Learn "Service Bus quotas"."""
 
 
 class Subject(Protocol):
-    """A message as its rules see it. A property that is absent, or null, or of a type that no expression can
-    compare, is not in these mappings; whether it is there at all, `has_user` knows."""
+    """A message as its rules see it. The mappings lack properties that are absent, null, or of a type that no
+    expression can compare; `has_user` knows which are there."""
 
     @property
     def user(self) -> Mapping[str, Value]:
-        """Application properties by their names in lower case; of several spellings in one message, the
-        first."""
+        """Application properties by lower-case name; the first of several spellings wins."""
 
     @property
     def system(self) -> Mapping[str, Value]:
-        """System properties by their names in lower case; `subject` is found as `label`. Only `[name]` and
-        `get(name)` are used."""
+        """System properties by lower-case name, `subject` as `label`. Needs only `[name]` and `get(name)`."""
 
     def has_user(self, folded_name: str) -> bool:
-        """Whether an application property is there, also with a null (EXISTS)."""
+        """Whether an application property is there, even null (EXISTS)."""
 
     def user_name(self, folded_name: str) -> str | None:
-        """How the message spells an application property (SET, REMOVE); None when it has none."""
+        """Return the message's spelling of an application property (SET, REMOVE), or None."""
 
     def new_id(self) -> UUID:
-        """Give a new random id (newid())."""
+        """Return a new random id (newid())."""

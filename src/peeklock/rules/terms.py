@@ -1,12 +1,10 @@
-"""The terms of a filter, and what an index can know of each without a message.
+"""The terms of a filter, and what an index knows of each without a message.
 
-Owns: the order of the terms, and which equalities and ranges they are. Must not know: rules, the index.
-
-A filter is one term or an AND of several, each either true or not: unknown need not be told from false there.
-Its equalities with a constant come first, whatever their place in the text, because the index looks for them
-first: a message that lacks one does not match, and no other term is evaluated. The others follow from left to
-right, since a term that is not true keeps a later one from failing. Only terms that cannot fail may change
-places, up to the first one that can: there the cheapest come first.
+A filter is one term or an AND of several; unknown counts as false there. Its equalities with a constant come
+first, whatever their place in the text, because the index looks them up first: a message that lacks one does
+not match, and no other term is evaluated. The others follow from left to right, since a term that is not true
+keeps a later one from failing. Only terms that cannot fail are reordered, up to the first one that can: the
+cheapest come first.
 Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax". What is evaluated first: our choice.
 """
 
@@ -50,11 +48,10 @@ from peeklock.rules.values import MIRRORED, ORDERED, TEXT, equals_itself, index_
 
 Scope: TypeAlias = Literal["system", "user"]
 Bound: TypeAlias = tuple[Any, int]
-"""(constant, 0 or 1), so that `bound <= (value, 0)` says of a lower bound that a value is not below it, and
-`(value, 0) < bound` of an upper one that it is not above."""
+"""(constant, 0 or 1): a value is in range if `low <= (value, 0) < high`."""
 
 _MAY_FAIL = {Arithmetic, Negative, Positive, Like, NamedProperty, NewId}
-"""Nodes of which some fail or say something else when they are asked again."""
+"""Nodes that may fail, or differ when evaluated again."""
 _BOUNDS: dict[str, tuple[int | None, int | None]] = {
     "=": (0, 1),
     ">": (1, None),
@@ -62,11 +59,11 @@ _BOUNDS: dict[str, tuple[int | None, int | None]] = {
     "<": (None, 0),
     "<=": (None, 1),
 }
-"""The second part of the lower and of the upper bound, None where there is none."""
+"""Second part of the lower and the upper bound; None = no bound."""
 _ELEMENTS_MAX = 16
-"""Of an IN that is looked up as equalities are: each is half a KB of the index."""
+"""Most elements of an IN that is indexed like equalities: each takes half a KB."""
 _LIKE_COST = 4
-"""LIKE as compared with another node of a tree, constants left aside."""
+"""Cost of LIKE; any other node that is not constant costs 1."""
 
 
 class Equality(NamedTuple):
@@ -80,39 +77,39 @@ class Equality(NamedTuple):
 
 
 class Range(NamedTuple):
-    """An expression that has a value of one kind within bounds; one of them may be open."""
+    """An expression with a value of one kind within bounds; one of them may be open."""
 
     source: tuple[Hashable, ...]
-    """The kind, and what is the same for two ranges exactly if the expression is."""
+    """The kind, and the identity of the expression."""
     value_of: Evaluate
     low: Bound | None
     high: Bound | None
 
 
 class Term(NamedTuple):
-    """A condition that has to be true for a filter to be true."""
+    """A condition that must be true for a filter to be true."""
 
     is_true: Judge
     """False may stand for unknown. Raises: EvaluationError, unless it is `certain`."""
     certain: bool = False
-    """It never fails, and asked twice about one message it says the same."""
+    """It never fails, and gives the same answer when evaluated again."""
     one_of: tuple[Equality, ...] = ()
-    """It is true exactly of messages with one of these; empty = it cannot be said so."""
+    """It is true exactly of messages with one of these; empty = not of this form."""
     range: Range | None = None
     """It is true exactly of messages in this range."""
     text: tuple[Hashable, ...] = ()
-    """Of a certain term that is neither: text and parameters, with which others are the same term."""
+    """Text and parameters of a certain term of neither form: its identity."""
 
     @property
     def identity(self) -> Hashable:
-        """Equal for certain terms only if they say the same of each message."""
+        """Equal only for certain terms that agree on each message."""
         if self.range is not None:
             return self.range.source, self.range.low, self.range.high
         return self.one_of or self.text
 
 
 def compile_terms(node: Predicate, parameters: Parameters) -> tuple[Term, ...] | bool:
-    """Make the terms of a condition, in the order in which they are asked; or what it always is.
+    """Return the terms of a condition in the order of evaluation, or the constant answer.
 
     Raises:
         RuleError: as `compile_expression`; also constants that cannot be compared.
@@ -147,7 +144,7 @@ def equality_term(equality: Equality, is_true: Judge) -> Term:
 
 
 def matcher(terms: tuple[Term, ...]) -> Judge:
-    """Return a function that says true exactly where all of the terms are; it raises what they raise."""
+    """Return a function that is true exactly where all terms are; it raises what they raise."""
     return all_true([term.is_true for term in terms])
 
 
@@ -161,11 +158,9 @@ def _term(node: Predicate, is_true: Judge, parameters: Parameters) -> Term:
 
 def _one_of(node: Predicate, parameters: Parameters) -> tuple[Equality, ...]:
     match node:
-        case Comparison("=", Property() as looked_at, wanted) | Comparison(
-            "=", wanted, Property() as looked_at
-        ):
+        case Comparison("=", Property() as operand, wanted) | Comparison("=", wanted, Property() as operand):
             elements: tuple[Expression, ...] = (wanted,)
-        case In(Property() as looked_at, elements):
+        case In(Property() as operand, elements):
             pass
         case _:
             return ()
@@ -178,14 +173,14 @@ def _one_of(node: Predicate, parameters: Parameters) -> tuple[Equality, ...]:
             keys[index_key(fixed.value)] = None
     if len(keys) > _ELEMENTS_MAX:
         return ()
-    scope, name = _place(looked_at)
+    scope, name = _place(operand)
     return tuple(Equality(scope, name, key) for key in keys)
 
 
-def _place(looked_at: Property) -> tuple[Scope, str]:
-    if looked_at.scope == "sys":
-        return "system", system_name(looked_at)
-    return "user", looked_at.name.lower()
+def _place(operand: Property) -> tuple[Scope, str]:
+    if operand.scope == "sys":
+        return "system", system_name(operand)
+    return "user", operand.name.lower()
 
 
 def _range(node: Predicate, parameters: Parameters) -> Range | None:
@@ -207,7 +202,7 @@ def _range(node: Predicate, parameters: Parameters) -> Range | None:
             of, about = compile_expression(left, parameters), TEXT
             if not prefix or prefix[-1] == chr(sys.maxunicode) or isinstance(of, Fixed):
                 return None
-            # The first text behind all that begin so.
+            # The first text after all with this prefix.
             bounds = (prefix, 0), (prefix[:-1] + chr(ord(prefix[-1]) + 1), 0)
         case _:
             return None
@@ -219,7 +214,7 @@ def _range(node: Predicate, parameters: Parameters) -> Range | None:
 
 
 def _prefix(pattern: Expression, escape: Expression | None, parameters: Parameters) -> str | None:
-    """Return with what a text has to begin where that is all that the pattern asks."""
+    """Return the constant prefix that the pattern asks for, if it asks for nothing else."""
     texts: list[Value | None] = []
     for part in (pattern, escape):
         fixed = Fixed(None) if part is None else compile_expression(part, parameters)
@@ -227,7 +222,7 @@ def _prefix(pattern: Expression, escape: Expression | None, parameters: Paramete
             return None
         texts.append(fixed.value)
     text, escaped = texts
-    assert isinstance(text, str)  # or it would have been refused, or been always unknown
+    assert isinstance(text, str)  # other patterns are refused, or always unknown
     assert escaped is None or isinstance(escaped, str)
     return prefix_of(text, escaped)
 
@@ -266,5 +261,5 @@ def _cost(node: Node) -> int:
 def _walk(node: Node) -> list[Node]:
     found = [node]
     for each in found:
-        found += children(each)  # the loop comes to them too
+        found += children(each)  # the loop visits them too
     return found

@@ -1,10 +1,8 @@
-"""What values are and how they compare and combine.
+"""Values: their kinds, comparison, arithmetic, joining of texts.
 
-Owns: kinds of values, comparison, arithmetic, joining of texts. Must not know: expressions.
-
-None stands for unknown (SQL's three-valued logic) in every result; arguments of arithmetic are never None.
-Operators follow C#: integers have 64 bits and do not wrap round, division of integers cuts towards zero, an
-operand that is not exact makes the result a double.
+None is unknown (SQL's three-valued logic) in every result; arguments of arithmetic are never None. Operators
+follow C#: integers have 64 bits and do not wrap, division of integers truncates, and an inexact operand makes
+the result a double.
 Source: wire contract 9.3; Learn "Subscription Rule SQL Filter Syntax", "Operator binding semantics". Where
 values of two kinds meet: our choice, docs/choices.toml.
 """
@@ -24,10 +22,10 @@ from peeklock.rules.filters import Value
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 UINT64_MAX = (1 << 64) - 1
-"""Of a value that is given; what is computed is signed."""
+"""Of a given value; computed ones are signed."""
 TEXT_LENGTH_MAX = 32_768
-"""Characters of a text that an expression makes: as many as Azure allows the bytes of a property. Without it
-32 statements that double a text would fill the memory."""
+"""Characters of a computed text, as many as Azure allows bytes of a property. Without it, 32 statements that
+double a text would exhaust memory."""
 
 Truth: TypeAlias = bool | None
 """None is unknown."""
@@ -49,46 +47,43 @@ _KINDS: dict[type, str] = {
     timedelta: DURATION,
 }
 ORDERED = {NUMBER, TEXT, TIME, DURATION}
-"""Kinds whose values are greater or less than one another."""
+"""Kinds with an order."""
 
-# The precision of C#'s decimal. A context of our own: the thread's could be anybody's.
+# The precision of C#'s decimal; the context of the thread may be changed elsewhere.
 _DECIMAL = Context(prec=28)
 
 
 def kind(value: object) -> str | None:
-    """Say in words of which kind a value is; None for what no expression can use."""
+    """Return the kind of a value in words; None if no expression can use it."""
     found = _KINDS.get(type(value))
     if found is None:
-        # A subclass, such as a number that remembers its AMQP type; bool comes before int.
+        # A subclass, such as a number with its AMQP type; bool comes before int.
         found = next((name for known, name in _KINDS.items() if isinstance(value, known)), None)
     return found
 
 
 def in_utc(value: Value | None) -> Value | None:
-    """Give a point in time without a zone the one that it means."""
+    """Return a value with UTC added to a point in time without zone."""
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=UTC)
     return value
 
 
 def index_key(value: Value) -> Hashable:
-    """Give a key that is equal for two values exactly if `=` is true of them."""
+    """Return a key that is equal for two values exactly if `=` is true of them."""
     found = type(value)
     if found is bool:
         return (value,)  # 1 == True in Python
     if found is Decimal and not equals_itself(value):
-        return None  # no value of a rule; a signalling one could not even be hashed
+        return None  # equals no value of a rule; a signalling one has no hash
     return value
 
 
 def equals_itself(value: Value) -> bool:
-    """Tell values from those that equal nothing (not a number)."""
+    """Whether a value equals itself; NaN does not."""
     if isinstance(value, Decimal):
         return not value.is_nan()
     return value == value
-
-
-# Comparison
 
 
 def _comparer(compare: Callable[[Any, Any], bool], of_any_kind: bool) -> Comparer:
@@ -99,7 +94,7 @@ def _comparer(compare: Callable[[Any, Any], bool], of_any_kind: bool) -> Compare
         try:
             truth: bool = compare(left, right)
         except DecimalException:
-            return None  # not a number, which decimals refuse to order
+            return None  # NaN, which decimals refuse to order
         return truth
 
     return compared
@@ -113,24 +108,17 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""What they are in Python, for two values of one kind."""
+"""In Python, for two values of one kind."""
 COMPARERS: dict[str, Comparer] = {
     sign: _comparer(compare, of_any_kind=sign in ("=", "<>")) for sign, compare in OPERATORS.items()
 }
 equal = COMPARERS["="]
 MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""The operator for operands that change sides."""
-
-
-# Arithmetic
+"""The operator for swapped operands."""
 
 
 def negate(value: Value) -> Value:
-    """Change the sign of a number or time span.
-
-    Raises:
-        EvaluationError: it is neither, or leaves the 64 bits.
-    """
+    """Return a number or time span with its sign changed. Raises: EvaluationError."""
     match value:
         case bool():
             pass
@@ -144,7 +132,7 @@ def negate(value: Value) -> Value:
 
 
 def affirm(value: Value) -> Value:
-    """Give a number or time span as it is; EvaluationError for anything else."""
+    """Return a number or time span unchanged. Raises: EvaluationError for anything else."""
     if kind(value) not in (NUMBER, DURATION):
         raise EvaluationError(f"+ cannot be applied to {kind(value)}")
     return value
@@ -233,10 +221,10 @@ def _checked(sign: str, compute: Callable[[], Value]) -> Value:
 
 
 def as_text(value: Value) -> str:
-    """Write a value as C# does when it is joined to a text.
+    """Return a value as C# writes it when joined to a text.
 
     Raises:
-        EvaluationError: times, time spans and bytes, whose text depends on the culture of the machine there.
+        EvaluationError: times, time spans and bytes, whose text in C# depends on the machine's culture.
     """
     match value:
         case str():

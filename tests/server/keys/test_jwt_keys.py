@@ -129,11 +129,11 @@ GOOD = 'issuer = "https://id.example.com"\n'
         (GOOD + 'keys = "missing"', "missing: it cannot be read: No such file"),
         (GOOD + 'keys = "."', "it cannot be read"),
         (GOOD + 'keys = "a\\u0000b"', "it cannot be read"),
-        (GOOD + 'keys = "garbage"', "garbage: it is no JSON object"),
+        (GOOD + 'keys = "garbage"', "garbage: not a JSON object"),
         (GOOD + 'keys = "ssh"', "give a JWKS document, or PEM public keys (-----BEGIN PUBLIC KEY-----)"),
         (GOOD + 'keys = "empty"', "empty: there is no key"),
         (GOOD + 'keys = "secret"', "secret: key 1 ('k'): it is a shared secret"),
-        (GOOD + 'keys = "private"', "private: it holds a private key"),
+        (GOOD + 'keys = "private"', "private: it contains a private key"),
         (GOOD + 'keys = "large"', f"large: it is larger than {FILE_BYTES_MAX} bytes"),
     ],
 )

@@ -13,7 +13,7 @@ from peeklock.amqp.link import ReassemblyBudget
 from peeklock.broker.entities import fan_out
 from peeklock.broker.queue import cursors
 from peeklock.broker.vocabulary import message
-from peeklock.engine import driver, reclaim
+from peeklock.engine import driver, journal, reclaim
 from peeklock.engine import engine as engine_module
 from peeklock.gateway.bounds import Buffers
 from peeklock.store.encoding import frames
@@ -32,10 +32,10 @@ SMALL_SIZES: tuple[Patch, ...] = (
     (driver, "WINDOW", 5),
     (driver, "READ_ROWS_MAX", 3),
     (engine_module, "ROW_BYTES_MAX", 2_000),
-    (reclaim, "JOURNAL_BYTES_MIN", 6_000),
-    (reclaim, "HEAD_READ_BYTES", 1_500),
+    (journal, "JOURNAL_BYTES_MIN", 6_000),
+    (journal, "HEAD_READ_BYTES", 1_500),
     (reclaim, "COPY_READ_BYTES", 4_000),
-    (reclaim, "TRUNCATE_BYTES_MAX", 3_000),
+    (journal, "TRUNCATE_BYTES_MAX", 3_000),
     (reclaim, "DROP_ALONE_BYTES", 2_000),
     (reclaim, "DROP_TOGETHER_ROWS", 2),
     (reclaim, "LIST_ROWS_MAX", 7),

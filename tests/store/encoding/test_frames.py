@@ -18,7 +18,7 @@ from peeklock.broker.vocabulary.changes import (
     NumbersIssued,
 )
 from peeklock.broker.vocabulary.message import COPIES_FOLLOWING_MAX, Message, MessageState
-from peeklock.engine import reclaim
+from peeklock.engine import journal
 from peeklock.store.base import Batch, LiveFacts, StoreDamaged
 from peeklock.store.encoding import frames
 from peeklock.store.encoding.fold import Fold
@@ -257,7 +257,7 @@ def test_a_text_stands_once_in_a_frame_however_many_messages_have_it() -> None:
         )
         for count in (3, 13)
     ]
-    assert sizes[1] - sizes[0] == 10 * (reclaim.STORED_RECORD_BYTES + reclaim.TEXT_PLACES_BYTES)
+    assert sizes[1] - sizes[0] == 10 * (journal.STORED_RECORD_BYTES + journal.TEXT_PLACES_BYTES)
 
 
 def test_equal_texts_are_one_object_after_a_restart() -> None:
@@ -336,20 +336,20 @@ def test_the_ledger_knows_the_width_of_the_records() -> None:
     def grows_by(change: Change) -> int:
         return len(frames.encode(Batch(1, [change, change]))) - len(frames.encode(Batch(1, [change])))
 
-    assert grows_by(MessageStored(4, Message(1))) == reclaim.STORED_RECORD_BYTES
+    assert grows_by(MessageStored(4, Message(1))) == journal.STORED_RECORD_BYTES
     with_overlay = Message(1)
     with_overlay.overlay = b"12345"
-    more = grows_by(MessageStored(4, with_overlay)) - reclaim.STORED_RECORD_BYTES
-    assert more == reclaim.OVERLAY_RECORD_BYTES + 5 == reclaim.extra_bytes(with_overlay, set())
+    more = grows_by(MessageStored(4, with_overlay)) - journal.STORED_RECORD_BYTES
+    assert more == journal.OVERLAY_RECORD_BYTES + 5 == journal.extra_bytes(with_overlay, set())
     texts = Message(1)
     texts.session_id, texts.dead_letter_source = "sëssion", "orders"
-    assert grows_by(MessageStored(4, texts)) == reclaim.STORED_RECORD_BYTES + reclaim.TEXT_PLACES_BYTES
-    assert reclaim.extra_bytes(texts, {"sëssion", "orders"}) == reclaim.TEXT_PLACES_BYTES
+    assert grows_by(MessageStored(4, texts)) == journal.STORED_RECORD_BYTES + journal.TEXT_PLACES_BYTES
+    assert journal.extra_bytes(texts, {"sëssion", "orders"}) == journal.TEXT_PLACES_BYTES
     other = with_session(1, "sëssion 2")
     frame = [
         len(frames.encode(Batch(1, [MessageStored(4, m) for m in ms]))) for ms in ([other], [other, texts])
     ]
-    assert frame[1] - frame[0] == reclaim.STORED_RECORD_BYTES + reclaim.extra_bytes(texts, {"sëssion 2"})
+    assert frame[1] - frame[0] == journal.STORED_RECORD_BYTES + journal.extra_bytes(texts, {"sëssion 2"})
     for numbers in (NumbersIssued(4, 1, 1, 0), NumbersIssued(4, 1, 1, 0, (1,) * 16)):
-        assert grows_by(numbers) == reclaim.numbers_bytes(numbers)
-    assert grows_by(MessageIdSeen(4, bytes(16), 0, 0)) == reclaim.ID_RECORD_BYTES
+        assert grows_by(numbers) == journal.numbers_bytes(numbers)
+    assert grows_by(MessageIdSeen(4, bytes(16), 0, 0)) == journal.ID_RECORD_BYTES
