@@ -358,10 +358,7 @@ class Broker:
         )
         sections = scan(payload)
         message = Message(
-            len(payload),
-            ttl_ms=ttl_ms,
-            scheduled_at_ms=scheduled_at_ms,
-            routing=routing_of(sections, None),
+            len(payload), ttl_ms=ttl_ms, scheduled_at_ms=scheduled_at_ms, routing=routing_of(sections, None)
         )
         reply_to = self.reply_to()
         effects = self.do(Send(topic_id, message, sections, reply_to))

@@ -41,20 +41,11 @@ from peeklock.broker.record.recorder import Recorder
 from peeklock.broker.recovery import Recovery
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
-from peeklock.broker.vocabulary.changes import (
-    Change,
-    EntityStored,
-    MessageIdSeen,
-    NumbersIssued,
-    RuleStored,
-)
+from peeklock.broker.vocabulary.changes import Change, EntityStored, MessageIdSeen, NumbersIssued, RuleStored
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.descriptions import EntityKind, RuleDescription
 from peeklock.broker.vocabulary.effects import Effect
-from peeklock.broker.vocabulary.errors import (
-    ServiceBusError,
-    SessionLockLost,
-)
+from peeklock.broker.vocabulary.errors import ServiceBusError, SessionLockLost
 from peeklock.broker.vocabulary.events import EventTuple, EventType
 from peeklock.broker.vocabulary.message import Message
 from peeklock.broker.vocabulary.quotas import TierLimits
@@ -125,11 +116,7 @@ class Namespace:
         self._graces = Graces(self._shared, lock_grace_ms)
         self._attachments = Attachments(self._entities, self._shared, self._graces)
         self._deletions = Deletions(
-            self._entities,
-            self._shared,
-            self._attachments,
-            delete_lock=delete_lock,
-            slice_items=slice_items,
+            self._entities, self._shared, self._attachments, delete_lock=delete_lock, slice_items=slice_items
         )
         self._idle = self._deletions.idle
         self._definitions = definitions = DefinitionOperations(

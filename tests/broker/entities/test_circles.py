@@ -9,14 +9,7 @@ import pytest
 from peeklock.amqp import codec
 from peeklock.broker.queue.enqueue import COPIES_MAX
 from peeklock.broker.vocabulary.changes import MessageStored
-from peeklock.broker.vocabulary.commands import (
-    Address,
-    DeleteEntity,
-    Fetched,
-    LookUp,
-    Send,
-    SubQueue,
-)
+from peeklock.broker.vocabulary.commands import Address, DeleteEntity, Fetched, LookUp, Send, SubQueue
 from peeklock.broker.vocabulary.effects import Accepted, Effect, Fetch
 from peeklock.broker.vocabulary.errors import EntityNotFound, InvalidOperation
 from peeklock.broker.vocabulary.events import EventType
@@ -366,11 +359,7 @@ def dead_by_reason(broker: Broker, count: int) -> dict[tuple[str, int], int]:
 
 @pytest.mark.parametrize(
     ("count", "copies", "dead"),
-    [
-        (1, 5, {4: 1}),
-        (2, 2 + 4 + 8 + 16 + 32, {4: 32}),
-        (5, 5 + 25 + 125 + 625 + 3_125, {4: 3_125}),
-    ],
+    [(1, 5, {4: 1}), (2, 2 + 4 + 8 + 16 + 32, {4: 32}), (5, 5 + 25 + 125 + 625 + 3_125, {4: 3_125})],
 )
 def test_a_topic_to_which_subscriptions_forward_makes_copies_for_four_hops(
     broker: Broker, count: int, copies: int, dead: dict[int, int]

@@ -181,13 +181,7 @@ def test_a_full_target_rejects_the_sender() -> None:
     assert "'b'" in str(effect.error)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"forward_to": "missing"},
-        {"forward_dead_lettered_to": "missing"},
-    ],
-)
+@pytest.mark.parametrize("settings", [{"forward_to": "missing"}, {"forward_dead_lettered_to": "missing"}])
 def test_a_target_that_cannot_be_is_refused_at_definition(broker: Broker, settings: dict[str, Any]) -> None:
     """Req: F-01"""
     command = CreateEntity(QueueDescription("new", **settings), broker.reply_to())

@@ -47,9 +47,7 @@ def messages(count: int) -> list[tuple[Message, Sections]]:
     found = []
     for number in range(count):
         payload = encode_message(
-            properties=Properties(message_id="1"),
-            application_properties={"n": number},
-            data=b"x" * number,
+            properties=Properties(message_id="1"), application_properties={"n": number}, data=b"x" * number
         )
         found.append((Message(len(payload), routing=Routing()), scan(payload)))
     return found

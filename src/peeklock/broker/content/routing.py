@@ -10,14 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from peeklock.amqp.codec import (
-    DecodeError,
-    decode,
-    decode_typed,
-    iter_map_raw,
-    read_list_header,
-    skip,
-)
+from peeklock.amqp.codec import DecodeError, decode, decode_typed, iter_map_raw, read_list_header, skip
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import Sections
 from peeklock.amqp.types import Symbol

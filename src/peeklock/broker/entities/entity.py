@@ -32,11 +32,7 @@ from peeklock.broker.vocabulary.descriptions import (
     TopicDescription,
 )
 from peeklock.broker.vocabulary.effects import EntityView
-from peeklock.broker.vocabulary.errors import (
-    EntityDeleted,
-    EntityDisabled,
-    InvalidOperation,
-)
+from peeklock.broker.vocabulary.errors import EntityDeleted, EntityDisabled, InvalidOperation
 from peeklock.broker.vocabulary.message import Message
 from peeklock.broker.vocabulary.quotas import TierLimits
 

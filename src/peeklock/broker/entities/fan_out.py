@@ -178,12 +178,7 @@ class FanOut:
             self.sql_count -= 1
 
     def send_on(
-        self,
-        message: Message,
-        sections: Sections | None,
-        head: Sections,
-        turn: int | None,
-        out: Outcome,
+        self, message: Message, sections: Sections | None, head: Sections, turn: int | None, out: Outcome
     ) -> int:
         """Give each subscription its copies of a message that the topic has numbered; answer how many.
 
@@ -336,11 +331,7 @@ def _plain(matched: list[Rule], dead_lettered: Container[int]) -> list[Entity]:
 
 
 def _store(
-    subscription: Entity,
-    copy: Message,
-    sections: Sections | None,
-    turn: int | None,
-    out: Outcome,
+    subscription: Entity, copy: Message, sections: Sections | None, turn: int | None, out: Outcome
 ) -> None:
     queue = subscription.main
     if queue.sessions is not None and (copy.routing is None or copy.routing.session_id is None):

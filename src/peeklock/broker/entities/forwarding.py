@@ -201,12 +201,7 @@ class Forwarding:
         out.touch(target.main)
 
     def _dead_letter_copies(
-        self,
-        source: MessageQueue,
-        entity: Entity,
-        message: Message,
-        sections: Sections | None,
-        out: Outcome,
+        self, source: MessageQueue, entity: Entity, message: Message, sections: Sections | None, out: Outcome
     ) -> None:
         """Dead-letter a message that would become too many copies; it goes on to where dead letters go."""
         dead_letters = entity.dead_letters
@@ -250,12 +245,7 @@ class Forwarding:
 
     # What is stored already
 
-    def pass_on_stored(
-        self,
-        source: MessageQueue,
-        count_max: int,
-        out: Outcome,
-    ) -> int:
+    def pass_on_stored(self, source: MessageQueue, count_max: int, out: Outcome) -> int:
         """Pass on what stands parked in a queue, in order, until messages, copies and forwards are about
         `count_max`; answer how many messages it were."""
         source.forward_due_ms = FAR_MS
@@ -344,12 +334,7 @@ class _Read:
         self.routing = read_routing(self.head, overlay)
 
 
-def _to_subscriptions(
-    topic: MessageQueue,
-    message: Message,
-    head: Sections,
-    out: Outcome,
-) -> None:
+def _to_subscriptions(topic: MessageQueue, message: Message, head: Sections, out: Outcome) -> None:
     """Give the subscriptions a message that was parked in its topic."""
     assert topic.fan_out is not None
     message.delivery_count = 0

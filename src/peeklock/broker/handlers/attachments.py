@@ -133,12 +133,7 @@ class Attachments:
             out.connection_lost()
             self._graces.begin(connection_id, left, out.now_ms)
 
-    def detach_all(
-        self,
-        opened: Iterable[AnyLink],
-        error: ServiceBusError,
-        out: Outcome,
-    ) -> None:
+    def detach_all(self, opened: Iterable[AnyLink], error: ServiceBusError, out: Outcome) -> None:
         """Detach links for a reason; one that still waits for a session is refused for it."""
         for link in list(opened):
             waits = isinstance(link, Consumer) and link.ready_queue is None
@@ -149,12 +144,7 @@ class Attachments:
             out.effects.append(do.LinkRefused(link.link, error) if waits else do.DetachLink(link.link, error))
 
     def _let_session_go(
-        self,
-        receiver: Consumer,
-        queue: MessageQueue,
-        out: Outcome,
-        *,
-        counted: bool,
+        self, receiver: Consumer, queue: MessageQueue, out: Outcome, *, counted: bool
     ) -> None:
         """End what a receiver of sessions holds or waits for: a session is released with its link (L-13)."""
         if queue.sessions is None:

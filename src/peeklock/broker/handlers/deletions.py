@@ -65,12 +65,7 @@ class Deletions:
             entity.topic.main.accessed_at_ms = out.now_ms
         self.delete(entity, out, command.reply_to)
 
-    def delete(
-        self,
-        entity: Entity,
-        out: Outcome,
-        reply_to: ReplyTo | None = None,
-    ) -> None:
+    def delete(self, entity: Entity, out: Outcome, reply_to: ReplyTo | None = None) -> None:
         """Delete an entity, now or in slices; then answer."""
         if len(entity.subscriptions()) > self._slice:
             entity.mark_deleted()

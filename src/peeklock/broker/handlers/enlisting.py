@@ -139,12 +139,7 @@ class Enlisting:
         last = {id(state) for state in states.values()}
         return [each for each in commands if not isinstance(each, StateSet) or id(each) in last]
 
-    def perform(
-        self,
-        command: Enlisted,
-        partition: int | None,
-        out: Outcome,
-    ) -> None:
+    def perform(self, command: Enlisted, partition: int | None, out: Outcome) -> None:
         """Do a command that was checked just now; nobody is answered.
 
         Args:

@@ -27,12 +27,7 @@ REASON: Final = overlays.STORE_DAMAGED
 DESCRIPTION: Final = "The body of the message was damaged on the disk of the broker."
 
 
-def lose(
-    entities: Entities,
-    queue_id: int,
-    position: int,
-    out: Outcome,
-) -> LostBody | None:
+def lose(entities: Entities, queue_id: int, position: int, out: Outcome) -> LostBody | None:
     """Dead-letter a message without its body; None when it is gone, or is such a dead letter already."""
     entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
     if sub_queue == SESSION_STATES:

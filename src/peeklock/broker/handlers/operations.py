@@ -250,12 +250,7 @@ class Operations:
             return locks
         return [self._held(command.queue_id, command.lock_token, now_ms)]
 
-    def perform(
-        self,
-        command: Plain,
-        partition: int | None,
-        out: Outcome,
-    ) -> None:
+    def perform(self, command: Plain, partition: int | None, out: Outcome) -> None:
         """Do a command that was checked just now; nobody is answered.
 
         Args:
@@ -310,11 +305,7 @@ class Operations:
         if command.reply_to is not None:
             out.effects.append(Settled(command.reply_to, count))
 
-    def settle(
-        self,
-        command: ask.Abandon | ask.Defer | ask.DeadLetter,
-        out: Outcome,
-    ) -> None:
+    def settle(self, command: ask.Abandon | ask.Defer | ask.DeadLetter, out: Outcome) -> None:
         self.check(command, out.now_ms)
         if command.reply_to is not None:
             out.effects.append(Settled(command.reply_to))

@@ -109,11 +109,7 @@ class Searching:
         self._shared = shared
         self._waiting: dict[_Place, list[_Search]] = {}
 
-    def begin(
-        self,
-        command: SearchMessages | DeleteMatching,
-        out: Outcome,
-    ) -> None:
+    def begin(self, command: SearchMessages | DeleteMatching, out: Outcome) -> None:
         """Do a command. Raises: ArgumentInvalid, EntityNotFound, InvalidOperation, EntityDisabled."""
         if command.messages_max < 1:
             raise ArgumentInvalid(f"at least one message must be asked for, not {command.messages_max}")

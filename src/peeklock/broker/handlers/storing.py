@@ -39,14 +39,7 @@ class Storing:
         queue.accessed_at_ms = out.now_ms
         messages = command.messages[self._done : self._done + count]
         self._numbers += [
-            enqueue.store(
-                queue,
-                message,
-                sections,
-                out,
-                turn=self._turn,
-                forward_to=self._forward_to,
-            )
+            enqueue.store(queue, message, sections, out, turn=self._turn, forward_to=self._forward_to)
             for message, sections in messages
         ]
         self._done += len(messages)

@@ -276,12 +276,7 @@ class Transactions:
             numbers = [lock.message.sequence_number for lock in locks]
         transaction.partitions.use(entity, queue, keys, numbers)
 
-    def _number(
-        self,
-        transaction: Transaction,
-        schedule: Numbered,
-        out: Outcome,
-    ) -> None:
+    def _number(self, transaction: Transaction, schedule: Numbered, out: Outcome) -> None:
         """Answer the numbers of a schedule once they are durable; keep what is no duplicate."""
         now_ms = out.now_ms
         out.attribute(schedule)

@@ -69,11 +69,7 @@ def view_of(message: Message, wall: WallClock) -> MessageView:
 
 
 def oldest_unlocked(
-    queue: MessageQueue,
-    count_max: int,
-    enqueued_before_ms: int,
-    now_ms: int,
-    session_id: str | None = None,
+    queue: MessageQueue, count_max: int, enqueued_before_ms: int, now_ms: int, session_id: str | None = None
 ) -> list[Message]:
     """Find active messages enqueued at or before a time, oldest first: neither locked nor expired."""
     found: list[Message] = []

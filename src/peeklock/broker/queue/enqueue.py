@@ -196,11 +196,7 @@ def activate(queue: MessageQueue, waiting: Message, out: Outcome) -> None:
     if queue.partitions is not None:
         message.sequence_number = queue.partitions.take(queue.partitions.of_number(waiting.sequence_number))
     out.happened(
-        EventType.ACTIVATED,
-        queue,
-        waiting,
-        related=queue.name,
-        related_number=message.sequence_number,
+        EventType.ACTIVATED, queue, waiting, related=queue.name, related_number=message.sequence_number
     )
     at_ms = instant_ms if lags else waiting.scheduled_at_ms
     if queue.forward_to is not None and not len(queue.active):
@@ -230,11 +226,7 @@ def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
 
 
 def store_copy(
-    queue: MessageQueue,
-    copy: Message,
-    sections: Sections | None,
-    turn: int | None,
-    out: Outcome,
+    queue: MessageQueue, copy: Message, sections: Sections | None, turn: int | None, out: Outcome
 ) -> None:
     """Store a topic's copy in a subscription, or pass it on. It was enqueued when the topic took it.
 
@@ -258,10 +250,7 @@ def store_copy(
 
 
 def dead_letter_arriving(
-    queue: MessageQueue,
-    message: Message,
-    sections: Sections | None,
-    out: Outcome,
+    queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome
 ) -> None:
     """Store a message that is a dead letter from the start, or pass it on to where its queue forwards."""
     out.arrived(queue, message, sections)

@@ -91,11 +91,7 @@ class Graces:
             while work + out.copies - copies <= count_max and (lock := grace.take()) is not None:
                 work += 1
                 lock.queue.give_back(
-                    lock,
-                    out,
-                    counted=True,
-                    why=EventType.LOCK_LAPSED,
-                    reason="the connection broke",
+                    lock, out, counted=True, why=EventType.LOCK_LAPSED, reason="the connection broke"
                 )
                 out.touch(lock.queue)
             if work + out.copies - copies > count_max:

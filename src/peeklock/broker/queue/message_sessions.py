@@ -174,12 +174,7 @@ class MessageSessions:
 
     # Holders
 
-    def accept(
-        self,
-        receiver: Consumer,
-        request: SessionRequest,
-        out: Outcome,
-    ) -> None:
+    def accept(self, receiver: Consumer, request: SessionRequest, out: Outcome) -> None:
         """Give a receiver the session it wants, or let it wait for one.
 
         Raises: SessionCannotBeLocked: another receiver holds it.
@@ -269,13 +264,7 @@ class MessageSessions:
         out.session(EventType.SESSION_RENEWED, self._queue, session)
         return self._queue.shared.wall.shown_ms(session.lock.locked_until_ms)
 
-    def release(
-        self,
-        session: MessageSession,
-        out: Outcome,
-        *,
-        counted: bool,
-    ) -> None:
+    def release(self, session: MessageSession, out: Outcome, *, counted: bool) -> None:
         """End a session's lock: what is unsettled is available again, at its place; so is the session."""
         lock = session.lock
         assert lock is not None
@@ -319,13 +308,7 @@ class MessageSessions:
             session = self.available.popitem(last=False)[1]
             self._grant(session, receiver, self._text_of(session), out)
 
-    def _grant(
-        self,
-        session: MessageSession,
-        receiver: Consumer,
-        session_id: str,
-        out: Outcome,
-    ) -> None:
+    def _grant(self, session: MessageSession, receiver: Consumer, session_id: str, out: Outcome) -> None:
         queue = self._queue
         before = self.lapsed.of(session.key)
         if before is not None:
@@ -380,11 +363,7 @@ class MessageSessions:
         return len(tokens)
 
     def used(
-        self,
-        session_id: str | None,
-        tokens: Iterable[bytes],
-        connection_id: int | None,
-        out: Outcome,
+        self, session_id: str | None, tokens: Iterable[bytes], connection_id: int | None, out: Outcome
     ) -> None:
         """Detach the link of a session that was used after its lock has lapsed, by who held it (C7). Where
         the lapse itself is due at this instant, the detach comes with it.

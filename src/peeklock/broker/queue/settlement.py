@@ -19,20 +19,12 @@ _TOO_LARGE = b"too large"
 """Stands for an overlay over the limit; compared by identity."""
 
 
-def abandon(
-    lock: Lock,
-    out: Outcome,
-    properties: Mapping[str, Any] | None = None,
-) -> None:
+def abandon(lock: Lock, out: Outcome, properties: Mapping[str, Any] | None = None) -> None:
     """Give a locked message back, counted, with properties changed (L-06)."""
     _keep(lock, out, properties, why=EventType.ABANDONED)
 
 
-def defer(
-    lock: Lock,
-    out: Outcome,
-    properties: Mapping[str, Any] | None = None,
-) -> None:
+def defer(lock: Lock, out: Outcome, properties: Mapping[str, Any] | None = None) -> None:
     """Set a locked message aside, counted, until it is asked for by number (L-08, L-10)."""
     _keep(lock, out, properties, why=EventType.DEFERRED)
 
@@ -73,12 +65,7 @@ def require_change(lock: Lock, properties: Mapping[str, Any] | None) -> None:
         _overlay_for(lock, properties)
 
 
-def _keep(
-    lock: Lock,
-    out: Outcome,
-    properties: Mapping[str, Any] | None,
-    why: EventType,
-) -> None:
+def _keep(lock: Lock, out: Outcome, properties: Mapping[str, Any] | None, why: EventType) -> None:
     overlay = _overlay_for(lock, properties)
     if overlay is _TOO_LARGE:
         _dead_letter_too_large(lock, out)

@@ -67,11 +67,7 @@ class HistoryRecorder(Recorder):
     """A recorder that fills a history too."""
 
     def __init__(
-        self,
-        timers: Timers,
-        wall: WallClock,
-        captures_body: Callable[[str], bool] | None,
-        history: History,
+        self, timers: Timers, wall: WallClock, captures_body: Callable[[str], bool] | None, history: History
     ) -> None:
         """Begin with nothing.
 
@@ -106,13 +102,7 @@ class HistoryRecorder(Recorder):
         if self.captures:
             super().arrived(queue, message, sections, kind, reason)
 
-    def delivered(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        lock: Lock | None,
-        receiver: Consumer,
-    ) -> None:
+    def delivered(self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: Consumer) -> None:
         place = queue.queue_id, message.sequence_number
         life, link = self._lives.get(place), receiver.link
         if life is not None and len(life) == 2:

@@ -246,13 +246,7 @@ class Recorder:
             )
         )
 
-    def delivered(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        lock: Lock | None,
-        receiver: Consumer,
-    ) -> None:
+    def delivered(self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: Consumer) -> None:
         """A message was handed out, under a lock or, without one, to be deleted."""
         token, until_ms = (None, 0) if lock is None else (lock.token, lock.until_ms())
         if not self._events:
