@@ -349,7 +349,7 @@ class History(Scene):
                 assert not available(session.messages(queue))
         passes_on = queue.forward_to is not None and queue.dead_letters is not None
         if (passes_on and available(queue.active)) or (queue.fan_out is not None and len(queue.active)):
-            asked = self.namespace._shared.forwarding._asked.get(queue.queue_id, {})
+            asked = self.namespace._entities.forwarding._asked.get(queue.queue_id, {})
             assert None in asked.values()
 
     # Commits and crashes

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from peeklock.broker.entities.entities import Entities
-from peeklock.broker.entities.forwarding import Forwarding
 from peeklock.broker.handlers.attachments import Attachments
 from peeklock.broker.handlers.body_operations import BodyOperations
 from peeklock.broker.handlers.cursor_operations import CursorOperations
@@ -33,11 +32,11 @@ from peeklock.broker.queue.graces import LOCK_GRACE_MS, Graces
 from peeklock.broker.queue.invariants import check_queue
 from peeklock.broker.queue.links import Consumer
 from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.queue.recorder import Recorder
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
 from peeklock.broker.record.history import History
 from peeklock.broker.record.history_recorder import HistoryRecorder
-from peeklock.broker.record.recorder import Recorder
 from peeklock.broker.recovery import Recovery
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
@@ -111,7 +110,6 @@ class Namespace:
             first_position=first_sequence_number,
         )
         self._queues = self._entities.queues
-        self._shared.forwarding = Forwarding(self._entities)
         self._lock_grace_ms = lock_grace_ms
         self._graces = Graces(self._shared, lock_grace_ms)
         self._attachments = Attachments(self._entities, self._shared, self._graces)
@@ -369,7 +367,7 @@ class Namespace:
         self._recovery = None
         out.epoch_started(self._lock_grace_ms)
         for entity in self._entities:
-            out.entity(EventType.ENTITY_PRESENT, entity)
+            out.entity(EventType.ENTITY_PRESENT, entity.main, entity.description)
 
     def _recovering(self) -> Recovery:
         if self._recovery is None:

@@ -133,7 +133,7 @@ def test_a_queue_that_reads_what_it_gets_may_forward_to_itself(
     first = [view.message.enqueued_sequence_number & 0xFFFF for view in dead]
     assert (first, {view.message.hops for view in dead}) == ([1, 2, 3, 4], {4})
     assert {reason_of(view) for view in dead} == {TOO_FAR}
-    assert not broker.namespace._shared.forwarding._asked
+    assert not broker.namespace._entities.forwarding._asked
 
 
 def test_a_queue_with_sessions_passes_its_messages_on_and_has_no_receivers(broker: Broker) -> None:

@@ -442,7 +442,7 @@ def test_nothing_is_kept_of_messages_that_went_before_they_were_passed_on() -> N
     answer(broker, asked[1:])
     broker.advance(MINUTE_MS)
     answer(broker, asked[:1])
-    assert not broker.namespace._shared.forwarding._asked
+    assert not broker.namespace._entities.forwarding._asked
 
 
 @pytest.mark.parametrize("forward_to", [None, "plain"])
@@ -454,7 +454,7 @@ def test_nothing_is_kept_of_what_was_asked_for_a_forward_that_is_no_more(forward
     broker.update("a", forward_to=forward_to)
     assert answer(broker, asked[:2]) == []
     assert len(broker.peek(name=forward_to or "a")) == 3
-    assert not broker.namespace._shared.forwarding._asked
+    assert not broker.namespace._entities.forwarding._asked
 
 
 def test_a_dead_letter_that_is_given_back_is_passed_on() -> None:

@@ -397,7 +397,7 @@ class HeldAfterRollBacks(Watched):
         transaction = self._transactions._running.get(command.transaction_id)
         answer = super(Watched, self).apply(command, now_ms)
         for lock in [] if transaction is None else transaction.locks:
-            lock.transaction = transaction
+            lock.transaction_id = transaction.transaction_id
         return answer
 
     def check(self, now_ms: int) -> None:

@@ -13,6 +13,7 @@ from operator import attrgetter
 
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.entities.fan_out import Rule
+from peeklock.broker.entities.forwarding import Forwarding
 from peeklock.broker.entities.validation import (
     check_forwarding,
     checked,
@@ -65,6 +66,7 @@ class Entities:
         self.states: dict[int, SessionStates] = {}
         self.removed: dict[int, Entity] = {}  # until their messages were handed out
         self.next_entity_id = 1
+        self.forwarding = shared.forwarding = Forwarding(self)
         self._shared = shared
         self._digest_key = digest_key
         self._enforce_quotas = enforce_quotas
@@ -222,13 +224,14 @@ class Entities:
             self.limits,
             self._digest_key,
             self._first_position,
+            self.forwarding,
             topic=topic,
             enforces_quotas=self._enforce_quotas,
         )
         self._by_id[entity.entity_id] = entity
         self._by_path[entity.name.lower()] = entity
         self._sorted = {}
-        self._shared.forwarding.ways_changed()
+        self.forwarding.routes_changed()
         for queue in entity.queues():
             self.queues[queue.queue_id] = queue
         if entity.states is not None:
@@ -265,7 +268,7 @@ class Entities:
     def hide(self, entity: Entity) -> None:
         """List a topic that is being deleted no more, nor its subscriptions."""
         self._sorted = {}
-        self._shared.forwarding.ways_changed()
+        self.forwarding.routes_changed()
 
     def remove(self, entity: Entity) -> EntityRemoved:
         """Forget an entity at once, a topic after its subscriptions; its messages are handed out later, in
@@ -280,11 +283,11 @@ class Entities:
         del self._by_id[entity.entity_id]
         del self._by_path[entity.name.lower()]
         self._sorted = {}
-        self._shared.forwarding.ways_changed()
+        self.forwarding.routes_changed()
         for queue in entity.queues():
             del self.queues[queue.queue_id]
             queue.retire()
-            self._shared.forwarding.forget(queue.queue_id)
+            self.forwarding.forget(queue.queue_id)
         if entity.states is not None:
             del self.states[entity.states.queue_id]
         self.removed[entity.entity_id] = entity

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peeklock.broker.entities.fan_out import FanOut, Rule
+from peeklock.broker.entities.forwarding import Forwarding
 from peeklock.broker.queue.counters import Counters
 from peeklock.broker.queue.duplicates import Duplicates
 from peeklock.broker.queue.links import AnyLink
@@ -52,6 +53,7 @@ class Entity:
         "deleting",
         "description",
         "entity_id",
+        "fan_out",
         "forwards",
         "links",
         "main",
@@ -68,6 +70,7 @@ class Entity:
         limits: TierLimits,
         digest_key: bytes,
         first_position: int,
+        forwarding: Forwarding,
         *,
         topic: Entity | None,
         enforces_quotas: bool,
@@ -87,10 +90,10 @@ class Entity:
         self.counters = Counters()
         self.transfers: MessageQueue | None = None
         self.dead_letters: MessageQueue | None = None
-        fan_out = None
+        self.fan_out: FanOut | None = None  # of a topic: its subscriptions
         copied_by = None if topic is None else topic.fan_out
         if isinstance(description, TopicDescription):
-            fan_out = FanOut(shared)
+            self.fan_out = FanOut(shared, forwarding)
         else:
             self.dead_letters = MessageQueue(
                 first_queue_id + SubQueue.DEAD_LETTER.value,
@@ -109,7 +112,7 @@ class Entity:
             dead_letters=self.dead_letters,
             first_position=first_position,
             message_size_bytes_max=0,
-            fan_out=fan_out,
+            fan_out=self.fan_out,
             copied_by=copied_by,
             counters=self.counters,
         )
@@ -140,11 +143,6 @@ class Entity:
     @property
     def receives(self) -> bool:
         return self.description.status in _RECEIVING
-
-    @property
-    def fan_out(self) -> FanOut | None:
-        """Of a topic: its subscriptions."""
-        return self.main.fan_out
 
     @property
     def is_partitioned(self) -> bool:

@@ -49,6 +49,7 @@ from peeklock.rules.terms import Term
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
     from peeklock.broker.entities.entity import Entity
+    from peeklock.broker.entities.forwarding import Forwarding
     from peeklock.broker.queue.shared import Shared
 
 EVALUATION_FAILED = "FilterEvaluationException"
@@ -137,6 +138,7 @@ class FanOut:
 
     __slots__ = (
         "_copies_of",
+        "_forwarding",
         "_index",
         "_shared",
         "correlation_count",
@@ -146,8 +148,9 @@ class FanOut:
         "unmatched",
     )
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, forwarding: Forwarding) -> None:
         self._shared = shared
+        self._forwarding = forwarding
         self.subscriptions: dict[str, Entity] = {}  # by name in lower case
         self.size_bytes = 0  # of all that they hold: to add them up takes milliseconds
         self.unmatched = 0  # messages since start that no rule chose
@@ -256,7 +259,7 @@ class FanOut:
         for subscription, copy in copies:
             copy.copies_left = COPIES_FOLLOWING_MAX
             if subscription.forwards:
-                ahead = self._shared.forwarding.topics_ahead(subscription)
+                ahead = self._forwarding.topics_ahead(subscription)
                 if ahead:
                     going.append(copy)
                     topics |= ahead

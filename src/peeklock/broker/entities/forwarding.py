@@ -126,7 +126,7 @@ class Forwarding:
             paths = [path for each in at for path in forwards_of(each.description)]
         return topics
 
-    def ways_changed(self) -> None:
+    def routes_changed(self) -> None:
         """Forget what is ahead of entities: one came, went, or forwards elsewhere."""
         self._ahead = {}
 

@@ -49,7 +49,7 @@ class Attachments:
                 command.link,
                 queue.queue_id,
                 queue.message_size_bytes_max,
-                self._shared.forwarding.reads_routing(queue, destination),
+                self._entities.forwarding.reads_routing(queue, destination),
                 takes_runs=destination is None and not queue.passes_on,
             )
         )

@@ -38,7 +38,7 @@ class BodyOperations:
     def fetched(self, command: ask.Fetched, out: Outcome) -> None:
         queue = self._entities.queues.get(command.queue_id)
         if queue is not None:
-            self._shared.forwarding.fetched(queue, command.position, command.payload)
+            self._entities.forwarding.fetched(queue, command.position, command.payload)
         receivers, requests = self._shared.bodies.came(command.queue_id, command.position)
         for receiver in receivers:
             assert queue is not None, "a link goes with its entity"

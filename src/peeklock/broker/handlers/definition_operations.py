@@ -60,7 +60,7 @@ class DefinitionOperations:
         self._idle.watch(entity, now_ms)
         out.changes.append(entity.stored())
         out.changes += [RuleStored(entity.entity_id, rule.description) for rule in entity.rules.values()]
-        out.entity(EventType.ENTITY_CREATED, entity)
+        out.entity(EventType.ENTITY_CREATED, entity.main, entity.description)
         out.effects.append(do.EntityFound(command.reply_to, entity.view()))
 
     def update_entity(self, command: ask.UpdateEntity, out: Outcome) -> None:
@@ -76,7 +76,7 @@ class DefinitionOperations:
             updated_at_ms = max(shown_ms, entity.updated_at_ms + 1)
             entity.change(description, self._entities.limits, updated_at_ms)
             out.changes.append(entity.stored())
-            out.entity(EventType.ENTITY_UPDATED, entity)
+            out.entity(EventType.ENTITY_UPDATED, entity.main, entity.description)
             for subscription in subscriptions:
                 subscription.apply_settings(self._entities.limits)
         self._touch_topic(entity, now_ms)

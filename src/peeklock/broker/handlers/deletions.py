@@ -127,7 +127,7 @@ class Deletions:
             topic.accessed_at_ms = max(
                 topic.accessed_at_ms, *(queue.accessed_at_ms for queue in entity.queues())
             )
-        out.entity(EventType.ENTITY_DELETED, entity)
+        out.entity(EventType.ENTITY_DELETED, entity.main, entity.description)
         out.changes.append(self._entities.remove(entity))
 
     def _detach(self, entity: Entity, out: Outcome) -> EntityDeleted:

@@ -121,7 +121,7 @@ class Enlisting:
                 queue = self._queues[command.queue_id]
                 destination = None if isinstance(command, Numbered) else command.destination
                 path = None if destination is None else destination.path
-                chain = self._shared.forwarding.chain(queue, path)
+                chain = self._entities.forwarding.chain(queue, path)
                 entity = chain[-1] if chain else self._entities.of_queue(command.queue_id)
                 assert entity is not None
                 size_bytes = sum(message.size_bytes for message, _ in messages_of(command))

@@ -118,4 +118,4 @@ def _check_transaction(transaction: Transaction) -> None:
     assert transaction.size_bytes == sum(map(size_of, commands))
     for lock in transaction.locks:
         # Marked as long as it holds.
-        assert (lock.transaction is transaction) == (lock.message.lock is lock)
+        assert (lock.transaction_id == transaction.transaction_id) == (lock.message.lock is lock)

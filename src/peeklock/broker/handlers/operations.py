@@ -71,7 +71,7 @@ class Operations:
         self._queues = entities.queues
         self._shared = shared
         self._links = shared.links
-        self._forwarding = shared.forwarding
+        self._forwarding = entities.forwarding
         self._limited = False
         self._capture_full = False
 
@@ -354,7 +354,7 @@ class Operations:
             )
         if lock is None:
             raise MessageLockLost(f"{_LOCK_LOST}: token {_guid(token)} of '{queue.name}'")
-        if lock.transaction is not None:
+        if lock.transaction_id is not None:
             raise MessageLockLost(
                 f"{_LOCK_LOST}: sequence number {lock.message.sequence_number} of '{queue.name}' is settled "
                 f"in a transaction that is still open"

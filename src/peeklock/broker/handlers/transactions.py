@@ -233,7 +233,7 @@ class Transactions:
         elif isinstance(asked, Cancelled):
             transaction.cancelled.update((asked.queue_id, number) for number in asked.numbers)
         for lock in locks:
-            lock.transaction = transaction
+            lock.transaction_id = transaction.transaction_id
         transaction.commands.append(asked)
         transaction.locks += locks
         transaction.message_count += count_of(asked)
@@ -388,8 +388,8 @@ class Transactions:
     def _end(self, transaction: Transaction) -> None:
         """Forget a transaction and let its locks go; only the caller still knows what it held back."""
         for lock in transaction.locks:
-            if lock.transaction is transaction:
-                lock.transaction = None
+            if lock.transaction_id == transaction.transaction_id:
+                lock.transaction_id = None
         control = transaction.control
         transaction_id = transaction.transaction_id
         del control.open[transaction_id], control.connection.open[transaction_id]

@@ -13,7 +13,7 @@ from operator import attrgetter
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.message_session import MessageSession
 from peeklock.broker.queue.message_table import MessageTable
-from peeklock.broker.queue.peek_lock import Claim
+from peeklock.broker.queue.peek_lock import Claim, Lock
 from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT, Partitions
 from peeklock.broker.queue.wall_clock import WallClock
 from peeklock.broker.vocabulary.message import NEVER_MS, Message, MessageState, MessageView
@@ -54,7 +54,7 @@ def view_of(message: Message, wall: WallClock) -> MessageView:
     locked_until_ms, cursor = 0, None
     if isinstance(held, Claim):
         cursor = held.cursor.name
-    elif held is not None:
+    elif isinstance(held, Lock):
         locked_until_ms = wall.shown_ms(held.until_ms())
     return MessageView(
         message,

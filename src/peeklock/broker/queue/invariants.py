@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from peeklock.broker.queue.browsing import scheduled_by_number
 from peeklock.broker.queue.message_queue import DEFERRED, SCHEDULED, MessageQueue
-from peeklock.broker.queue.peek_lock import Claim
+from peeklock.broker.queue.peek_lock import Claim, Lock
 from peeklock.broker.queue.sequence_numbers import number_of
 from peeklock.broker.vocabulary.message import ACTIVE
 
@@ -31,7 +31,7 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
             assert message.routing is None
             if isinstance(message.lock, Claim):
                 claimed += 1
-            elif message.lock is not None:
+            elif isinstance(message.lock, Lock):
                 assert queue.locks[message.lock.token] is message.lock
             if message.lock is not None:
                 assert message.position not in returned

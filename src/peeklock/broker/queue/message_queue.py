@@ -44,7 +44,7 @@ from peeklock.broker.queue.sequence_numbers import (
     order_of,
     order_to_browse_from,
 )
-from peeklock.broker.queue.shared import Shared
+from peeklock.broker.queue.shared import Distributor, Shared
 from peeklock.broker.queue.timers import FAR_MS, Activation, Expiry
 from peeklock.broker.vocabulary.changes import MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, Description
@@ -52,7 +52,6 @@ from peeklock.broker.vocabulary.events import EventType
 from peeklock.broker.vocabulary.message import ACTIVE, NEVER_MS, Message, MessageState, MessageView
 
 if TYPE_CHECKING:
-    from peeklock.broker.entities.fan_out import FanOut
     from peeklock.broker.queue.cursors import Cursors
 
 FORWARDS_MAX = 4
@@ -117,8 +116,8 @@ class MessageQueue:
         dead_letters: MessageQueue | None,
         first_position: int,
         message_size_bytes_max: int,
-        fan_out: FanOut | None = None,
-        copied_by: FanOut | None = None,
+        fan_out: Distributor | None = None,
+        copied_by: Distributor | None = None,
         counters: Counters,
     ) -> None:
         """Make an empty queue.
@@ -209,7 +208,7 @@ class MessageQueue:
             self.forward_to = forward_to
             self.passes_on = forward_to is not None or self.fan_out is not None
             self.shared.forwarding.forget(self.queue_id)
-            self.shared.forwarding.ways_changed()
+            self.shared.forwarding.routes_changed()
             self.forward_stored_from(0)
         if self.duplicates is not None:
             self.duplicates.window_ms = description.duplicate_window_ms
@@ -293,7 +292,7 @@ class MessageQueue:
         """Give the lock with this token while it is held and free to be settled; at exactly its end it counts
         as lost."""
         lock = self.locks.get(token)
-        if lock is None or lock.transaction is not None or lock.holder.until_ms <= now_ms:
+        if lock is None or lock.transaction_id is not None or lock.holder.until_ms <= now_ms:
             return None
         if lock.locked_until_ms <= now_ms and lock.until_ms() <= now_ms:
             return None
@@ -306,7 +305,7 @@ class MessageQueue:
         token = lock.token  # as `end` does, without its call
         del self.locks[token]
         del lock.holder[token]
-        message.lock = lock.transaction = None
+        message.lock = lock.transaction_id = None
         self.remove(message, out)
 
     def give_back(
@@ -377,7 +376,7 @@ class MessageQueue:
         del self.locks[token]
         del lock.holder[token]
         lock.message.lock = None
-        lock.transaction = None
+        lock.transaction_id = None
 
     def return_to_line(self, message: Message) -> None:
         """Let an active message that is not held any more be available at its place."""

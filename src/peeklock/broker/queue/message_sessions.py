@@ -551,7 +551,7 @@ class MessageSessions:
                 if isinstance(message.lock, Claim):
                     claimed += 1
                     assert message.lock.cursor is session.cursor
-                elif message.lock is not None:
+                elif isinstance(message.lock, Lock):
                     assert session.lock is not None
                     assert message.lock.session is session
                     assert message.lock.holder is session.lock.receiver.locks

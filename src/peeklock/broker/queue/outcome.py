@@ -19,13 +19,13 @@ from peeklock.broker.vocabulary.events import Event, EventType
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
-    from peeklock.broker.entities.entity import Entity
     from peeklock.broker.queue.links import Consumer
     from peeklock.broker.queue.message_queue import MessageQueue
     from peeklock.broker.queue.message_session import MessageSession
     from peeklock.broker.queue.peek_lock import Lock
-    from peeklock.broker.record.recorder import Recorder
+    from peeklock.broker.queue.recorder import Recorder
     from peeklock.broker.vocabulary.commands import Command
+    from peeklock.broker.vocabulary.descriptions import Description
     from peeklock.broker.vocabulary.message import Message
 
 
@@ -294,10 +294,10 @@ class Outcome:
         if self._recorder is not None:
             self._recorder.session(kind, queue, session, size_bytes)
 
-    def entity(self, kind: EventType, entity: Entity) -> None:
-        """Record that an entity is there, or is no more."""
+    def entity(self, kind: EventType, queue: MessageQueue, description: Description) -> None:
+        """Record the creation, update or deletion of the entity with this main queue."""
         if self._recorder is not None:
-            self._recorder.entity(kind, entity)
+            self._recorder.entity(kind, queue, description)
 
     def connection_lost(self) -> None:
         """Record that the connection that ends broke, and leaves locks of messages."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from peeklock.broker.queue.timers import FAR_MS
 
 if TYPE_CHECKING:
-    from peeklock.broker.handlers.open_transactions import Transaction
     from peeklock.broker.queue.cursors import Cursor
     from peeklock.broker.queue.message_queue import MessageQueue
     from peeklock.broker.queue.message_session import MessageSession
@@ -36,7 +35,7 @@ class Lock:
     (L-12).
     """
 
-    __slots__ = ("holder", "locked_until_ms", "message", "queue", "session", "token", "transaction")
+    __slots__ = ("holder", "locked_until_ms", "message", "queue", "session", "token", "transaction_id")
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Lock:
         self.locked_until_ms = locked_until_ms  # of a message without a session
         self.holder = holder
         self.session = session
-        self.transaction: Transaction | None = None  # in which a settlement of it is enlisted
+        self.transaction_id: bytes | None = None  # of the open transaction that settles it
 
     def until_ms(self) -> int:
         """Give the instant at which the hold ends unless it is renewed."""

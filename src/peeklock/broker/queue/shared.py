@@ -17,7 +17,34 @@ from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
 from peeklock.broker.vocabulary.changes import NumbersIssued
 
 if TYPE_CHECKING:
-    from peeklock.broker.entities.forwarding import Forwarding
+    from peeklock.amqp.messaging import Sections
+    from peeklock.broker.queue.message_queue import MessageQueue
+    from peeklock.broker.queue.outcome import Outcome
+    from peeklock.broker.vocabulary.message import Message
+
+
+class Forwarder(Protocol):
+    """What a queue needs of the forwards between entities; see `entities.forwarding`."""
+
+    def pass_on(
+        self, source: MessageQueue, path: str, message: Message, sections: Sections | None, out: Outcome
+    ) -> None: ...
+
+    def pass_on_stored(self, source: MessageQueue, count_max: int, out: Outcome) -> int: ...
+
+    def forget(self, queue_id: int) -> None: ...
+
+    def routes_changed(self) -> None: ...
+
+
+class Distributor(Protocol):
+    """What a queue needs of its topic's subscriptions; see `entities.fan_out`."""
+
+    size_bytes: int
+
+    def send_on(
+        self, message: Message, sections: Sections | None, head: Sections, turn: int | None, out: Outcome
+    ) -> int: ...
 
 
 class Issuer(Protocol):
@@ -44,8 +71,8 @@ class Shared:
         "wall",
     )
 
-    forwarding: Forwarding
-    """Set once the entities are there: it looks them up."""
+    forwarding: Forwarder
+    """Set by `Entities`, which it looks up."""
 
     def __init__(self, tokens: Callable[[], bytes], clock_step_limit_ms: int = CLOCK_STEP_LIMIT_MS) -> None:
         self.tokens = tokens

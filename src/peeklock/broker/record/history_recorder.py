@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from peeklock.broker.queue.recorder import Recorder
 from peeklock.broker.record.history import (
     BODY_BYTES_MAX,
     DELIVERIES_MAX,
@@ -25,7 +26,6 @@ from peeklock.broker.record.history import (
     shortened,
     view_of,
 )
-from peeklock.broker.record.recorder import Recorder
 from peeklock.broker.vocabulary.events import Event, EventType
 
 if TYPE_CHECKING:

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from peeklock.broker.queue.peek_lock import Claim, Lock
+from typing import Final, Protocol
 
 NEVER_MS = 0
 """`expires_at_ms` of a message without a time-to-live of its own; the entity's default decides for it."""
@@ -84,6 +81,14 @@ class Routing:
         if requires_sessions and self.session_id is not None:
             return self.session_id
         return self.session_id or self.partition_key
+
+
+class Hold(Protocol):
+    """What holds a message: the lock of a receiver, or the claim of a cursor."""
+
+    @property
+    def token(self) -> bytes | None:
+        """The lock token; None for a claim, whose messages cannot be settled one by one."""
 
 
 WRITERS: Final = {
@@ -181,7 +186,7 @@ class Message:
         self.dead_letter_source: str | None = None  # entity it was forwarded from as a dead letter
         self.copies_left = COPIES_FOLLOWING_MAX  # that may still follow from it (`fan_out`)
         self.overlay: bytes | None = None  # encoded AMQP map of changed application properties
-        self.lock: Lock | Claim | None = None
+        self.lock: Hold | None = None
         self.body_row = 0  # given by the engine when the body is placed
         self.body_slot = 0
         self.journal_no = 0  # number of the batch that holds this message's last record; 0 = not yet recorded

@@ -21,7 +21,6 @@ from peeklock.broker.vocabulary.events import Event, EventTuple, EventType
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
-    from peeklock.broker.entities.entity import Entity
     from peeklock.broker.queue.links import Consumer
     from peeklock.broker.queue.message_queue import MessageQueue
     from peeklock.broker.queue.message_session import MessageSession
@@ -303,10 +302,10 @@ class Recorder:
             )
         )
 
-    def entity(self, kind: EventType, entity: Entity) -> None:
-        """An entity is there, or is no more; its settings go along."""
-        event = self._other(kind, entity.main.queue_id, entity.name)
-        self._add(event._replace(reason=_settings(entity.description)))
+    def entity(self, kind: EventType, queue: MessageQueue, description: Description) -> None:
+        """Record an event of the entity with this main queue, with the entity's settings."""
+        event = self._other(kind, queue.queue_id, description.name)
+        self._add(event._replace(reason=_settings(description)))
 
     def connection_lost(self) -> None:
         """The connection whose end is under way broke, and leaves locks of messages."""
