@@ -11,24 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
 
 from peeklock.broker.entities.entities import Entities
-from peeklock.broker.handlers.attachments import Attachments
-from peeklock.broker.handlers.body_operations import BodyOperations
-from peeklock.broker.handlers.cursor_operations import CursorOperations
-from peeklock.broker.handlers.definition_operations import DefinitionOperations
-from peeklock.broker.handlers.deletions import Deletions
-from peeklock.broker.handlers.enlisting import Enlisting
-from peeklock.broker.handlers.operations import Operations
-from peeklock.broker.handlers.purging import Purging
-from peeklock.broker.handlers.searching import Searching
-from peeklock.broker.handlers.session_operations import SessionOperations
+from peeklock.broker.handlers.dispatch import Handlers, cannot_fail
 from peeklock.broker.handlers.storing import SLICE_MESSAGES
 from peeklock.broker.handlers.totals import Totals, TotalsCount
-from peeklock.broker.handlers.transactions import Transactions
 from peeklock.broker.queue.counters import Counters, RequestCounters
-from peeklock.broker.queue.graces import LOCK_GRACE_MS, Graces
+from peeklock.broker.queue.graces import LOCK_GRACE_MS
 from peeklock.broker.queue.invariants import check_queue
 from peeklock.broker.queue.links import Consumer
 from peeklock.broker.queue.outcome import Outcome
@@ -48,13 +37,9 @@ from peeklock.broker.vocabulary.errors import ServiceBusError, SessionLockLost
 from peeklock.broker.vocabulary.events import EventTuple, EventType
 from peeklock.broker.vocabulary.message import Message
 from peeklock.broker.vocabulary.quotas import TierLimits
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 
 SLICE = 1_000
 """Items one `advance` handles, about: at 5 to 10 us each it takes 10 ms at most."""
-
-_Handler = Callable[[Any, Outcome], None]
-_Refusal = Callable[[Any, ServiceBusError], "Effect | None"]
 
 
 class Namespace:
@@ -111,83 +96,19 @@ class Namespace:
         )
         self._queues = self._entities.queues
         self._lock_grace_ms = lock_grace_ms
-        self._graces = Graces(self._shared, lock_grace_ms)
-        self._attachments = Attachments(self._entities, self._shared, self._graces)
-        self._deletions = Deletions(
-            self._entities, self._shared, self._attachments, delete_lock=delete_lock, slice_items=slice_items
+        self._handlers = handlers = Handlers(
+            self._entities,
+            shared,
+            delete_lock=delete_lock,
+            slice_items=slice_items,
+            lock_grace_ms=lock_grace_ms,
         )
-        self._idle = self._deletions.idle
-        self._definitions = definitions = DefinitionOperations(
-            self._entities, self._shared, self._attachments, self._idle
-        )
-        self._operations = operations = Operations(self._entities, self._shared, slice_items)
-        self._session_operations = sessions = SessionOperations(self._entities, self._shared)
-        enlisting = Enlisting(self._entities, operations, self._shared)
-        self._transactions = Transactions(limits, enlisting, self._shared)
-        cursors = CursorOperations(self._entities)
-        self._purging = Purging(self._entities, self._shared)
-        self._searching = Searching(self._entities, self._shared)
-        bodies = BodyOperations(self._entities, self._shared, operations, sessions, self._searching)
+        self._operations = handlers.operations
+        self._purging = handlers.purging
+        self._deletions = handlers.deletions
+        self._transactions = handlers.transactions
         self._recovery: Recovery | None = None
-        handlers: dict[type, tuple[_Handler, _Refusal]] = {
-            ask.OpenSender: (self._attachments.open_sender, _refuse_link),
-            ask.OpenReceiver: (self._attachments.open_receiver, _refuse_link),
-            ask.OpenCoordinator: (self._transactions.open_coordinator, _refuse_link),
-            ask.CloseLink: (self._close_link, _cannot_fail),
-            ask.SetCredit: (self._attachments.set_credit, _cannot_fail),
-            ask.DropConnection: (self._drop_connection, _cannot_fail),
-            ask.Send: (operations.send, operations.reject),
-            ask.SendBatch: (operations.send_batch, operations.reject),
-            ask.SendTo: (operations.send_to, _reject),
-            ask.Complete: (operations.complete, _fail_settlement),
-            ask.Abandon: (operations.settle, _fail_settlement),
-            ask.Defer: (operations.settle, _fail_settlement),
-            ask.DeadLetter: (operations.settle, _fail_settlement),
-            ask.Release: (operations.release, _fail_settlement),
-            ask.RenewLocks: (operations.renew_locks, _fail),
-            ask.Peek: (operations.peek, _fail),
-            ask.Schedule: (operations.schedule, _fail),
-            ask.CancelScheduled: (operations.cancel_scheduled, _fail),
-            ask.ReceiveDeferred: (operations.receive_deferred, _fail),
-            ask.UpdateDisposition: (operations.update_disposition, _fail),
-            ask.DeleteMessages: (operations.delete_messages, _fail),
-            ask.PurgeMessages: (self._purging.purge, _fail),
-            ShiftScheduled: (operations.shift_scheduled, _fail),
-            SearchMessages: (self._searching.begin, _fail),
-            DeleteMatching: (self._searching.begin, _fail),
-            ask.Fetched: (bodies.fetched, _cannot_fail),
-            ask.LoseBodies: (bodies.lose_bodies, _cannot_fail),
-            ask.RenewSessionLock: (sessions.renew_session, _fail),
-            ask.GetSessionState: (sessions.get_session_state, _fail),
-            ask.ShowSession: (sessions.show_session, _fail),
-            ask.SetSessionState: (sessions.set_session_state, _fail),
-            ask.ListSessions: (sessions.list_sessions, _fail),
-            ask.ClaimMessages: (cursors.claim, _fail),
-            ask.ReadClaim: (cursors.read, _fail),
-            ask.CommitClaims: (cursors.commit, _fail),
-            ask.ReleaseCursor: (cursors.release, _fail),
-            ask.ListCursors: (cursors.list_cursors, _fail),
-            ask.Declare: (self._transactions.declare, _reject),
-            ask.Discharge: (self._transactions.discharge, _reject),
-            ask.Enlist: (self._transactions.enlist, self._refuse_enlisted),
-            ask.LookUp: (definitions.look_up, _fail),
-            ask.CreateEntity: (definitions.create_entity, _fail),
-            ask.UpdateEntity: (definitions.update_entity, _fail),
-            ask.DeleteEntity: (self._deletions.ask, _fail),
-            ask.ListEntities: (definitions.list_entities, _fail),
-            ask.AddRule: (definitions.add_rule, _fail),
-            ask.UpdateRule: (definitions.update_rule, _fail),
-            ask.RemoveRule: (definitions.remove_rule, _fail),
-            ask.FindRule: (definitions.find_rule, _fail),
-            ask.ListRules: (definitions.list_rules, _fail),
-            ask.LimitSending: (operations.limit_sending, _cannot_fail),
-            ask.ClockStepped: (self._clock_stepped, _cannot_fail),
-            ask.AcceptClock: (self._accept_clock, _cannot_fail),
-            ask.CountDroppedSend: (operations.count_dropped_send, _cannot_fail),
-        }
-        self._handlers = {
-            command: (handler, refusal, RequestCounters()) for command, (handler, refusal) in handlers.items()
-        }
+        self._table = {command: (*pair, RequestCounters()) for command, pair in handlers.table.items()}
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
         """Do what a command asks, or refuse it as a whole; while it is `unfinished`, `go_on` comes next."""
@@ -200,7 +121,7 @@ class Namespace:
         left: Command | None = command
         while left is not None:
             command = left
-            handler, refusal, requests = self._handlers[type(command)]
+            handler, refusal, requests = self._table[type(command)]
             changed = len(out.changes)
             try:
                 handler(command, out)
@@ -214,7 +135,7 @@ class Namespace:
                 if effect is not None:
                     out.effects.append(effect)
                 if type(error) is SessionLockLost:
-                    self._session_operations.refused_session_lock(command, out)
+                    self._handlers.sessions.refused_session_lock(command, out)
                 left = command.after(1) if isinstance(command, ask.Send | ask.Complete) else None
             else:
                 requests.succeeded += 1 + out.further
@@ -304,37 +225,6 @@ class Namespace:
         if self._recorder is not None:
             self._recorder.flush()
 
-    # Links and connections
-
-    def _close_link(self, command: ask.CloseLink, out: Outcome) -> None:
-        self._transactions.close_coordinator(command.link, out)
-        self._attachments.close_link(command, out)
-
-    def _drop_connection(self, command: ask.DropConnection, out: Outcome) -> None:
-        self._transactions.drop_connection(command.connection_id, out)
-        self._attachments.drop_connection(command, out)
-
-    def _refuse_enlisted(self, command: ask.Enlist, error: ServiceBusError) -> Effect | None:
-        """Refuse a command of a transaction as it would be without one."""
-        return self._handlers[type(command.command)][1](command.command, error)
-
-    # The wall clock
-
-    def _clock_stepped(self, command: ask.ClockStepped, out: Outcome) -> None:
-        self._shared.wall.step(command.delta_ms)
-        self._follow_clock(command.delta_ms, out)
-
-    def _accept_clock(self, command: ask.AcceptClock, out: Outcome) -> None:
-        if self._shared.wall.is_doubted:
-            self._shared.wall.accept()
-            self._follow_clock(0, out)
-
-    def _follow_clock(self, step_ms: int, out: Outcome) -> None:
-        """Have instants looked at when they are reached now: at 2 us a queue."""
-        out.clock_stepped(step_ms)
-        for queue in self._queues.values():
-            queue.set_timer()
-
     @property
     def wall(self) -> WallClock:
         """How far the wall clock is from the time that is passed in."""
@@ -361,7 +251,7 @@ class Namespace:
         self._recovering().finish(now_ms)
         for entity in self._entities:
             if not entity.deleting:
-                self._idle.watch(entity, now_ms)
+                self._deletions.idle.watch(entity, now_ms)
         self._deletions.resume(now_ms)
         self._entities.next_entity_id = max(self._entities.next_entity_id, next_entity_id)
         self._recovery = None
@@ -418,7 +308,7 @@ class Namespace:
 
     def rules(self, path: str) -> list[RuleDescription]:
         """Show the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""
-        return self._definitions.rules(path)
+        return self._handlers.definitions.rules(path)
 
     @property
     def dropped_sends(self) -> int:
@@ -456,8 +346,8 @@ class Namespace:
         """
         return {
             re.sub("(?<!^)(?=[A-Z])", "_", command.__name__).lower(): counters
-            for command, (_, refusal, counters) in self._handlers.items()
-            if refusal is not _cannot_fail
+            for command, (_, refusal, counters) in self._table.items()
+            if refusal is not cannot_fail
         }
 
     def totals(self) -> Totals:
@@ -485,32 +375,10 @@ class Namespace:
         for entity in self._entities:
             if entity.fan_out is not None:
                 entity.fan_out.check()
-        self._attachments.check()
+        self._handlers.attachments.check()
         links = self._shared.links.by_link.values()
         self._shared.bodies.check([link for link in links if isinstance(link, Consumer)])
-        self._graces.check()
+        self._handlers.graces.check()
         self._transactions.check()
         self._deletions.check()
-        self._searching.check()
-
-
-def _refuse_link(
-    command: ask.OpenSender | ask.OpenReceiver | ask.OpenCoordinator, error: ServiceBusError
-) -> Effect:
-    return do.LinkRefused(command.link, error)
-
-
-def _reject(command: ask.Declare | ask.Discharge | ask.SendTo, error: ServiceBusError) -> Effect:
-    return do.Rejected(command.reply_to, error)
-
-
-def _fail_settlement(command: ask.Complete, error: ServiceBusError) -> Effect | None:
-    return None if command.reply_to is None else do.SettlementFailed(command.reply_to, error)
-
-
-def _fail(command: ask.Peek, error: ServiceBusError) -> Effect:
-    return do.Failed(command.reply_to, error)
-
-
-def _cannot_fail(command: Command, error: ServiceBusError) -> NoReturn:
-    raise AssertionError(f"{type(command).__name__} has nobody to tell: {error}") from error
+        self._handlers.searching.check()
