@@ -38,8 +38,8 @@ from peeklock.broker.vocabulary.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchMessages, ShiftScheduled
 from peeklock.broker.vocabulary.message import Message, Routing
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut, ReadRows, Reclaim
 from peeklock.engine.engine import Engine

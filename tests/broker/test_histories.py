@@ -32,9 +32,9 @@ from peeklock.broker.vocabulary.changes import (
     MessageStored,
 )
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, ShiftScheduled
 from peeklock.broker.vocabulary.message import Message, MessageState
 from peeklock.broker.vocabulary.quotas import STANDARD
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, ShiftScheduled
 from peeklock.rules.filters import TrueFilter
 from tests.broker.histories import DIVIDING, EVEN, SPLIT, Scene, payload_of
 from tests.engine.rig import at_once

@@ -34,8 +34,8 @@ from peeklock.broker.vocabulary.effects import (
 )
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityDisabled, EntityNotFound
 from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.broker.vocabulary.message import Message, MessageState
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlFilter, TrueFilter
 from tests.broker.harness import LOTS, MINUTE_MS, Broker, numbers
 

@@ -14,8 +14,8 @@ from peeklock.broker.vocabulary.commands import Address, CancelScheduled, SubQue
 from peeklock.broker.vocabulary.effects import Done, ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityNotFound, MessageNotFound
 from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import MessageState
-from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 from tests.broker.harness import MINUTE_MS, START_MS, Broker, deliveries, numbers
 
 ORDERS = Address("orders")

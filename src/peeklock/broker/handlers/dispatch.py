@@ -29,7 +29,7 @@ from peeklock.broker.vocabulary import effects as do
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.errors import ServiceBusError
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchMessages, ShiftScheduled
 
 Handler = Callable[[Any, Outcome], None]
 Refusal = Callable[[Any, ServiceBusError], "Effect | None"]

@@ -44,9 +44,9 @@ from peeklock.broker.vocabulary.errors import (
     SessionLockLost,
 )
 from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import Message
 from peeklock.broker.vocabulary.quotas import DEFERRED_BYTES_MAX
-from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 
 _LOCK_LOST = (
     "The lock supplied is invalid. "

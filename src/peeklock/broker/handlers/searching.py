@@ -32,8 +32,8 @@ from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.effects import Fetch, Match
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityNotFound
 from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.broker.vocabulary.message import Message, MessageState
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.rules.compiled import CompiledFilter, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import Filter

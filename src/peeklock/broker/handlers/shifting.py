@@ -21,8 +21,8 @@ from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.vocabulary.changes import MessageStored
 from peeklock.broker.vocabulary.effects import ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, MessageNotFound
+from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import Message
-from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, beyond which nobody can schedule."""

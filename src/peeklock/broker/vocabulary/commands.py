@@ -13,9 +13,25 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from peeklock.amqp.messaging import Sections
-from peeklock.broker.vocabulary.descriptions import Description, EntityKind, RuleDescription
+from peeklock.broker.vocabulary.definition_commands import AddRule as AddRule
+from peeklock.broker.vocabulary.definition_commands import CreateEntity as CreateEntity
+from peeklock.broker.vocabulary.definition_commands import DefinitionCommand
+from peeklock.broker.vocabulary.definition_commands import DeleteEntity as DeleteEntity
+from peeklock.broker.vocabulary.definition_commands import FindRule as FindRule
+from peeklock.broker.vocabulary.definition_commands import IfMatch as IfMatch
+from peeklock.broker.vocabulary.definition_commands import ListEntities as ListEntities
+from peeklock.broker.vocabulary.definition_commands import ListRules as ListRules
+from peeklock.broker.vocabulary.definition_commands import LookUp as LookUp
+from peeklock.broker.vocabulary.definition_commands import RemoveRule as RemoveRule
+from peeklock.broker.vocabulary.definition_commands import UpdateEntity as UpdateEntity
+from peeklock.broker.vocabulary.definition_commands import UpdateRule as UpdateRule
+from peeklock.broker.vocabulary.extension_commands import ClaimMessages as ClaimMessages
+from peeklock.broker.vocabulary.extension_commands import CommitClaims as CommitClaims
+from peeklock.broker.vocabulary.extension_commands import ExtensionCommand
+from peeklock.broker.vocabulary.extension_commands import ListCursors as ListCursors
+from peeklock.broker.vocabulary.extension_commands import ReadClaim as ReadClaim
+from peeklock.broker.vocabulary.extension_commands import ReleaseCursor as ReleaseCursor
 from peeklock.broker.vocabulary.message import Message
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 
 OWN_CONNECTION_ID = 0
 """Connection id of what the process itself asks for; those of peers begin at 1."""
@@ -438,70 +454,6 @@ class ListSessions:
     reply_to: ReplyTo
 
 
-# Cursors (X-06): each answered to `reply_to`, or Failed(reply_to, error). A cursor is a named reader of a
-# queue or sub-queue. It claims messages under numbers 1, 2, ...; what a claim holds never changes until it is
-# committed or released, whatever happens to broker or reader.
-
-
-@dataclass(slots=True)
-class ClaimMessages:
-    """Hold the next available messages for a cursor, made if there is none of the name -> Claimed; with count
-    0 no claim was made. In an entity with sessions: of sessions that nobody holds; the claim holds them
-    then."""
-
-    address: Address
-    cursor: str
-    count_max: int
-    bytes_max: int
-    reply_to: ReplyTo
-    expires_after_ms: int | None = None
-    """How long after its last use the cursor is forgotten; None = as it was, or the default."""
-    enqueued_up_to_ms: int | None = None
-    """Only messages enqueued at or before this time; None = any."""
-
-
-@dataclass(slots=True)
-class ReadClaim:
-    """-> MessagesFound: what a claim holds in its order, from the `skip`th on."""
-
-    address: Address
-    cursor: str
-    no: int
-    skip: int
-    count_max: int
-    bytes_max: int
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class CommitClaims:
-    """Remove what a cursor's claims up to a number hold -> ClaimsLeft. It is decided with the answer; what is
-    left is removed in slices, and faster by asking again."""
-
-    address: Address
-    cursor: str
-    up_to_no: int
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class ReleaseCursor:
-    """Make all that a cursor holds available again at its place, not counted, and forget the cursor ->
-    ClaimsLeft with 0, when all is done."""
-
-    address: Address
-    cursor: str
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class ListCursors:
-    """-> CursorsFound of a queue, sorted by name."""
-
-    address: Address
-    reply_to: ReplyTo
-
-
 # Transactions (F-03)
 
 
@@ -549,114 +501,6 @@ class Enlist:
     transaction's coordinator; None = the one that it is about. A transaction has one."""
 
 
-# Entities: each answered to `reply_to`, or Failed(reply_to, error)
-
-IfMatch: TypeAlias = tuple[str, ...] | None
-"""Versions (`EntityView.version`, `RuleDescription.version`) of which what shall be changed has to have one,
-else PreconditionFailed; None = it may have any."""
-
-
-@dataclass(slots=True)
-class LookUp:
-    """Ask whether an entity is there -> EntityFound | Failed(EntityNotFound). For CBS (404) and the like."""
-
-    address: Address
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class CreateEntity:
-    """-> EntityFound of the new entity."""
-
-    description: Description
-    reply_to: ReplyTo
-    rule: RuleDescription | None = None
-    """First rule of a subscription; None = `$Default`, which takes all messages."""
-
-
-@dataclass(slots=True)
-class UpdateEntity:
-    """Replace the mutable settings of an entity, live (A-07); held locks drop (L-12) if something changed ->
-    EntityFound."""
-
-    description: Description
-    reply_to: ReplyTo
-    if_match: IfMatch = None
-
-
-@dataclass(slots=True)
-class DeleteEntity:
-    """-> Done. Its links are detached; a topic goes with its subscriptions."""
-
-    path: str
-    reply_to: ReplyTo
-    if_match: IfMatch = None
-
-
-@dataclass(slots=True)
-class ListEntities:
-    """-> EntitiesFound, sorted by name."""
-
-    kind: EntityKind
-    skip: int
-    top: int
-    reply_to: ReplyTo
-    topic: str | None = None
-    """Of which topic subscriptions are listed."""
-
-
-# Rules of subscriptions: each answered to `reply_to`, or Failed(reply_to, error). `path` is the
-# subscription's; rules are found without regard to case.
-
-
-@dataclass(slots=True)
-class AddRule:
-    """-> RulesFound of the new rule. A message that is sent from now on is judged by it."""
-
-    path: str
-    rule: RuleDescription
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class UpdateRule:
-    """Replace filter and action of a rule -> RulesFound of it."""
-
-    path: str
-    rule: RuleDescription
-    reply_to: ReplyTo
-    if_match: IfMatch = None
-
-
-@dataclass(slots=True)
-class RemoveRule:
-    """-> Done. What the subscription holds already stays."""
-
-    path: str
-    name: str
-    reply_to: ReplyTo
-    if_match: IfMatch = None
-
-
-@dataclass(slots=True)
-class FindRule:
-    """-> RulesFound of one rule."""
-
-    path: str
-    name: str
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class ListRules:
-    """-> RulesFound, sorted by name; may be empty."""
-
-    path: str
-    skip: int
-    top: int
-    reply_to: ReplyTo
-
-
 # The world
 
 
@@ -691,10 +535,7 @@ Command: TypeAlias = (
     OpenSender | OpenReceiver | OpenCoordinator | CloseLink | SetCredit | DropConnection | Send | SendBatch |
     SendTo | Complete | Abandon | Defer | DeadLetter | Release | RenewLocks | Peek | Schedule |
     CancelScheduled | ReceiveDeferred | UpdateDisposition | DeleteMessages | PurgeMessages | Fetched |
-    LoseBodies | RenewSessionLock |
-    GetSessionState | SetSessionState | ShowSession | ListSessions | Declare | Discharge | Enlist | LookUp |
-    CreateEntity | UpdateEntity | DeleteEntity | ListEntities | AddRule | UpdateRule | RemoveRule |
-    FindRule | ListRules |
-    ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | LimitSending |
-    CountDroppedSend | ClockStepped | AcceptClock | SearchMessages | DeleteMatching | ShiftScheduled
+    LoseBodies | RenewSessionLock | GetSessionState | SetSessionState | ShowSession | ListSessions | Declare |
+    Discharge | Enlist | LimitSending | CountDroppedSend | ClockStepped | AcceptClock | DefinitionCommand |
+    ExtensionCommand
 )  # fmt: skip

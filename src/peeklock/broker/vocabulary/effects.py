@@ -12,8 +12,8 @@ from typing import TypeAlias
 from peeklock.broker.vocabulary.commands import Address, LinkId, ReplyTo
 from peeklock.broker.vocabulary.descriptions import Description, RuleDescription
 from peeklock.broker.vocabulary.errors import ServiceBusError
+from peeklock.broker.vocabulary.extension_commands import SearchCursor
 from peeklock.broker.vocabulary.message import Message, MessageView
-from peeklock.broker.vocabulary.search_commands import SearchCursor
 
 
 @dataclass(slots=True)
