@@ -16,6 +16,7 @@ from peeklock.amqp import codec
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.queue.browsing import key_to_browse_from
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
@@ -454,7 +455,7 @@ class Scene:
         _, effects = self.namespace.apply(command, self.now_ms)
         if isinstance(effects[0], do.MessagesFound):
             keys = {queue.key_of(message.sequence_number): message for message in found}
-            expected = [keys[key] for key in sorted(keys) if key >= queue.key_to_browse_from(start)]
+            expected = [keys[key] for key in sorted(keys) if key >= key_to_browse_from(queue, start)]
             assert [view.message for view in effects[0].messages] == expected[:5]
 
     def pass_time(self) -> None:

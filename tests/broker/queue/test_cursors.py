@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.queue.cursors import SLICE, TRANSITIONS, Cursor, CursorState
+from peeklock.broker.queue.cursor import TRANSITIONS, Cursor, CursorState
+from peeklock.broker.queue.cursors import SLICE
 from peeklock.broker.vocabulary.changes import ClaimRemoved, ClaimStored, CursorRemoved, CursorStored
 from peeklock.broker.vocabulary.commands import (
     Address,

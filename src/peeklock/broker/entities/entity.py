@@ -20,6 +20,7 @@ from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.message_session import SessionStates
 from peeklock.broker.queue.message_sessions import MessageSessions
 from peeklock.broker.queue.message_table import MessageTable
+from peeklock.broker.queue.reconfiguration import configure
 from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT, Partitions
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, EntityStored
@@ -282,7 +283,7 @@ class Entity:
             if queue is self.transfers:
                 queue.lock_duration_ms = about.lock_duration_ms  # nothing is passed on from here
             else:
-                queue.configure(about, default_ttl_ms)
+                configure(queue, about, default_ttl_ms)
             queue.message_size_bytes_max = (size_kb or limits.message_size_kb_default) * 1024
         self.forwards = about.forward_to is not None or about.forward_dead_lettered_to is not None
         self.main.accepts_sends = about.status in _SENDING and not self.deleting

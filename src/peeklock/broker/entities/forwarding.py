@@ -142,76 +142,50 @@ class Forwarding:
         *,
         head: Sections | None = None,
     ) -> None:
-        """Give a message that is numbered, but not stored, by `source` to the entity at `path`, or to where
-        it goes instead.
+        """Pass a message that `source` has numbered, but not stored, to the entity at `path`.
 
         Args:
             sections: None for a message whose body is stored already.
-            head: of one whose body is stored, what was read of it.
+            head: of such a message, what was read of it.
         """
         entity = self._entities.of_queue(source.queue_id)
         assert entity is not None
-        is_dead_letter = source.holds_dead_letters
         out.copies += 1
         if message.hops >= HOPS_MAX:
-            _mark_dead_letter(message, _TOO_MANY_HOPS)
             assert entity.dead_letters is not None
-            _record_burial(source, message, sections, entity.dead_letters, out)
-            enqueue.take_in(entity.dead_letters, message, sections, out)
-            out.touch(entity.dead_letters)
+            _dead_letter(source, message, sections, _TOO_MANY_HOPS, entity.dead_letters, out)
             return
         target = self._entities.target(path)
         head = head if sections is None else sections
-        wants_routing = target is not None and target.main.reads_routing and message.routing is None
-        wants_head = target is not None and head is None and _is_short_of_copies(target, message)
-        unread = wants_routing or wants_head
-        if unread and self._obstacle(target, path, message, routing_known=False) is None:
-            if is_dead_letter:
-                enqueue.take_in(source, message, sections, out)
-                source.forward_stored_from(message.position)
-            else:
-                enqueue.hold_pending(source, message, sections, out)
-            return
+        if _is_unread(target, message, head):
+            if self._obstacle(target, path, message, routing_known=False) is None:
+                _hold_pending(source, message, sections, out)
+                return
         reason = self._obstacle(target, path, message, routing_known=True)
         if reason is not None or target is None:
             assert reason is not None
-            _mark_dead_letter(message, reason)
             transfers = self._entities.transfers_of(entity)
-            _record_burial(source, message, sections, transfers, out)
-            enqueue.take_in(transfers, message, sections, out)
-            out.touch(transfers)
-            return
-        if _makes_too_many_copies(target, message, head):
+            _dead_letter(source, message, sections, reason, transfers, out)
+        elif _makes_too_many_copies(target, message, head):
             self._dead_letter_copies(source, entity, message, sections, out)
-            return
-        forwarded = out.forwarded(source, message, target.main.name)
-        message.hops += 1
-        if is_dead_letter:
-            message.dead_letter_source = entity.name
-        if message.expires_at_ms != NEVER_MS:  # it was stored: its time-to-live counts anew from the arrival
-            message.ttl_ms = message.expires_at_ms - message.enqueued_at_ms
-            message.expires_at_ms = NEVER_MS
-        elif message.ttl_ms is not None:
-            message.ttl_ms = min(message.ttl_ms, source.default_ttl_ms)
-        message.delivery_count = 0
-        message.session_id = None
-        target.main.accessed_at_ms = out.now_ms
-        number = enqueue.store(target.main, message, sections, out)
-        out.went(source, forwarded, number)
-        out.touch(target.main)
+        else:
+            _deliver(source, entity, target, message, sections, out)
 
     def _dead_letter_copies(
-        self, source: MessageQueue, entity: Entity, message: Message, sections: Sections | None, out: Outcome
+        self,
+        source: MessageQueue,
+        entity: Entity,
+        message: Message,
+        sections: Sections | None,
+        out: Outcome,
     ) -> None:
         """Dead-letter a message that would become too many copies; it goes on to where dead letters go."""
         dead_letters = entity.dead_letters
         assert dead_letters is not None
-        _mark_dead_letter(message, _TOO_MANY_COPIES)
         if source is dead_letters:
-            _record_burial(source, message, sections, dead_letters, out)
-            enqueue.take_in(dead_letters, message, sections, out)
-            out.touch(dead_letters)
+            _dead_letter(source, message, sections, _TOO_MANY_COPIES, dead_letters, out)
             return
+        _mark_dead_letter(message, _TOO_MANY_COPIES)
         out.dead_lettered(source, message, message.overlay, dead_letters.name)
         enqueue.dead_letter_arriving(dead_letters, message, sections, out)
 
@@ -369,12 +343,65 @@ def _rests(target: Entity, message: Message, head: Sections | None) -> bool:
     return _makes_too_many_copies(target, message, head)
 
 
-def _record_burial(
-    source: MessageQueue, message: Message, sections: Sections | None, to: MessageQueue, out: Outcome
+def _is_unread(target: Entity | None, message: Message, head: Sections | None) -> bool:
+    """Return whether the body must be read before a message can go to its target."""
+    if target is None:
+        return False
+    if target.main.reads_routing and message.routing is None:
+        return True
+    return head is None and _is_short_of_copies(target, message)
+
+
+def _hold_pending(source: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
+    """Store a message in its queue until its body has been read."""
+    if source.holds_dead_letters:
+        enqueue.take_in(source, message, sections, out)
+        source.forward_stored_from(message.position)
+    else:
+        enqueue.hold_pending(source, message, sections, out)
+
+
+def _deliver(
+    source: MessageQueue,
+    entity: Entity,
+    target: Entity,
+    message: Message,
+    sections: Sections | None,
+    out: Outcome,
 ) -> None:
+    """Enqueue a message in its target, as one that arrives there."""
+    forwarded = out.forwarded(source, message, target.main.name)
+    message.hops += 1
+    if source.holds_dead_letters:
+        message.dead_letter_source = entity.name
+    if message.expires_at_ms != NEVER_MS:  # it was stored: its time-to-live begins again
+        message.ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+        message.expires_at_ms = NEVER_MS
+    elif message.ttl_ms is not None:
+        message.ttl_ms = min(message.ttl_ms, source.default_ttl_ms)
+    message.delivery_count = 0
+    message.session_id = None
+    target.main.accessed_at_ms = out.now_ms
+    number = enqueue.store(target.main, message, sections, out)
+    out.went(source, forwarded, number)
+    out.touch(target.main)
+
+
+def _dead_letter(
+    source: MessageQueue,
+    message: Message,
+    sections: Sections | None,
+    reason: _Reason,
+    to: MessageQueue,
+    out: Outcome,
+) -> None:
+    """Store a message that cannot be passed on in a dead-letter queue, where it rests."""
+    _mark_dead_letter(message, reason)
     if source is not to:  # a dead letter that rests where it is goes on living there
         out.dead_lettered(source, message, message.overlay, to.name)
         out.arrived(to, message, sections)
+    enqueue.take_in(to, message, sections, out)
+    out.touch(to)
 
 
 def _mark_dead_letter(message: Message, reason: _Reason) -> None:

@@ -17,6 +17,7 @@ from peeklock.broker.handlers.attachments import Attachments
 from peeklock.broker.queue.links import Consumer
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.queue.reconfiguration import drop_locks
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
@@ -71,7 +72,7 @@ class DefinitionOperations:
         if description != entity.description:
             if drops_locks(entity.description, description):
                 for queue in _all_queues(entity, subscriptions):
-                    queue.drop_locks(out)
+                    drop_locks(queue, out)
             # Later than the last time in any case: clients know by it what they have read.
             updated_at_ms = max(shown_ms, entity.updated_at_ms + 1)
             entity.change(description, self._entities.limits, updated_at_ms)

@@ -16,9 +16,10 @@ from typing import Final
 from peeklock.broker.content import overlay as overlays
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.queue import enqueue
+from peeklock.broker.queue.cursor import Claim
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
-from peeklock.broker.queue.peek_lock import Claim, Lock
+from peeklock.broker.queue.peek_lock import Lock
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, SESSION_STATES, MessageStored
 from peeklock.broker.vocabulary.effects import LostBody
 from peeklock.broker.vocabulary.message import ACTIVE, Message

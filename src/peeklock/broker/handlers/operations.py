@@ -19,7 +19,7 @@ from peeklock.broker.handlers.enlisted import Settling, messages_of
 from peeklock.broker.handlers.session_operations import held_session
 from peeklock.broker.handlers.shifting import Shifting
 from peeklock.broker.handlers.storing import Storing
-from peeklock.broker.queue import enqueue, settlement
+from peeklock.broker.queue import delivery, enqueue, settlement
 from peeklock.broker.queue.browsing import browse, deferred_by_number, oldest_unlocked
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
@@ -453,7 +453,7 @@ class Operations:
         holder = locks if command.mode is ReceiveMode.PEEK_LOCK else None
         if holder is None and self._shared.bodies.hold_back(command, queue.queue_id, found.values(), out):
             return
-        views = [queue.hand_over(message, holder, out) for message in found.values()]
+        views = [delivery.hand_over(queue, message, holder, out) for message in found.values()]
         out.effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
 
     def update_disposition(self, command: ask.UpdateDisposition, out: Outcome) -> None:

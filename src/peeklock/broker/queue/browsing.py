@@ -10,11 +10,12 @@ from heapq import merge
 from itertools import islice
 from operator import attrgetter
 
+from peeklock.broker.queue.cursor import Claim
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.message_session import MessageSession
 from peeklock.broker.queue.message_table import MessageTable
-from peeklock.broker.queue.peek_lock import Claim, Lock
-from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT, Partitions
+from peeklock.broker.queue.peek_lock import Lock
+from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT, Partitions, order_to_browse_from
 from peeklock.broker.queue.wall_clock import WallClock
 from peeklock.broker.vocabulary.message import NEVER_MS, Message, MessageState, MessageView
 
@@ -24,7 +25,7 @@ def browse(
 ) -> list[MessageView]:
     """Show messages in any state in the order of their numbers, at least one if there is one (S-11)."""
     views: list[MessageView] = []
-    start = queue.key_to_browse_from(from_number)
+    start = key_to_browse_from(queue, from_number)
     if session_id is None:
         found = in_order_of_number(queue, start)
     else:
@@ -110,15 +111,30 @@ def _of_partition(numbers: MessageTable, partitions: Partitions, partition: int)
         yield message
 
 
+def key_to_browse_from(queue: MessageQueue, number: int) -> int:
+    """Return the key from which on to look for this number and higher ones."""
+    main = queue.main
+    if main.partitions is not None:
+        return main.partitions.key_to_browse_from(number)
+    return order_to_browse_from(number, main.next_position)
+
+
+def _by_number(queue: MessageQueue, number: int) -> Message | None:
+    if number < 0:
+        return None
+    key = queue.key_of(number)
+    return queue.find(key) if queue.numbers is None else queue.numbers.get(key)
+
+
 def scheduled_by_number(queue: MessageQueue, number: int) -> Message | None:
     """Find the scheduled message with this sequence number."""
-    message = queue.by_number(number)
+    message = _by_number(queue, number)
     return None if message is None or message.state is not MessageState.SCHEDULED else message
 
 
 def deferred_by_number(queue: MessageQueue, number: int) -> Message | None:
     """Find the deferred message with this sequence number, unless it is locked."""
-    message = queue.by_number(number)
+    message = _by_number(queue, number)
     if message is None or message.state is not MessageState.DEFERRED or message.lock is not None:
         return None
     return message

@@ -23,14 +23,12 @@ holds a message of them. What comes later in such a session is only for this cur
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from peeklock.broker.queue.browsing import view_of
-from peeklock.broker.queue.delivery import PASS_OVER_MAX, PlainReadyQueue
+from peeklock.broker.queue.cursor import Claim, Cursor, CursorState, Taking, runs_of, size_of
 from peeklock.broker.queue.outcome import Outcome
-from peeklock.broker.queue.peek_lock import Claim
 from peeklock.broker.queue.timers import FAR_MS
 from peeklock.broker.vocabulary.changes import ClaimRemoved, ClaimStored, CursorRemoved, CursorStored
 from peeklock.broker.vocabulary.commands import ReplyTo
@@ -49,8 +47,6 @@ from peeklock.broker.vocabulary.quotas import CLAIMS_MAX, CURSOR_EXPIRES_AFTER_M
 
 if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
-    from peeklock.broker.queue.message_session import MessageSession
-    from peeklock.broker.queue.message_sessions import MessageSessions
 
 SLICE = 250
 """Messages that one call removes or gives back: 1 ms of work. What is left follows by the timer, often in
@@ -58,76 +54,6 @@ the same turn of the loop: a whole claim of 2,000 kept it for 10 ms and more, wi
 
 
 _position = attrgetter("position")
-
-
-class CursorState(Enum):
-    """Where a cursor is in its life."""
-
-    OPEN = 1
-    COMMITTING = 2
-    """Messages of claims that it committed are still to be removed; it claims on meanwhile."""
-    LEAVING = 3
-    """It removes what it committed, then gives back the rest; nothing finds it any more."""
-
-
-TRANSITIONS: Final[dict[CursorState | None, frozenset[CursorState | None]]] = {
-    None: frozenset((CursorState.OPEN,)),
-    CursorState.OPEN: frozenset((CursorState.COMMITTING, CursorState.LEAVING, None)),
-    CursorState.COMMITTING: frozenset((CursorState.OPEN, CursorState.LEAVING, None)),
-    CursorState.LEAVING: frozenset((None,)),
-}
-"""The life of a cursor; None: there is none.
-
-What fits into a slice is done in the call that asks for it: a small commit leaves a cursor OPEN, and a small
-release leaves none."""
-
-
-class Cursor:
-    """One named reader of a queue."""
-
-    __slots__ = (
-        "claims",
-        "committed_no",
-        "expires_after_ms",
-        "idle_since_ms",
-        "last_no",
-        "leaving",
-        "name",
-        "ready",
-        "takes_ready",
-        "used_at_ms",
-    )
-
-    def __init__(self, name: str, now_ms: int, instant_ms: int, expires_after_ms: int) -> None:
-        self.name = name
-        self.last_no = 0
-        self.committed_no = 0
-        self.used_at_ms = instant_ms  # UTC
-        self.idle_since_ms = now_ms  # also the start of the broker is use: it may have been down for long
-        self.expires_after_ms = expires_after_ms
-        self.claims: dict[int, Claim] = {}  # ascending; the committed ones until they are removed
-        self.leaving: list[ReplyTo] | None = None  # who waits for its end; None = it stays
-        self.ready: dict[str, MessageSession] = {}  # sessions that it holds in which more became available
-        self.takes_ready = False  # the next session that it claims is one of those
-
-    def use(self, now_ms: int, instant_ms: int) -> None:
-        self.used_at_ms = instant_ms
-        self.idle_since_ms = now_ms
-
-    @property
-    def state(self) -> CursorState:
-        if self.leaving is not None:
-            return CursorState.LEAVING
-        return CursorState.COMMITTING if self.committed() else CursorState.OPEN
-
-    def committed(self) -> list[Claim]:
-        """Give the claims whose messages are to be removed."""
-        found = []
-        for no, claim in self.claims.items():
-            if no > self.committed_no:
-                break
-            found.append(claim)
-        return found
 
 
 class Cursors:
@@ -211,7 +137,7 @@ class Cursors:
             changed = True
         cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
         claim = Claim(cursor, cursor.last_no + 1)
-        taking = _Taking(queue, claim, count_max, bytes_max, now_ms, enqueued_up_to_ms or FAR_MS)
+        taking = Taking(queue, claim, count_max, bytes_max, now_ms, enqueued_up_to_ms or FAR_MS)
         if queue.sessions is None:
             taking.take(queue.ready_queue)
         else:
@@ -228,7 +154,7 @@ class Cursors:
             out.handed_over(queue, message, EventType.CLAIMED, reason=name, related_number=claim.no)
         cursor.claims[claim.no] = claim
         self.claimed_count += len(messages)
-        out.changes.append(ClaimStored(queue.queue_id, name, claim.no, _runs(messages)))
+        out.changes.append(ClaimStored(queue.queue_id, name, claim.no, runs_of(messages)))
         return claim
 
     def _new(self, name: str, now_ms: int, expires_after_ms: int) -> Cursor:
@@ -274,7 +200,7 @@ class Cursors:
         cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
         views: list[MessageView] = []
         for message in claim.messages[skip : skip + max(count_max, 0)]:
-            bytes_max -= _size_of(message)
+            bytes_max -= size_of(message)
             if views and bytes_max < 0:
                 break
             views.append(view_of(message, self._queue.shared.wall))
@@ -411,7 +337,7 @@ class Cursors:
     def take_out(self, claim: Claim, message: Message) -> None:
         """End the hold on one message; a restart passes over a position under which nothing stands."""
         claim.messages.remove(message)
-        claim.size_bytes -= _size_of(message)
+        claim.size_bytes -= size_of(message)
         self.claimed_count -= 1
         message.lock = None
         sessions = self._queue.sessions
@@ -441,7 +367,7 @@ class Cursors:
                     message = queue.active.get(position)
                     if message is not None:  # else removed since
                         message.lock = claim
-                        claim.size_bytes += _size_of(message)
+                        claim.size_bytes += size_of(message)
                         claim.messages.append(message)
                         if queue.sessions is not None:
                             session = queue.sessions.line_of(message)
@@ -476,103 +402,5 @@ class Cursors:
         assert self._queue.timer_ms <= self.next_ms()
 
 
-class _Taking:
-    """The filling of one claim, within its limits."""
-
-    __slots__ = (
-        "_bytes_max",
-        "_claim",
-        "_count_max",
-        "_is_full",
-        "_now_ms",
-        "_passed_over",
-        "_queue",
-        "_up_to_ms",
-    )
-
-    def __init__(
-        self, queue: MessageQueue, claim: Claim, count_max: int, bytes_max: int, now_ms: int, up_to_ms: int
-    ) -> None:
-        self._queue = queue
-        self._claim = claim
-        self._count_max = count_max
-        self._bytes_max = bytes_max
-        self._now_ms = now_ms
-        self._up_to_ms = up_to_ms
-        self._passed_over = 0
-        self._is_full = False
-
-    def take(self, ready_queue: PlainReadyQueue | MessageSession) -> bool:
-        """Take what is available in a line; answer whether a limit ended it, so that there may be more."""
-        queue, claim, now_ms = self._queue, self._claim, self._now_ms
-        messages = claim.messages
-        expires = queue.expiry is not None
-        instant_ms = queue.shared.wall.instant_ms(now_ms)
-        while len(messages) < self._count_max:
-            message = ready_queue.take(queue)
-            if message is None:
-                return False
-            expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + queue.default_ttl_ms
-            if expires and expires_at_ms - message.lead_ms <= instant_ms:
-                self._passed_over += 1  # as a delivery does: the sweep of this instant takes it away
-                queue.wake(now_ms)
-                if self._passed_over < PASS_OVER_MAX:
-                    continue
-                break
-            if message.enqueued_at_ms > self._up_to_ms:
-                ready_queue.give_back(message.position)
-                return True
-            size_bytes = _size_of(message)
-            if messages and claim.size_bytes + size_bytes > self._bytes_max:
-                ready_queue.give_back(message.position)
-                break
-            claim.size_bytes += size_bytes
-            message.lock = claim
-            messages.append(message)
-        self._is_full = True
-        return True
-
-    def take_sessions(self, sessions: MessageSessions) -> None:
-        """Take what is available in sessions, one after another: in turn one that nobody holds and one that
-        the cursor holds already, so that neither keeps out the other."""
-        cursor = self._claim.cursor
-        for _ in range(len(cursor.ready) + len(sessions.available)):
-            if cursor.ready and (cursor.takes_ready or not sessions.available):
-                session = cursor.ready.pop(next(iter(cursor.ready)))
-            elif sessions.available:
-                session = sessions.available.popitem(last=False)[1]
-            else:
-                return
-            cursor.takes_ready = not cursor.takes_ready
-            before = len(self._claim.messages)
-            more = self.take(session)
-            count = len(self._claim.messages) - before
-            if count:
-                sessions.claimed(session, cursor, count)
-            if more or session.cursor is None:
-                sessions.stands_again(session)
-            if self._is_full:
-                return
-
-
 def _not_found(queue: MessageQueue, name: str) -> CursorNotFound:
     return CursorNotFound(f"'{queue.name}' has no cursor '{name}': it was never made, released, or not used")
-
-
-def _size_of(message: Message) -> int:
-    overlay = message.overlay
-    return message.size_bytes if overlay is None else message.size_bytes + len(overlay)
-
-
-def _runs(messages: list[Message]) -> tuple[tuple[int, int], ...]:
-    """Join neighbours."""
-    runs: list[tuple[int, int]] = []
-    first = last = messages[0].position
-    for message in messages:
-        position = message.position
-        if position > last + 1:
-            runs.append((first, last + 1 - first))
-            first = position
-        last = position
-    runs.append((first, last + 1 - first))
-    return tuple(runs)

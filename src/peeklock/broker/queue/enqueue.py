@@ -47,17 +47,16 @@ def store(
     partition: int | None = None,
     forward_to: str | None = None,
 ) -> int:
-    """Store an arriving message, at once or scheduled, or pass it on; answer its sequence number.
+    """Store an arriving message, at once or scheduled, or pass it on; return its sequence number.
 
-    A duplicate is dropped, and the first message's number answered (D-01, S-01). Raises nothing: who may be
-    refused is asked before (`Operations`).
+    A duplicate is dropped; the number is then that of the first message (D-01, S-01). What may be refused is
+    checked before (`Operations`).
 
     Args:
-        sections: None for a message that is stored already, somewhere else.
+        sections: None for a message whose body is stored already.
         turn: the partition of a message without a key, when the caller has chosen one.
         partition: that of its transaction, for a message without a partition key; goes before its id.
-        forward_to: pass it on to there, whatever the queue itself forwards to: it is sent via the queue; ids
-            seen here are no concern of it, and it is scheduled there.
+        forward_to: send it via the queue to this entity, which checks its id and schedules it.
     """
     now_ms = out.now_ms
     routing = message.routing
@@ -82,42 +81,55 @@ def store(
     else:
         message.enqueued_sequence_number = number
         out.sent(queue, message)
+    scheduled_at_ms = message.scheduled_at_ms
+    waits = scheduled_at_ms is not None and scheduled_at_ms > instant_ms and forward_to is None
     if digest is not None:
         assert duplicates is not None
         out.changes.append(duplicates.note(digest, number, now_ms, instant_ms))
         if duplicates.count == 1:
             queue.set_timer()
-    scheduled_at_ms = message.scheduled_at_ms
-    if scheduled_at_ms is not None and scheduled_at_ms > instant_ms and forward_to is None:
-        if digest is not None:
-            assert duplicates is not None
+        if waits:
             duplicates.waiting[number] = digest
+    if waits:
         _schedule(queue, message, sections, instant_ms, out)
-    elif (
-        queue.fan_out is not None
-        and forward_to is None
-        and sections is not None
-        and not len(queue.active)
-        and out.copies < (FORWARDED_COPIES_MAX if message.hops else COPIES_MAX)
-    ):
-        message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
-        partition = None if queue.partitions is None else queue.partitions.of_number(number)
-        out.arrived(queue, message, sections)
-        forwarded = out.forwarded(queue, message)
-        count = queue.fan_out.send_on(message, sections, sections, partition, out)
-        out.fanned_out(forwarded, count)
-    elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
-        to = forward_to or queue.forward_to
-        assert to is not None
-        message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
-        out.arrived(queue, message, sections, reason="sent via" if forward_to else None)
-        queue.shared.forwarding.pass_on(queue, to, message, sections, out)
+    elif queue.passes_on or forward_to is not None:
+        _pass_on_arriving(queue, message, sections, instant_ms, out, forward_to)
     else:
         _enqueue(queue, message, sections, instant_ms, out)
         out.arrived(queue, message, sections)
-        if queue.passes_on:
-            queue.forward_stored_from(message.position)  # behind those that wait there
     return number
+
+
+def _pass_on_arriving(
+    queue: MessageQueue,
+    message: Message,
+    sections: Sections | None,
+    at_ms: int,
+    out: Outcome,
+    forward_to: str | None = None,
+) -> None:
+    """Pass a message with a number on: to the subscriptions, to where the queue forwards, or to `forward_to`.
+
+    It waits behind other messages that wait here, and after too many copies in one call.
+    """
+    copies_max = FORWARDED_COPIES_MAX if message.hops else COPIES_MAX
+    is_next = not len(queue.active)
+    to = forward_to or (queue.forward_to if is_next else None)
+    if to is not None:
+        message.enqueued_at_ms = _stamp(queue, at_ms, out.now_ms)
+        out.arrived(queue, message, sections, reason="sent via" if forward_to else None)
+        queue.shared.forwarding.pass_on(queue, to, message, sections, out)
+    elif queue.fan_out is not None and sections is not None and is_next and out.copies < copies_max:
+        message.enqueued_at_ms = _stamp(queue, at_ms, out.now_ms)
+        partitions = queue.partitions
+        turn = None if partitions is None else partitions.of_number(message.sequence_number)
+        out.arrived(queue, message, sections)
+        forwarded = out.forwarded(queue, message)
+        out.fanned_out(forwarded, queue.fan_out.send_on(message, sections, sections, turn, out))
+    else:
+        _enqueue(queue, message, sections, at_ms, out)
+        out.arrived(queue, message, sections)
+        queue.forward_stored_from(message.position)
 
 
 def number_ahead(
@@ -199,15 +211,11 @@ def activate(queue: MessageQueue, waiting: Message, out: Outcome) -> None:
         EventType.ACTIVATED, queue, waiting, related=queue.name, related_number=message.sequence_number
     )
     at_ms = instant_ms if lags else waiting.scheduled_at_ms
-    if queue.forward_to is not None and not len(queue.active):
-        message.enqueued_at_ms = _stamp(queue, at_ms, now_ms)
-        out.arrived(queue, message, None)
-        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, None, out)
-        return
-    _enqueue(queue, message, None, at_ms, out)
-    out.arrived(queue, message, None)
     if queue.passes_on:
-        queue.forward_stored_from(message.position)
+        _pass_on_arriving(queue, message, None, at_ms, out)
+    else:
+        _enqueue(queue, message, None, at_ms, out)
+        out.arrived(queue, message, None)
 
 
 def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:

@@ -42,14 +42,13 @@ from peeklock.broker.queue.sequence_numbers import (
     SEQUENCE_NUMBER_MAX,
     Partitions,
     order_of,
-    order_to_browse_from,
 )
 from peeklock.broker.queue.shared import Distributor, Shared
 from peeklock.broker.queue.timers import FAR_MS, Activation, Expiry
 from peeklock.broker.vocabulary.changes import MessageRemoved, MessageStored, NumbersIssued
-from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, Description
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 from peeklock.broker.vocabulary.events import EventType
-from peeklock.broker.vocabulary.message import ACTIVE, NEVER_MS, Message, MessageState, MessageView
+from peeklock.broker.vocabulary.message import ACTIVE, Message, MessageState
 
 if TYPE_CHECKING:
     from peeklock.broker.queue.cursors import Cursors
@@ -192,42 +191,6 @@ class MessageQueue:
     def holds_dead_letters(self) -> bool:
         return self.dead_letters is None and self.fan_out is None
 
-    # Settings
-
-    def configure(self, description: Description, default_ttl_ms: int) -> None:
-        """Apply an entity's settings, also while in use (A-07).
-
-        Args:
-            default_ttl_ms: which is not the entity's own where its topic has a shorter one (E-07).
-        """
-        self.lock_duration_ms = description.lock_duration_ms
-        forward_to = (
-            description.forward_dead_lettered_to if self.holds_dead_letters else description.forward_to
-        )
-        if self.forward_to != forward_to:
-            self.forward_to = forward_to
-            self.passes_on = forward_to is not None or self.fan_out is not None
-            self.shared.forwarding.forget(self.queue_id)
-            self.shared.forwarding.routes_changed()
-            self.forward_stored_from(0)
-        if self.duplicates is not None:
-            self.duplicates.window_ms = description.duplicate_window_ms
-            self.set_timer()
-        if self.expiry is None:
-            return
-        self.max_delivery_count = description.max_delivery_count
-        self.dead_letter_on_expiry = description.dead_lettering_on_expiration
-        self.default_ttl_ms = default_ttl_ms
-        if self.expiry.default_ttl_ms != default_ttl_ms:
-            self.expiry.change_default(default_ttl_ms)
-            # A message passed over as expired may have become receivable: look at all again from the start.
-            assert not self.locks, "locks are dropped before settings change (L-12)"
-            self.forward_stored_from(0)
-            self.ready_queue.look_again()
-            if self.sessions is not None:
-                self.sessions.look_again()
-            self.wake(self.shared.wall.core_ms(self.expiry.next_ms()))
-
     def retire(self) -> None:
         """Stop being called: the entity is gone. The locks are forgotten; their holders may still name
         them."""
@@ -277,14 +240,6 @@ class MessageQueue:
             receivers = self.ready_queue.receivers
             if receivers.turns or receivers.draining:
                 delivery.deliver(self, self.ready_queue, out)
-
-    def ttl_shown_ms(self, message: Message) -> int | None:
-        """What header.ttl says to a receiver: the message's own, else the entity's when finite (E-05)."""
-        if message.expires_at_ms != NEVER_MS:
-            return message.expires_at_ms - message.enqueued_at_ms
-        if self.default_ttl_ms < UNLIMITED_MS:
-            return self.default_ttl_ms
-        return None
 
     # Locks
 
@@ -347,17 +302,6 @@ class MessageQueue:
                 out.changes.append(MessageStored(self.queue_id, message))
             if message.state is ACTIVE:
                 self.return_to_line(message)
-
-    def drop_locks(self, out: Outcome) -> None:
-        """End all locks, not counted: the entity changed (L-12). What has expired meanwhile is left to the
-        sweep."""
-        for lock in list(self.locks.values()):
-            out.happened(EventType.RELEASED, self, lock.message, reason="the entity was changed")
-            self.end(lock)
-            if lock.message.state is ACTIVE:
-                self.return_to_line(lock.message)
-        if self.sessions is not None:
-            self.sessions.drop_locks(out)
 
     def renew(self, lock: Lock, holder: Holder, out: Outcome) -> int:
         """Let a lock last for a whole duration from now on, as one of `holder`; answer until when."""
@@ -525,42 +469,11 @@ class MessageQueue:
                 next_ms = min(next_ms, purge_ms)
         return next_ms
 
-    # By number
-
-    def hand_over(self, message: Message, holder: Holder | None, out: Outcome) -> MessageView:
-        """Give a deferred message to who asked for it: locked for `holder`, or removed when that is None."""
-        ttl_ms = self.ttl_shown_ms(message)
-        if holder is None:
-            out.handed_over(self, message)
-            out.completed(self, message, "receive-and-delete")
-            self.remove(message, out)
-            return MessageView(
-                message, None, 0, message.delivery_count, ttl_ms, message.state, message.overlay
-            )
-        token = self.new_token()
-        session = None if self.sessions is None else self.sessions.line_of(message)
-        own_until_ms = 0 if session is not None else out.now_ms + self.lock_duration_ms
-        lock = Lock(token, message, self, own_until_ms, holder, session)
-        message.lock = self.locks[token] = holder[token] = lock
-        until_ms = lock.until_ms()
-        out.handed_over(self, message, until_ms=until_ms)
-        if session is None:
-            self.wake(until_ms)
-        until_ms = self.shared.wall.shown_ms(until_ms)
-        return MessageView(
-            message, token, until_ms, message.delivery_count, ttl_ms, message.state, message.overlay
-        )
+    # By position and number
 
     def find(self, position: int) -> Message | None:
         """Give the message at a position, whatever its state."""
         return self.active.get(position) or self.deferred.get(position) or self.scheduled.get(position)
-
-    def by_number(self, number: int) -> Message | None:
-        """Give the message with a sequence number, whatever its state."""
-        if number < 0:
-            return None
-        key = self.key_of(number)
-        return self.find(key) if self.numbers is None else self.numbers.get(key)
 
     def key_of(self, number: int) -> int:
         """Give the key of a number, by which `numbers` is sorted; the position where there is no such
@@ -569,13 +482,6 @@ class MessageQueue:
         if main.partitions is not None:
             return main.partitions.key_of(number)
         return order_of(number, main.next_position)
-
-    def key_to_browse_from(self, number: int) -> int:
-        """Give the key from which on to look for this number and higher ones."""
-        main = self.main
-        if main.partitions is not None:
-            return main.partitions.key_to_browse_from(number)
-        return order_to_browse_from(number, main.next_position)
 
     def all_messages(self) -> Iterator[Message]:
         """Go through all messages, in no particular order. The queue must not change meanwhile."""

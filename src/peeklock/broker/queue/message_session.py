@@ -29,7 +29,7 @@ from peeklock.broker.vocabulary.changes import (
 from peeklock.broker.vocabulary.message import Message
 
 if TYPE_CHECKING:
-    from peeklock.broker.queue.cursors import Cursor
+    from peeklock.broker.queue.cursor import Cursor
     from peeklock.broker.queue.message_queue import MessageQueue
 
 COMPACT_MIN = 64

@@ -41,7 +41,7 @@ from peeklock.broker.queue.message_session import (
     SessionStates,
 )
 from peeklock.broker.queue.outcome import Outcome
-from peeklock.broker.queue.peek_lock import Claim, Lock
+from peeklock.broker.queue.peek_lock import Lock
 from peeklock.broker.queue.session_ids import folded
 from peeklock.broker.vocabulary.commands import LinkId, SessionRequest
 from peeklock.broker.vocabulary.effects import DetachLink, LinkRefused, ReceiverOpened, SessionLockLapsed
@@ -50,7 +50,7 @@ from peeklock.broker.vocabulary.events import EventType
 from peeklock.broker.vocabulary.message import Message, MessageState
 
 if TYPE_CHECKING:
-    from peeklock.broker.queue.cursors import Cursor
+    from peeklock.broker.queue.cursor import Cursor
     from peeklock.broker.queue.message_queue import MessageQueue
 
 WAIT_ENDS_SPARE = 64
@@ -512,63 +512,3 @@ class MessageSessions:
         assert first is not None
         assert first.session_id is not None
         return first.session_id
-
-    def check(self, now_ms: int) -> None:
-        """Compare the indexes with each other; an assertion fails when they do not agree."""
-        assert not (self.waiting and self.available)
-        assert not self._touched or self._queue.timer_ms <= now_ms
-        until = []
-        for key, session in self._held.items():
-            assert session.lock is not None
-            assert session.lock.receiver.ready_queue is session
-            assert folded(session.lock.session_id) == key
-            assert self._by_key[key] is session
-            until.append(session.lock.locked_until_ms)
-        assert until == sorted(until)
-        self.lapsed.check(self._queue.locks)
-        for key, session in self._by_key.items():
-            assert session.lock is None or self.lapsed.of(key) is None
-            assert session.key == key == folded(session.text)
-            assert not session.is_empty
-            assert (session.lock is not None) == (key in self._held)
-            free = session.lock is None and session.cursor is None
-            assert (key in self.available) == (free and session.active > 0)
-            assert (session.cursor is None) == (session.claimed == 0)
-            claimed = 0
-            messages = list(session.messages(self._queue))
-            positions = [message.position for message in messages]
-            assert positions == sorted(set(positions))
-            assert session.first(self._queue) is (messages[0] if messages else None)
-            for state, count in (
-                (MessageState.ACTIVE, session.active),
-                (MessageState.DEFERRED, session.deferred),
-                (MessageState.SCHEDULED, session.scheduled),
-            ):
-                assert count == sum(message.state is state for message in messages)
-            for message in messages:
-                assert message.session_id is not None
-                assert folded(message.session_id) == key
-                if isinstance(message.lock, Claim):
-                    claimed += 1
-                    assert message.lock.cursor is session.cursor
-                elif isinstance(message.lock, Lock):
-                    assert session.lock is not None
-                    assert message.lock.session is session
-                    assert message.lock.holder is session.lock.receiver.locks
-            assert claimed == session.claimed
-            returned = set(session.returned)
-            assert len(returned) == len(session.returned)
-            waiting = set(session._positions[session._next :]) | returned
-            for message in messages:
-                unlocked = message.state is MessageState.ACTIVE and message.lock is None
-                if unlocked and not self._queue.has_expired(message, now_ms):
-                    assert message.position in waiting
-                    assert session.cursor is None or key in session.cursor.ready
-            session.receivers.check()
-        assert sum(len(list(s.messages(self._queue))) for s in self._by_key.values()) == sum(
-            1 for _ in self._queue.all_messages()
-        )
-        assert self.states.size_bytes == sum(record.size_bytes for record in self.states.all_messages())
-        for record in self.states.all_messages():
-            assert record.session_id is not None
-            assert self._by_key[folded(record.session_id)].state is record or record in self.states.replaced

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from peeklock.broker.queue.timers import FAR_MS
 
 if TYPE_CHECKING:
-    from peeklock.broker.queue.cursors import Cursor
     from peeklock.broker.queue.message_queue import MessageQueue
     from peeklock.broker.queue.message_session import MessageSession
     from peeklock.broker.vocabulary.message import Message
@@ -60,23 +59,3 @@ class Lock:
         if session is None:
             return min(self.locked_until_ms, self.holder.until_ms)
         return 0 if session.lock is None else session.lock.locked_until_ms
-
-
-class Claim:
-    """Messages held for a cursor, by ascending position. To whoever asks it is their lock."""
-
-    __slots__ = ("cursor", "done", "messages", "no", "size_bytes")
-
-    token: bytes | None = None
-    """It has none: nobody settles one of its messages alone."""
-
-    def __init__(self, cursor: Cursor, no: int) -> None:
-        self.cursor = cursor
-        self.no = no
-        self.messages: list[Message] = []
-        self.size_bytes = 0
-        self.done = 0  # so many of the first ones are not held any more
-
-    @property
-    def left(self) -> int:
-        return len(self.messages) - self.done
