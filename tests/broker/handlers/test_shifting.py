@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peeklock.amqp.codec import decode
-from peeklock.broker.handlers.shifting import LATEST_MS
+from peeklock.broker.handlers.scheduled import LATEST_MS
 from peeklock.broker.handlers.storing import SLICE_MESSAGES
 from peeklock.broker.vocabulary.changes import MessageStored
 from peeklock.broker.vocabulary.commands import Address, CancelScheduled, SubQueue

@@ -6,13 +6,15 @@ Source: wire contract 3.3, 10.1; AMQP 3.2.4.
 
 from __future__ import annotations
 
+from binascii import hexlify
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from peeklock.amqp.codec import DecodeError, decode, decode_typed, iter_map_raw, read_list_header, skip
-from peeklock.amqp.encoding import encode
-from peeklock.amqp.messaging import Sections
+from peeklock.amqp.encoding import compound8_or_32, encode
+from peeklock.amqp.messaging import PROPERTIES, Sections
 from peeklock.amqp.types import Symbol
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, InvalidOperation
 from peeklock.broker.vocabulary.message import Routing
@@ -38,6 +40,15 @@ _TIMESTAMP = 0x83
 _STRING = frozenset((_STR8, 0xB1))
 _ONE_FORM = frozenset((_STR8, 0xA0, 0x98))
 """A short text, short binary or uuid: as it came is the only way that we encode it."""
+
+_PROPERTIES = bytes((0x00, 0x53, PROPERTIES))
+_LIST8, _LIST32 = 0xC0, 0xD0
+
+_DIGITS = b"\xa1\x20"
+"""How a text of 32 characters begins."""
+
+_ID_BYTES = 34
+_ONLY_AN_ID = _PROPERTIES + bytes((_LIST8, 1 + _ID_BYTES, 1))
 
 
 def read_routing(sections: Sections, overlay: bytes | None = None) -> Routing:
@@ -168,3 +179,37 @@ def _raw_ids(sections: Sections) -> tuple[bytes | None, bytes | None]:
 def _check_length(name: str, value: Any) -> None:
     if isinstance(value, (str, bytes)) and len(value) > ID_LENGTH_MAX:
         raise ArgumentInvalid(f"The {name} has {len(value)} characters; the limit is {ID_LENGTH_MAX}.")
+
+
+def with_id(sections: Sections, tokens: Callable[[], bytes]) -> tuple[Sections, bytes]:
+    """Write an id of 32 hexadecimal digits into a message that lacks one; all else stays as it is.
+
+    Return the message with it, and the encoded id.
+
+    Args:
+        sections: the message; `lacks_message_id` holds.
+        tokens: gives 16 random bytes.
+    """
+    message_id = _DIGITS + hexlify(tokens())
+    payload, start, end = sections.payload, sections.bare_offset, sections.properties_end
+    if end == start:
+        section = _ONLY_AN_ID + message_id
+    else:
+        position, _, count = read_list_header(payload, decode(payload, start + 1)[1])
+        if count:
+            position += 1  # the null goes
+        changed = bytearray(_PROPERTIES)
+        compound8_or_32(changed, _LIST8, _LIST32, max(count, 1), message_id + payload[position:end])
+        section = bytes(changed)
+    growth = len(section) - (end - start)
+    written = Sections(
+        b"".join((payload[:start], section, payload[end:])),
+        sections.header_end,
+        sections.delivery_annotations_end,
+        start,
+        end + growth,
+        sections.body_offset + growth,
+        sections.body_end + growth,
+        sections.footer_end + growth,
+    )
+    return written, message_id

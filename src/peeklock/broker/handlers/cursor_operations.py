@@ -83,9 +83,7 @@ class CursorOperations:
             out.effects.append(do.Claimed(command.reply_to, claim.no, len(claim.messages), claim.size_bytes))
 
     def read(self, command: ask.ReadClaim, out: Outcome) -> None:
-        entity, queue = self._entities.queue(command.address)
-        entity.require_receivable(queue)
-        entity.require_receiving()
+        queue = self._entities.readable(command.address)
         if command.skip < 0:
             raise ArgumentOutOfRange(f"skip {command.skip} must not be negative")
         views = self._cursors(queue, command.cursor).read(

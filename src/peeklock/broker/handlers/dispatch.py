@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.handlers.attachments import Attachments
-from peeklock.broker.handlers.body_operations import BodyOperations
+from peeklock.broker.handlers.bodies import BodyOperations
 from peeklock.broker.handlers.cursor_operations import CursorOperations
 from peeklock.broker.handlers.definition_operations import DefinitionOperations
 from peeklock.broker.handlers.deletions import Deletions

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.entities.entity import Entity
-from peeklock.broker.handlers import cancelling
+from peeklock.broker.handlers import scheduled
 from peeklock.broker.handlers.enlisted import (
     Cancelled,
     Enlisted,
@@ -93,7 +93,7 @@ class Enlisting:
         if isinstance(command, Numbered):
             self._operations.check_scheduled(command.queue_id, command.messages)
         elif isinstance(command, Cancelled):
-            cancelling.check(*self._existing(command.queue_id), command.numbers)
+            scheduled.check_cancel(*self._existing(command.queue_id), command.numbers)
         elif isinstance(command, StateSet):
             queue, session = self._session_of(command, now_ms)
             require_state(self._entities, self._shared, queue, session, command.state)
@@ -150,7 +150,7 @@ class Enlisting:
             for message, sections in command.messages:
                 enqueue.store_numbered(queue, message, sections, out)
         elif isinstance(command, Cancelled):
-            cancelling.cancel(self._queues[command.queue_id], command.numbers, out)
+            scheduled.cancel(self._queues[command.queue_id], command.numbers, out)
         elif isinstance(command, StateSet):
             queue, session = self._session_of(command, out.now_ms)
             assert queue.sessions is not None

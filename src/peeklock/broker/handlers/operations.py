@@ -14,10 +14,10 @@ from uuid import UUID
 
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.entities.entities import Entities
-from peeklock.broker.handlers import cancelling
+from peeklock.broker.handlers import scheduled
 from peeklock.broker.handlers.enlisted import Settling, messages_of
+from peeklock.broker.handlers.scheduled import Shifting
 from peeklock.broker.handlers.session_operations import held_session
-from peeklock.broker.handlers.shifting import Shifting
 from peeklock.broker.handlers.storing import Storing
 from peeklock.broker.queue import delivery, enqueue, settlement
 from peeklock.broker.queue.browsing import browse, deferred_by_number, oldest_unlocked
@@ -407,8 +407,8 @@ class Operations:
 
     def cancel_scheduled(self, command: ask.CancelScheduled, out: Outcome) -> None:
         entity, queue = self._entities.queue(command.address)
-        cancelling.check(entity, queue, command.sequence_numbers)
-        cancelling.cancel(queue, command.sequence_numbers, out)
+        scheduled.check_cancel(entity, queue, command.sequence_numbers)
+        scheduled.cancel(queue, command.sequence_numbers, out)
         out.effects.append(do.Done(command.reply_to))
 
     def shift_scheduled(self, command: ShiftScheduled, out: Outcome) -> None:

@@ -96,9 +96,7 @@ class Purging:
         return bool(self._by_queue)
 
     def purge(self, command: ask.PurgeMessages, out: Outcome) -> None:
-        entity, queue = self._entities.queue(command.address)
-        entity.require_receivable(queue)
-        entity.require_receiving()
+        queue = self._entities.readable(command.address)
         queue.accessed_at_ms = out.now_ms
         purges = self._by_queue.setdefault(queue.queue_id, deque())
         if len(purges) >= WAITING_MAX:

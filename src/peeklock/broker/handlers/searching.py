@@ -20,7 +20,7 @@ from peeklock.broker.content.subject import MessageSubject, without_body
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.entities.validation import check_rule_size
-from peeklock.broker.handlers import cancelling
+from peeklock.broker.handlers import scheduled
 from peeklock.broker.queue.browsing import in_order_of_number, seen_in
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
@@ -237,7 +237,7 @@ class Searching:
             search.locked += 1
             return
         if message.state is MessageState.SCHEDULED:
-            cancelling.cancel(queue, (message.sequence_number,), out)
+            scheduled.cancel(queue, (message.sequence_number,), out)
         elif message.state is MessageState.ACTIVE and queue.has_expired(message, out.now_ms):
             return  # left to the sweep, which may have to dead-letter it
         else:

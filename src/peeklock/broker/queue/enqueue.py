@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.content import overlay as overlays
-from peeklock.broker.content.message_ids import with_id
+from peeklock.broker.content.routing import with_id
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.sequence_numbers import SEQUENCE_NUMBER_MAX, number_of
 from peeklock.broker.queue.session_ids import folded

@@ -82,7 +82,6 @@ class Recorder:
 
     def begin(self, command: object, now_ms: int) -> None:
         """What happens from now on follows from this command."""
-        # As `_pass_to` does, without its call: each command comes by here.
         self._now_ms = now_ms
         at_ms = now_ms + self._wall.due_ahead_ms
         if at_ms > self._at_ms:
@@ -92,24 +91,14 @@ class Recorder:
         self._connection_lost = False
 
     def begin_due(self, now_ms: int) -> None:
-        """What happens from now on follows from time alone."""
-        self._pass_to(now_ms)
-        self._asker = _NOBODY
-        self._transaction_id = None
-        self._connection_lost = False
+        """Attribute what follows to time alone."""
+        self.begin(None, now_ms)
 
     def begin_end(self, connection_id: int, now_ms: int, *, broken: bool) -> None:
-        """What happens from now on follows from the end of a connection."""
-        self._pass_to(now_ms)
+        """Attribute what follows to the end of a connection."""
+        self.begin(None, now_ms)
         self._asker = (connection_id,)
-        self._transaction_id = None
         self._connection_lost = broken
-
-    def _pass_to(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-        at_ms = now_ms + self._wall.due_ahead_ms
-        if at_ms > self._at_ms:
-            self._at_ms = at_ms
 
     def begin_transaction(self, transaction_id: bytes) -> None:
         """What happens until the end of the command belongs to a transaction."""
@@ -174,31 +163,12 @@ class Recorder:
             self._first()
         self._events.append(
             (
-                kind,
-                self._at_ms,
-                queue_id,
-                queue.name,
-                message.sequence_number,
-                message.enqueued_sequence_number,
-                message.delivery_count,
-                message.state,
-                message.size_bytes,
-                message.enqueued_at_ms,
-                message.expires_at_ms,
-                message.scheduled_at_ms or 0,
-                0,
-                0,
-                self._asker[0],
-                None,
-                message.session_id,
-                reason,
-                None,
-                self._transaction_id,
-                None,
-                head,
-                0,
+                kind, self._at_ms, queue_id, queue.name, message.sequence_number,
+                message.enqueued_sequence_number, message.delivery_count, message.state, message.size_bytes,
+                message.enqueued_at_ms, message.expires_at_ms, message.scheduled_at_ms or 0, 0, 0,
+                self._asker[0], None, message.session_id, reason, None, self._transaction_id, None, head, 0,
             )
-        )
+        )  # fmt: skip
 
     def message(
         self,
@@ -219,31 +189,14 @@ class Recorder:
             self._first()
         self._events.append(
             (
-                kind,
-                self._at_ms,
-                queue.queue_id,
-                queue.name,
-                message.sequence_number,
-                message.enqueued_sequence_number,
-                message.delivery_count,
-                message.state,
-                message.size_bytes,
-                message.enqueued_at_ms,
-                message.expires_at_ms,
-                message.scheduled_at_ms or 0,
-                until_ms and until_ms + self._wall.due_ahead_ms,
-                related_number,
-                self._asker[0],
-                related,
-                message.session_id,
-                reason,
-                None,
-                self._transaction_id,
-                token,
-                None,
+                kind, self._at_ms, queue.queue_id, queue.name, message.sequence_number,
+                message.enqueued_sequence_number, message.delivery_count, message.state, message.size_bytes,
+                message.enqueued_at_ms, message.expires_at_ms, message.scheduled_at_ms or 0,
+                until_ms and until_ms + self._wall.due_ahead_ms, related_number, self._asker[0], related,
+                message.session_id, reason, None, self._transaction_id, token, None,
                 1 if self._connection_lost and kind is EventType.LOCK_LAPSED else 0,
             )
-        )
+        )  # fmt: skip
 
     def delivered(self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: Consumer) -> None:
         """A message was handed out, under a lock or, without one, to be deleted."""
@@ -252,31 +205,13 @@ class Recorder:
             self._first()
         self._events.append(
             (
-                _DELIVERED,
-                self._at_ms,
-                queue.queue_id,
-                queue.name,
-                message.sequence_number,
-                message.enqueued_sequence_number,
-                message.delivery_count,
-                message.state,
-                message.size_bytes,
-                message.enqueued_at_ms,
-                message.expires_at_ms,
-                0,
-                until_ms and until_ms + self._wall.due_ahead_ms,
-                0,
-                receiver.link.connection_id,
-                None,
-                message.session_id,
-                None,
-                receiver.name,
-                None,
-                token,
-                None,
-                0,
+                _DELIVERED, self._at_ms, queue.queue_id, queue.name, message.sequence_number,
+                message.enqueued_sequence_number, message.delivery_count, message.state, message.size_bytes,
+                message.enqueued_at_ms, message.expires_at_ms, 0,
+                until_ms and until_ms + self._wall.due_ahead_ms, 0, receiver.link.connection_id, None,
+                message.session_id, None, receiver.name, None, token, None, 0,
             )
-        )
+        )  # fmt: skip
 
     def completed(self, queue: MessageQueue, message: Message, reason: str | None) -> None:
         """A message is done with: `reason` says how, where no receiver said so."""
@@ -321,7 +256,8 @@ class Recorder:
     def clock_stepped(self, step_ms: int, now_ms: int) -> None:
         """The wall clock was set, or (0) an operator believes it now."""
         wall = self._wall
-        self._pass_to(now_ms)
+        self._now_ms = now_ms
+        self._at_ms = max(self._at_ms, now_ms + wall.due_ahead_ms)
         told = {"step_ms": step_ms, "ahead_ms": wall.ahead_ms, "due_ahead_ms": wall.due_ahead_ms}
         event = self._other(EventType.CLOCK_STEPPED)
         self._add(event._replace(reason=json.dumps(told, separators=(",", ":"))))

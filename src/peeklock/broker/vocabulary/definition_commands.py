@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from peeklock.broker.vocabulary.addresses import Address, ReplyTo
 from peeklock.broker.vocabulary.descriptions import Description, EntityKind, RuleDescription
-
-if TYPE_CHECKING:
-    from peeklock.broker.vocabulary.commands import Address, ReplyTo
 
 IfMatch: TypeAlias = tuple[str, ...] | None
 """Accepted current versions (If-Match), else PreconditionFailed; None = any. See `EntityView.version` and
@@ -17,7 +15,7 @@ IfMatch: TypeAlias = tuple[str, ...] | None
 
 @dataclass(slots=True)
 class LookUp:
-    """Ask whether an entity is there -> EntityFound | Failed(EntityNotFound). For CBS (404) and the like."""
+    """-> EntityFound | Failed(EntityNotFound)."""
 
     address: Address
     reply_to: ReplyTo
@@ -25,18 +23,17 @@ class LookUp:
 
 @dataclass(slots=True)
 class CreateEntity:
-    """-> EntityFound of the new entity."""
+    """-> EntityFound, the new entity."""
 
     description: Description
     reply_to: ReplyTo
     rule: RuleDescription | None = None
-    """First rule of a subscription; None = `$Default`, which takes all messages."""
+    """First rule of a subscription; None = `$Default`, which matches all messages."""
 
 
 @dataclass(slots=True)
 class UpdateEntity:
-    """Replace the mutable settings of an entity, live (A-07); held locks drop (L-12) if something changed ->
-    EntityFound."""
+    """Replace the mutable settings of an entity in use (A-07) -> EntityFound. A change drops locks (L-12)."""
 
     description: Description
     reply_to: ReplyTo
@@ -45,7 +42,7 @@ class UpdateEntity:
 
 @dataclass(slots=True)
 class DeleteEntity:
-    """-> Done. Its links are detached; a topic goes with its subscriptions."""
+    """-> Done. Detaches its links; a topic is deleted with its subscriptions."""
 
     path: str
     reply_to: ReplyTo
@@ -61,15 +58,15 @@ class ListEntities:
     top: int
     reply_to: ReplyTo
     topic: str | None = None
-    """Of which topic subscriptions are listed."""
+    """Topic whose subscriptions are listed."""
 
 
-# Rules of subscriptions. `path` is the subscription's; names of rules compare without regard to case.
+# Rules of subscriptions. `path` is the subscription's; names of rules compare case-insensitively.
 
 
 @dataclass(slots=True)
 class AddRule:
-    """-> RulesFound of the new rule. A message that is sent from now on is judged by it."""
+    """-> RulesFound, the new rule. It judges messages that are sent from now on."""
 
     path: str
     rule: RuleDescription
@@ -78,7 +75,7 @@ class AddRule:
 
 @dataclass(slots=True)
 class UpdateRule:
-    """Replace filter and action of a rule -> RulesFound of it."""
+    """Replace filter and action of a rule -> RulesFound, that rule."""
 
     path: str
     rule: RuleDescription
@@ -88,7 +85,7 @@ class UpdateRule:
 
 @dataclass(slots=True)
 class RemoveRule:
-    """-> Done. What the subscription holds already stays."""
+    """-> Done. Messages in the subscription stay."""
 
     path: str
     name: str
@@ -98,7 +95,7 @@ class RemoveRule:
 
 @dataclass(slots=True)
 class FindRule:
-    """-> RulesFound of one rule."""
+    """-> RulesFound, one rule."""
 
     path: str
     name: str

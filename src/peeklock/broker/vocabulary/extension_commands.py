@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from peeklock.broker.vocabulary.addresses import Address, ReplyTo
+
 if TYPE_CHECKING:
-    from peeklock.broker.vocabulary.commands import Address, ReplyTo
     from peeklock.rules.filters import Filter
 
 # Cursors. A cursor is a named reader of a queue or sub-queue. It numbers its claims 1, 2, ...

@@ -8,7 +8,7 @@ tiers". The service has no quota on the number of messages, only on their size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 
@@ -123,27 +123,6 @@ class TierLimits:
     when creating a Queue because the namespace [...] is using 'Basic' tier" (MassTransit issue 657)."""
 
 
-BASIC = TierLimits(
-    name="Basic",
-    message_size_kb_default=256,
-    message_size_kb_max=256,
-    max_size_mb_max=5 * 1024,
-    size_mb_step=1024,
-    queues_max=10_000,
-    ttl_ms_max=14 * _DAY_MS,
-    session_state_bytes_max=0,
-    duplicate_detection=False,
-    deferral=False,
-    sessions=False,
-    forwarding=False,
-    transactions=False,
-    partitioning=True,
-    topics=False,
-    subscriptions_max=2_000,
-    sql_filters_max=2_000,
-    correlation_filters_max=100_000,
-    idle_deletion=False,
-)
 STANDARD = TierLimits(
     name="Standard",
     message_size_kb_default=256,
@@ -165,26 +144,29 @@ STANDARD = TierLimits(
     correlation_filters_max=100_000,
     idle_deletion=True,
 )
-PREMIUM = TierLimits(
+BASIC = replace(
+    STANDARD,
+    name="Basic",
+    ttl_ms_max=14 * _DAY_MS,
+    session_state_bytes_max=0,
+    duplicate_detection=False,
+    deferral=False,
+    sessions=False,
+    forwarding=False,
+    transactions=False,
+    topics=False,
+    idle_deletion=False,
+)
+PREMIUM = replace(
+    STANDARD,
     name="Premium",
     message_size_kb_default=1024,
     message_size_kb_max=100 * 1024,
     max_size_mb_max=80 * 1024,
     size_mb_step=1,
     queues_max=1_000,
-    ttl_ms_max=UNLIMITED_MS,
     session_state_bytes_max=1024 * 1024,
-    duplicate_detection=True,
-    deferral=True,
-    sessions=True,
-    forwarding=True,
-    transactions=True,
     partitioning=False,
-    topics=True,
-    subscriptions_max=2_000,
-    sql_filters_max=2_000,
-    correlation_filters_max=100_000,
-    idle_deletion=True,
 )
 
 TIERS = {tier.name.lower(): tier for tier in (BASIC, STANDARD, PREMIUM)}

@@ -1,31 +1,52 @@
-"""Scheduled messages that are to be enqueued earlier or later than their senders said.
+"""Scheduled messages: cancelled by their numbers, or shifted to an earlier or later time.
 
-Owns: which ones, and how far the command under way has come. Must not know: how what is due is found
-(`timers`), and who is applied between two slices: nobody is, see `engine`.
-
-A shifted message keeps its number, so that whoever has it can still cancel. All slices are in one batch. The
-event log has no event for it: the end of a scheduled life tells for when it was scheduled at last.
-Source: semantics S-05, S-06, S-07; our choice, the service has no such operation.
+A shifted message keeps its number, so it can still be cancelled. All slices of a shift are in one batch, and no
+other command comes between them. The event log has no event for a shift: the end of a scheduled life states
+the last scheduled time.
+Source: wire contract 5.2; semantics S-05 to S-09. Shifts are our choice, the service has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from peeklock.broker.content import overlay as overlays
 from peeklock.broker.entities.entities import Entities
+from peeklock.broker.entities.entity import Entity
 from peeklock.broker.queue.browsing import scheduled_by_number
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.vocabulary.changes import MessageStored
 from peeklock.broker.vocabulary.effects import ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, MessageNotFound
+from peeklock.broker.vocabulary.events import EventType
 from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import Message
 
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, beyond which nobody can schedule."""
+
+
+def check_cancel(entity: Entity, queue: MessageQueue, numbers: Iterable[int]) -> None:
+    """Raises: MessageNotFound: one of them names no scheduled message (any more); EntityDisabled."""
+    if not entity.receives:
+        entity.require_sending()
+    for number in numbers:
+        if scheduled_by_number(queue, number) is None:
+            raise MessageNotFound(f"no scheduled message with sequence number {number} in '{queue.name}'")
+
+
+def cancel(queue: MessageQueue, numbers: Iterable[int], out: Outcome) -> None:
+    """Remove scheduled messages that were checked just now; a number that is named twice counts once."""
+    queue.accessed_at_ms = out.now_ms
+    for number in dict.fromkeys(numbers):
+        message = scheduled_by_number(queue, number)
+        assert message is not None
+        out.happened(EventType.CANCELLED, queue, message)
+        if queue.duplicates is not None and (freed := queue.duplicates.free(message.sequence_number)):
+            out.changes.append(freed)
+        queue.remove(message, out)
 
 
 class Shifting:
