@@ -1,9 +1,9 @@
 """Answers of the disk about bodies: a body was read, or bodies are damaged.
 
-A message with a damaged body is dead-lettered without it. Its record still names the place of the damaged body:
-the bytes stay for rescue as long as the dead letter does, and each start finds them damaged again, so nothing
-more is stored. Readers get an empty body; the properties were in the payload and are lost too. A dead letter
-without a body is not forwarded, since its next reader could not recognize it.
+A message with a damaged body is dead-lettered without it. Its record still names the place of the damaged
+body: the bytes stay for rescue as long as the dead letter does, and each start finds them damaged again, so
+nothing more is stored. Readers get an empty body; the properties were in the payload and are lost too. A dead
+letter without a body is not forwarded, since its next reader could not recognize it.
 """
 
 from __future__ import annotations

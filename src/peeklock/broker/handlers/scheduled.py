@@ -1,8 +1,8 @@
 """Scheduled messages: cancelled by their numbers, or shifted to an earlier or later time.
 
-A shifted message keeps its number, so it can still be cancelled. All slices of a shift are in one batch, and no
-other command comes between them. The event log has no event for a shift: the end of a scheduled life states
-the last scheduled time.
+A shifted message keeps its number, so it can still be cancelled. All slices of a shift are in one batch, and
+no other command comes between them. The event log has no event for a shift: the end of a scheduled life
+states the last scheduled time.
 Source: wire contract 5.2; semantics S-05 to S-09. Shifts are our choice, the service has none.
 """
 

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ClaimMessages:
-    """Hold the next available messages for a cursor, made if there is none of the name -> Claimed; with count
-    0 no claim was made. In an entity with sessions: of sessions that nobody holds; the claim holds them
-    then."""
+    """Hold the next available messages for a cursor, new or not -> Claimed; with count 0 no claim was made.
+    In an entity with sessions: messages of sessions that are not held, which the cursor holds then."""
 
     address: Address
     cursor: str
@@ -29,14 +28,14 @@ class ClaimMessages:
     bytes_max: int
     reply_to: ReplyTo
     expires_after_ms: int | None = None
-    """How long after its last use the cursor is forgotten; None = as it was, or the default."""
+    """How long after its last use the cursor is forgotten; None = unchanged, or the default."""
     enqueued_up_to_ms: int | None = None
     """Only messages enqueued at or before this time; None = any."""
 
 
 @dataclass(slots=True)
 class ReadClaim:
-    """-> MessagesFound: what a claim holds in its order, from the `skip`th on."""
+    """-> MessagesFound: the messages of a claim in order, after the first `skip`."""
 
     address: Address
     cursor: str
@@ -49,8 +48,8 @@ class ReadClaim:
 
 @dataclass(slots=True)
 class CommitClaims:
-    """Remove what a cursor's claims up to a number hold -> ClaimsLeft. It is decided with the answer; what is
-    left is removed in slices, and faster by asking again."""
+    """Remove the messages of a cursor's claims up to a number -> ClaimsLeft. The answer decides; the rest is
+    removed in slices, sooner if asked again."""
 
     address: Address
     cursor: str
@@ -60,8 +59,8 @@ class CommitClaims:
 
 @dataclass(slots=True)
 class ReleaseCursor:
-    """Make all that a cursor holds available again at its place, not counted, and forget the cursor ->
-    ClaimsLeft with 0, when all is done."""
+    """Make all messages of a cursor available again, not counted, and forget the cursor -> ClaimsLeft with 0,
+    at the end."""
 
     address: Address
     cursor: str
@@ -81,55 +80,55 @@ class ListCursors:
 
 @dataclass(frozen=True, slots=True)
 class SearchCursor:
-    """How far a search has come; whoever asks gives it back as it is."""
+    """How far a search has come; opaque to the client."""
 
     address: Address
     sequence_number: int
-    """Of the message that was looked at last; -1 = none of this queue yet."""
+    """Of the last message examined; -1 = none of this queue."""
 
 
 @dataclass(slots=True)
 class SearchMessages:
-    """-> MessagesMatched: messages in any state that a filter matches, by name of their entities, then in
-    ascending order of sequence number. A call looks at a bounded number of messages: while the answer names
-    a cursor there may be more, also when it holds few messages or none."""
+    """-> MessagesMatched: messages in any state that match a filter, by name of their entities, then by
+    ascending sequence number. A call examines a bounded number of messages: while the answer has a cursor
+    there may be more, even after few matches or none."""
 
     reply_to: ReplyTo
     where: Filter | None
-    """None = all messages. One for which it cannot be evaluated does not match."""
+    """None = all messages. A message for which it cannot be evaluated does not match."""
     address: Address | None
-    """Which queue; None = the queues and sub-queues of all entities. Of a topic: its scheduled messages."""
+    """One queue, or the scheduled messages of a topic; None = the queues and sub-queues of all entities."""
     after: SearchCursor | None
-    """Of the answer before; None = from the start."""
+    """From the previous answer; None = from the start."""
     messages_max: int
 
 
 @dataclass(slots=True)
 class DeleteMatching:
-    """-> MatchingDeleted: delete what `SearchMessages` would find, bounded like it. What is locked, or held
-    for a cursor, stays. A scheduled message is cancelled. With no address, entities from which nothing can
-    be received are passed over."""
+    """-> MatchingDeleted: delete what `SearchMessages` would find, with the same bounds. Locked and claimed
+    messages stay; a scheduled message is cancelled. Without an address, entities that cannot be received from
+    are skipped."""
 
     reply_to: ReplyTo
     where: Filter | None
     address: Address | None
     after: SearchCursor | None
     messages_max: int
-    """Of those that match, also the locked ones."""
+    """Of the matches, locked ones included."""
 
 
 @dataclass(slots=True)
 class ShiftScheduled:
-    """-> ScheduledShifted: enqueue scheduled messages earlier or later than they were to be. They keep their
-    numbers. All or none; MessageNotFound when a number is not scheduled (any more)."""
+    """-> ScheduledShifted: shift the times of scheduled messages, which keep their numbers. All or none:
+    MessageNotFound if a number is not scheduled (any more)."""
 
     reply_to: ReplyTo
     address: Address | None
-    """Of which queue or topic; None = of all."""
+    """A queue or topic; None = all."""
     sequence_numbers: tuple[int, ...] | None
-    """Which, of the queue with the address; None = all of them."""
+    """Of the queue with the address; None = all."""
     by_ms: int | None
-    """How much later, negative = earlier; None = they are due now, in the order of their numbers."""
+    """Shift, negative = earlier; None = enqueue now, in the order of numbers."""
 
 
 ExtensionCommand: TypeAlias = (
