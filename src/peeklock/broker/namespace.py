@@ -1,10 +1,7 @@
-"""The namespace: everything a client can ask for comes in here, and only here.
+"""The namespace: the single entry for commands, for time and for recovery.
 
-Owns: the dispatch of commands, how a refusal is answered, entities' lives. Must not know: the wire, the
-store, the clock. `apply` and `advance` answer what became true and what follows; neither raises for what a
-client did.
-
-Deterministic: the same commands at the same instants with the same tokens give the same answers.
+`apply` and `advance` return changes and effects, and raise nothing for a client's fault. The same commands at
+the same instants with the same tokens give the same answers.
 """
 
 from __future__ import annotations
@@ -39,11 +36,11 @@ from peeklock.broker.vocabulary.message import Message
 from peeklock.broker.vocabulary.quotas import TierLimits
 
 SLICE = 1_000
-"""Items one `advance` handles, about: at 5 to 10 us each it takes 10 ms at most."""
+"""Items of one `advance`, about: at 5 to 10 us each 10 ms at most."""
 
 
 class Namespace:
-    """All entities of one namespace and whoever is attached to them."""
+    """The entities of one namespace, and the links to them."""
 
     def __init__(
         self,
@@ -64,17 +61,16 @@ class Namespace:
 
         Args:
             limits: of its tier.
-            tokens: gives 16 random bytes a call, in .NET order of a GUID.
-            digest_key: at most 64 secret bytes, kept over restarts: keys the digests of message ids.
-            enforce_quotas: hold entities to their size and the namespace to its number of entities (A-05).
-            delete_lock: refuse to delete entities when asked; idle ones go all the same (A-03).
-            first_sequence_number: of each new queue; a test of the roll-over sets it high (S-03).
-            captures_body: what happens is recorded; this says of a queue's name whether with whole messages.
-                None = nothing is recorded.
-            slice_items: messages of a batch, or subscriptions of a deleted topic, that one step takes.
-            lock_grace_ms: how long a connection that broke keeps its locks; None = until they lapse (L-13).
-            clock_step_limit_ms: a larger step of the wall clock forwards makes nothing due.
-            history: is told what becomes of messages.
+            tokens: returns 16 random bytes, a GUID in .NET order.
+            digest_key: at most 64 secret bytes, the same after a restart; keys the digests of message ids.
+            enforce_quotas: enforce the size of entities and their number (A-05).
+            delete_lock: refuse to delete entities; idle ones are deleted all the same (A-03).
+            first_sequence_number: of each new queue, for tests of the roll-over (S-03).
+            captures_body: whether events of a queue, by name, hold whole messages; None = no events.
+            slice_items: messages of a batch, or subscriptions of a deleted topic, in one step.
+            lock_grace_ms: how long a broken connection keeps its locks; None = until they lapse (L-13).
+            clock_step_limit_ms: a larger step forwards of the wall clock makes nothing due.
+            history: takes the messages that leave.
         """
         self._shared = shared = Shared(tokens, clock_step_limit_ms)
         self._recorder: Recorder | None = None
@@ -84,9 +80,9 @@ class Namespace:
             self._recorder = Recorder(shared.timers, shared.wall, captures_body)
         self._out = Outcome(self._recorder)
         self.unfinished = False
-        """Whether the last command was done in part: a batch of many messages, which was checked whole."""
+        """Whether the last command, a checked batch of many messages, has steps left."""
         self.timers = shared.timers
-        """Say when `advance` has something to do."""
+        """When `advance` has something to do."""
         self._entities = Entities(
             limits,
             self._shared,
@@ -111,9 +107,9 @@ class Namespace:
         self._table = {command: (*pair, RequestCounters()) for command, pair in handlers.table.items()}
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        """Do what a command asks, or refuse it as a whole; while it is `unfinished`, `go_on` comes next."""
+        """Do a command, or refuse it as a whole. While it is `unfinished`, `go_on` must come next."""
         out = self._out
-        # Without a call of `Outcome`, here and at the end: each message comes by here twice or more.
+        # Fields are set here, without a call of `Outcome`: each message takes this path twice or more.
         out.now_ms = now_ms
         out.copies = 0
         if self._recorder is not None:
@@ -128,8 +124,7 @@ class Namespace:
             except ServiceBusError as error:
                 assert len(out.changes) == changed, "what is refused must change nothing"
                 requests.count_refusal(error)
-                # A plain value from here on. Its frames hold the effects that it is one of: a circle for the
-                # collector.
+                # A plain value from here on: its frames hold the effects that will hold it, a cycle.
                 error.__traceback__ = error.__context__ = error.__cause__ = None
                 effect = refusal(command, error)
                 if effect is not None:
@@ -150,14 +145,12 @@ class Namespace:
         return changes, effects
 
     def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
-        """Ask this whether a body is in memory, before a message is deleted as it is delivered.
-
-        Until then all of them count as such.
-        """
+        """Set how to find out whether a body is in memory, before a delivery deletes its message; until then
+        all are."""
         self._shared.bodies.at_hand = at_hand
 
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        """Do the next step of the unfinished command; nothing else was done meanwhile."""
+        """Do the next step of the unfinished command, before any other."""
         out = self._out
         storing = self._operations.storing
         assert storing is not None, "no command is unfinished"
@@ -169,11 +162,10 @@ class Namespace:
         return out.take()
 
     def advance(self, now_ms: int, purged_max: int | None = None) -> tuple[list[Change], list[Effect]]:
-        """Do what is due, a bounded slice a call: while `timers.next_ms` is past there is more.
+        """Do a bounded slice of what is due; there is more while `timers.next_ms` is past.
 
         Args:
-            purged_max: messages that a purge may look at, and nothing comes behind it in this call; None: it
-                is as any other.
+            purged_max: messages that a purge may examine, which then ends the call; None = the usual slice.
         """
         out = self._out
         out.begin_due(now_ms)
@@ -191,7 +183,7 @@ class Namespace:
         return out.take()
 
     def _serve_touched(self) -> None:
-        """Deliver in queues that got messages without being named: dead letters, forwarded ones."""
+        """Deliver in queues that got dead letters or forwarded messages."""
         out = self._out
         while out.touched:
             touched, out.touched = out.touched, {}
@@ -199,7 +191,7 @@ class Namespace:
                 queue.serve(out)
 
     def numbers_issued(self) -> list[NumbersIssued]:
-        """State the counters of the queues that issued numbers since the last call."""
+        """Return the counters of the queues that issued numbers since the last call."""
         issued, self._shared.issued = self._shared.issued, []
         states = self._entities.states
         numbers = []
@@ -215,37 +207,37 @@ class Namespace:
         return self._recorder is not None and self._recorder.captures and self._recorder.due
 
     def take_events(self) -> list[EventTuple] | None:
-        """Give what happened since the last call; None while nothing is recorded."""
+        """Return the events since the last call; None if none are recorded."""
         if self._recorder is None or not self._recorder.captures:
             return None
         return self._recorder.take()
 
     def flush_events(self) -> None:
-        """Let no event wait any longer."""
+        """Make a batch due for the events that wait."""
         if self._recorder is not None:
             self._recorder.flush()
 
     @property
     def wall(self) -> WallClock:
-        """How far the wall clock is from the time that is passed in."""
+        """The difference between the wall clock and `now_ms`."""
         return self._shared.wall
 
     # Recovery and reclaim
 
     def restore_entity(self, stored: EntityStored) -> None:
-        """Take in an entity that the store has; all of them come before the first frame."""
+        """Add a stored entity; all entities come before the first frame."""
         self._recovering().restore_entity(stored)
 
     def restore_rule(self, stored: RuleStored) -> None:
-        """Take in a rule that the store has, after the entities."""
+        """Add a stored rule; rules come after the entities."""
         self._recovering().restore_rule(stored)
 
     def restore(self, changes: Iterable[Change]) -> None:
-        """Take in one frame of the journal; frames come in order, oldest first."""
+        """Apply one frame of the journal, the oldest first."""
         self._recovering().restore(changes)
 
     def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
-        """Build the indexes and timers; nothing is locked. What fell due meanwhile follows by `advance`."""
+        """Build indexes and timers. Nothing is locked; `advance` does what fell due meanwhile."""
         out = self._out
         out.begin_due(now_ms)
         self._recovering().finish(now_ms)
@@ -265,8 +257,8 @@ class Namespace:
         return self._recovery
 
     def replaced_states(self) -> list[tuple[str, list[str]]]:
-        """Name, by queue, the sessions whose stored state gives way to one of another spelling (C27): after a
-        recovery, until `advance` has removed them."""
+        """Return, by queue, the sessions whose stored state is replaced by one of another spelling (C27),
+        until `advance` removes it."""
         found = []
         for entity in self._entities:
             states = entity.states
@@ -275,11 +267,11 @@ class Namespace:
         return found
 
     def find(self, queue_id: int, position: int) -> Message | None:
-        """Give a message that is stored now."""
+        """Return a stored message."""
         return self._entities.find_stored(queue_id, position)
 
     def still_holds(self, change: NumbersIssued | MessageIdSeen, now_ms: int) -> Change | None:
-        """Give what has to be written again when this fact's frame goes, None when it holds no more."""
+        """Return the fact to write again when the frame of this one goes; None if it no longer holds."""
         queue = self._queues.get(change.queue_id)
         if isinstance(change, NumbersIssued):
             issuer = queue or self._entities.states.get(change.queue_id)
@@ -291,7 +283,7 @@ class Namespace:
         return None
 
     def removed_entity_messages(self, entity_id: int) -> Iterator[Message]:
-        """Hand out the messages of a deleted entity, once; the caller takes them at its own pace."""
+        """Yield the messages of a deleted entity, once, at the pace of the caller."""
         entity = self._entities.removed.pop(entity_id, None)
         if entity is not None:
             yield from entity.all_messages()
@@ -299,7 +291,7 @@ class Namespace:
     # Figures
 
     def entity_views(self) -> list[do.EntityView]:
-        """Show all entities, queues, then topics, then subscriptions, each kind sorted by name."""
+        """Return all entities: queues, then topics, then subscriptions, each sorted by name."""
         return [
             entity.view()
             for kind in EntityKind
@@ -307,17 +299,17 @@ class Namespace:
         ]
 
     def rules(self, path: str) -> list[RuleDescription]:
-        """Show the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""
+        """Return the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""
         return self._handlers.definitions.rules(path)
 
     @property
     def dropped_sends(self) -> int:
-        """Pre-settled sends that were refused since start: their sender learns nothing (T-06)."""
+        """Pre-settled sends refused since the start, unknown to their senders (T-06)."""
         return self._operations.dropped_sends
 
     @property
     def failed_evaluations(self) -> int:
-        """Rules that could not be evaluated for a message since start, of topics that are gone too (P-04)."""
+        """Failed evaluations of rules since the start, deleted topics included (P-04)."""
         return self._shared.failed_evaluations
 
     @property
@@ -327,22 +319,22 @@ class Namespace:
 
     @property
     def is_purging(self) -> bool:
-        """Whether a purge is under way, which has time."""
+        """Whether a purge is under way."""
         return self._purging.is_busy
 
     @property
     def counters(self) -> Counters:
-        """What happened since the start, in entities that are gone too."""
+        """Counters since the start, deleted entities included."""
         return self._out.counters
 
     def entity_counters(self) -> dict[str, Counters]:
-        """Return what happened in each entity since the start or since it was created, by its path."""
+        """Return the counters of each entity since the start or its creation, by path."""
         return {entity.name: entity.counters for entity in self._entities}
 
     def requests(self) -> dict[str, RequestCounters]:
-        """Return what became of the requests since the start, by operation: `send`, `send_batch`.
+        """Return the counters of requests since the start, by operation such as `send_batch`.
 
-        Among the releases are those of the broker, of deliveries that reached no client.
+        The broker's own releases of undelivered messages count as releases.
         """
         return {
             re.sub("(?<!^)(?=[A-Z])", "_", command.__name__).lower(): counters
@@ -351,14 +343,14 @@ class Namespace:
         }
 
     def totals(self) -> Totals:
-        """Add up the figures of all entities at one instant; costs 2 to 5 us an entity."""
+        """Return the figures of all entities at one instant; costs 2 to 5 us an entity."""
         count = self.count_totals()
         while not count.advance():
             pass
         return count.totals
 
     def count_totals(self) -> TotalsCount:
-        """Begin to add them up in slices."""
+        """Return a count of the figures, to be done in slices."""
         known = Totals(
             entities=len(self._entities),
             connections=len(self._shared.links.connections),

@@ -1,27 +1,22 @@
-"""Passing messages on from one entity to another.
+"""Forwards between entities: ForwardTo and ForwardDeadLetteredMessagesTo at run time.
 
-Owns: ForwardTo and ForwardDeadLetteredMessagesTo at run time: where a message goes, what becomes of one that
-cannot go there, the limit of hops. Must not know: who sent it, which forwards may be defined
-(`validation`).
+Theory of operation. A message is numbered by the entity it arrives at and passed on in the same call, so in
+the same frame of the journal; at its target it arrives like any other and gets a number there. An obstacle is
+decided at once and not tried again:
 
-Theory of operation. A message is numbered by the entity it arrives at, then passed on in the same call, and
-so in the same frame of the journal; there it arrives like any other and gets a number of its own. What stands
-in the way is decided at once and never tried again:
-
-    target missing, disabled, full, its size limit too small, a session id wanted and missing
-                                        -> transfer dead-letter queue of the entity it was to leave
+    target missing, disabled, full, its size limit too small, a session id required and missing
+                                        -> transfer dead-letter queue of the source
     more than four hops, or more than 10,000 copies of one accepted message
-                                        -> dead-letter queue of that entity
+                                        -> dead-letter queue of the source
 
-A sender is refused beforehand when the target is full (`operations`). A target may need to know a message
-id, session id or partition key. The gateway reads them for whoever sends to an entity that forwards there; of
-a stored message they are asked for with an effect `Fetch`, and it stays parked in its queue until the answer
-comes. Parked messages are passed on in their order, and so are those that were there when an entity began to
-forward. A scheduled message of a topic takes the same way to the subscriptions when it falls due: their rules
-must read it.
+A sender is refused first if the target is full (`operations`). A target may need the message id, session id
+or partition key. The gateway reads them for senders to an entity that forwards there; those of a stored
+message are read with an effect `Fetch`, and the message is pending in its queue until the answer. Pending
+messages are passed on in order, and so are those that were stored before the entity began to forward. A
+scheduled message of a topic takes the same way to the subscriptions, whose rules must read it.
 
-Forwards may lead in a circle, to the entity itself too, and by dead letters: the hops end it. A dead letter
-that may not be passed on rests where it is.
+Forwards may form a cycle, with the entity itself and with dead letters too: the limit of hops ends it. A dead
+letter that may not be passed on rests where it is.
 Source: semantics F-01, F-02; wire contract 3.8, 10.3; Learn "Chaining Service Bus entities with
 autoforwarding".
 """
@@ -52,7 +47,7 @@ HOPS_MAX = 4
 """Source: wire contract 10.1, auto-forward hops."""
 
 FETCH_MAX = 64
-"""Parked messages of a queue whose fields are asked for at once."""
+"""Pending messages of a queue that are fetched at once."""
 
 _TOO_MANY_HOPS = (
     "MaxTransferHopCountExceeded",
@@ -75,22 +70,21 @@ class Forwarding:
 
     def __init__(self, entities: Entities) -> None:
         self._entities = entities
-        # What was read of parked messages, None until it comes: by queue id and position, at or behind the
-        # cursor.
+        # What was read of pending messages, None until then: by queue id and position, from the cursor on.
         self._asked: dict[int, dict[int, _Read | None]] = {}
-        self._ahead: dict[str, dict[int, FanOut]] = {}  # topics ahead, by the path of a target
+        self._ahead: dict[str, dict[int, FanOut]] = {}  # by the path of a target
 
-    # What senders ask
+    # For senders
 
     def reads_routing(self, queue: MessageQueue, destination: str | None = None) -> bool:
-        """Whether a sender's messages may end in a queue that decides by their routing fields."""
+        """Return whether messages sent here may end in a queue that decides by their routing fields."""
         return queue.reads_routing or any(
             target.main.reads_routing for target in self.chain(queue, destination)
         )
 
     def chain(self, queue: MessageQueue, destination: str | None = None) -> list[Entity]:
-        """Give the entities that a message sent to a queue, or via it, is passed on to; it rests at the last
-        one."""
+        """Return the entities that a message sent to or via a queue is passed on to, the last one
+        included."""
         path = destination or queue.forward_to
         chain: list[Entity] = []
         while path is not None and len(chain) < HOPS_MAX:
@@ -101,11 +95,10 @@ class Forwarding:
             path = target.main.forward_to
         return chain
 
-    # What topics ask
+    # For topics
 
     def topics_ahead(self, entity: Entity) -> dict[int, FanOut]:
-        """Return the topics to which messages or dead letters of an entity come next, by id: from there on
-        they are copies."""
+        """Return the topics that messages or dead letters of an entity reach next, by id."""
         ahead: dict[int, FanOut] = {}
         for path in forwards_of(entity.description):
             known = self._ahead.get(path)
@@ -127,7 +120,7 @@ class Forwarding:
         return topics
 
     def routes_changed(self) -> None:
-        """Forget what is ahead of entities: one came, went, or forwards elsewhere."""
+        """Forget what is ahead: an entity was added, removed, or forwards elsewhere."""
         self._ahead = {}
 
     # Passing on
@@ -179,7 +172,7 @@ class Forwarding:
         sections: Sections | None,
         out: Outcome,
     ) -> None:
-        """Dead-letter a message that would become too many copies; it goes on to where dead letters go."""
+        """Dead-letter a message that would become too many copies; dead letters may be forwarded."""
         dead_letters = entity.dead_letters
         assert dead_letters is not None
         if source is dead_letters:
@@ -192,7 +185,7 @@ class Forwarding:
     def _obstacle(
         self, target: Entity | None, path: str, message: Message, *, routing_known: bool
     ) -> _Reason | None:
-        """Say why a target cannot take a message."""
+        """Return why a target cannot take a message, None if it can."""
         if target is None:
             return "MessagingEntityNotFound", f"The forwarding destination '{path}' could not be found."
         queue = target.main
@@ -217,11 +210,11 @@ class Forwarding:
             )
         return None
 
-    # What is stored already
+    # Stored messages
 
     def pass_on_stored(self, source: MessageQueue, count_max: int, out: Outcome) -> int:
-        """Pass on what stands parked in a queue, in order, until messages, copies and forwards are about
-        `count_max`; answer how many messages it were."""
+        """Pass on pending messages in order, until messages, copies and forwards are about `count_max`;
+        return the number of messages."""
         source.forward_due_ms = FAR_MS
         path = source.forward_to
         if not source.passes_on:
@@ -240,7 +233,7 @@ class Forwarding:
             if message.lock is not None or expired or at_end:
                 source.forward_cursor = position + 1
                 asked.pop(position, None)
-                continue  # a dead letter in somebody's hands, or for the sweep, or at its end
+                continue  # a dead letter that is locked, left to the sweep, or at its end
             target = None if path is None else self._entities.target(path)
             read = asked.get(position)
             if read is None and (path is None or (target is not None and target.main.reads_routing)):
@@ -255,7 +248,7 @@ class Forwarding:
             source.remove(message, out)
             moved = message.moved()
             moved.routing = None if read is None else read.routing
-            moved.scheduled_at_ms = message.scheduled_at_ms  # by an action, for where it goes on to
+            moved.scheduled_at_ms = message.scheduled_at_ms  # set by an action, for the target
             if path is not None:
                 self.pass_on(source, path, moved, None, out, head=head)
             else:
@@ -268,7 +261,7 @@ class Forwarding:
         return work
 
     def fetched(self, queue: MessageQueue, position: int, payload: bytes) -> None:
-        """Take the body of a parked message. It may be gone; then those behind it are next."""
+        """Take the body of a pending message. If the message is gone, the next ones follow."""
         asked = self._asked.get(queue.queue_id)
         message = queue.active.get(position)
         if not len(queue.active):
@@ -281,11 +274,11 @@ class Forwarding:
             queue.forward_stored_from(position)
 
     def forget(self, queue_id: int) -> None:
-        """Keep nothing of what was asked about a queue: nothing waits there, or not for that any more."""
+        """Forget what was read for a queue."""
         self._asked.pop(queue_id, None)
 
     def _ask(self, source: MessageQueue, out: Outcome) -> None:
-        """Ask for the fields of the first messages from the cursor on, each once."""
+        """Fetch the first messages from the cursor on, each once."""
         before = self._asked.get(source.queue_id, {})
         asked = self._asked[source.queue_id] = {
             position: read
@@ -299,7 +292,7 @@ class Forwarding:
 
 
 class _Read:
-    """What was read of a parked message."""
+    """What was read of a pending message."""
 
     __slots__ = ("head", "routing")
 
@@ -309,7 +302,7 @@ class _Read:
 
 
 def _to_subscriptions(topic: MessageQueue, message: Message, head: Sections, out: Outcome) -> None:
-    """Give the subscriptions a message that was parked in its topic."""
+    """Copy a pending message of a topic to its subscriptions."""
     assert topic.fan_out is not None
     message.delivery_count = 0
     turn = None if topic.partitions is None else topic.partitions.of_number(message.sequence_number)
@@ -319,15 +312,15 @@ def _to_subscriptions(topic: MessageQueue, message: Message, head: Sections, out
 
 
 def _is_short_of_copies(target: Entity, message: Message) -> bool:
-    """Whether it depends on the rules of a topic if a message may be forwarded there."""
+    """Return whether the rules of a topic decide if a message may be forwarded there."""
     return target.fan_out is not None and message.copies_left < len(target.fan_out)
 
 
 def _makes_too_many_copies(target: Entity, message: Message, head: Sections | None) -> bool:
-    """Whether a topic would make more copies of a message than may still follow from it.
+    """Return whether a topic would make more copies of a message than may follow from it.
 
     Args:
-        head: what the rules see of it, without its body perhaps; it was read when the answer depends on it.
+        head: the sections that rules read, perhaps without the body; not None if the answer depends on it.
     """
     if not _is_short_of_copies(target, message):
         return False
@@ -337,7 +330,7 @@ def _makes_too_many_copies(target: Entity, message: Message, head: Sections | No
 
 
 def _rests(target: Entity, message: Message, head: Sections | None) -> bool:
-    """Whether a dead letter was refused for its copies before and would be again."""
+    """Return whether a dead letter was refused for its copies and would be again."""
     if message.overlay is None or overlays.dead_letter_reason(message.overlay) != _TOO_MANY_COPIES[0]:
         return False
     return _makes_too_many_copies(target, message, head)
@@ -397,7 +390,7 @@ def _dead_letter(
 ) -> None:
     """Store a message that cannot be passed on in a dead-letter queue, where it rests."""
     _mark_dead_letter(message, reason)
-    if source is not to:  # a dead letter that rests where it is goes on living there
+    if source is not to:  # a dead letter that rests keeps its life there
         out.dead_lettered(source, message, message.overlay, to.name)
         out.arrived(to, message, sections)
     enqueue.take_in(to, message, sections, out)
@@ -406,5 +399,5 @@ def _dead_letter(
 
 def _mark_dead_letter(message: Message, reason: _Reason) -> None:
     message.overlay = overlays.with_reason(message.overlay, *reason)
-    message.ttl_ms = None  # nothing expires where it goes, or waits for its time
+    message.ttl_ms = None  # dead letters neither expire nor wait for a time
     message.scheduled_at_ms = None
