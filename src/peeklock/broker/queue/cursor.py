@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class CursorState(Enum):
-    """Where a cursor is in its life."""
+    """Life of a cursor."""
 
     OPEN = 1
     COMMITTING = 2
-    """Messages of claims that it committed are still to be removed; it claims on meanwhile."""
+    """Messages of committed claims are still to be removed; it can claim more."""
     LEAVING = 3
-    """It removes what it committed, then gives back the rest; nothing finds it any more."""
+    """It removes what is committed, then gives back the rest; it cannot be found."""
 
 
 TRANSITIONS: Final[dict[CursorState | None, frozenset[CursorState | None]]] = {
@@ -31,10 +31,9 @@ TRANSITIONS: Final[dict[CursorState | None, frozenset[CursorState | None]]] = {
     CursorState.COMMITTING: frozenset((CursorState.OPEN, CursorState.LEAVING, None)),
     CursorState.LEAVING: frozenset((None,)),
 }
-"""The life of a cursor; None: there is none.
+"""The life of a cursor; None: it does not exist.
 
-What fits into a slice is done in the call that asks for it: a small commit leaves a cursor OPEN, and a small
-release leaves none."""
+Work that fits into a slice is done at once: a small commit leaves a cursor OPEN, a small release ends it."""
 
 
 class Cursor:
@@ -58,12 +57,12 @@ class Cursor:
         self.last_no = 0
         self.committed_no = 0
         self.used_at_ms = instant_ms  # UTC
-        self.idle_since_ms = now_ms  # also the start of the broker is use: it may have been down for long
+        self.idle_since_ms = now_ms  # the start counts as use: the broker may have been down for long
         self.expires_after_ms = expires_after_ms
-        self.claims: dict[int, Claim] = {}  # ascending; the committed ones until they are removed
-        self.leaving: list[ReplyTo] | None = None  # who waits for its end; None = it stays
-        self.ready: dict[str, MessageSession] = {}  # sessions that it holds in which more became available
-        self.takes_ready = False  # the next session that it claims is one of those
+        self.claims: dict[int, Claim] = {}  # ascending; committed ones until they are removed
+        self.leaving: list[ReplyTo] | None = None  # to be answered at its end; None = it stays
+        self.ready: dict[str, MessageSession] = {}  # its sessions with available messages
+        self.takes_ready = False  # its next claim begins with one of those
 
     def use(self, now_ms: int, instant_ms: int) -> None:
         self.used_at_ms = instant_ms
@@ -76,7 +75,7 @@ class Cursor:
         return CursorState.COMMITTING if self.committed() else CursorState.OPEN
 
     def committed(self) -> list[Claim]:
-        """Give the claims whose messages are to be removed."""
+        """Return the claims whose messages are to be removed."""
         found = []
         for no, claim in self.claims.items():
             if no > self.committed_no:
@@ -86,19 +85,19 @@ class Cursor:
 
 
 class Claim:
-    """Messages held for a cursor, by ascending position. To whoever asks it is their lock."""
+    """Messages held for a cursor, by ascending position. It is the lock of each."""
 
     __slots__ = ("cursor", "done", "messages", "no", "size_bytes")
 
     token: bytes | None = None
-    """It has none: nobody settles one of its messages alone."""
+    """Messages of a claim are not settled one by one."""
 
     def __init__(self, cursor: Cursor, no: int) -> None:
         self.cursor = cursor
         self.no = no
         self.messages: list[Message] = []
         self.size_bytes = 0
-        self.done = 0  # so many of the first ones are not held any more
+        self.done = 0  # messages at the front that are no longer held
 
     @property
     def left(self) -> int:
@@ -106,7 +105,7 @@ class Claim:
 
 
 class Taking:
-    """The filling of one claim, within its limits."""
+    """Fills one claim within its limits."""
 
     __slots__ = (
         "_bytes_max",
@@ -132,7 +131,7 @@ class Taking:
         self._is_full = False
 
     def take(self, ready_queue: PlainReadyQueue | MessageSession) -> bool:
-        """Take what is available in a line; answer whether a limit ended it, so that there may be more."""
+        """Take available messages from a ready queue; return whether a limit ended it."""
         queue, claim, now_ms = self._queue, self._claim, self._now_ms
         messages = claim.messages
         expires = queue.expiry is not None
@@ -143,7 +142,7 @@ class Taking:
                 return False
             expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + queue.default_ttl_ms
             if expires and expires_at_ms - message.lead_ms <= instant_ms:
-                self._passed_over += 1  # as a delivery does: the sweep of this instant takes it away
+                self._passed_over += 1  # left to the sweep, as in a delivery
                 queue.wake(now_ms)
                 if self._passed_over < PASS_OVER_MAX:
                     continue
@@ -162,8 +161,8 @@ class Taking:
         return True
 
     def take_sessions(self, sessions: MessageSessions) -> None:
-        """Take what is available in sessions, one after another: in turn one that nobody holds and one that
-        the cursor holds already, so that neither keeps out the other."""
+        """Take available messages of sessions: in turn from a free one and from one of the cursor's own, so
+        that neither kind starves."""
         cursor = self._claim.cursor
         for _ in range(len(cursor.ready) + len(sessions.available)):
             if cursor.ready and (cursor.takes_ready or not sessions.available):
@@ -190,7 +189,7 @@ def size_of(message: Message) -> int:
 
 
 def runs_of(messages: list[Message]) -> tuple[tuple[int, int], ...]:
-    """Join neighbours."""
+    """Return runs of neighbouring positions: (first, count)."""
     runs: list[tuple[int, int]] = []
     first = last = messages[0].position
     for message in messages:

@@ -1,23 +1,19 @@
 """Cursors: named readers that hold messages of a queue, also over a restart (X-06).
 
-Owns: the cursors of a queue, what each has claimed, what is left to remove or to give back, when an unused
-one goes. Must not know: who asks, links, the wire, the store.
+Theory of operation. A claim is the lock of its messages (`message.lock`): receivers, expiry, purges and
+forwards skip them. But it does not lapse, and it is a fact: it holds the same messages after a restart. The
+records of the messages do not change. They are held by ascending position, so the facts need no other order.
 
-Theory of operation. A claim holds messages as a lock does: `message.lock` is the claim, and receivers,
-expiry, purges and forwards pass over them. But it has no end of its own, and it is a fact: what a claim holds
-is the same in every life of the broker. The messages' own records do not change with it. They are held in
-ascending order of position, whatever the order in which they were taken: so the facts need no other.
+    claimed     the claim can be read again and again, with the same result
+    committed   up to `CursorStored.committed_no`: it cannot be read any more, its messages are removed
+    released    by `ClaimRemoved`: its messages return to their places, not counted
 
-    claimed     the claim can be read as often as wanted, each time the same
-    committed   `CursorStored.committed_no` says so; it cannot be read any more, its messages are removed
-    released    `ClaimRemoved` says so; its messages return to their places, not counted
+A decision is about whole claims and durable with its first frame; the work follows in slices, in the call of
+the request and by the queue's timer. After a crash the rest of a commit is removed all the same, and the rest
+of a release is free at once. A cursor that is released first removes what it has committed.
 
-A decision is durable with its first frame and is for whole claims; the work that follows is done in slices,
-in the asker's call and then by the queue's timer. So a crash in the middle removes the rest all the same, and
-gives back the rest at once. A cursor that is to go waits until what it committed has been removed.
-
-In a queue with sessions a claim takes whole sessions that nobody holds, and its cursor holds them while it
-holds a message of them. What comes later in such a session is only for this cursor: the order within stays.
+In a queue with sessions a claim takes whole free sessions, and the cursor holds a session as long as it holds
+a message of it. Later messages of the session are for this cursor alone, which keeps their order.
 """
 
 from __future__ import annotations
@@ -49,8 +45,8 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
 
 SLICE = 250
-"""Messages that one call removes or gives back: 1 ms of work. What is left follows by the timer, often in
-the same turn of the loop: a whole claim of 2,000 kept it for 10 ms and more, with what its commit takes."""
+"""Messages that one call removes or gives back: 1 ms of work. The rest follows by the timer: a claim of 2,000
+at once blocks the loop for 10 ms and more."""
 
 
 _position = attrgetter("position")
@@ -64,27 +60,27 @@ class Cursors:
     def __init__(self, queue: MessageQueue) -> None:
         self._queue = queue
         self._by_name: dict[str, Cursor] = {}
-        self._busy: dict[int, Cursor] = {}  # those with something left to do, by identity, in turn
-        self._expires_ms = FAR_MS  # no cursor expires before
+        self._busy: dict[int, Cursor] = {}  # by identity, in turn: those with work left
+        self._expires_ms = FAR_MS  # not later than the first expiry
         self.claimed_count = 0
-        """Messages that are held."""
+        """Messages held."""
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def find(self, name: str) -> Cursor:
-        """Raises: CursorNotFound."""
+        """Return a cursor. Raises: CursorNotFound."""
         cursor = self._by_name.get(name)
         if cursor is None or cursor.leaving is not None:
             raise _not_found(self._queue, name)
         return cursor
 
     def states(self) -> dict[Cursor, CursorState]:
-        """Return where each cursor is in its life, those that nothing finds any more too."""
+        """Return the state of each cursor, leaving ones included."""
         return {cursor: cursor.state for cursor in (*self._by_name.values(), *self._busy.values())}
 
     def views(self) -> list[CursorView]:
-        """Show all cursors, sorted by name, with what they hold."""
+        """Return the views of all cursors, sorted by name."""
         return [
             CursorView(
                 cursor.name,
@@ -113,8 +109,10 @@ class Cursors:
         out: Outcome,
         enqueued_up_to_ms: int | None = None,
     ) -> Claim | None:
-        """Hold the next available messages for a cursor, which is made if there is none; None when nothing is
-        available. With a time, those before the first one that was enqueued later.
+        """Hold the next available messages for a cursor, new or not; return None if nothing is available.
+
+        Args:
+            enqueued_up_to_ms: stop at the first message that was enqueued later.
 
         Raises: QuotaExceeded, ServerBusy.
         """
@@ -184,7 +182,7 @@ class Cursors:
     def read(
         self, name: str, no: int, skip: int, count_max: int, bytes_max: int, now_ms: int
     ) -> list[MessageView]:
-        """Show what a claim holds from the `skip`th message on, at least one if there is one.
+        """Return the messages of a claim after the first `skip`, at least one if there is one.
 
         Raises: CursorNotFound, ClaimNotFound, ClaimCommitted.
         """
@@ -213,7 +211,7 @@ class Cursors:
     # Committing
 
     def commit(self, name: str, up_to_no: int, out: Outcome) -> int:
-        """Remove what the claims up to a number hold; answer how many messages are left to be removed.
+        """Remove the messages of the claims up to a number; return how many are left to be removed.
 
         Raises: CursorNotFound, ClaimNotFound.
         """
@@ -230,13 +228,11 @@ class Cursors:
             self._queue.set_timer()
         return sum(claim.left for claim in cursor.committed() if claim.no <= up_to_no)
 
-    # Giving back
+    # Releasing
 
     def release(self, name: str, reply_to: ReplyTo, out: Outcome) -> None:
-        """Give back what a cursor holds and forget it; `reply_to` is answered when that is done.
-
-        Raises: CursorNotFound.
-        """
+        """Give back the messages of a cursor and forget it; `reply_to` is answered at the end. Raises:
+        CursorNotFound."""
         cursor = self._by_name.get(name)
         if cursor is None:
             raise _not_found(self._queue, name)
@@ -245,26 +241,26 @@ class Cursors:
         self._queue.set_timer()
 
     def _leave(self, cursor: Cursor) -> list[ReplyTo]:
-        """Let a cursor go; answer who waits for it."""
+        """Mark a cursor as leaving; return the requests to be answered at its end."""
         if cursor.leaving is None:
             cursor.leaving = []
         self._busy[id(cursor)] = cursor
         return cursor.leaving
 
     def abandon(self, error: ServiceBusError, out: Outcome) -> None:
-        """Tell whoever waits that the entity is gone."""
+        """Refuse the requests that wait: the entity is deleted."""
         for cursor in self._busy.values():
             out.effects.extend(Failed(reply_to, error) for reply_to in cursor.leaving or ())
 
-    # In slices
+    # Slices
 
     def next_ms(self) -> int:
         """When `advance` has something to do."""
         return 0 if self._busy else self._expires_ms
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Do about `count_max` items of what is left, and let cursors go that were not used for too long;
-        answer the work done."""
+        """Do about `count_max` items of work, and mark cursors that were not used for too long; return the
+        work done."""
         work = 0
         if self._expires_ms <= out.now_ms:
             self._expires_ms = FAR_MS
@@ -285,7 +281,7 @@ class Cursors:
             self._queue.wake(self._expires_ms)
 
     def _work(self, cursor: Cursor, count_max: int, out: Outcome) -> int:
-        """Do a slice of what a cursor has left to do; answer how many messages."""
+        """Do a slice of a cursor's work; return the number of messages."""
         work = 0
         queue_id = self._queue.queue_id
         for claim in cursor.committed():
@@ -295,7 +291,7 @@ class Cursors:
             del cursor.claims[claim.no]
             out.changes.append(ClaimRemoved(queue_id, cursor.name, claim.no))
         if cursor.leaving is not None:
-            if self._by_name.get(cursor.name) is cursor:  # all that it holds is free for a restart from here
+            if self._by_name.get(cursor.name) is cursor:  # from here on a restart finds its messages free
                 del self._by_name[cursor.name]
                 out.changes += [ClaimRemoved(queue_id, cursor.name, no) for no in cursor.claims]
                 out.changes.append(CursorRemoved(queue_id, cursor.name))
@@ -335,7 +331,7 @@ class Cursors:
         return len(messages)
 
     def take_out(self, claim: Claim, message: Message) -> None:
-        """End the hold on one message; a restart passes over a position under which nothing stands."""
+        """Release one message from a claim; a restart ignores a position without a message."""
         claim.messages.remove(message)
         claim.size_bytes -= size_of(message)
         self.claimed_count -= 1
@@ -353,8 +349,8 @@ class Cursors:
     # Recovery
 
     def restore(self, stored: CursorStored, claims: Iterable[ClaimStored], now_ms: int) -> None:
-        """Take in a cursor that was stored, with its claims in ascending order; the messages are there. What
-        it had committed is removed by `advance`."""
+        """Add a stored cursor with its claims by ascending number; the messages are stored. `advance` removes
+        what was committed."""
         queue = self._queue
         cursor = self._new(stored.name, now_ms, stored.expires_after_ms)
         cursor.last_no = stored.last_no
@@ -365,7 +361,7 @@ class Cursors:
             for first, count in each.positions:
                 for position in range(first, first + count):
                     message = queue.active.get(position)
-                    if message is not None:  # else removed since
+                    if message is not None:  # else it was removed since
                         message.lock = claim
                         claim.size_bytes += size_of(message)
                         claim.messages.append(message)
@@ -378,7 +374,7 @@ class Cursors:
             self._busy[id(cursor)] = cursor
 
     def check(self) -> None:
-        """Compare the indexes with each other; an assertion fails when they do not agree."""
+        """Assert that the indexes agree."""
         held = 0
         for cursor in {**self._busy, **{id(each): each for each in self._by_name.values()}}.values():
             assert list(cursor.claims) == sorted(cursor.claims)
@@ -403,4 +399,4 @@ class Cursors:
 
 
 def _not_found(queue: MessageQueue, name: str) -> CursorNotFound:
-    return CursorNotFound(f"'{queue.name}' has no cursor '{name}': it was never made, released, or not used")
+    return CursorNotFound(f"'{queue.name}' has no cursor '{name}': never made, released, or expired unused")

@@ -1,11 +1,8 @@
-"""Who gets which message next: the order of retrieval and the hand-out.
+"""Delivery: which receiver gets which message next.
 
-Owns: the line of a queue without sessions, and the delivery from any line. Must not know: settlement, how a
-session is given to a receiver (`message_sessions`).
-
-A line is what stands in order to be received and who receives it. A queue has one; a queue that requires
-sessions has one per session. Messages that were given back come first, so that the lowest position available
-is always next (L-07).
+A ready queue holds available messages and their receivers. A queue has one; a queue that requires sessions
+has one per session. The lowest available position is always next, so messages that were given back come first
+(L-07).
 """
 
 from __future__ import annotations
@@ -26,35 +23,34 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.message_session import MessageSession
 
 PASS_OVER_MAX = 10_000
-"""Expired or vanished messages one delivery passes over before it lets others have a turn: about 5 ms."""
+"""Expired or removed messages that one delivery skips, before others have a turn: about 5 ms."""
 
 WORN_MAX = 256
-"""Messages at the limit of MaxDeliveryCount that one delivery dead-letters before it lets others have a turn:
-at 10 to 25 us each 6 ms at most."""
+"""Messages that one delivery dead-letters for their MaxDeliveryCount, before others have a turn: at 10 to 25
+us each 6 ms at most."""
 
 
 class ReadyQueue(Protocol):
-    """What stands in order to be received, and who receives it."""
+    """Available messages in order, and their receivers."""
 
     receivers: Receivers
 
     @property
     def session(self) -> MessageSession | None:
-        """The session whose lock its messages are under."""
+        """The session whose lock the messages are under."""
 
     def take(self, queue: MessageQueue) -> Message | None:
-        """Give the available message with the lowest position, which is no longer available then."""
+        """Take the available message with the lowest position."""
 
     def give_back(self, position: int) -> None:
-        """Let the message at a position be available again."""
+        """Make the message at a position available again."""
 
 
 class PlainReadyQueue:
-    """The line of a queue without sessions.
+    """The ready queue of a queue without sessions.
 
-    fresh      at or after `cursor`, never handed out since start; a message held for a `Cursor` may stand
-               among them after a restart
-    returned   its position is in the heap `returned`, always before the cursor
+    fresh      at or after `cursor`, not delivered since the start; after a restart some may be held for a `Cursor`
+    returned   in the heap `returned`, always before the cursor
     """
 
     __slots__ = ("cursor", "receivers", "returned")
@@ -67,7 +63,7 @@ class PlainReadyQueue:
         self.returned: list[int] = []
 
     def take(self, queue: MessageQueue) -> Message | None:
-        """Give the available message with the lowest position, which is no longer available then."""
+        """Take the available message with the lowest position."""
         active = queue.active
         while self.returned:
             message = active.get(heappop(self.returned))
@@ -84,26 +80,25 @@ class PlainReadyQueue:
         return None
 
     def give_back(self, position: int) -> None:
-        """Let the message at a position be available again; the cursor comes to those that are before it."""
+        """Make the message at a position available again; the cursor has yet to reach later ones."""
         if position < self.cursor:
             heappush(self.returned, position)
 
     def pass_over_claimed(self, queue: MessageQueue) -> None:
-        """Begin behind the messages in front that are held for cursors."""
+        """Start after the first messages that are held for cursors."""
         for message in queue.active:
             if message.lock is None:
                 self.cursor = message.position
                 return
 
     def look_again(self) -> None:
-        """Begin at the start: what was passed over may be receivable now. Nothing may be locked, but for a
-        cursor."""
+        """Start again, after a change of what can be received. Only cursors may hold messages."""
         self.returned = []
         self.cursor = 0
 
 
 def deliver(queue: MessageQueue, ready_queue: ReadyQueue, out: Outcome) -> None:
-    """Deliver what is available in a ready queue to its receivers with credit, in turn.
+    """Deliver available messages to the receivers with credit, in turn.
 
     A message whose MaxDeliveryCount was lowered to its count or below is dead-lettered instead (L-08).
     """
@@ -166,14 +161,14 @@ def deliver(queue: MessageQueue, ready_queue: ReadyQueue, out: Outcome) -> None:
 
 
 def _serve_later(queue: MessageQueue, session: MessageSession | None, now_ms: int) -> None:
-    """Continue a delivery after others have had their turn."""
+    """Continue a delivery after others have had a turn."""
     queue.wake(now_ms)
     if session is not None and queue.sessions is not None:
         queue.sessions.serve_later(session)
 
 
 def hand_over(queue: MessageQueue, message: Message, holder: Holder | None, out: Outcome) -> MessageView:
-    """Deliver a deferred message that was asked for: locked for `holder`, or removed when that is None."""
+    """Deliver a deferred message by request: locked for `holder`, or removed if that is None."""
     ttl_ms = queue.default_ttl_ms if queue.default_ttl_ms < UNLIMITED_MS else None
     if message.expires_at_ms:
         ttl_ms = message.expires_at_ms - message.enqueued_at_ms

@@ -1,7 +1,6 @@
-"""How a message comes into a queue or topic: numbered, then stored, set aside for later, or passed on.
+"""Enqueueing: a message is numbered, then stored, scheduled, or passed on.
 
-Owns: numbers, partitions, enqueued times, duplicates and activation. Must not know: what happens to a message
-once it stands in its queue, and who is refused (`operations`).
+`operations` decides before who is refused.
 Source: semantics S-01 to S-07, D-01, E-01, F-01.
 """
 
@@ -25,16 +24,15 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
 
 COPIES_MAX = 2_000
-"""Copies that one command makes of messages to topics, about: some 10 ms of work. The messages after them are
-parked, and copied by `advance`."""
+"""Copies by topics in one command, about: some 10 ms of work. Further messages are pending, and `advance`
+copies them."""
 
 FORWARDED_COPIES_MAX = 1_000
-"""After so many copies and forwards in one call, 3 to 5 ms, no other forward begins: a copy is parked in its
-subscription, a message that was forwarded to a topic is parked there. The last one that begins may become as
-many copies as a topic has subscriptions."""
+"""Copies and forwards in one call, 3 to 5 ms, after which no forward begins: the message is pending in its
+subscription or topic. The last forward may become as many copies as a topic has subscriptions."""
 
 ACTIVATION_LAG_MS = 1_000
-"""An activation that lags by so much enqueues at its own time, not at the scheduled one (S-07)."""
+"""A message that is activated so late is enqueued at that time, not at the scheduled one (S-07)."""
 
 
 def store(
@@ -108,9 +106,9 @@ def _pass_on_arriving(
     out: Outcome,
     forward_to: str | None = None,
 ) -> None:
-    """Pass a message with a number on: to the subscriptions, to where the queue forwards, or to `forward_to`.
+    """Pass a numbered message on: to the subscriptions, to where the queue forwards, or to `forward_to`.
 
-    It waits behind other messages that wait here, and after too many copies in one call.
+    It is pending after other pending messages, and after too many copies in one call.
     """
     copies_max = FORWARDED_COPIES_MAX if message.hops else COPIES_MAX
     is_next = not len(queue.active)
@@ -140,14 +138,15 @@ def number_ahead(
     transaction_id: bytes,
     out: Outcome,
 ) -> tuple[int, Sections | None]:
-    """Number a message that a transaction schedules: `store_numbered` stores it with the commit, if that
-    comes. The counters must be durable before the number is answered.
+    """Number a message that a transaction schedules; `store_numbered` stores it with the commit.
+
+    The counters must be durable before the number is answered.
 
     Args:
         partition: that of the transaction, in a partitioned queue.
 
-    Returns:
-        The number, and the message to store; None for a duplicate of a stored message, whose number it is.
+    Returns: the number and the message to store; None for a duplicate of a stored message, whose number it
+    is.
     """
     if sections.lacks_message_id:
         sections = _given_id(queue, message, sections)
@@ -168,9 +167,9 @@ def number_ahead(
 
 
 def store_numbered(queue: MessageQueue, message: Message, sections: Sections, out: Outcome) -> None:
-    """Store a message that was numbered ahead. It is scheduled, even when its time has come meanwhile: its
-    activation gives it the number of its arrival. A duplicate of what was stored meanwhile is dropped, and
-    its number used up."""
+    """Store a message that was numbered ahead. It is scheduled even if its time has come, since its
+    activation numbers its arrival. A duplicate of a message stored meanwhile is dropped; its number is used
+    up."""
     now_ms = out.now_ms
     number = message.sequence_number
     instant_ms = queue.shared.wall.instant_ms(now_ms)
@@ -190,7 +189,7 @@ def store_numbered(queue: MessageQueue, message: Message, sections: Sections, ou
 
 
 def hold_pending(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
-    """Store a message that was numbered here and cannot be passed on yet."""
+    """Store a numbered message that cannot be passed on yet."""
     _enqueue(queue, message, sections, queue.shared.wall.instant_ms(out.now_ms), out)
     queue.forward_stored_from(message.position)
 
@@ -219,16 +218,16 @@ def activate(queue: MessageQueue, waiting: Message, out: Outcome) -> None:
 
 
 def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
-    """Give a topic's copy a number of its subscription; it keeps the topic's as that of its enqueueing.
+    """Number a topic's copy in its subscription; its enqueued sequence number stays the topic's.
 
     Args:
-        turn: the partition that the topic put the message in, None without partitions.
+        turn: the partition of the message in the topic, None without partitions.
     """
     copy.sequence_number = _take_position(queue, copy)
     if queue.partitions is not None:
         assert turn is not None
         if queue.sessions is not None and copy.routing is not None and copy.routing.session_id is not None:
-            # A session is in one partition, also one that an action put the copy into.
+            # A session is in one partition, also after an action has set its id.
             turn = queue.partitions.of_key(folded(copy.routing.session_id).encode())
         copy.sequence_number = queue.partitions.take(turn)
 
@@ -236,11 +235,11 @@ def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
 def store_copy(
     queue: MessageQueue, copy: Message, sections: Sections | None, turn: int | None, out: Outcome
 ) -> None:
-    """Store a topic's copy in a subscription, or pass it on. It was enqueued when the topic took it.
+    """Store a topic's copy in a subscription, or pass it on. Its enqueued time is the topic's.
 
     Args:
-        sections: the same object for all copies of a message, None when its body is stored already.
-        turn: as for `number_copy`.
+        sections: the same object for all copies of a message; None if its body is stored already.
+        turn: see `number_copy`.
     """
     number_copy(queue, copy, turn)
     at_once = not len(queue.active) and out.copies < FORWARDED_COPIES_MAX
@@ -260,7 +259,7 @@ def store_copy(
 def dead_letter_arriving(
     queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome
 ) -> None:
-    """Store a message that is a dead letter from the start, or pass it on to where its queue forwards."""
+    """Store a new dead letter, or pass it on to where its queue forwards."""
     out.arrived(queue, message, sections)
     if queue.forward_to is None or overlays.is_bodiless(message):
         take_in(queue, message, sections, out)
@@ -270,16 +269,16 @@ def dead_letter_arriving(
 
 
 def take_in(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
-    """Store a dead letter, which keeps its number; it stays here."""
+    """Store a dead letter, which keeps its number and rests here."""
     assert queue.holds_dead_letters
-    message.session_id = None  # sessions do not apply here
+    message.session_id = None  # dead letters have no sessions
     _take_position(queue, message)
     queue.active.put(message.position, message)
     _keep(queue, message, sections, out)
 
 
 def _take_position(queue: MessageQueue, message: Message) -> int:
-    """Put a message at the next position; return the number that follows from it without partitions."""
+    """Give a message the next position; return its number without partitions."""
     message.position = position = queue.next_position
     queue.next_position = position + 1
     if not queue.numbers_dirty:
@@ -299,8 +298,8 @@ def _given_id(queue: MessageQueue, message: Message, sections: Sections) -> Sect
 
 
 def _digest(queue: MessageQueue, duplicates: Duplicates, routing: Routing) -> bytes | None:
-    """Name what duplicates of a message have in common; None when it has no id. In a partitioned queue the
-    key belongs to the id (wire contract 10.3)."""
+    """Return what duplicates have in common, None without an id. In a partitioned queue the key counts too
+    (wire contract 10.3)."""
     if routing.message_id is None:
         return None
     return duplicates.digest(routing.message_id, None if queue.partitions is None else _key(queue, routing))
@@ -309,8 +308,8 @@ def _digest(queue: MessageQueue, duplicates: Duplicates, routing: Routing) -> by
 def _partition_of(
     queue: MessageQueue, routing: Routing | None, key: str | None, turn: int | None, partition: int | None
 ) -> int:
-    """Session id or partition key, else that of its transaction, else with duplicate detection the message
-    id, else in turn (S-02)."""
+    """Return the partition: by session id or partition key, that of the transaction, with duplicate detection
+    by the message id, or the next in turn (S-02)."""
     assert queue.partitions is not None
     if key is not None:
         if queue.sessions is not None:
@@ -324,7 +323,7 @@ def _partition_of(
 
 
 def _key(queue: MessageQueue, routing: Routing, *, via: bool = False) -> str | None:
-    """Return what decides the partition; of a message that is sent via the queue, the key for that alone."""
+    """Return the partition key; of a message that is sent via the queue, the one for that."""
     if via:
         return routing.via_partition_key
     return routing.key(requires_sessions=queue.sessions is not None)
@@ -339,7 +338,7 @@ def _schedule(
     *,
     reason: str | None = None,
 ) -> None:
-    """Set a message with a new position aside for later."""
+    """Store a message with a new position until its time."""
     message.state = MessageState.SCHEDULED
     message.enqueued_at_ms = max(instant_ms, queue.last_enqueued_at_ms)
     queue.scheduled.put(message.position, message)
@@ -355,13 +354,13 @@ def _schedule(
 def _enqueue(
     queue: MessageQueue, message: Message, sections: Sections | None, at_ms: int, out: Outcome
 ) -> None:
-    """Make a message with a new position active; its time-to-live counts from here (E-01, S-04).
+    """Make a message with a new position active; its time-to-live begins (E-01, S-04).
 
     Args:
-        at_ms: the instant that is its enqueued time, unless the wall clock went back.
+        at_ms: the enqueued time, unless the wall clock went back.
     """
     now_ms = out.now_ms
-    queue.arrived_at_ms = now_ms  # as `_stamp` does, without its call
+    queue.arrived_at_ms = now_ms  # `_stamp` inlined
     if at_ms > queue.last_enqueued_at_ms:
         queue.last_enqueued_at_ms = at_ms
     message.enqueued_at_ms = enqueued_at_ms = queue.last_enqueued_at_ms
@@ -373,7 +372,7 @@ def _enqueue(
     ttl_ms = message.ttl_ms
     if ttl_ms is not None:
         message.expires_at_ms = enqueued_at_ms + min(ttl_ms, queue.default_ttl_ms)
-        message.ttl_ms = None  # from here on it is expires_at_ms - enqueued_at_ms
+        message.ttl_ms = None  # from here on: expires_at_ms - enqueued_at_ms
     queue.active.put(message.position, message)
     if ttl_ms is not None or queue.default_ttl_ms < UNLIMITED_MS:
         queue.note_expiry(message)
@@ -385,7 +384,7 @@ def _enqueue(
 
 
 def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
-    """Give the enqueued time of a message that arrives: it never goes backwards (S-04)."""
+    """Return the enqueued time of an arriving message, which never goes back (S-04)."""
     queue.arrived_at_ms = now_ms
     if at_ms > queue.last_enqueued_at_ms:
         queue.last_enqueued_at_ms = at_ms
@@ -393,8 +392,8 @@ def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
 
 
 def _keep(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
-    """Count and record a message that stands in its table."""
-    message.routing = None  # not kept for every stored message
+    """Count and record a message that is in its table."""
+    message.routing = None  # not kept for stored messages
     size_bytes = message.size_bytes
     queue.size_bytes += size_bytes
     if size_bytes < SHARED_MAX:

@@ -1,7 +1,4 @@
-"""What must always be true between the indexes of a queue.
-
-Owns: the comparison, for tests and simulation. Must not know: how a queue got there.
-"""
+"""Invariants between the indexes of a queue, for tests and simulation."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from peeklock.broker.vocabulary.message import ACTIVE, MessageState
 
 
 def check_queue(queue: MessageQueue, now_ms: int) -> None:
-    """Compare all indexes of a queue with each other; an assertion fails when they do not agree."""
+    """Assert that all indexes of a queue agree."""
     returned = set(queue.ready_queue.returned)
     assert len(returned) == len(queue.ready_queue.returned)
     assert all(position < queue.ready_queue.cursor for position in returned)
@@ -75,7 +72,7 @@ def check_queue(queue: MessageQueue, now_ms: int) -> None:
 
 
 def check_sessions(sessions: MessageSessions, queue: MessageQueue, now_ms: int) -> None:
-    """Compare the indexes with each other; an assertion fails when they do not agree."""
+    """Assert that the indexes of sessions agree."""
     assert not (sessions.waiting and sessions.available)
     assert not sessions._touched or queue.timer_ms <= now_ms
     until = []

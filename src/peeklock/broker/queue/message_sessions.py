@@ -1,25 +1,21 @@
 """The sessions of a queue that requires them.
 
-Owns: which messages belong to which session, who holds it and until when, who waits for one, and the states.
-Must not know: links beyond their credit, how messages are stored, the wire.
+Theory of operation. A session exists while it has messages, a state or a holder. Its messages are in its own
+ready queue, by position, under its one lock: only the holder receives, and unsettled messages return when the
+lock ends. Ids compare folded (`session_ids`); each message, state and holder keeps its spelling.
 
-Theory of operation. A session exists while it has messages, a state or a holder. Its messages stand in its
-own line, in order of position, and are under its one lock: only the holder receives, and all that is
-unsettled returns when the lock ends. Ids are compared folded (`session_ids`); each message, state and holder
-keeps its own spelling.
-
-    available   not held, and with an active message; in the order in which they became so (G-06)
+    available   not held, with an active message; in the order in which they became so (G-06)
     held        by one receiver link, in the order in which the locks lapse: all last equally long
-    claimed     a cursor holds messages of it (see `cursors`), and so the session
+    claimed     a cursor holds messages of it, and so the session (`cursors`)
     idle        neither: only deferred or scheduled messages, or a state
 
-A lock that lapses frees its session at that instant; the link of its holder follows later (`lapsed`).
+A lock that lapses frees its session at once; the holder's link is detached later (`lapsed`).
 
-A receiver that wants any session is served from `available`, or waits in `waiting`. So at the end of each
+A receiver that asks for any session gets one of `available`, or waits in `waiting`: at the end of each
 command one of the two is empty.
 
-A state is a stored record without a place in any line, in a queue of its own that nobody can name (see
-`changes.SESSION_STATES`), so that it is kept, reclaimed and read back like the body of a message.
+A state is a stored record in a queue of its own (see `changes.SESSION_STATES`), so it is kept, reclaimed and
+read like the body of a message.
 Source: wire contract 2.6, 10.4, C27; semantics G-01 to G-07.
 """
 
@@ -54,7 +50,7 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
 
 WAIT_ENDS_SPARE = 64
-"""Entries of cancelled waits kept beyond as many as there are receivers waiting, before they are cleared."""
+"""Entries of cancelled waits, beyond as many as receivers wait, before the heap is cleared."""
 
 
 class MessageSessions:
@@ -81,7 +77,7 @@ class MessageSessions:
         self._by_key: dict[str, MessageSession] = {}
         self._held: OrderedDict[str, MessageSession] = OrderedDict()
         self._touched: list[MessageSession] = []
-        self._wait_ends: list[tuple[int, LinkId]] = []  # a heap; counts while the link still waits
+        self._wait_ends: list[tuple[int, LinkId]] = []  # a heap; valid while the link waits
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -95,16 +91,16 @@ class MessageSessions:
     # Messages
 
     def line_of(self, message: Message) -> MessageSession:
-        """Give the session of a stored message."""
+        """Return the session of a stored message."""
         assert message.session_id is not None
         return self._by_key[folded(message.session_id)]
 
     def stored(self, message: Message) -> None:
-        """Take notice of a new message, which has the highest position so far, or is scheduled."""
+        """Add a new message, with the highest position or scheduled."""
         assert message.session_id is not None
         session = self._session(message.session_id)
         if message.session_id == session.text:
-            message.session_id = session.text  # one object for the messages of a session
+            message.session_id = session.text  # one object for all its messages
         else:
             session.text = message.session_id
         if self._queue.partitions is not None:
@@ -119,19 +115,19 @@ class MessageSessions:
             session.scheduled += 1
 
     def given_back(self, message: Message) -> None:
-        """Put a message that is no longer locked back into its place."""
+        """Make a message that is no longer locked available at its place."""
         session = self.line_of(message)
         session.give_back(message.position)
         self._touch(session)
 
     def deferred(self, message: Message) -> None:
-        """Take notice that an active message was set aside."""
+        """Count an active message that was deferred."""
         session = self.line_of(message)
         session.active -= 1
         session.deferred += 1
 
     def removed(self, message: Message) -> None:
-        """Take notice that a message is gone."""
+        """Forget a removed message."""
         session = self.line_of(message)
         if message.state is MessageState.ACTIVE:
             session.active -= 1
@@ -153,7 +149,8 @@ class MessageSessions:
         return session
 
     def _touch(self, session: MessageSession) -> None:
-        """Something of a session became available: to its holder, or to whoever asks for a session."""
+        """Offer a session with an available message: to its cursor, to its holder, or to receivers that
+        wait."""
         if session.cursor is not None:
             session.cursor.ready[session.key] = session
         elif session.lock is None:
@@ -175,10 +172,7 @@ class MessageSessions:
     # Holders
 
     def accept(self, receiver: Consumer, request: SessionRequest, out: Outcome) -> None:
-        """Give a receiver the session it wants, or let it wait for one.
-
-        Raises: SessionCannotBeLocked: another receiver holds it.
-        """
+        """Grant a receiver the session it asks for, or let it wait. Raises: SessionCannotBeLocked."""
         if request.session_id is None:
             receiver.wait_until_ms = request.wait_until_ms
             self.waiting[receiver.link] = receiver
@@ -207,13 +201,13 @@ class MessageSessions:
         self._grant(session, receiver, request.session_id, out)
 
     def claimed(self, session: MessageSession, cursor: Cursor, count: int) -> None:
-        """Take notice that a cursor holds so many more messages of a session that no receiver holds."""
+        """Note that a cursor holds `count` more messages of a session without a holder."""
         session.cursor = cursor
         session.claimed += count
         self.available.pop(session.key, None)
 
     def unclaimed(self, session: MessageSession) -> None:
-        """Take notice that a cursor holds one message of a session less; with the last one it is free."""
+        """Note that a cursor holds one message less; without any the session is free."""
         session.claimed -= 1
         if not session.claimed:
             assert session.cursor is not None
@@ -223,19 +217,16 @@ class MessageSessions:
                 self._touch(session)
 
     def stands_again(self, session: MessageSession) -> None:
-        """Put a session that was looked through for a claim back behind the others of its kind."""
+        """Put a session that a claim has looked through behind the others."""
         if session.active:
             self._touch(session)
 
     def cancel(self, receiver: Consumer) -> None:
-        """Forget a receiver that waits no longer."""
+        """Forget a receiver that no longer waits."""
         self.waiting.pop(receiver.link, None)
 
     def holder_of(self, session_id: str, connection_id: int, now_ms: int) -> MessageSession:
-        """Give a session that a link of a connection holds.
-
-        Raises: SessionLockLost.
-        """
+        """Return a session that a link of the connection holds. Raises: SessionLockLost."""
         session = self.get(session_id)
         lock = None if session is None else session.lock
         if session is None or lock is None or lock.receiver.link.connection_id != connection_id:
@@ -247,7 +238,7 @@ class MessageSessions:
         return session
 
     def require_holder(self, lock: Lock, connection_id: int) -> None:
-        """Raise when a message is held for another connection's session (L-14). Raises: SessionLockLost."""
+        """Check that a lock is under a session of the connection (L-14). Raises: SessionLockLost."""
         session = lock.session
         assert session is not None
         assert session.lock is not None
@@ -257,7 +248,7 @@ class MessageSessions:
             )
 
     def renew(self, session: MessageSession, out: Outcome) -> int:
-        """Let a session's lock last for a whole duration from now on; answer until when."""
+        """Renew the lock of a session for a whole duration; return until when."""
         assert session.lock is not None
         session.lock.locked_until_ms = out.now_ms + self._queue.lock_duration_ms
         self._held.move_to_end(session.key)
@@ -265,7 +256,7 @@ class MessageSessions:
         return self._queue.shared.wall.shown_ms(session.lock.locked_until_ms)
 
     def release(self, session: MessageSession, out: Outcome, *, counted: bool) -> None:
-        """End a session's lock: what is unsettled is available again, at its place; so is the session."""
+        """End the lock of a session; its unsettled messages and the session are available again."""
         lock = session.lock
         assert lock is not None
         receiver = lock.receiver
@@ -275,8 +266,8 @@ class MessageSessions:
         self._free(session, out)
 
     def drop_locks(self, out: Outcome) -> None:
-        """End the locks of all sessions, which hold no message any more: the entity changed (L-12). Links of
-        lapsed sessions go with them."""
+        """End all locks of sessions, which hold no message any more, and detach links: the entity changed
+        (L-12)."""
         for session in list(self._held.values()):
             assert session.lock is not None
             receiver, session_id = session.lock.receiver, session.lock.session_id
@@ -286,14 +277,14 @@ class MessageSessions:
             self._detach_lapsed(receiver, out)
 
     def look_again(self) -> None:
-        """Look at all messages from the start: what was passed over may be receivable now."""
+        """Start again in each session, after a change of what can be received."""
         for session in self._by_key.values():
             session.look_again()
             if session.cursor is not None:
                 self._touch(session)
 
     def serve(self, out: Outcome) -> None:
-        """Deliver to the holders what became available, and hand out sessions that did."""
+        """Deliver available messages to the holders, and grant available sessions."""
         if self._touched:
             touched, self._touched = self._touched, []
             for session in touched:
@@ -344,7 +335,7 @@ class MessageSessions:
         self._forget_if_empty(session)
 
     def _lapse(self, session: MessageSession, out: Outcome) -> int:
-        """End a lock that has run out, and keep its link for a while; answer how many messages it held."""
+        """End a lock that has lapsed and keep its link for a while; return the number of its messages."""
         lock = session.lock
         assert lock is not None
         receiver = lock.receiver
@@ -365,13 +356,13 @@ class MessageSessions:
     def used(
         self, session_id: str | None, tokens: Iterable[bytes], connection_id: int | None, out: Outcome
     ) -> None:
-        """Detach the link of a session that was used after its lock has lapsed, by who held it (C7). Where
-        the lapse itself is due at this instant, the detach comes with it.
+        """Detach the link of the former holder that used a session after its lock lapsed (C7). If the lapse
+        is due at this instant, the detach comes with it.
 
         Args:
-            session_id: what was asked names this session,
-            tokens: or locks of its messages.
-            connection_id: who asked; None = over the link itself.
+            session_id: of the request,
+            tokens: or lock tokens of messages.
+            connection_id: of the request; None = over the link itself.
         """
         sessions = [lock.session for lock in map(self._queue.locks.get, tokens) if lock is not None]
         if session_id is not None:
@@ -401,15 +392,14 @@ class MessageSessions:
         return f"The session lock on '{session_id}' of '{self._queue.name}' has expired or been lost"
 
     def lock_states(self) -> dict[str, SessionLockState]:
-        """Return where the locks are in their life, by the session's folded id; others are FREE."""
+        """Return the states of locks that are not FREE, by folded id."""
         found = dict.fromkeys(self.lapsed.keys(), SessionLockState.LAPSED)
         return found | dict.fromkeys(self._held, SessionLockState.HELD)
 
     # Time
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """End what is due: locks of sessions, links of lapsed ones, and waiting for one; answer the work
-        done."""
+        """End what is due: locks of sessions, lapsed links, waits for a session; return the work done."""
         now_ms = out.now_ms
         lapsed: list[MessageSession] = []
         for session in self._held.values():
@@ -421,7 +411,7 @@ class MessageSessions:
         for session in lapsed:
             work += 1 + self._lapse(session, out)
         if lapsed:
-            # Whoever has waited until just now is served first.
+            # Receivers whose wait ends at this instant are served first.
             self._hand_out(out)
         for receiver in self.lapsed.due(now_ms, count_max):
             self._detach_lapsed(receiver, out)
@@ -471,15 +461,15 @@ class MessageSessions:
             )
 
     def lose_state(self, session: MessageSession, out: Outcome) -> None:
-        """Clear the state of a session, held or not: it cannot be read any more."""
+        """Clear the state of a session, held or not: it cannot be read."""
         assert session.state is not None
         self.states.remove(session.state, out)
         session.state = None
         self._forget_if_empty(session)
 
     def restore_state(self, record: Message) -> None:
-        """Take in a state that was stored, later than those before. Where there were several, for as many
-        spellings that named sessions of their own then, the last one counts."""
+        """Add a stored state, the oldest first. Of states that were stored under several spellings the last
+        counts."""
         assert record.session_id is not None
         session = self._session(record.session_id)
         if session.state is not None:
@@ -489,8 +479,8 @@ class MessageSessions:
         self.states.next_position = max(self.states.next_position, record.position + 1)
 
     def listed(self, updated_since_ms: int | None, skip: int, top: int) -> list[str]:
-        """Name sessions in the order of their folded ids: those with active or deferred messages or a state,
-        or those whose state was set after an instant (G-07). It takes 0.4 us for each of all sessions."""
+        """Return sessions by folded id: those with active or deferred messages or a state, or those whose
+        state was set after an instant (G-07). Costs 0.4 us for each session there is."""
         if updated_since_ms is None:
             found = [
                 key
@@ -507,7 +497,7 @@ class MessageSessions:
         return [self._text_of(self._by_key[key]) for key in found[skip : skip + top]]
 
     def _text_of(self, session: MessageSession) -> str:
-        """Return how a session's first message spells its id, else its state."""
+        """Return the id in the spelling of a session's first message, else of its state."""
         first = session.first(self._queue) or session.state
         assert first is not None
         assert first.session_id is not None

@@ -1,8 +1,4 @@
-"""An exclusive hold on one message, named by its token, or on several, for a cursor.
-
-Owns: the `Lock`, `Holder` and `Claim` records. Must not know: why one was taken or how it ends;
-`message_queue`, `graces` and `cursors` decide both.
-"""
+"""Message locks, each with its token, and the holders that keep them."""
 
 from __future__ import annotations
 
@@ -17,21 +13,20 @@ if TYPE_CHECKING:
 
 
 class Holder(dict[bytes, "Lock"]):
-    """The locks, by token, that end together when their connection breaks: those taken over one link, or
-    those that requests of one connection took or renewed (L-13)."""
+    """Locks by token that end together when their connection breaks: those of one link, or those that
+    requests of one connection took or renewed (L-13)."""
 
     __slots__ = ("until_ms",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.until_ms = FAR_MS  # at the latest, once the connection is broken
+        self.until_ms = FAR_MS  # their end at the latest, once the connection is broken
 
 
 class Lock:
-    """One message held for one receiver until an instant; at exactly `locked_until_ms` it counts as lost.
+    """A message locked for a receiver; at exactly `locked_until_ms` it is lost.
 
-    A message of a session is held as long as its session is. Never written to the store: a restart drops it
-    (L-12).
+    A message of a session is locked as long as its session. A lock is not stored: a restart drops it (L-12).
     """
 
     __slots__ = ("holder", "locked_until_ms", "message", "queue", "session", "token", "transaction_id")
@@ -48,13 +43,13 @@ class Lock:
         self.token = token  # 16 bytes in .NET order
         self.message = message
         self.queue = queue
-        self.locked_until_ms = locked_until_ms  # of a message without a session
+        self.locked_until_ms = locked_until_ms  # without a session
         self.holder = holder
         self.session = session
         self.transaction_id: bytes | None = None  # of the open transaction that settles it
 
     def until_ms(self) -> int:
-        """Give the instant at which the hold ends unless it is renewed."""
+        """Return when the lock ends unless it is renewed."""
         session = self.session
         if session is None:
             return min(self.locked_until_ms, self.holder.until_ms)

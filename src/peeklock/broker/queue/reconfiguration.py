@@ -1,4 +1,4 @@
-"""Settings of an entity applied to a queue in use (A-07), and the locks that end with the old ones (L-12)."""
+"""Settings applied to a queue in use (A-07), and the locks that end with the old ones (L-12)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from peeklock.broker.vocabulary.message import ACTIVE
 
 
 def configure(queue: MessageQueue, description: Description, default_ttl_ms: int) -> None:
-    """Apply an entity's settings, also while in use (A-07).
+    """Apply the settings of an entity.
 
     Args:
-        default_ttl_ms: which is not the entity's own where its topic has a shorter one (E-07).
+        default_ttl_ms: the entity's or, if it is shorter, its topic's (E-07).
     """
     queue.lock_duration_ms = description.lock_duration_ms
     forward_to = description.forward_dead_lettered_to if queue.holds_dead_letters else description.forward_to
@@ -33,7 +33,7 @@ def configure(queue: MessageQueue, description: Description, default_ttl_ms: int
     queue.default_ttl_ms = default_ttl_ms
     if queue.expiry.default_ttl_ms != default_ttl_ms:
         queue.expiry.change_default(default_ttl_ms)
-        # A message passed over as expired may have become receivable: look at all again from the start.
+        # A message that was skipped as expired may be receivable again.
         assert not queue.locks, "locks are dropped before settings change (L-12)"
         queue.forward_stored_from(0)
         queue.ready_queue.look_again()
@@ -43,8 +43,7 @@ def configure(queue: MessageQueue, description: Description, default_ttl_ms: int
 
 
 def drop_locks(queue: MessageQueue, out: Outcome) -> None:
-    """End all locks, not counted: the entity changed (L-12). What has expired meanwhile is left to the
-    sweep."""
+    """End all locks, not counted: the entity changed (L-12). Expired messages are left to the sweep."""
     for lock in list(queue.locks.values()):
         out.happened(EventType.RELEASED, queue, lock.message, reason="the entity was changed")
         queue.end(lock)

@@ -1,9 +1,4 @@
-"""What the queues of a namespace have in common.
-
-Owns: the source of tokens, the timers, what is known of the wall clock, who is attached, who waits for
-bodies, which queues issued numbers lately, whether the disk is nearly full. Must not know: what queues do
-with them.
-"""
+"""What the queues of a namespace share, and what they need of the layer above."""
 
 from __future__ import annotations
 
@@ -48,7 +43,7 @@ class Distributor(Protocol):
 
 
 class Issuer(Protocol):
-    """What gives out positions and numbers."""
+    """What issues positions and numbers."""
 
     queue_id: int
     numbers_dirty: bool
@@ -57,7 +52,7 @@ class Issuer(Protocol):
 
 
 class Shared:
-    """What the queues of a namespace have in common."""
+    """State shared by the queues of a namespace."""
 
     __slots__ = (
         "bodies",
@@ -72,7 +67,7 @@ class Shared:
     )
 
     forwarding: Forwarder
-    """Set by `Entities`, which it looks up."""
+    """Set by `Entities`."""
 
     def __init__(self, tokens: Callable[[], bytes], clock_step_limit_ms: int = CLOCK_STEP_LIMIT_MS) -> None:
         self.tokens = tokens
@@ -80,6 +75,6 @@ class Shared:
         self.wall = WallClock(clock_step_limit_ms)
         self.links = LinkRegistry()
         self.bodies = AwaitedBodies()
-        self.issued: list[Issuer] = []  # which issued numbers since somebody asked
-        self.low_space = False  # on the disk: messages and states of sessions are refused
-        self.failed_evaluations = 0  # of rules, since start
+        self.issued: list[Issuer] = []  # those that issued numbers since the last batch
+        self.low_space = False  # on the disk: messages and session states are refused
+        self.failed_evaluations = 0  # of rules, since the start
