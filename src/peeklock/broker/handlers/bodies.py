@@ -30,7 +30,7 @@ _DESCRIPTION = "The body of the message was damaged on the disk of the broker."
 
 
 class BodyOperations:
-    """The handlers of the commands that answer what was asked of the disk."""
+    """Handlers of the commands about bodies."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class BodyOperations:
             assert receiver.ready_queue is not None
             delivery.deliver(queue, receiver.ready_queue, out)
         for request in requests:
-            # Without its connection nobody would get what is deleted.
+            # The connection must be there: the answer deletes.
             if request.reply_to.connection_id in self._shared.links.connections:
                 self._go_on(request, out)
         self._searching.fetched(command, out)
 
     def _go_on(self, request: ask.ReceiveDeferred, out: Outcome) -> None:
-        """Do a request that waited for bodies, or refuse it: what it asks for may be gone meanwhile."""
+        """Do a request that waited for bodies, or refuse it if its messages are gone."""
         out.attribute(request)
         try:
             self._operations.receive_deferred(request, out)
         except ServiceBusError as error:
-            error.__traceback__ = None  # as in `Namespace.apply`
+            error.__traceback__ = None  # see `Namespace.apply`
             out.effects.append(do.Failed(request.reply_to, error))
             if type(error) is SessionLockLost:
                 self._sessions.refused_session_lock(request, out)
@@ -82,7 +82,7 @@ class BodyOperations:
 
 
 def _lose(entities: Entities, queue_id: int, position: int, out: Outcome) -> LostBody | None:
-    """Dead-letter a message without its body; None when it is gone, or is such a dead letter already."""
+    """Dead-letter a message without its body; return None if it is gone, or is such a dead letter."""
     entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
     if sub_queue == SESSION_STATES:
         return _lose_state(entities, entity_id, position, out)
@@ -97,7 +97,7 @@ def _lose(entities: Entities, queue_id: int, position: int, out: Outcome) -> Los
     elif isinstance(message.lock, Claim):
         assert queue.cursors is not None
         queue.cursors.take_out(message.lock, message)
-    message.bare_offset = 0  # nothing of what was sent stands before the empty body
+    message.bare_offset = 0  # the empty body has no header
     overlay = overlays.with_reason(message.overlay, overlays.STORE_DAMAGED, _DESCRIPTION)
     if queue.holds_dead_letters:
         message.overlay = overlay
@@ -115,7 +115,7 @@ def _lose(entities: Entities, queue_id: int, position: int, out: Outcome) -> Los
 def _dead_letter_of_topic(
     entities: Entities, topic: MessageQueue, message: Message, overlay: bytes | None, out: Outcome
 ) -> None:
-    """Take what waits in a topic to its transfer dead-letter queue: it has no other."""
+    """Move a message of a topic to its transfer dead-letter queue, the only one it has."""
     entity = entities.of_queue(topic.queue_id)
     assert entity is not None
     transfers = entities.transfers_of(entity)
@@ -129,7 +129,7 @@ def _dead_letter_of_topic(
 
 
 def _lose_state(entities: Entities, entity_id: int, position: int, out: Outcome) -> LostBody | None:
-    """Clear the state of a session: a state has no dead-letter queue to go to."""
+    """Clear a session state, which has no dead-letter queue."""
     entity = entities.by_id(entity_id)
     sessions = None if entity is None else entity.main.sessions
     record = None if sessions is None else sessions.states.find(position)

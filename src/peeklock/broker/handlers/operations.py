@@ -1,9 +1,7 @@
-"""What is asked about messages: send, settle, and the operations of the management node; what is asked about
-sessions is in `session_operations`.
+"""Commands about messages: send, settle, and the operations of the management node except those about
+sessions.
 
-Owns: what is checked before anything changes, what is refused and why. Must not know: links and their credit,
-how a queue keeps its messages. A handler raises a `ServiceBusError` before its first change, or does all it
-was asked. What a transaction can hold is also offered in two steps, `check` and `perform`.
+Commands that a transaction can hold are also available in two steps, `check` and `perform`.
 """
 
 from __future__ import annotations
@@ -56,16 +54,16 @@ _LOCK_LOST = (
 
 Sending = ask.Send | ask.SendBatch
 Plain = Sending | Settling | ask.UpdateDisposition
-"""What a transaction keeps as it came."""
+"""What a transaction keeps unchanged."""
 
 
 class Operations:
-    """The handlers of all commands about messages."""
+    """Handlers of commands about messages."""
 
     def __init__(self, entities: Entities, shared: Shared, slice_messages: int) -> None:
         self.dropped_sends = 0
         self.storing: Storing | Shifting | None = None
-        """The command that was begun and has messages left."""
+        """The unfinished command."""
         self._slice_messages = slice_messages
         self._entities = entities
         self._queues = entities.queues
@@ -103,8 +101,8 @@ class Operations:
             queue.serve(out)
 
     def _send_further(self, queue: MessageQueue, command: ask.Send, out: Outcome) -> int:
-        """Store what came behind the first message, up to one that may be refused; return how many are stored
-        in all."""
+        """Store the messages after the first, up to one that may be refused; return how many are stored in
+        all."""
         count = 1
         if not queue.checks_sends:
             size_bytes_max, duplicates = queue.message_size_bytes_max, queue.duplicates
@@ -128,7 +126,7 @@ class Operations:
         self.send_batch(batch, out)
 
     def store_on(self, out: Outcome) -> None:
-        """Store or shift the next messages of the command under way."""
+        """Do the next step of the unfinished command."""
         assert self.storing is not None
         if not self.storing.advance(self._slice_messages, out):
             self.storing = None
@@ -142,11 +140,11 @@ class Operations:
         *,
         total_bytes: int | None = None,
     ) -> MessageQueue:
-        """Give the queue if these messages may be sent to it; else raise why not.
+        """Return the queue if these messages may be sent to it.
 
         Args:
-            size_bytes: what is held to the limit of a message: a batch counts as one.
-            total_bytes: what the entity must have room for; `size_bytes` unless given.
+            size_bytes: compared with the limit of a message: a batch counts as one.
+            total_bytes: room needed in the entity, `size_bytes` by default.
         """
         queue = self._queues.get(queue_id)
         entity = self._entities.of_queue(queue_id)
@@ -163,8 +161,8 @@ class Operations:
                 raise LowSpace(f"'{queue.name}' takes no message: the broker's disk is nearly full")
             if self._capture_full:
                 raise ServerBusy(
-                    f"'{queue.name}' takes no message now: the event log lags behind by all that it may, and "
-                    f"nothing is to be missing there; look at the broker's /health, and try again later"
+                    f"'{queue.name}' takes no message now: the event log backlog is full "
+                    f"(--capture-policy block); see the broker's /health, and try again later"
                 )
             raise ServerBusy(f"'{queue.name}' takes no message now: the broker lags behind; try again later")
         chain = self._forwarding.chain(queue, None if destination is None else destination.path)
@@ -173,8 +171,8 @@ class Operations:
             self._check_ids(queue)
         elif chain and chain[0].main.reads_routing and any(message.routing is None for message in messages):
             raise EntityDeleted(
-                f"'{destination.path}', to which is sent via '{queue.name}', was deleted and made anew since "
-                f"this link was attached"
+                f"'{destination.path}', the destination of sends via '{queue.name}', was deleted and created again "
+                f"since this link was attached"
             )
         for target in chain:
             self._check_ids(target.main)
@@ -214,7 +212,7 @@ class Operations:
             return None
         return do.Rejected(command.reply_to, error)
 
-    # In two steps, for transactions
+    # Check and perform, for transactions
 
     def check(self, command: Plain, now_ms: int) -> None:
         """Raise what the command would raise; change nothing."""
@@ -233,10 +231,8 @@ class Operations:
             self._check_disposition(lock, _DISPOSITIONS[type(command)], getattr(command, "properties", None))
 
     def locks_of(self, command: Plain, now_ms: int) -> list[Lock]:
-        """Give the locks that a command settles.
-
-        Raises: MessageLockLost, SessionLockLost and the entity's own obstacles.
-        """
+        """Return the locks that a command settles. Raises: MessageLockLost, SessionLockLost, and what forbids
+        it."""
         if isinstance(command, Sending):
             return []
         if isinstance(command, ask.UpdateDisposition):
@@ -251,10 +247,10 @@ class Operations:
         return [self._held(command.queue_id, command.lock_token, now_ms)]
 
     def perform(self, command: Plain, partition: int | None, out: Outcome) -> None:
-        """Do a command that was checked just now; nobody is answered.
+        """Do a command that was checked just now, without an answer.
 
         Args:
-            partition: that a transaction uses of a partitioned entity.
+            partition: of the transaction, in a partitioned entity.
         """
         if isinstance(command, ask.Send | ask.SendBatch):
             queue = self._queues[command.queue_id]
@@ -340,7 +336,7 @@ class Operations:
         return lock
 
     def _lost(self, queue_id: int, token: bytes, now_ms: int) -> NoReturn:
-        """Raise why a lock cannot be used (L-11): the entity's own obstacle first, then the lock's."""
+        """Raise why a lock cannot be used (L-11): the obstacle of the entity, else that of the lock."""
         entity = self._entities.of_queue(queue_id)
         queue = self._queues.get(queue_id)
         if entity is None or queue is None:
@@ -380,7 +376,7 @@ class Operations:
         out.effects.append(do.LocksRenewed(command.reply_to, until_ms))
 
     def _renewable(self, queue: MessageQueue, token: bytes, now_ms: int) -> Lock:
-        """Give a lock that is held, also one whose settlement waits in a transaction."""
+        """Return a held lock, even if its settlement waits in a transaction."""
         lock = queue.locks.get(token)
         if lock is None or lock.until_ms() <= now_ms:
             self._lost(queue.queue_id, token, now_ms)

@@ -25,11 +25,11 @@ from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import Message
 
 LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999, beyond which nobody can schedule."""
+"""End of the year 9999, the latest time that clients can schedule."""
 
 
 def check_cancel(entity: Entity, queue: MessageQueue, numbers: Iterable[int]) -> None:
-    """Raises: MessageNotFound: one of them names no scheduled message (any more); EntityDisabled."""
+    """Check that all numbers can be cancelled. Raises: MessageNotFound, EntityDisabled."""
     if not entity.receives:
         entity.require_sending()
     for number in numbers:
@@ -38,7 +38,7 @@ def check_cancel(entity: Entity, queue: MessageQueue, numbers: Iterable[int]) ->
 
 
 def cancel(queue: MessageQueue, numbers: Iterable[int], out: Outcome) -> None:
-    """Remove scheduled messages that were checked just now; a number that is named twice counts once."""
+    """Remove scheduled messages that were checked just now; a number given twice counts once."""
     queue.accessed_at_ms = out.now_ms
     for number in dict.fromkeys(numbers):
         message = scheduled_by_number(queue, number)
@@ -50,7 +50,7 @@ def cancel(queue: MessageQueue, numbers: Iterable[int], out: Outcome) -> None:
 
 
 class Shifting:
-    """The messages of one checked command."""
+    """A shift under way."""
 
     __slots__ = ("_count", "_instant_ms", "_left", "command")
 
@@ -58,7 +58,7 @@ class Shifting:
         """Find the messages. Raises: EntityNotFound, MessageNotFound, ArgumentInvalid.
 
         Args:
-            instant_ms: UTC; what is due now is due at this instant.
+            instant_ms: UTC; messages that become due are due at it.
         """
         self.command = command
         self._instant_ms = instant_ms
@@ -66,7 +66,7 @@ class Shifting:
         self._left = _found(entities, command)
 
     def advance(self, count: int, out: Outcome) -> bool:
-        """Shift so many messages more; return whether there may be others. The last ones bring the answer."""
+        """Shift up to `count` messages; return whether there may be more. The last call answers."""
         shifted = 0
         for queue, message in islice(self._left, count):
             shifted += 1
@@ -85,12 +85,12 @@ class Shifting:
         by_ms = self.command.by_ms
         if by_ms is None:
             return min(at_ms, self._instant_ms)
-        # What falls due by it may have different instants in the past, and is enqueued in their order.
+        # Messages that become due may have different past instants, which keep their order.
         return min(max(at_ms + by_ms, 0), LATEST_MS)
 
 
 def _found(entities: Entities, command: ShiftScheduled) -> Iterator[tuple[MessageQueue, Message]]:
-    """Return the messages that are to be shifted; what is asked for is checked before the first one."""
+    """Return the messages to shift; the command is checked before the first one."""
     if command.address is None:
         if command.sequence_numbers is not None:
             raise ArgumentInvalid("sequence numbers mean nothing without the queue that issued them")
@@ -115,6 +115,6 @@ def _all_of(queues: list[MessageQueue]) -> Iterator[tuple[MessageQueue, Message]
 
 def _shift(queue: MessageQueue, message: Message, at_ms: int, out: Outcome) -> None:
     message.scheduled_at_ms = at_ms
-    message.overlay = overlays.with_scheduled_time(message.overlay, at_ms)  # which readers are shown
+    message.overlay = overlays.with_scheduled_time(message.overlay, at_ms)  # for readers
     queue.wake(queue.shared.wall.core_ms(queue.activation.note(message)))
     out.changes.append(MessageStored(queue.queue_id, message))

@@ -1,9 +1,4 @@
-"""What is asked about sessions: renew the lock, read and set the state, list.
-
-Owns: what is checked before a session changes, what is refused and why, and which refusal is a use of a
-session whose lock has lapsed. Must not know: how a queue keeps its sessions. A handler raises a
-`ServiceBusError` before its first change, or does all it was asked.
-"""
+"""Commands about sessions: renew the lock, get and set the state, show, list."""
 
 from __future__ import annotations
 
@@ -30,7 +25,8 @@ _BySessionId = ask.ReceiveDeferred | ask.RenewSessionLock | ask.GetSessionState 
 def held_session(
     queue: MessageQueue, session_id: str | None, reply_to: ask.ReplyTo, now_ms: int
 ) -> MessageSession:
-    """Return the session that the asking connection holds. Raises: SessionLockLost, InvalidOperation."""
+    """Return a session that the connection of the request holds. Raises: SessionLockLost,
+    InvalidOperation."""
     assert queue.sessions is not None
     if session_id is None:
         raise InvalidOperation(f"'{queue.name}' requires sessions: the request names none")
@@ -38,18 +34,17 @@ def held_session(
 
 
 def with_sessions(entities: Entities, address: ask.Address) -> tuple[MessageQueue, MessageSessions]:
-    """Return a queue that can be received from, and its sessions. Raises: InvalidOperation, and as
-    `Entities.readable`."""
+    """Return a queue and its sessions. Raises: InvalidOperation, and as `Entities.readable`."""
     queue = entities.readable(address)
     if queue.sessions is None:
-        raise InvalidOperation(f"'{queue.name}' does not require sessions, so it has none")
+        raise InvalidOperation(f"'{queue.name}' does not require sessions and has none")
     return queue, queue.sessions
 
 
 def require_state(
     entities: Entities, shared: Shared, queue: MessageQueue, session: MessageSession, state: bytes | None
 ) -> None:
-    """Raise why a session cannot have this state. Raises: MessageSizeExceeded, LowSpace."""
+    """Check that a session can have this state. Raises: MessageSizeExceeded, LowSpace, QuotaExceeded."""
     size_bytes = len(state or b"")
     size_max = entities.limits.session_state_bytes_max
     if size_bytes > size_max:
@@ -67,13 +62,13 @@ def require_state(
 
 
 def state_growth(session: MessageSession, state: bytes | None) -> int:
-    """Return by how many bytes a session's state would grow."""
+    """Return by how many bytes the state of a session would grow."""
     before = 0 if session.state is None else session.state.size_bytes
     return max(0, len(state or b"") - before)
 
 
 class SessionOperations:
-    """The handlers of all commands about sessions."""
+    """Handlers of commands about sessions."""
 
     def __init__(self, entities: Entities, shared: Shared) -> None:
         self._entities = entities
@@ -103,7 +98,7 @@ class SessionOperations:
         out.effects.append(do.Done(command.reply_to))
 
     def refused_session_lock(self, command: ask.Command, out: Outcome) -> None:
-        """Take note that a command was refused for a lost session lock: its holder has used the session."""
+        """Note that a command was refused for a lost session lock, which is a use of the session."""
         asked = command.command if isinstance(command, ask.Enlist) else command
         if isinstance(asked, _ByLockToken):
             sessions = self._queues[asked.queue_id].sessions

@@ -49,7 +49,7 @@ class ReadyQueue(Protocol):
 class PlainReadyQueue:
     """The ready queue of a queue without sessions.
 
-    fresh      at or after `cursor`, not delivered since the start; after a restart some may be held for a `Cursor`
+    fresh      at or after `cursor`, not delivered since the start; some may be held for a `Cursor`
     returned   in the heap `returned`, always before the cursor
     """
 

@@ -50,15 +50,14 @@ class Outcome:
         self.now_ms = 0
         """UTC ms of the call under way."""
         self.changes: list[Change] = []
-        self.changes: list[Change] = []
         self.effects: list[Effect] = []
         self.copies = 0
         """Copies and forwards so far."""
-        """Messages that were done besides the first one of the command."""
+        self.further = 0
         """Messages done after the first one of the command."""
-        """What is to be done next of the command, since it cannot be done with the rest of it."""
+        self.left: Command | None = None
         """Rest of the command that must be done by itself."""
-        """Queues that got messages without being named, by id."""
+        self.touched: dict[int, MessageQueue] = {}
         """Queues to be served before the call ends, by id."""
 
     def touch(self, queue: MessageQueue) -> None:
