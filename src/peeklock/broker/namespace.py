@@ -103,7 +103,7 @@ class Namespace:
         self._purging = handlers.purging
         self._deletions = handlers.deletions
         self._transactions = handlers.transactions
-        self._recovery: Recovery | None = None
+        self._recovery = Recovery(self._entities)
         self._table = {command: (*pair, RequestCounters()) for command, pair in handlers.table.items()}
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
@@ -145,8 +145,8 @@ class Namespace:
         return changes, effects
 
     def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
-        """Set how to find out whether a body is in memory, before a delivery deletes its message; until then
-        all are."""
+        """Set how to find out whether a body is in memory; receive-and-delete waits for those that are
+        not."""
         self._shared.bodies.at_hand = at_hand
 
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
@@ -226,35 +226,30 @@ class Namespace:
 
     def restore_entity(self, stored: EntityStored) -> None:
         """Add a stored entity; all entities come before the first frame."""
-        self._recovering().restore_entity(stored)
+        self._recovery.restore_entity(stored)
 
     def restore_rule(self, stored: RuleStored) -> None:
         """Add a stored rule; rules come after the entities."""
-        self._recovering().restore_rule(stored)
+        self._recovery.restore_rule(stored)
 
     def restore(self, changes: Iterable[Change]) -> None:
         """Apply one frame of the journal, the oldest first."""
-        self._recovering().restore(changes)
+        self._recovery.restore(changes)
 
     def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
         """Build indexes and timers. Nothing is locked; `advance` does what fell due meanwhile."""
         out = self._out
         out.begin_due(now_ms)
-        self._recovering().finish(now_ms)
+        self._recovery.finish(now_ms)
         for entity in self._entities:
             if not entity.deleting:
                 self._deletions.idle.watch(entity, now_ms)
         self._deletions.resume(now_ms)
         self._entities.next_entity_id = max(self._entities.next_entity_id, next_entity_id)
-        self._recovery = None
+        self._recovery = Recovery(self._entities)
         out.epoch_started(self._lock_grace_ms)
         for entity in self._entities:
             out.entity(EventType.ENTITY_PRESENT, entity.main, entity.description)
-
-    def _recovering(self) -> Recovery:
-        if self._recovery is None:
-            self._recovery = Recovery(self._entities)
-        return self._recovery
 
     def replaced_states(self) -> list[tuple[str, list[str]]]:
         """Return, by queue, the sessions whose stored state is replaced by one of another spelling (C27),

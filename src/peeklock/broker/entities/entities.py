@@ -1,5 +1,5 @@
-"""The entities of a namespace by name and id, and the rules of subscriptions: creation, update, deletion,
-listing."""
+"""All entities of a namespace by name and id, and the rules of subscriptions: create, update, delete,
+list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from peeklock.broker.entities.entity import Entity
-from peeklock.broker.entities.fan_out import Rule
+from peeklock.broker.entities.fan_out import FanOut, Rule
 from peeklock.broker.entities.forwarding import Forwarding
 from peeklock.broker.entities.validation import (
     check_forwarding,
@@ -114,8 +114,7 @@ class Entities:
         return self._by_id.get(queue_id // QUEUES_PER_ENTITY)
 
     def queue(self, address: Address) -> tuple[Entity, MessageQueue]:
-        """Return an entity and one of its queues. Raises: EntityNotFound; InvalidOperation: a topic's dead
-        letters."""
+        """Return an entity and one of its queues. Raises: EntityNotFound, InvalidOperation."""
         entity = self.find(address.path)
         if address.sub_queue is SubQueue.MAIN:
             return entity, entity.main
@@ -308,8 +307,7 @@ class Entities:
         return rule
 
     def changed_rule(self, subscription: Entity, description: RuleDescription, if_match: IfMatch) -> Rule:
-        """Return the replacement of a rule. Raises: ArgumentInvalid, RuleNotFound, PreconditionFailed,
-        QuotaExceeded."""
+        """Return a replacement. Raises: ArgumentInvalid, RuleNotFound, PreconditionFailed, QuotaExceeded."""
         old = self.rule(subscription, description.name, if_match)
         name, created_at_ms = old.description.name, old.description.created_at_ms
         rule = Rule(subscription, replace(description, name=name, created_at_ms=created_at_ms))
@@ -331,37 +329,27 @@ class Entities:
         subscription = rule.subscription
         self.drop_rule(subscription, rule.description.name)
         subscription.rules[rule.description.name.lower()] = rule
-        assert subscription.topic is not None
-        assert subscription.topic.fan_out is not None
-        subscription.topic.fan_out.add(rule)
+        _fan_out_of(rule).add(rule)
 
     def drop_rule(self, subscription: Entity, name: str) -> None:
         """Remove a rule, if there is one of that name."""
         rule = subscription.rules.pop(name.lower(), None)
         if rule is not None:
-            assert subscription.topic is not None
-            assert subscription.topic.fan_out is not None
-            subscription.topic.fan_out.remove(rule)
+            _fan_out_of(rule).remove(rule)
 
     def _require_room_for_rule(self, rule: Rule) -> None:
-        topic = rule.subscription.topic
-        assert topic is not None
-        fan_out = topic.fan_out
-        assert fan_out is not None
-        if len(fan_out) >= RULES_MAX:
+        count = len(_fan_out_of(rule))
+        if count >= RULES_MAX:
             raise QuotaExceeded(
-                f"rule '{rule.description.name}' cannot be added: '{topic.name}' has {len(fan_out)} rules, "
-                f"at most {RULES_MAX} are allowed"
+                f"rule '{rule.description.name}' cannot be added: the topic of '{rule.subscription.name}' "
+                f"has {count} rules, at most {RULES_MAX} are allowed"
             )
         self._require_room_for_kind(rule)
 
     def _require_room_for_kind(self, rule: Rule) -> None:
-        topic = rule.subscription.topic
-        assert topic is not None
-        fan_out = topic.fan_out
-        assert fan_out is not None
         if not self._enforce_quotas:
             return
+        fan_out = _fan_out_of(rule)
         kind, count, most = (
             ("correlation", fan_out.correlation_count, self.limits.correlation_filters_max)
             if rule.is_correlation
@@ -399,20 +387,19 @@ class Entities:
     def transfers_of(self, entity: Entity) -> MessageQueue:
         """Return the transfer dead-letter queue of an entity, made on first use."""
         if entity.transfers is None:
-            entity.transfers = MessageQueue(
-                entity.entity_id * QUEUES_PER_ENTITY + SubQueue.TRANSFER_DEAD_LETTER.value,
-                f"{entity.name}/$Transfer/$deadletterqueue",
-                self._shared,
-                dead_letters=None,
-                first_position=1,
-                message_size_bytes_max=entity.main.message_size_bytes_max,
-                copied_by=entity.main.copied_by,
-                counters=entity.counters,
-            )
-            entity.transfers.main = entity.main
-            entity.transfers.lock_duration_ms = entity.description.lock_duration_ms
-            self.queues[entity.transfers.queue_id] = entity.transfers
+            transfers = entity.dead_letter_queue(SubQueue.TRANSFER_DEAD_LETTER, "$Transfer/$deadletterqueue")
+            transfers.main = entity.main
+            transfers.message_size_bytes_max = entity.main.message_size_bytes_max
+            transfers.lock_duration_ms = entity.description.lock_duration_ms
+            self.queues[transfers.queue_id] = entity.transfers = transfers
         return entity.transfers
+
+
+def _fan_out_of(rule: Rule) -> FanOut:
+    topic = rule.subscription.topic
+    assert topic is not None
+    assert topic.fan_out is not None
+    return topic.fan_out
 
 
 def _folded_name(entity: Entity) -> str:

@@ -44,6 +44,7 @@ class Entity:
 
     __slots__ = (
         "_enforces_quotas",
+        "_shared",
         "counters",
         "created_at_ms",
         "dead_letters",
@@ -74,7 +75,6 @@ class Entity:
     ) -> None:
         self._enforces_quotas = enforces_quotas
         description = stored.description
-        first_queue_id = stored.entity_id * QUEUES_PER_ENTITY
         self.topic = topic  # of a subscription
         self.rules: dict[str, Rule] = {}  # of a subscription, by name in lower case
         self.entity_id = stored.entity_id
@@ -88,29 +88,19 @@ class Entity:
         self.transfers: MessageQueue | None = None
         self.dead_letters: MessageQueue | None = None
         self.fan_out: FanOut | None = None  # of a topic
-        copied_by = None if topic is None else topic.fan_out
+        self._shared = shared
         if isinstance(description, TopicDescription):
             self.fan_out = FanOut(shared, forwarding)
         else:
-            self.dead_letters = MessageQueue(
-                first_queue_id + SubQueue.DEAD_LETTER.value,
-                f"{description.name}/$deadletterqueue",
-                shared,
-                dead_letters=None,
-                first_position=1,
-                message_size_bytes_max=0,
-                copied_by=copied_by,
-                counters=self.counters,
-            )
+            self.dead_letters = self.dead_letter_queue(SubQueue.DEAD_LETTER, "$deadletterqueue")
         self.main = MessageQueue(
-            first_queue_id + SubQueue.MAIN.value,
+            self.entity_id * QUEUES_PER_ENTITY + SubQueue.MAIN.value,
             description.name,
             shared,
             dead_letters=self.dead_letters,
             first_position=first_position,
-            message_size_bytes_max=0,
             fan_out=self.fan_out,
-            copied_by=copied_by,
+            copied_by=None if topic is None else topic.fan_out,
             counters=self.counters,
         )
         if description.requires_duplicate_detection:
@@ -121,6 +111,13 @@ class Entity:
         if description.requires_session:
             self.main.sessions = MessageSessions(self.main)
         self.apply_settings(limits)
+
+    def dead_letter_queue(self, sub_queue: SubQueue, suffix: str) -> MessageQueue:
+        """Make one of its dead-letter queues."""
+        queue_id = self.entity_id * QUEUES_PER_ENTITY + sub_queue.value
+        copied_by = None if self.topic is None else self.topic.fan_out
+        name = f"{self.name}/{suffix}"
+        return MessageQueue(queue_id, name, self._shared, copied_by=copied_by, counters=self.counters)
 
     @property
     def name(self) -> str:
@@ -251,8 +248,7 @@ class Entity:
             )
 
     def require_sending_to(self, queue: MessageQueue) -> None:
-        """Check that a queue of it can be sent to. Raises: InvalidOperation, EntityDisabled,
-        EntityDeleted."""
+        """Check that a queue can be sent to. Raises: InvalidOperation, EntityDisabled, EntityDeleted."""
         if queue.holds_dead_letters:
             raise InvalidOperation(f"'{queue.name}' is a dead-letter queue: nothing can be sent to it")
         self.require_target()

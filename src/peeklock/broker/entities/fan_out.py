@@ -29,6 +29,7 @@ from peeklock.broker.content import overlay as overlays
 from peeklock.broker.content.overlay import wire_value
 from peeklock.broker.content.routing import with_overlay
 from peeklock.broker.content.subject import MessageSubject
+from peeklock.broker.entities.forwarding import SESSION_ID_IS_NULL, Forwarding
 from peeklock.broker.entities.validation import check_rule_size, check_texts
 from peeklock.broker.queue import enqueue
 from peeklock.broker.queue.outcome import Outcome
@@ -45,7 +46,6 @@ from peeklock.rules.terms import Term
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
     from peeklock.broker.entities.entity import Entity
-    from peeklock.broker.entities.forwarding import Forwarding
     from peeklock.broker.queue.shared import Shared
 
 EVALUATION_FAILED = "FilterEvaluationException"
@@ -54,12 +54,6 @@ EVALUATION_FAILED = "FilterEvaluationException"
 OVERLAYS_BYTES_MAX = 4 * 1024 * 1024
 """Changed properties of all copies of one message, in memory. Our choice: without it a thousand rules can
 make 64 MB of a small message."""
-
-_SESSION_ID_IS_NULL = (
-    "Session ID is null.",
-    "Session enabled entity doesn't allow a message whose session identifier is null.",
-)
-"""Source: wire contract 3.8."""
 
 
 class Rule:
@@ -193,12 +187,8 @@ class FanOut:
             message.expires_at_ms = NEVER_MS
         message.scheduled_at_ms = None
         dead_lettered = self._dead_lettered(failed) if failed else {}
-        # A failed action prevents the plain copy too.
-        changed: list[tuple[Rule, Message]] = []
-        bytes_left = OVERLAYS_BYTES_MAX
-        for rule in matched:
-            if rule.action is not None:
-                bytes_left -= self._act(rule, dead_lettered, message, subject, changed, bytes_left)
+        # Before the plain copies, which a failed action prevents too.
+        changed = self._act(matched, dead_lettered, message, subject)
         copies = [(subscription, message.copied()) for subscription in _plain(matched, dead_lettered)]
         copies += [
             (rule.subscription, copy)
@@ -267,30 +257,31 @@ class FanOut:
 
     def _act(
         self,
-        rule: Rule,
+        matched: list[Rule],
         dead_lettered: dict[int, tuple[Entity, str]],
         message: Message,
         subject: MessageSubject,
-        changed: list[tuple[Rule, Message]],
-        bytes_left: int,
-    ) -> int:
-        """Make the copy of a rule with an action; return the size of its changes, 0 if it is
-        dead-lettered."""
-        if rule.subscription.entity_id in dead_lettered:
-            return 0
-        try:
-            copy = _changed(message, rule, subject)
-            size_bytes = len(copy.overlay or b"")
-            if size_bytes > bytes_left:
-                raise EvaluationError(
-                    f"the actions of this message's rules change more than {OVERLAYS_BYTES_MAX} bytes of "
-                    f"properties together"
-                )
-        except EvaluationError as error:
-            dead_lettered.update(self._dead_lettered([(rule, error)]))
-            return 0
-        changed.append((rule, copy))
-        return size_bytes
+    ) -> list[tuple[Rule, Message]]:
+        """Return the copies of rules with an action; add subscriptions where one fails to `dead_lettered`."""
+        changed: list[tuple[Rule, Message]] = []
+        bytes_left = OVERLAYS_BYTES_MAX
+        for rule in matched:
+            if rule.action is None or rule.subscription.entity_id in dead_lettered:
+                continue
+            try:
+                copy = _changed(message, rule, subject)
+                size_bytes = len(copy.overlay or b"")
+                if size_bytes > bytes_left:
+                    raise EvaluationError(
+                        f"the actions of this message's rules change more than {OVERLAYS_BYTES_MAX} bytes of "
+                        f"properties together"
+                    )
+            except EvaluationError as error:
+                dead_lettered.update(self._dead_lettered([(rule, error)]))
+            else:
+                bytes_left -= size_bytes
+                changed.append((rule, copy))
+        return changed
 
     def _dead_lettered(self, failed: list[tuple[Rule, EvaluationError]]) -> dict[int, tuple[Entity, str]]:
         """Return the subscriptions that dead-letter a message after a failed evaluation."""
@@ -330,7 +321,7 @@ def _store(
 ) -> None:
     queue = subscription.main
     if queue.sessions is not None and (copy.routing is None or copy.routing.session_id is None):
-        _dead_letter(subscription, copy, sections, _SESSION_ID_IS_NULL, turn, out)
+        _dead_letter(subscription, copy, sections, SESSION_ID_IS_NULL, turn, out)
         return
     enqueue.store_copy(queue, copy, sections, turn, out)
 

@@ -61,6 +61,12 @@ _TOO_MANY_COPIES = (
     f"The maximum is set to {COPIES_FOLLOWING_MAX}.",
 )
 
+SESSION_ID_IS_NULL = (
+    "Session ID is null.",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
+)
+"""Source: wire contract 3.8."""
+
 _Reason = tuple[str, str]
 """DeadLetterReason and DeadLetterErrorDescription."""
 
@@ -83,8 +89,7 @@ class Forwarding:
         )
 
     def chain(self, queue: MessageQueue, destination: str | None = None) -> list[Entity]:
-        """Return the entities that a message sent to or via a queue is passed on to, the last one
-        included."""
+        """Return the entities that a message sent to or via a queue is passed on to, with the last one."""
         path = destination or queue.forward_to
         chain: list[Entity] = []
         while path is not None and len(chain) < HOPS_MAX:
@@ -152,7 +157,7 @@ class Forwarding:
         head = head if sections is None else sections
         if _is_unread(target, message, head):
             if self._obstacle(target, path, message, routing_known=False) is None:
-                _hold_pending(source, message, sections, out)
+                enqueue.hold_pending(source, message, sections, out)
                 return
         reason = self._obstacle(target, path, message, routing_known=True)
         if reason is not None or target is None:
@@ -204,10 +209,7 @@ class Forwarding:
         if not routing_known or queue.sessions is None:
             return None
         if message.routing is None or message.routing.session_id is None:
-            return (
-                "Session ID is null.",
-                "Session enabled entity doesn't allow a message whose session identifier is null.",
-            )
+            return SESSION_ID_IS_NULL
         return None
 
     # Stored messages
@@ -262,15 +264,13 @@ class Forwarding:
 
     def fetched(self, queue: MessageQueue, position: int, payload: bytes) -> None:
         """Take the body of a pending message. If the message is gone, the next ones follow."""
-        asked = self._asked.get(queue.queue_id)
-        message = queue.active.get(position)
+        asked = self._asked.get(queue.queue_id, {})
         if not len(queue.active):
             self.forget(queue.queue_id)
-        elif asked is not None and position in asked and message is None:
-            queue.forward_stored_from(position)
-        elif asked is not None and position in asked:
-            assert message is not None
-            asked[position] = _Read(payload, message.overlay)
+        elif position in asked:
+            message = queue.active.get(position)
+            if message is not None:
+                asked[position] = _Read(payload, message.overlay)
             queue.forward_stored_from(position)
 
     def forget(self, queue_id: int) -> None:
@@ -343,15 +343,6 @@ def _is_unread(target: Entity | None, message: Message, head: Sections | None) -
     if target.main.reads_routing and message.routing is None:
         return True
     return head is None and _is_short_of_copies(target, message)
-
-
-def _hold_pending(source: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
-    """Store a message in its queue until its body has been read."""
-    if source.holds_dead_letters:
-        enqueue.take_in(source, message, sections, out)
-        source.forward_stored_from(message.position)
-    else:
-        enqueue.hold_pending(source, message, sections, out)
 
 
 def _deliver(

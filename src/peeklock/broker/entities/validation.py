@@ -43,8 +43,7 @@ USER_METADATA_LENGTH_MAX = 1024
 """Source: Learn, `QueueDescription.UserMetadata`: "The value cannot exceed 1024 bytes"; characters here."""
 
 RULE_BYTES_MAX = 64 * 1024
-"""Names, expressions, parameters and properties of one rule. Our choice: the limit for properties of a
-message."""
+"""Names, expressions, parameters and properties of one rule. Our choice: as for properties of a message."""
 
 AUTHORIZATION_RULES_MAX = 12
 """Of one entity. Source: Learn "Service Bus access control with Shared Access Signatures"."""
@@ -73,7 +72,7 @@ def is_name(name: str) -> bool:
 
 
 def is_part_name(name: str) -> bool:
-    """Return whether a rule may have this name; that of a subscription has no `$`. Source: wire contract 7.8,
+    """Return whether a rule may have this name; a subscription's has no `$`. Source: wire contract 7.8,
     C32."""
     return len(name) <= PART_NAME_LENGTH_MAX and _PART_NAME.fullmatch(name) is not None
 

@@ -1,5 +1,4 @@
-"""Commands about links and connections: opening, closing, credit, and what the end of a connection does to
-locks."""
+"""Commands about links and connections: open, close, credit; the end of a connection and its locks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Commands about entities and rules, except deletions (`deletions`): what a change means for links and
-queues."""
+"""Commands about entities and rules, except deletions, and their consequences for links and queues."""
 
 from __future__ import annotations
 

@@ -106,8 +106,7 @@ class UsedPartitions:
         self._used: dict[int, _Used] = {}  # by entity id
 
     def of(self, entity: Entity, queue: MessageQueue) -> int | None:
-        """Return the partition for messages without a key, the next in turn if none is used yet; None without
-        partitions."""
+        """Return the partition for messages without a key, fixed on first use; None without partitions."""
         partitions = queue.main.partitions
         if partitions is None:
             return None

@@ -101,8 +101,7 @@ class Operations:
             queue.serve(out)
 
     def _send_further(self, queue: MessageQueue, command: ask.Send, out: Outcome) -> int:
-        """Store the messages after the first, up to one that may be refused; return how many are stored in
-        all."""
+        """Store the messages after the first, up to one that may be refused; return how many are stored."""
         count = 1
         if not queue.checks_sends:
             size_bytes_max, duplicates = queue.message_size_bytes_max, queue.duplicates
@@ -171,8 +170,8 @@ class Operations:
             self._check_ids(queue)
         elif chain and chain[0].main.reads_routing and any(message.routing is None for message in messages):
             raise EntityDeleted(
-                f"'{destination.path}', the destination of sends via '{queue.name}', was deleted and created again "
-                f"since this link was attached"
+                f"'{destination.path}', the destination of sends via '{queue.name}', was deleted and created "
+                f"again since this link was attached"
             )
         for target in chain:
             self._check_ids(target.main)
@@ -231,8 +230,7 @@ class Operations:
             self._check_disposition(lock, _DISPOSITIONS[type(command)], getattr(command, "properties", None))
 
     def locks_of(self, command: Plain, now_ms: int) -> list[Lock]:
-        """Return the locks that a command settles. Raises: MessageLockLost, SessionLockLost, and what forbids
-        it."""
+        """Return the locks that a command settles. Raises: MessageLockLost, SessionLockLost, and others."""
         if isinstance(command, Sending):
             return []
         if isinstance(command, ask.UpdateDisposition):

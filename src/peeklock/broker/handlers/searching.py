@@ -58,21 +58,6 @@ _Place = tuple[int, int]
 class _Search:
     """One call under way."""
 
-    __slots__ = (
-        "asked",
-        "at",
-        "command",
-        "deleted",
-        "filter",
-        "is_over",
-        "locked",
-        "looked",
-        "matches",
-        "property_sections",
-        "size_bytes",
-        "waiting",
-    )  # fmt: skip
-
     def __init__(self, command: SearchMessages | DeleteMatching, filter: CompiledFilter | None) -> None:
         self.command = command
         self.filter = filter  # None = it is not needed

@@ -25,8 +25,7 @@ _BySessionId = ask.ReceiveDeferred | ask.RenewSessionLock | ask.GetSessionState 
 def held_session(
     queue: MessageQueue, session_id: str | None, reply_to: ask.ReplyTo, now_ms: int
 ) -> MessageSession:
-    """Return a session that the connection of the request holds. Raises: SessionLockLost,
-    InvalidOperation."""
+    """Return a session that the connection holds. Raises: SessionLockLost, InvalidOperation."""
     assert queue.sessions is not None
     if session_id is None:
         raise InvalidOperation(f"'{queue.name}' requires sessions: the request names none")
@@ -75,22 +74,19 @@ class SessionOperations:
         self._queues = entities.queues
         self._shared = shared
 
-    def _sessions(self, address: ask.Address) -> tuple[MessageQueue, MessageSessions]:
-        return with_sessions(self._entities, address)
-
     def renew_session(self, command: ask.RenewSessionLock, out: Outcome) -> None:
-        queue, sessions = self._sessions(command.address)
+        queue, sessions = with_sessions(self._entities, command.address)
         session = held_session(queue, command.session_id, command.reply_to, out.now_ms)
         out.effects.append(do.SessionLockRenewed(command.reply_to, sessions.renew(session, out)))
 
     def get_session_state(self, command: ask.GetSessionState, out: Outcome) -> None:
-        queue, _ = self._sessions(command.address)
+        queue, _ = with_sessions(self._entities, command.address)
         state = held_session(queue, command.session_id, command.reply_to, out.now_ms).state
         views = [] if state is None else [MessageView(state, None, 0, 0, None, state.state, None)]
         out.effects.append(do.MessagesFound(command.reply_to, views))
 
     def set_session_state(self, command: ask.SetSessionState, out: Outcome) -> None:
-        queue, sessions = self._sessions(command.address)
+        queue, sessions = with_sessions(self._entities, command.address)
         session = held_session(queue, command.session_id, command.reply_to, out.now_ms)
         require_state(self._entities, self._shared, queue, session, command.state)
         queue.accessed_at_ms = out.now_ms
@@ -106,17 +102,14 @@ class SessionOperations:
             sessions.used(None, (asked.lock_token,), None, out)
             return
         assert isinstance(asked, ask.UpdateDisposition | _BySessionId)
-        _, sessions = self._sessions(asked.address)
+        _, sessions = with_sessions(self._entities, asked.address)
         tokens = asked.lock_tokens if isinstance(asked, ask.UpdateDisposition) else ()
         sessions.used(asked.session_id, tokens, asked.reply_to.connection_id, out)
 
     def show_session(self, command: ask.ShowSession, out: Outcome) -> None:
-        queue, sessions = self._sessions(command.address)
+        queue, sessions = with_sessions(self._entities, command.address)
         queue.accessed_at_ms = out.now_ms
-        found = sessions.get(command.session_id)
-        if found is None:
-            out.effects.append(do.SessionShown(command.reply_to, command.session_id, 0, 0, 0, 0, None))
-            return
+        found = sessions.get(command.session_id) or MessageSession(command.session_id)
         lock, state = found.lock, found.state
         held = lock is not None and lock.locked_until_ms > out.now_ms
         out.effects.append(
@@ -134,6 +127,6 @@ class SessionOperations:
     def list_sessions(self, command: ask.ListSessions, out: Outcome) -> None:
         if command.skip < 0 or command.top < 0:
             raise ArgumentOutOfRange(f"skip {command.skip} and top {command.top} must not be negative")
-        _, sessions = self._sessions(command.address)
+        _, sessions = with_sessions(self._entities, command.address)
         found = sessions.listed(command.updated_since_ms, command.skip, command.top)
         out.effects.append(do.SessionsFound(command.reply_to, found, command.skip + len(found)))

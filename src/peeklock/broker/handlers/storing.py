@@ -9,8 +9,7 @@ from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
 
 SLICE_MESSAGES = 256
-"""Messages of a batch or schedule in one step: at 3 us each in a queue, and 25 us through a chain of four, 1
-to 6 ms."""
+"""Messages of a batch or schedule in one step: at 3 to 25 us each 1 to 6 ms."""
 
 
 class Storing:

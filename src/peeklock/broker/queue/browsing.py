@@ -54,16 +54,8 @@ def view_of(message: Message, wall: WallClock) -> MessageView:
         cursor = held.cursor.name
     elif isinstance(held, Lock):
         locked_until_ms = wall.shown_ms(held.until_ms())
-    return MessageView(
-        message,
-        None,
-        locked_until_ms,
-        message.delivery_count,
-        ttl_ms,
-        message.state,
-        message.overlay,
-        cursor=cursor,
-    )
+    count, state, overlay = message.delivery_count, message.state, message.overlay
+    return MessageView(message, None, locked_until_ms, count, ttl_ms, state, overlay, cursor=cursor)
 
 
 def oldest_unlocked(

@@ -39,8 +39,7 @@ class Counters:
     """Of an entity with its dead-letter queues, or of the namespace. Messages, if not bytes."""
 
     received: int = 0
-    """Accepted from clients; in an entity also by a forward or as a copy. With scheduled messages, without
-    duplicates."""
+    """Accepted from clients; in an entity also by a forward or as a copy. Without duplicates."""
     received_bytes: int = 0
     delivered: int = 0
     """Deliveries to a receiver or a cursor."""

@@ -107,17 +107,6 @@ class Claim:
 class Taking:
     """Fills one claim within its limits."""
 
-    __slots__ = (
-        "_bytes_max",
-        "_claim",
-        "_count_max",
-        "_is_full",
-        "_now_ms",
-        "_passed_over",
-        "_queue",
-        "_up_to_ms",
-    )
-
     def __init__(
         self, queue: MessageQueue, claim: Claim, count_max: int, bytes_max: int, now_ms: int, up_to_ms: int
     ) -> None:

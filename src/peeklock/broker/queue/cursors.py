@@ -231,8 +231,7 @@ class Cursors:
     # Releasing
 
     def release(self, name: str, reply_to: ReplyTo, out: Outcome) -> None:
-        """Give back the messages of a cursor and forget it; `reply_to` is answered at the end. Raises:
-        CursorNotFound."""
+        """Give back the messages of a cursor and forget it, then answer. Raises: CursorNotFound."""
         cursor = self._by_name.get(name)
         if cursor is None:
             raise _not_found(self._queue, name)
@@ -259,8 +258,7 @@ class Cursors:
         return 0 if self._busy else self._expires_ms
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Do about `count_max` items of work, and mark cursors that were not used for too long; return the
-        work done."""
+        """Do about `count_max` items of work, and mark expired cursors; return the work done."""
         work = 0
         if self._expires_ms <= out.now_ms:
             self._expires_ms = FAR_MS
@@ -349,8 +347,7 @@ class Cursors:
     # Recovery
 
     def restore(self, stored: CursorStored, claims: Iterable[ClaimStored], now_ms: int) -> None:
-        """Add a stored cursor with its claims by ascending number; the messages are stored. `advance` removes
-        what was committed."""
+        """Add a stored cursor with its claims by ascending number, once the messages are there."""
         queue = self._queue
         cursor = self._new(stored.name, now_ms, stored.expires_after_ms)
         cursor.last_no = stored.last_no

@@ -26,8 +26,7 @@ PASS_OVER_MAX = 10_000
 """Expired or removed messages that one delivery skips, before others have a turn: about 5 ms."""
 
 WORN_MAX = 256
-"""Messages that one delivery dead-letters for their MaxDeliveryCount, before others have a turn: at 10 to 25
-us each 6 ms at most."""
+"""Messages that one delivery dead-letters for their MaxDeliveryCount: at 10 to 25 us each 6 ms at most."""
 
 
 class ReadyQueue(Protocol):

@@ -236,8 +236,7 @@ class Duplicates:
         self._sweep_no = 0
 
     def _forget_past(self, no: int, now_ms: int, count_max: int) -> tuple[dict[bytes, int], int]:
-        """Remove at most `count_max` ids from a shard that are past the window; return the shard and the
-        number."""
+        """Remove at most `count_max` ids that are past the window; return the shard and their number."""
         shard = self._shards[no]
         limit = now_ms - self.window_ms + 1 << _NUMBER_BITS
         gone: list[bytes] = []

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
 
 COPIES_MAX = 2_000
-"""Copies by topics in one command, about: some 10 ms of work. Further messages are pending, and `advance`
-copies them."""
+"""Copies by topics in one command, some 10 ms of work. Further messages are pending, for `advance`."""
 
 FORWARDED_COPIES_MAX = 1_000
 """Copies and forwards in one call, 3 to 5 ms, after which no forward begins: the message is pending in its
@@ -168,8 +167,7 @@ def number_ahead(
 
 def store_numbered(queue: MessageQueue, message: Message, sections: Sections, out: Outcome) -> None:
     """Store a message that was numbered ahead. It is scheduled even if its time has come, since its
-    activation numbers its arrival. A duplicate of a message stored meanwhile is dropped; its number is used
-    up."""
+    activation numbers its arrival. A duplicate of a message stored meanwhile is dropped."""
     now_ms = out.now_ms
     number = message.sequence_number
     instant_ms = queue.shared.wall.instant_ms(now_ms)
@@ -190,7 +188,10 @@ def store_numbered(queue: MessageQueue, message: Message, sections: Sections, ou
 
 def hold_pending(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
     """Store a numbered message that cannot be passed on yet."""
-    _enqueue(queue, message, sections, queue.shared.wall.instant_ms(out.now_ms), out)
+    if queue.holds_dead_letters:
+        take_in(queue, message, sections, out)
+    else:
+        _enqueue(queue, message, sections, queue.shared.wall.instant_ms(out.now_ms), out)
     queue.forward_stored_from(message.position)
 
 
@@ -298,8 +299,7 @@ def _given_id(queue: MessageQueue, message: Message, sections: Sections) -> Sect
 
 
 def _digest(queue: MessageQueue, duplicates: Duplicates, routing: Routing) -> bytes | None:
-    """Return what duplicates have in common, None without an id. In a partitioned queue the key counts too
-    (wire contract 10.3)."""
+    """Return what duplicates have in common: the id, and in a partitioned queue the key (contract 10.3)."""
     if routing.message_id is None:
         return None
     return duplicates.digest(routing.message_id, None if queue.partitions is None else _key(queue, routing))

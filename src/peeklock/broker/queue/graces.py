@@ -19,8 +19,7 @@ from peeklock.broker.queue.timers import FAR_MS, TimerKey
 from peeklock.broker.vocabulary.events import EventType
 
 LOCK_GRACE_MS = 5_000
-"""Default. Our choice: a client that lost its connection is back within it, and a killed worker blocks its
-messages no longer."""
+"""Default. Our choice: a lost connection is back within it, a killed worker blocks messages no longer."""
 
 
 class _Grace:

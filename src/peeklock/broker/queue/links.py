@@ -201,8 +201,7 @@ class Receivers:
             self.draining[receiver.link] = receiver
 
     def drained(self) -> list[Consumer]:
-        """Use up the credit of receivers that drain; return them. Not of those that wait for a body, which
-        may get more."""
+        """Use up the credit of receivers that drain, except those that wait for a body; return them."""
         drained = [receiver for receiver in self.draining.values() if not receiver.awaits_body]
         for receiver in drained:
             receiver.draining = False

@@ -102,9 +102,8 @@ class MessageQueue:
         name: str,
         shared: Shared,
         *,
-        dead_letters: MessageQueue | None,
-        first_position: int,
-        message_size_bytes_max: int,
+        dead_letters: MessageQueue | None = None,
+        first_position: int = 1,
         fan_out: Distributor | None = None,
         copied_by: Distributor | None = None,
         counters: Counters,
@@ -127,7 +126,7 @@ class MessageQueue:
         self.copied_by = copied_by
         self.counters = counters
         self.main = self  # of a dead-letter queue: the queue that numbered its messages
-        self.message_size_bytes_max = message_size_bytes_max
+        self.message_size_bytes_max = 0
         self.next_position = first_position
         self.last_enqueued_at_ms = 0
         self.numbers_dirty = False
@@ -182,8 +181,7 @@ class MessageQueue:
         return self.dead_letters is None and self.fan_out is None
 
     def retire(self) -> None:
-        """Cancel the timer: the entity is deleted. The locks are forgotten; their holders may still name
-        them."""
+        """Cancel the timer of a deleted queue and forget its locks; their holders may still name them."""
         self.shared.timers.cancel(self)
         self.locks = {}
         self.ready_queue = delivery.PlainReadyQueue()
@@ -385,8 +383,7 @@ class MessageQueue:
             self.wake(0)
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Do what is due, about `count_max` items of each kind; return the work done and set the next
-        timer."""
+        """Do what is due, about `count_max` items of each kind; set the timer and return the work done."""
         now_ms = out.now_ms
         copies = out.copies
         dead_letters = self.dead_letters

@@ -157,8 +157,7 @@ class MessageSession:
             heappush(self.returned, position)
 
     def add(self, position: int) -> None:
-        """Add a new message. Only a scheduled one that was numbered ahead may not have the highest
-        position."""
+        """Add a new message. Only one that was numbered ahead may not have the highest position."""
         positions = self._positions
         if positions and position > positions[-1]:
             positions.append(position)

@@ -149,8 +149,7 @@ class MessageSessions:
         return session
 
     def _touch(self, session: MessageSession) -> None:
-        """Offer a session with an available message: to its cursor, to its holder, or to receivers that
-        wait."""
+        """Offer a session with an available message to its cursor, to its holder, or to all receivers."""
         if session.cursor is not None:
             session.cursor.ready[session.key] = session
         elif session.lock is None:
@@ -266,8 +265,7 @@ class MessageSessions:
         self._free(session, out)
 
     def drop_locks(self, out: Outcome) -> None:
-        """End all locks of sessions, which hold no message any more, and detach links: the entity changed
-        (L-12)."""
+        """End all locks, which hold no message any more, and detach links: the entity changed (L-12)."""
         for session in list(self._held.values()):
             assert session.lock is not None
             receiver, session_id = session.lock.receiver, session.lock.session_id
@@ -468,8 +466,7 @@ class MessageSessions:
         self._forget_if_empty(session)
 
     def restore_state(self, record: Message) -> None:
-        """Add a stored state, the oldest first. Of states that were stored under several spellings the last
-        counts."""
+        """Add a stored state, the oldest first: of several spellings the last one counts."""
         assert record.session_id is not None
         session = self._session(record.session_id)
         if session.state is not None:

@@ -18,8 +18,7 @@ CHUNK_SIZE = 1 << CHUNK_BITS
 _PLACE = CHUNK_SIZE - 1
 
 SPARSE_MAX = 40
-"""Entries of a dict chunk: with one more, its table (2272 bytes) is larger than a list of 256 places
-(2104)."""
+"""Entries of a dict chunk: with one more, its table (2272 bytes) exceeds a list of 256 places (2104)."""
 DENSE_MIN = 12
 """Entries of a list chunk; far below SPARSE_MAX, so that a chunk does not change back and forth."""
 

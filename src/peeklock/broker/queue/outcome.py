@@ -128,7 +128,6 @@ class Outcome:
         queue: MessageQueue,
         message: Message,
         sections: Sections | None,
-        kind: EventType = EventType.ENQUEUED,
         reason: str | None = None,
     ) -> None:
         """Record a message that is numbered and stored, or passed on.
@@ -137,7 +136,7 @@ class Outcome:
             sections: None for a message whose body is stored already.
         """
         if self._recorder is not None:
-            self._recorder.arrived(queue, message, sections, kind, reason)
+            self._recorder.arrived(queue, message, sections, EventType.ENQUEUED, reason)
 
     def scheduled(
         self, queue: MessageQueue, message: Message, sections: Sections | None, *, reason: str | None = None
@@ -174,8 +173,7 @@ class Outcome:
     # Deliveries and settlements
 
     def delivered(self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: Consumer) -> None:
-        """Count and record a delivery over a link, under a lock or, without one, in receive-and-delete
-        mode."""
+        """Count and record a delivery over a link, under a lock or, without one, of a deleted message."""
         size_bytes = message.size_bytes
         counters, totals = queue.counters, self.counters
         counters.delivered += 1
@@ -257,8 +255,7 @@ class Outcome:
     # Forwards
 
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event | None:
-        """Return the event of a message that is about to be passed on, and changed; `went` or `fanned_out`
-        follows."""
+        """Return the event of a message that is about to be passed on; `went` or `fanned_out` follows."""
         return None if self._recorder is None else self._recorder.forwarded(queue, message, to)
 
     def went(self, queue: MessageQueue, forwarded: Event | None, number: int) -> None:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from peeklock.broker.vocabulary.message import Message
 
 _HEAD_BYTES_MAX = 4096
-"""A larger properties section is not recorded: the message id is in its first bytes, but a truncated section
-cannot be decoded."""
+"""A larger properties section is not recorded, not even the message id: a part cannot be decoded."""
 
 BODIES_BYTES_MAX = 128 * 1024 * 1024
 """When whole messages of so many bytes wait for a batch, only the properties of further ones are recorded,
@@ -302,8 +301,7 @@ class Recorder:
     # Forwards
 
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event:
-        """Return the event of a message that is about to be passed on, and changed; for `went`, with its new
-        number."""
+        """Return the event of a message that is about to be passed on, and changed; `went` adds it."""
         self.message(EventType.FORWARDED, queue, message, None, to)
         return Event._make(self._events.pop())
 

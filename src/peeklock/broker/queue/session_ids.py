@@ -15,8 +15,7 @@ _FOLDED_MAX = 4096
 
 
 def folded(session_id: str) -> str:
-    """Return the common form of all spellings: 0.1 us, beyond ASCII 0.2 us a letter unless it was seen
-    lately."""
+    """Return the common form of all spellings: 0.1 us, beyond ASCII 0.2 us a letter the first time."""
     return session_id.upper() if session_id.isascii() else _folded(session_id)
 
 

@@ -147,8 +147,7 @@ class DueIndex:
         return None
 
     def take_chunk(self, now_ms: int) -> int | None:
-        """Return a chunk whose bound is due, and forget the bound; the caller searches the chunk and adds
-        again."""
+        """Return a chunk whose bound is due, and forget the bound: the caller adds what is left of it."""
         bound = self.next_ms()
         if bound is None or bound > now_ms:
             return None
@@ -312,8 +311,7 @@ class Activation:
         return FAR_MS if due_ms is None else due_ms
 
     def take_due(self, now_ms: int, count_max: int) -> tuple[list[Message], int]:
-        """Return at most `count_max` due messages by (time, position), which the caller removes, and the work
-        done."""
+        """Return at most `count_max` due messages by (time, position), to be removed, and the work done."""
         work = 0
         while work < count_max:
             chunk_id = self._index.take_chunk(now_ms)

@@ -30,8 +30,7 @@ DELIVERIES_MAX: Final = 16
 """Deliveries of a message that are kept, the last ones: abandoned again and again, it has thousands."""
 
 _DATA: Final = b"\x00\x53\x75\xb0"
-"""Head of a data section of 256 bytes or more; its size follows in 4 bytes. Source: AMQP 1.0 parts 3.2.6,
-1.6.19."""
+"""Head of a data section of 256 bytes or more; its size follows in 4 bytes. Source: AMQP 3.2.6, 1.6.19."""
 
 
 class Outcome(Enum):
@@ -109,8 +108,7 @@ Handed = tuple[int, int, int, "LinkId | None", "str | None", "Ending | None", in
 """One delivery: its number, from 1 on, and the fields of `Delivery`."""
 
 Life = tuple["bytes | None", bool, *tuple[Handed, ...]]
-"""A message that is followed: `payload` and `body_cut` of its `Entry`, and the last `DELIVERIES_MAX`
-deliveries."""
+"""A message that is followed: `payload`, `body_cut`, and its last `DELIVERIES_MAX` deliveries."""
 
 Left = tuple[str, int, MessageView | Message, "Life | None", Outcome, "str | None", "str | None", int, int]
 """An `Entry` to be: name of the entity, queue id, the message as it left (its record, if that does not change

@@ -110,18 +110,9 @@ class HistoryRecorder(Recorder):
         self._going = life = self._lives.pop(place, None) or self._late.pop(place, None)
         history = self._history
         history.last_no += 1
+        how, requester = _COMPLETED_BY[reason], self._asker[0]
         history.left.append(
-            (
-                queue.main.name,
-                queue_id,
-                message,
-                life,
-                _COMPLETED_BY[reason],
-                None,
-                None,
-                self._at_ms,
-                self._asker[0],
-            )
+            (queue.main.name, queue_id, message, life, how, None, None, self._at_ms, requester)
         )
         if self.captures:
             super().message(_COMPLETED, queue, message, reason)

@@ -82,8 +82,7 @@ class EntityRemoved:
 
 @dataclass(slots=True)
 class RuleStored:
-    """A subscription has this rule. Key: (entity_id, rule.name, case-insensitive); kept apart from the
-    journal."""
+    """A subscription has this rule. Key: (entity_id, rule.name, case-insensitive); not in the journal."""
 
     entity_id: int
     rule: RuleDescription

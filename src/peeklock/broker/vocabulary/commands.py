@@ -110,21 +110,18 @@ class SetCredit:
     deliveries_max: int
     """Deliveries that the link may get in all."""
     bytes_max: int
-    """No delivery is made once the deliveries of the link add up to so many bytes, each with
-    `DELIVERY_BYTES`."""
+    """No delivery is made once those of the link have so many bytes, each with `DELIVERY_BYTES`."""
     drain: bool = False
 
 
 @dataclass(slots=True)
 class DropConnection:
-    """Forget a connection and its links. `broken`: its locks end with its grace, counted (L-13); else they
-    stay."""
+    """Forget a connection and its links. `broken`: its locks end with its grace, counted (L-13)."""
 
     connection_id: int
     broken: bool
     undelivered: list[tuple[int, bytes]] = field(default_factory=list)
-    """Queue ids and lock tokens of messages that were locked but not sent: available again, not counted
-    (L-16)."""
+    """Queue ids and lock tokens of messages that were not sent: available again, not counted (L-16)."""
 
 
 RUN_MAX = 64
@@ -140,8 +137,7 @@ def _behind(reply_to: ReplyTo | None, count: int) -> ReplyTo | None:
 
 @dataclass(slots=True)
 class Send:
-    """Store one message -> Accepted | Rejected. Without `reply_to` (pre-settled) a refusal is only counted
-    (T-06)."""
+    """Store one message -> Accepted | Rejected. Pre-settled, a refusal is only counted (T-06)."""
 
     queue_id: int
     message: Message
@@ -150,7 +146,7 @@ class Send:
     destination: Address | None = None
     """Of a link that sends via this queue."""
     further: list[tuple[Message, Sections]] | tuple[()] = ()
-    """Messages that followed over the same link. Each is accepted or refused by itself, under the next
+    """Messages that followed over the same link, each accepted or refused by itself, under the next
     number."""
 
     def after(self, count: int) -> Send | None:
@@ -231,8 +227,7 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Release:
-    """Make a message available again, not counted (L-08): to the same receiver only when no other has
-    credit."""
+    """Make a message available again, not counted (L-08), to other receivers first."""
 
     queue_id: int
     lock_token: bytes
@@ -284,9 +279,8 @@ class CancelScheduled:
 
 @dataclass(slots=True)
 class ReceiveDeferred:
-    """-> MessagesFound, in peek-lock mode locked for the connection of the request. All or none:
-    MessageNotFound. In a queue with sessions the connection must hold the session, whose lock they are under
-    (G-05)."""
+    """-> MessagesFound, in peek-lock mode locked for the connection. All or none: MessageNotFound. In a queue
+    with sessions the connection must hold the session, whose lock they are under (G-05)."""
 
     address: Address
     sequence_numbers: list[int]
@@ -306,8 +300,7 @@ class Disposition(Enum):
 
 @dataclass(slots=True)
 class UpdateDisposition:
-    """Settle by lock token -> Done. All or none. Any connection may; messages of a session only its holder
-    (L-14)."""
+    """Settle by lock token -> Done. All or none. Of a session, only its holder may (L-14)."""
 
     address: Address
     lock_tokens: list[bytes]

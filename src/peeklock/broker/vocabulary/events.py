@@ -41,8 +41,7 @@ class EventType(IntEnum):
     RELEASED = 7
     """Given back, not counted; with a `reason` if no receiver asked for it."""
     LOCK_LAPSED = 8
-    """The lock ended without a settlement, counted: it expired, or (`reason`) its connection broke and the
-    grace is over."""
+    """The lock ended without a settlement, counted: it expired, or (`reason`) its connection broke."""
     COMPLETED = 9
     """Done. With a `reason` if no receiver settled it: `receive-and-delete` or `cursor`."""
     DEFERRED = 10
@@ -52,8 +51,7 @@ class EventType(IntEnum):
     EXPIRED = 12
     """The time-to-live ended. `related_entity` is the dead-letter queue, if it went to one."""
     FORWARDED = 13
-    """Passed on to `related_entity` under `related_number`; of a topic: copied to `related_number`
-    subscriptions."""
+    """Passed on to `related_entity` under `related_number`; of a topic: to that many subscriptions."""
     CANCELLED = 14
     """A scheduled message was cancelled."""
     PURGED = 15
@@ -81,8 +79,7 @@ class EventType(IntEnum):
     """The broker started: earlier locks are gone. `reason` is, as JSON, `lock_grace_ms`: how long locks
     outlive a broken connection; null = until they lapse."""
     GAP = 29
-    """Written by the exporter: batches `sequence_number` to `related_number` are not in the log; `reason`
-    says why."""
+    """Written by the exporter: batches `sequence_number` to `related_number` are missing, see `reason`."""
     NUMBER_ISSUED = 30
     """The number answers a request to schedule in a transaction. The message is SCHEDULED under it with the
     commit; not after a roll-back, nor as a duplicate."""

@@ -59,8 +59,8 @@ class CommitClaims:
 
 @dataclass(slots=True)
 class ReleaseCursor:
-    """Make all messages of a cursor available again, not counted, and forget the cursor -> ClaimsLeft with 0,
-    at the end."""
+    """Make all messages of a cursor available again, not counted, and forget it -> ClaimsLeft(0) at the
+    end."""
 
     address: Address
     cursor: str

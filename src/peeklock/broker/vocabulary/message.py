@@ -40,8 +40,7 @@ dead-lettering and forwarding end one record and begin another, ACTIVE; so a def
 active again."""
 SHARED_MAX: Final = 4096
 SHARED: Final = tuple(range(SHARED_MAX))
-"""One object for each small number: the size of a stored message is one of these, or takes 32 bytes of its
-own."""
+"""One object for each small number: the size of a stored message is one, or takes 32 bytes of its own."""
 LOST_BODY: Final = b"a damaged body"
 """Stands for a payload that cannot be read; compared by identity."""
 
@@ -51,8 +50,7 @@ EMPTY_PAYLOAD: Final = b"\x00\x53\x75\xa0\x00"
 
 @dataclass(slots=True)
 class Routing:
-    """What of an arriving message decides where it goes. Read only for entities that need it, and not
-    kept."""
+    """What of an arriving message decides where it goes; read only for entities that need it."""
 
     message_id: bytes | None = None
     """Encoded: equal ids of different AMQP types differ."""
