@@ -49,7 +49,7 @@ SMALL = {
     "broker.namespace.SLICE": 3,
     "broker.queue.delivery.PASS_OVER_MAX": 2,
     "broker.entities.forwarding.FETCH_MAX": 2,
-    "broker.handlers.searching.LOOKED_MAX": 9,
+    "broker.handlers.searching.EXAMINED_MAX": 9,
     "broker.handlers.searching.ROUND_MAX": 2,
     "broker.queue.message_session.COMPACT_MIN": 2,
     "engine.engine.ROW_BYTES_MAX": 700,

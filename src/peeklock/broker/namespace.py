@@ -147,7 +147,7 @@ class Namespace:
     def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
         """Set how to find out whether a body is in memory; receive-and-delete waits for those that are
         not."""
-        self._shared.bodies.at_hand = at_hand
+        self._shared.bodies.in_memory = at_hand
 
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
         """Do the next step of the unfinished command, before any other."""

@@ -201,10 +201,10 @@ class FanOut:
         self._share(left, [*copies, *((subscription, copy) for subscription, copy, _ in dead)], head)
         out.copies += count  # before any of them is forwarded
         for subscription, copy in copies:
-            out.came(subscription.main, copy)
+            out.passed_in(subscription.main, copy)
             _store(subscription, copy, sections, turn, out)
         for subscription, copy, error in dead:
-            out.came(subscription.main, copy)
+            out.passed_in(subscription.main, copy)
             _dead_letter(subscription, copy, sections, (EVALUATION_FAILED, error), turn, out)
         return count
 

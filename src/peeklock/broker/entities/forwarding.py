@@ -108,11 +108,11 @@ class Forwarding:
         for path in forwards_of(entity.description):
             known = self._ahead.get(path)
             if known is None:
-                known = self._ahead[path] = self._look_ahead(path)
+                known = self._ahead[path] = self._find_ahead(path)
             ahead = ahead | known if ahead else known
         return ahead
 
-    def _look_ahead(self, path: str) -> dict[int, FanOut]:
+    def _find_ahead(self, path: str) -> dict[int, FanOut]:
         topics: dict[int, FanOut] = {}
         seen: set[int] = set()
         paths = [path]
@@ -367,7 +367,7 @@ def _deliver(
     message.session_id = None
     target.main.accessed_at_ms = out.now_ms
     number = enqueue.store(target.main, message, sections, out)
-    out.went(source, forwarded, number)
+    out.passed_on(source, forwarded, number)
     out.touch(target.main)
 
 
@@ -384,7 +384,7 @@ def _dead_letter(
     if source is not to:  # a dead letter that rests keeps its life there
         out.dead_lettered(source, message, message.overlay, to.name)
         out.arrived(to, message, sections)
-    enqueue.take_in(to, message, sections, out)
+    enqueue.store_dead_letter(to, message, sections, out)
     out.touch(to)
 
 

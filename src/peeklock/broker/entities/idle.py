@@ -11,7 +11,7 @@ latest of
 
 Copies do not count as use of a subscription; any use of a subscription counts for its topic. The entity is in
 use while a message is scheduled, or a receiver has credit or waits for a session. That has no event at its
-end, so the entity is checked every `LOOK_AGAIN_MS`: it is deleted that late at most, and never early.
+end, so the entity is checked every `CHECK_AGAIN_MS`: it is deleted that late at most, and never early.
 Messages and locks do not count.
 Source: semantics A-03, F-02; Learn "Message expiration", section "Idleness".
 """
@@ -27,7 +27,7 @@ from peeklock.broker.queue.timers import FAR_MS, Timers
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 
-LOOK_AGAIN_MS = 30_000
+CHECK_AGAIN_MS = 30_000
 """Interval of checks while an entity is in use. Our choice: a tenth of the shortest idle time."""
 
 Delete = Callable[[Entity, Outcome], None]
@@ -98,7 +98,7 @@ class _Watch:
         self.idle_ms = idle_ms
         self.used_at_ms = now_ms
         self._was_in_use = _is_in_use(self.entity)
-        self._timers.set(self, now_ms + (LOOK_AGAIN_MS if self._was_in_use else idle_ms))
+        self._timers.set(self, now_ms + (CHECK_AGAIN_MS if self._was_in_use else idle_ms))
 
     def advance(self, count_max: int, out: Outcome) -> int:
         """Delete the entity if it was idle for long enough, else set the timer again."""
@@ -107,7 +107,7 @@ class _Watch:
         is_in_use = _is_in_use(entity)
         self.used_at_ms = now_ms if is_in_use or self._was_in_use else self._last_used_ms(now_ms)
         self._was_in_use = is_in_use
-        due_ms = now_ms + LOOK_AGAIN_MS if is_in_use else self.used_at_ms + self.idle_ms
+        due_ms = now_ms + CHECK_AGAIN_MS if is_in_use else self.used_at_ms + self.idle_ms
         if due_ms <= now_ms:
             self._delete(entity, out)
         else:

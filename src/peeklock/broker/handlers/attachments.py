@@ -76,7 +76,7 @@ class Attachments:
         if isinstance(opened, Consumer):
             queue = self._entities.queues[opened.queue_id]
             queue.accessed_at_ms = out.now_ms
-            self._let_session_go(opened, queue, out, counted=False)
+            self._release_session(opened, queue, out, counted=False)
         self._links.forget(opened)
         if queue is not None and queue.sessions is not None:
             queue.serve(out)
@@ -114,7 +114,7 @@ class Attachments:
                 queue = self._entities.queues[opened.queue_id]
                 queue.accessed_at_ms = now_ms
                 touched[queue.queue_id] = queue
-                self._let_session_go(opened, queue, out, counted=command.broken)
+                self._release_session(opened, queue, out, counted=command.broken)
                 holders.append(opened.locks)
             self._links.forget(opened)
         del self._links.connections[command.connection_id]
@@ -135,11 +135,11 @@ class Attachments:
             waits = isinstance(link, Consumer) and link.ready_queue is None
             if isinstance(link, Consumer):
                 queue = self._entities.queues[link.queue_id]
-                self._let_session_go(link, queue, out, counted=False)
+                self._release_session(link, queue, out, counted=False)
             self._links.forget(link)
             out.effects.append(do.LinkRefused(link.link, error) if waits else do.DetachLink(link.link, error))
 
-    def _let_session_go(
+    def _release_session(
         self, receiver: Consumer, queue: MessageQueue, out: Outcome, *, counted: bool
     ) -> None:
         """End the session or the wait of a receiver: a session is released with its link (L-13)."""

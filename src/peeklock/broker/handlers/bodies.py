@@ -50,7 +50,7 @@ class BodyOperations:
         queue = self._entities.queues.get(command.queue_id)
         if queue is not None:
             self._entities.forwarding.fetched(queue, command.position, command.payload)
-        receivers, requests = self._shared.bodies.came(command.queue_id, command.position)
+        receivers, requests = self._shared.bodies.arrived(command.queue_id, command.position)
         for receiver in receivers:
             assert queue is not None, "a link goes with its entity"
             assert receiver.ready_queue is not None
@@ -82,7 +82,7 @@ class BodyOperations:
 
 
 def _lose(entities: Entities, queue_id: int, position: int, out: Outcome) -> LostBody | None:
-    """Dead-letter a message without its body; return None if it is gone, or is such a dead letter."""
+    """Dead-letter a message without its body; return None if that is done, or it is gone."""
     entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
     if sub_queue == SESSION_STATES:
         return _lose_state(entities, entity_id, position, out)
@@ -103,7 +103,7 @@ def _lose(entities: Entities, queue_id: int, position: int, out: Outcome) -> Los
         message.overlay = overlay
         out.changes.append(MessageStored(queue_id, message))
         if was_held and message.state is ACTIVE:
-            queue.return_to_line(message)
+            queue.make_available(message)
     elif queue.dead_letters is not None:
         queue.dead_letter(message, overlay, out)
     else:
@@ -124,7 +124,7 @@ def _dead_letter_of_topic(
     moved = message.moved()
     moved.overlay = overlay
     out.arrived(transfers, moved, None)
-    enqueue.take_in(transfers, moved, None, out)
+    enqueue.store_dead_letter(transfers, moved, None, out)
     out.touch(transfers)
 
 

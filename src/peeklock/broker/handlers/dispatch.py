@@ -1,7 +1,6 @@
 """The handlers of a namespace, and the table that says which of them does a command.
 
-A handler changes nothing before it raises a `ServiceBusError`. Beside each stands how such a refusal is
-answered.
+With each handler is the function that answers its refusals.
 """
 
 from __future__ import annotations

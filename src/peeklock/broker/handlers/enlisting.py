@@ -78,7 +78,7 @@ class Enlisting:
         assert entity is not None
         return entity, self._queues[queue_id]
 
-    def elsewhere(self, entity: Entity, name: str) -> Entity | None:
+    def other_entity(self, entity: Entity, name: str) -> Entity | None:
         """Return the top-level entity of a name, None if it is an entity's own or does not exist."""
         found = self._entities.target(name)
         return None if found is (entity.topic or entity) else found
@@ -102,7 +102,7 @@ class Enlisting:
         return self._operations.locks_of(command, now_ms)
 
     def check_all(self, commands: Sequence[Enlisted], now_ms: int) -> list[Enlisted]:
-        """Raise what all of these together would raise, for the room too; change nothing.
+        """Raise what all of these together would raise, their total size included; change nothing.
 
         Returns: what is to be done: of several states of a session the last one.
         """

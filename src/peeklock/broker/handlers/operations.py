@@ -412,16 +412,15 @@ class Operations:
     def receive_deferred(self, command: ask.ReceiveDeferred, out: Outcome) -> None:
         queue = self._entities.readable(command.address)
         locks = self._links.connection(command.reply_to.connection_id).locks
-        session = None
-        if queue.sessions is not None:
+        session, sessions = None, queue.sessions
+        if sessions is not None:
             session = held_session(queue, command.session_id, command.reply_to, out.now_ms)
             assert session.lock is not None
             locks = session.lock.receiver.locks
         found: dict[int, Message] = {}
         for number in command.sequence_numbers:
             message = deferred_by_number(queue, number)
-            found_in = None if message is None or queue.sessions is None else queue.sessions.line_of(message)
-            if message is None or found_in is not session:
+            if message is None or (sessions is not None and sessions.session_of(message) is not session):
                 raise MessageNotFound(
                     f"no deferred message with sequence number {number} that is not locked in '{queue.name}'"
                 )
@@ -433,19 +432,19 @@ class Operations:
                 f"{DEFERRED_BYTES_MAX} are given at once: ask for fewer"
             )
         queue.accessed_at_ms = out.now_ms
-        worn = [message for message in found.values() if message.delivery_count >= queue.max_delivery_count]
-        if worn:  # MaxDeliveryCount was lowered since they were set aside (L-08)
-            for message in worn:
-                queue.dead_letter_worn(message, out)
+        spent = [message for message in found.values() if message.delivery_count >= queue.max_delivery_count]
+        if spent:  # MaxDeliveryCount was lowered since they were set aside (L-08)
+            for message in spent:
+                queue.dead_letter_exhausted(message, out)
             error = MessageNotFound(
-                f"sequence number {worn[0].sequence_number} of '{queue.name}' is dead-lettered: it was "
-                f"delivered {worn[0].delivery_count} times, and MaxDeliveryCount is "
+                f"sequence number {spent[0].sequence_number} of '{queue.name}' is dead-lettered: it was "
+                f"delivered {spent[0].delivery_count} times, and MaxDeliveryCount is "
                 f"{queue.max_delivery_count} now"
             )
             out.effects.append(do.Failed(command.reply_to, error))
             return
         holder = locks if command.mode is ReceiveMode.PEEK_LOCK else None
-        if holder is None and self._shared.bodies.hold_back(command, queue.queue_id, found.values(), out):
+        if holder is None and self._shared.bodies.add_request(command, queue.queue_id, found.values(), out):
             return
         views = [delivery.hand_over(queue, message, holder, out) for message in found.values()]
         out.effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))

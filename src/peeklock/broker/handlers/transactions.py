@@ -254,7 +254,7 @@ class Transactions:
         numbers: list[int] = []
         if isinstance(asked, WithMessages):
             routings = [message.routing for message, _ in messages_of(asked)]
-            over = None if via is None else self._enlisting.elsewhere(entity, via)
+            over = None if via is None else self._enlisting.other_entity(entity, via)
             if over is not None:
                 entity, queue = over, over.main
             if over is not None or _destination(asked):

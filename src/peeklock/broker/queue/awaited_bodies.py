@@ -34,24 +34,24 @@ class _Request:
 class AwaitedBodies:
     """The bodies that receivers and requests of one namespace wait for."""
 
-    __slots__ = ("_waiting", "at_hand")
+    __slots__ = ("_waiting", "in_memory")
 
     def __init__(self) -> None:
-        self.at_hand: Callable[[Message], bool] = _always
+        self.in_memory: Callable[[Message], bool] = _always
         """Whether a body is in memory."""
         self._waiting: dict[tuple[int, int], list[Consumer | _Request]] = {}
 
-    def let_wait(self, receiver: Consumer, queue_id: int, message: Message, out: Outcome) -> None:
+    def add_receiver(self, receiver: Consumer, queue_id: int, message: Message, out: Outcome) -> None:
         """Let a receiver that deletes wait for the body of the next message."""
         assert receiver.ready_queue is not None
         receiver.ready_queue.receivers.wait_for_body(receiver, message.position)
         self._wait(receiver, queue_id, message, out)
 
-    def hold_back(
+    def add_request(
         self, command: ReceiveDeferred, queue_id: int, messages: Iterable[Message], out: Outcome
     ) -> bool:
-        """Return whether a request waits for one of these bodies; `came` returns it later."""
-        missing = [message for message in messages if not self.at_hand(message)]
+        """Return whether a request waits for one of these bodies; `arrived` returns it later."""
+        missing = [message for message in messages if not self.in_memory(message)]
         if not missing or command.bodies_read:
             return False
         request = _Request(replace(command, bodies_read=True), len(missing))
@@ -59,7 +59,7 @@ class AwaitedBodies:
             self._wait(request, queue_id, message, out)
         return True
 
-    def came(self, queue_id: int, position: int) -> tuple[list[Consumer], list[ReceiveDeferred]]:
+    def arrived(self, queue_id: int, position: int) -> tuple[list[Consumer], list[ReceiveDeferred]]:
         """Return the receivers and requests that continue now that a body was read, or is lost."""
         receivers: list[Consumer] = []
         requests: list[ReceiveDeferred] = []
@@ -70,7 +70,7 @@ class AwaitedBodies:
                     requests.append(waiting.command)
             elif waiting.awaits_body and waiting.body_position == position:
                 assert waiting.ready_queue is not None
-                waiting.ready_queue.receivers.body_came(waiting)
+                waiting.ready_queue.receivers.body_arrived(waiting)
                 receivers.append(waiting)
         return receivers, requests
 

@@ -144,7 +144,7 @@ def _by_partition(
     queue: MessageQueue, partitions: Partitions, session: MessageSession, first: Message
 ) -> Iterator[Message]:
     """Yield the messages of a session from one on. They are in one partition, except for those sent when each
-    spelling named a session of its own."""
+    spelling was a separate session."""
     begins_in = partitions.of_number(first.sequence_number)
     for partition in range(begins_in, PARTITION_COUNT):
         if not session.partitions >> partition & 1:

@@ -167,7 +167,7 @@ class Taking:
             if count:
                 sessions.claimed(session, cursor, count)
             if more or session.cursor is None:
-                sessions.stands_again(session)
+                sessions.requeue(session)
             if self._is_full:
                 return
 

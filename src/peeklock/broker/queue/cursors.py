@@ -307,7 +307,7 @@ class Cursors:
         sessions = queue.sessions
         messages = self._take_part(claim, count_max)
         for message in messages:
-            session = None if sessions is None else sessions.line_of(message)
+            session = None if sessions is None else sessions.session_of(message)
             out.completed(queue, message, "cursor")
             queue.remove(message, out)
             message.lock = None
@@ -323,9 +323,9 @@ class Cursors:
             message.lock = None
             name, no = claim.cursor.name, claim.no
             out.happened(EventType.CLAIM_RELEASED, queue, message, reason=name, related_number=no)
-            queue.return_to_line(message)
+            queue.make_available(message)
             if sessions is not None:
-                sessions.unclaimed(sessions.line_of(message))
+                sessions.unclaimed(sessions.session_of(message))
         return len(messages)
 
     def take_out(self, claim: Claim, message: Message) -> None:
@@ -336,7 +336,7 @@ class Cursors:
         message.lock = None
         sessions = self._queue.sessions
         if sessions is not None:
-            sessions.unclaimed(sessions.line_of(message))
+            sessions.unclaimed(sessions.session_of(message))
 
     def _take_part(self, claim: Claim, count_max: int) -> list[Message]:
         messages = claim.messages[claim.done : claim.done + count_max]
@@ -363,7 +363,7 @@ class Cursors:
                         claim.size_bytes += size_of(message)
                         claim.messages.append(message)
                         if queue.sessions is not None:
-                            session = queue.sessions.line_of(message)
+                            session = queue.sessions.session_of(message)
                             queue.sessions.claimed(session, cursor, 1)
                             cursor.ready[session.key] = session
             self.claimed_count += len(claim.messages)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PASS_OVER_MAX = 10_000
 """Expired or removed messages that one delivery skips, before others have a turn: about 5 ms."""
 
-WORN_MAX = 256
+EXHAUSTED_MAX = 256
 """Messages that one delivery dead-letters for their MaxDeliveryCount: at 10 to 25 us each 6 ms at most."""
 
 
@@ -90,7 +90,7 @@ class PlainReadyQueue:
                 self.cursor = message.position
                 return
 
-    def look_again(self) -> None:
+    def rescan(self) -> None:
         """Start again, after a change of what can be received. Only cursors may hold messages."""
         self.returned = []
         self.cursor = 0
@@ -110,7 +110,7 @@ def deliver(queue: MessageQueue, ready_queue: ReadyQueue, out: Outcome) -> None:
     wall, bodies = queue.shared.wall, queue.shared.bodies
     instant_ms = now_ms + wall.due_ahead_ms
     default_ttl_ms = queue.default_ttl_ms if queue.default_ttl_ms < UNLIMITED_MS else None
-    passed_over = worn = 0
+    passed_over = exhausted = 0
     while turns:
         message = ready_queue.take(queue)
         if message is None:
@@ -122,16 +122,16 @@ def deliver(queue: MessageQueue, ready_queue: ReadyQueue, out: Outcome) -> None:
                 passed_over += 1
                 queue.wake(now_ms)
             else:
-                queue.dead_letter_worn(message, out)
-                worn += 1
-            if passed_over < PASS_OVER_MAX and worn < WORN_MAX:
+                queue.dead_letter_exhausted(message, out)
+                exhausted += 1
+            if passed_over < PASS_OVER_MAX and exhausted < EXHAUSTED_MAX:
                 continue
             _serve_later(queue, session, now_ms)
             return
         receiver = receivers.first()
-        if receiver.deletes and not bodies.at_hand(message) and message.position != receiver.body_position:
+        if receiver.deletes and not bodies.in_memory(message) and message.position != receiver.body_position:
             ready_queue.give_back(message.position)
-            bodies.let_wait(receiver, queue.queue_id, message, out)
+            bodies.add_receiver(receiver, queue.queue_id, message, out)
             continue
         token = queue.new_token()
         shown_ms = 0
@@ -178,7 +178,7 @@ def hand_over(queue: MessageQueue, message: Message, holder: Holder | None, out:
         queue.remove(message, out)
         return view
     view.lock_token = token = queue.new_token()
-    session = None if queue.sessions is None else queue.sessions.line_of(message)
+    session = None if queue.sessions is None else queue.sessions.session_of(message)
     own_until_ms = 0 if session is not None else out.now_ms + queue.lock_duration_ms
     lock = Lock(token, message, queue, own_until_ms, holder, session)
     message.lock = queue.locks[token] = holder[token] = lock

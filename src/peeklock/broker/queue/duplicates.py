@@ -117,7 +117,7 @@ class Duplicates:
             instant_ms: UTC, if it differs from `now_ms`: a restart measures the window by it.
         """
         if not self.count:
-            self._start_anew(now_ms)
+            self._reset(now_ms)
         self._shards[digest[0] & self._mask][digest] = now_ms << _NUMBER_BITS | sequence_number
         self.count += 1
         if not self._mask and self.count > _ONE_SHARD_MAX:
@@ -165,7 +165,7 @@ class Duplicates:
                     self._sweep_oldest_ms = min(self._sweep_oldest_ms, oldest >> _NUMBER_BITS)
                 self._sweep_no += 1
         if not self.count:
-            self._start_anew(now_ms)
+            self._reset(now_ms)
         elif self._sweep_no == len(self._shards):
             self._sweep_no = 0
             self._oldest_ms = self._sweep_oldest_ms
@@ -217,7 +217,7 @@ class Duplicates:
         assert self.count == sum(map(len, self._shards))
         assert len(self._shards) == len(self._lost) == self._mask + 1
 
-    def _start_anew(self, now_ms: int) -> None:
+    def _reset(self, now_ms: int) -> None:
         """Free the memory of a larger window: no id is left."""
         self._shards = [{}]
         self._lost = [0]

@@ -74,7 +74,7 @@ def store(
         number = queue.partitions.take(_partition_of(queue, routing, key, turn, partition))
     message.sequence_number = number
     if message.hops:
-        out.came(queue, message)
+        out.passed_in(queue, message)
     else:
         message.enqueued_sequence_number = number
         out.sent(queue, message)
@@ -189,7 +189,7 @@ def store_numbered(queue: MessageQueue, message: Message, sections: Sections, ou
 def hold_pending(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
     """Store a numbered message that cannot be passed on yet."""
     if queue.holds_dead_letters:
-        take_in(queue, message, sections, out)
+        store_dead_letter(queue, message, sections, out)
     else:
         _enqueue(queue, message, sections, queue.shared.wall.instant_ms(out.now_ms), out)
     queue.forward_stored_from(message.position)
@@ -263,13 +263,13 @@ def dead_letter_arriving(
     """Store a new dead letter, or pass it on to where its queue forwards."""
     out.arrived(queue, message, sections)
     if queue.forward_to is None or overlays.is_bodiless(message):
-        take_in(queue, message, sections, out)
+        store_dead_letter(queue, message, sections, out)
         out.touch(queue)
     else:
         queue.shared.forwarding.pass_on(queue, queue.forward_to, message, sections, out)
 
 
-def take_in(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
+def store_dead_letter(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
     """Store a dead letter, which keeps its number and rests here."""
     assert queue.holds_dead_letters
     message.session_id = None  # dead letters have no sessions

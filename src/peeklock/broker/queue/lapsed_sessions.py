@@ -61,7 +61,7 @@ class LapsedSessions:
     ) -> LapsedSession:
         """Keep a link, with its credit, after the lock of its session has lapsed."""
         lapsed = LapsedSession(key, session_id, tokens, now_ms + DETACH_AFTER_MS)
-        assert key not in self._by_key, "its link was detached when the session was given anew"
+        assert key not in self._by_key, "its link is detached when the session is granted again"
         self._by_key[key] = receiver, lapsed
         for token in tokens:
             self._by_token[token] = receiver

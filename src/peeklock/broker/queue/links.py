@@ -184,7 +184,7 @@ class Receivers:
         receiver.body_position = position
         self._leave(receiver)
 
-    def body_came(self, receiver: Consumer) -> None:
+    def body_arrived(self, receiver: Consumer) -> None:
         """Add a receiver again, if it still has credit."""
         receiver.awaits_body = False
         self.credit_changed(receiver)
@@ -195,7 +195,7 @@ class Receivers:
             self.turns.move_to_end(id(locks))
 
     def drain(self, receiver: Consumer) -> None:
-        """Note that a receiver must be told when its credit is used up."""
+        """Note that a receiver wants `Drained` when its credit is used up."""
         if not receiver.draining:
             receiver.draining = True
             self.draining[receiver.link] = receiver

@@ -209,7 +209,7 @@ class MessageQueue:
         moved.overlay = overlay
         enqueue.dead_letter_arriving(dead_letters, moved, None, out)
 
-    def dead_letter_worn(self, message: Message, out: Outcome) -> None:
+    def dead_letter_exhausted(self, message: Message, out: Outcome) -> None:
         """Dead-letter an unlocked message that has no deliveries left (L-08)."""
         overlay = overlays.with_reason(
             message.overlay,
@@ -283,12 +283,12 @@ class MessageQueue:
             # "If it is also expired then, expiry decides" L-08; a deferred message does not expire (E-02).
             self.expire(message, out)
         elif counted and message.delivery_count >= self.max_delivery_count:
-            self.dead_letter_worn(message, out)
+            self.dead_letter_exhausted(message, out)
         else:
             if counted or overlay is not None or why is EventType.DEFERRED:
                 out.changes.append(MessageStored(self.queue_id, message))
             if message.state is ACTIVE:
-                self.return_to_line(message)
+                self.make_available(message)
 
     def renew(self, lock: Lock, holder: Holder, out: Outcome) -> int:
         """Renew a lock for a whole duration and move it to `holder`; return until when."""
@@ -309,7 +309,7 @@ class MessageQueue:
         lock.message.lock = None
         lock.transaction_id = None
 
-    def return_to_line(self, message: Message) -> None:
+    def make_available(self, message: Message) -> None:
         """Make an active message that is no longer held available at its place."""
         if self.sessions is None:
             self.ready_queue.give_back(message.position)

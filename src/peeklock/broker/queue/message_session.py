@@ -39,7 +39,7 @@ similar use would be due together."""
 _NOWHERE = -1
 """In place of a position that was moved or dropped."""
 
-NOBODY = Receivers()
+NO_RECEIVERS = Receivers()
 """Of all sessions that are not held, as most are: an empty one takes 700 bytes."""
 
 
@@ -76,10 +76,10 @@ class MessageSession:
     """One session: its messages, its state, its holder. It is the ready queue of its messages."""
 
     __slots__ = (
+        "_compacted",
         "_first_position",
         "_gone",
         "_kept",
-        "_looked_at",
         "_next",
         "_positions",
         "active",
@@ -107,7 +107,7 @@ class MessageSession:
         self.lock: SessionLock | None = None
         self.claimed = 0  # active messages held for a cursor
         self.cursor: Cursor | None = None  # that holds them, and so the session
-        self.receivers = NOBODY  # the holder while it has credit; shared if the session is not held
+        self.receivers = NO_RECEIVERS  # the holder while it has credit; shared if the session is not held
         self.returned: list[int] = []
         self.partitions = 0  # a bit for each that its messages are in, or were
         self.touched = False  # a message became available for its holder
@@ -115,7 +115,7 @@ class MessageSession:
         self._next = 0  # index: earlier ones are delivered or stale
         self._gone = 0  # number of stale ones
         self._first_position = 0  # not higher than its first message
-        self._looked_at: int | None = None  # index: how far the compaction is, None = none is under way
+        self._compacted: int | None = None  # index: how far the compaction is, None = none is under way
         self._kept = 0  # positions that it has moved to the front
 
     @property
@@ -151,8 +151,8 @@ class MessageSession:
     def give_back(self, position: int) -> None:
         """Make the message at a position available again, unless it is yet to come."""
         at = self._next
-        if self._looked_at is not None and at >= self._kept:
-            at = max(at, self._looked_at)  # nothing is between them
+        if self._compacted is not None and at >= self._kept:
+            at = max(at, self._compacted)  # nothing is between them
         if at == len(self._positions) or position < self._positions[at]:
             heappush(self.returned, position)
 
@@ -167,27 +167,27 @@ class MessageSession:
             positions.append(position)
             return
         start, end = 0, len(positions)
-        if self._looked_at is not None:
+        if self._compacted is not None:
             if self._kept and position < positions[self._kept - 1]:
                 end = self._kept
             else:
-                start = self._looked_at
+                start = self._compacted
         at = bisect_left(positions, position, start, end)
         positions.insert(at, position)
         if at < self._next:
             self._next += 1
-        if self._looked_at is not None and at < self._kept:
+        if self._compacted is not None and at < self._kept:
             self._kept += 1
-            self._looked_at += 1
+            self._compacted += 1
 
     def discard(self, queue: MessageQueue) -> None:
         """Note that a message was removed, and compact a little if most positions are stale."""
         self._gone += 1
-        if self._looked_at is None:
+        if self._compacted is None:
             if self._gone < COMPACT_MIN or 2 * self._gone < len(self._positions):
                 return
-            self._looked_at = self._kept = 0
-        self._compact(queue, self._looked_at)
+            self._compacted = self._kept = 0
+        self._compact(queue, self._compacted)
 
     def _compact(self, queue: MessageQueue, at: int) -> None:
         """Move a few valid positions to the front."""
@@ -203,13 +203,13 @@ class MessageSession:
             if place >= self._next:
                 self._next = min(self._next, self._kept)
             self._kept += 1
-        self._looked_at = end
+        self._compacted = end
         if end == len(positions):
             del positions[self._kept :]
             self._next = min(self._next, self._kept)
-            self._looked_at = None
+            self._compacted = None
 
-    def look_again(self) -> None:
+    def rescan(self) -> None:
         """Start again, after a change of what can be received. Only cursors may hold messages."""
         self.returned = []
         self._next = 0
@@ -225,8 +225,8 @@ class MessageSession:
         """Yield its messages in any state, by position. The queue must not change meanwhile."""
         positions = self._positions
         sorted_parts = [(0, len(positions))]
-        if self._looked_at is not None:
-            sorted_parts = [(0, self._kept), (self._looked_at, len(positions))]
+        if self._compacted is not None:
+            sorted_parts = [(0, self._kept), (self._compacted, len(positions))]
         for start, end in sorted_parts:
             for place in range(bisect_left(positions, from_position, start, end), end):
                 message = queue.find(positions[place])

@@ -14,7 +14,7 @@ A lock that lapses frees its session at once; the holder's link is detached late
 A receiver that asks for any session gets one of `available`, or waits in `waiting`: at the end of each
 command one of the two is empty.
 
-A state is a stored record in a queue of its own (see `changes.SESSION_STATES`), so it is kept, reclaimed and
+A state is a stored record in a separate queue (see `changes.SESSION_STATES`), so it is kept, reclaimed and
 read like the body of a message.
 Source: wire contract 2.6, 10.4, C27; semantics G-01 to G-07.
 """
@@ -30,7 +30,7 @@ from peeklock.broker.queue import delivery
 from peeklock.broker.queue.lapsed_sessions import LapsedSession, LapsedSessions
 from peeklock.broker.queue.links import Consumer, Receivers
 from peeklock.broker.queue.message_session import (
-    NOBODY,
+    NO_RECEIVERS,
     MessageSession,
     SessionLock,
     SessionLockState,
@@ -90,7 +90,7 @@ class MessageSessions:
 
     # Messages
 
-    def line_of(self, message: Message) -> MessageSession:
+    def session_of(self, message: Message) -> MessageSession:
         """Return the session of a stored message."""
         assert message.session_id is not None
         return self._by_key[folded(message.session_id)]
@@ -116,19 +116,19 @@ class MessageSessions:
 
     def given_back(self, message: Message) -> None:
         """Make a message that is no longer locked available at its place."""
-        session = self.line_of(message)
+        session = self.session_of(message)
         session.give_back(message.position)
         self._touch(session)
 
     def deferred(self, message: Message) -> None:
         """Count an active message that was deferred."""
-        session = self.line_of(message)
+        session = self.session_of(message)
         session.active -= 1
         session.deferred += 1
 
     def removed(self, message: Message) -> None:
         """Forget a removed message."""
-        session = self.line_of(message)
+        session = self.session_of(message)
         if message.state is MessageState.ACTIVE:
             session.active -= 1
         elif message.state is MessageState.DEFERRED:
@@ -215,8 +215,8 @@ class MessageSessions:
             if session.active:
                 self._touch(session)
 
-    def stands_again(self, session: MessageSession) -> None:
-        """Put a session that a claim has looked through behind the others."""
+    def requeue(self, session: MessageSession) -> None:
+        """Put a session that a claim has searched behind the others."""
         if session.active:
             self._touch(session)
 
@@ -274,10 +274,10 @@ class MessageSessions:
         for receiver in self.lapsed.receivers():
             self._detach_lapsed(receiver, out)
 
-    def look_again(self) -> None:
+    def rescan(self) -> None:
         """Start again in each session, after a change of what can be received."""
         for session in self._by_key.values():
-            session.look_again()
+            session.rescan()
             if session.cursor is not None:
                 self._touch(session)
 
@@ -325,7 +325,7 @@ class MessageSessions:
         out.session(EventType.SESSION_RELEASED, self._queue, session)
         session.lock = None
         session.receivers.remove(lock.receiver)
-        session.receivers = NOBODY
+        session.receivers = NO_RECEIVERS
         lock.receiver.ready_queue = None
         del self._held[session.key]
         if session.active:

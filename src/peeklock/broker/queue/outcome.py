@@ -118,7 +118,7 @@ class Outcome:
         totals.received += 1
         totals.received_bytes += size_bytes
 
-    def came(self, queue: MessageQueue, message: Message) -> None:
+    def passed_in(self, queue: MessageQueue, message: Message) -> None:
         """Count a message that another entity has passed on or copied."""
         queue.counters.received += 1
         queue.counters.received_bytes += message.size_bytes
@@ -255,15 +255,15 @@ class Outcome:
     # Forwards
 
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event | None:
-        """Return the event of a message that is about to be passed on; `went` or `fanned_out` follows."""
+        """Return the event of a message that is about to be passed on; then `passed_on` or `fanned_out`."""
         return None if self._recorder is None else self._recorder.forwarded(queue, message, to)
 
-    def went(self, queue: MessageQueue, forwarded: Event | None, number: int) -> None:
+    def passed_on(self, queue: MessageQueue, forwarded: Event | None, number: int) -> None:
         """Count and record a forward, with the number at the target."""
         queue.counters.forwarded += 1
         self.counters.forwarded += 1
         if self._recorder is not None and forwarded is not None:
-            self._recorder.went(forwarded, number)
+            self._recorder.passed_on(forwarded, number)
 
     def fanned_out(self, forwarded: Event | None, copies: int) -> None:
         """Record that a topic's message was copied."""

@@ -36,9 +36,9 @@ def configure(queue: MessageQueue, description: Description, default_ttl_ms: int
         # A message that was skipped as expired may be receivable again.
         assert not queue.locks, "locks are dropped before settings change (L-12)"
         queue.forward_stored_from(0)
-        queue.ready_queue.look_again()
+        queue.ready_queue.rescan()
         if queue.sessions is not None:
-            queue.sessions.look_again()
+            queue.sessions.rescan()
         queue.wake(queue.shared.wall.core_ms(queue.expiry.next_ms()))
 
 
@@ -48,6 +48,6 @@ def drop_locks(queue: MessageQueue, out: Outcome) -> None:
         out.happened(EventType.RELEASED, queue, lock.message, reason="the entity was changed")
         queue.end(lock)
         if lock.message.state is ACTIVE:
-            queue.return_to_line(lock.message)
+            queue.make_available(lock.message)
     if queue.sessions is not None:
         queue.sessions.drop_locks(out)

@@ -40,7 +40,7 @@ BODY_LEFT_OUT = "body left out: too many bytes at once"
 _COMPLETED = EventType.COMPLETED
 _DELIVERED = EventType.DELIVERED
 
-_NOBODY = (0,)
+_NO_ORIGIN = (0,)
 """Connection id for what time alone causes."""
 
 
@@ -70,7 +70,7 @@ class Recorder:
         self._bodies_bytes = 0  # in the events
         self._now_ms = 0
         self._at_ms = 0  # UTC in events, which never goes back
-        self._asker: tuple[int, ...] = _NOBODY
+        self._origin: tuple[int, ...] = _NO_ORIGIN
         self._transaction_id: bytes | None = None
         self._connection_lost = False
 
@@ -82,7 +82,7 @@ class Recorder:
         at_ms = now_ms + self._wall.due_ahead_ms
         if at_ms > self._at_ms:
             self._at_ms = at_ms
-        self._asker = getattr(command, "reply_to", None) or getattr(command, "link", None) or _NOBODY
+        self._origin = getattr(command, "reply_to", None) or getattr(command, "link", None) or _NO_ORIGIN
         self._transaction_id = None
         self._connection_lost = False
 
@@ -93,7 +93,7 @@ class Recorder:
     def begin_end(self, connection_id: int, now_ms: int, *, broken: bool) -> None:
         """Attribute what follows to the end of a connection."""
         self.begin(None, now_ms)
-        self._asker = (connection_id,)
+        self._origin = (connection_id,)
         self._connection_lost = broken
 
     def begin_transaction(self, transaction_id: bytes) -> None:
@@ -162,7 +162,7 @@ class Recorder:
                 kind, self._at_ms, queue_id, queue.name, message.sequence_number,
                 message.enqueued_sequence_number, message.delivery_count, message.state, message.size_bytes,
                 message.enqueued_at_ms, message.expires_at_ms, message.scheduled_at_ms or 0, 0, 0,
-                self._asker[0], None, message.session_id, reason, None, self._transaction_id, None, head, 0,
+                self._origin[0], None, message.session_id, reason, None, self._transaction_id, None, head, 0,
             )
         )  # fmt: skip
 
@@ -188,7 +188,7 @@ class Recorder:
                 kind, self._at_ms, queue.queue_id, queue.name, message.sequence_number,
                 message.enqueued_sequence_number, message.delivery_count, message.state, message.size_bytes,
                 message.enqueued_at_ms, message.expires_at_ms, message.scheduled_at_ms or 0,
-                until_ms and until_ms + self._wall.due_ahead_ms, related_number, self._asker[0], related,
+                until_ms and until_ms + self._wall.due_ahead_ms, related_number, self._origin[0], related,
                 message.session_id, reason, None, self._transaction_id, token, None,
                 1 if self._connection_lost and kind is EventType.LOCK_LAPSED else 0,
             )
@@ -254,9 +254,9 @@ class Recorder:
         wall = self._wall
         self._now_ms = now_ms
         self._at_ms = max(self._at_ms, now_ms + wall.due_ahead_ms)
-        told = {"step_ms": step_ms, "ahead_ms": wall.ahead_ms, "due_ahead_ms": wall.due_ahead_ms}
+        values = {"step_ms": step_ms, "ahead_ms": wall.ahead_ms, "due_ahead_ms": wall.due_ahead_ms}
         event = self._other(EventType.CLOCK_STEPPED)
-        self._add(event._replace(reason=json.dumps(told, separators=(",", ":"))))
+        self._add(event._replace(reason=json.dumps(values, separators=(",", ":"))))
         self.due = True
 
     def duplicate_dropped(
@@ -288,7 +288,7 @@ class Recorder:
         """Return an event that is not of one stored message."""
         return Event(
             kind, self._at_ms, queue_id, queue_name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            self._asker[0], None, None, None, None, self._transaction_id, None, None, 0,
+            self._origin[0], None, None, None, None, self._transaction_id, None, None, 0,
         )  # fmt: skip
 
     def number_issued(self, queue: MessageQueue, message: Message, transaction_id: bytes) -> None:
@@ -301,18 +301,18 @@ class Recorder:
     # Forwards
 
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event:
-        """Return the event of a message that is about to be passed on, and changed; `went` adds it."""
+        """Return the event of a message that is about to be passed on, and changed; `passed_on` adds it."""
         self.message(EventType.FORWARDED, queue, message, None, to)
         return Event._make(self._events.pop())
 
-    def went(self, forwarded: Event, number: int) -> None:
+    def passed_on(self, forwarded: Event, number: int) -> None:
         """Record a forward, with the number at the target."""
         self._add(forwarded._replace(related_number=number))
 
     def fanned_out(self, forwarded: Event, copies: int) -> None:
         """Record that the rules have judged a topic's message."""
         if copies:
-            self.went(forwarded, copies)
+            self.passed_on(forwarded, copies)
         else:
             self._add(forwarded._replace(type=EventType.UNMATCHED))
 

@@ -110,10 +110,8 @@ class HistoryRecorder(Recorder):
         self._going = life = self._lives.pop(place, None) or self._late.pop(place, None)
         history = self._history
         history.last_no += 1
-        how, requester = _COMPLETED_BY[reason], self._asker[0]
-        history.left.append(
-            (queue.main.name, queue_id, message, life, how, None, None, self._at_ms, requester)
-        )
+        how, by = _COMPLETED_BY[reason], self._origin[0]
+        history.left.append((queue.main.name, queue_id, message, life, how, None, None, self._at_ms, by))
         if self.captures:
             super().message(_COMPLETED, queue, message, reason)
 
@@ -135,7 +133,7 @@ class HistoryRecorder(Recorder):
             self._leaves(place)
             self._left(queue, view_of(message), _OUTCOMES[kind], reason, related)
         elif kind in _HANDED_OVER:
-            self._handed_over(place, self._asker[0], None, None)
+            self._handed_over(place, self._origin[0], None, None)
         elif kind is EventType.ACTIVATED:
             self._leaves(place)
         if self.captures:
@@ -196,6 +194,5 @@ class HistoryRecorder(Recorder):
         """Add an entry for the last message that left its place; it arrives at `moved_to` next, if given."""
         history, name = self._history, queue.main.name
         history.last_no += 1
-        history.left.append(
-            (name, queue.queue_id, view, self._going, outcome, reason, moved_to, self._at_ms, self._asker[0])
-        )
+        where, when, by = (name, queue.queue_id), self._at_ms, self._origin[0]
+        history.left.append((*where, view, self._going, outcome, reason, moved_to, when, by))

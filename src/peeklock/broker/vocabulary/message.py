@@ -237,4 +237,4 @@ class MessageView:
     cursor: str | None = field(default=None, kw_only=True)
     """Name of the cursor that holds it, in browsing."""
     of_session: bool = field(default=False, kw_only=True)
-    """Browsing shows it under the lock of a session, which has no end of its own (wire contract C28)."""
+    """Browsing shows it under the lock of a session, which has no end (wire contract C28)."""
