@@ -83,27 +83,19 @@ class Namespace:
         """Whether the last command, a checked batch of many messages, has steps left."""
         self.timers = shared.timers
         """When `advance` has something to do."""
-        self._entities = Entities(
-            limits,
-            self._shared,
-            digest_key,
-            enforce_quotas=enforce_quotas,
-            first_position=first_sequence_number,
+        self._entities = entities = Entities(
+            limits, shared, digest_key, enforce_quotas=enforce_quotas, first_position=first_sequence_number
         )
-        self._queues = self._entities.queues
+        self._queues = entities.queues
         self._lock_grace_ms = lock_grace_ms
         self._handlers = handlers = Handlers(
-            self._entities,
-            shared,
-            delete_lock=delete_lock,
-            slice_items=slice_items,
-            lock_grace_ms=lock_grace_ms,
+            entities, shared, slice_items, lock_grace_ms, delete_lock=delete_lock
         )
         self._operations = handlers.operations
         self._purging = handlers.purging
         self._deletions = handlers.deletions
         self._transactions = handlers.transactions
-        self._recovery = Recovery(self._entities)
+        self._recovery = Recovery(entities)
         self._table = {command: (*pair, RequestCounters()) for command, pair in handlers.table.items()}
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:

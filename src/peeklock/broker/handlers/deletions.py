@@ -38,9 +38,9 @@ class Deletions:
         entities: Entities,
         shared: Shared,
         attachments: Attachments,
+        slice_items: int,
         *,
         delete_lock: bool,
-        slice_items: int,
     ) -> None:
         self.timer_ms = FAR_MS
         self.idle = IdleDeletion(shared.timers, self.delete)

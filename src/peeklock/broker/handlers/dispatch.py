@@ -38,20 +38,12 @@ class Handlers:
     """All handlers of one namespace."""
 
     def __init__(
-        self,
-        entities: Entities,
-        shared: Shared,
-        *,
-        delete_lock: bool,
-        slice_items: int,
-        lock_grace_ms: int | None,
+        self, entities: Entities, shared: Shared, slice_items: int, grace_ms: int | None, *, delete_lock: bool
     ) -> None:
         """See `Namespace`."""
-        self.graces = Graces(shared, lock_grace_ms)
+        self.graces = Graces(shared, grace_ms)
         self.attachments = Attachments(entities, shared, self.graces)
-        self.deletions = Deletions(
-            entities, shared, self.attachments, delete_lock=delete_lock, slice_items=slice_items
-        )
+        self.deletions = Deletions(entities, shared, self.attachments, slice_items, delete_lock=delete_lock)
         self.definitions = DefinitionOperations(entities, shared, self.attachments, self.deletions.idle)
         self.operations = Operations(entities, shared, slice_items)
         self.sessions = SessionOperations(entities, shared)

@@ -133,8 +133,7 @@ def deliver(queue: MessageQueue, ready_queue: ReadyQueue, out: Outcome) -> None:
             ready_queue.give_back(message.position)
             bodies.add_receiver(receiver, queue.queue_id, message, out)
             continue
-        token = queue.new_token()
-        shown_ms = 0
+        token, shown_ms = queue.new_token(), 0
         if receiver.deletes:
             out.delivered(queue, message, None, receiver)
             out.completed(queue, message, "receive-and-delete")

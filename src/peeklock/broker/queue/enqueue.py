@@ -46,8 +46,7 @@ def store(
 ) -> int:
     """Store an arriving message, at once or scheduled, or pass it on; return its sequence number.
 
-    A duplicate is dropped; the number is then that of the first message (D-01, S-01). What may be refused is
-    checked before (`Operations`).
+    A duplicate is dropped, and the number is that of the first message (D-01, S-01).
 
     Args:
         sections: None for a message whose body is stored already.
@@ -144,8 +143,7 @@ def number_ahead(
     Args:
         partition: that of the transaction, in a partitioned queue.
 
-    Returns: the number and the message to store; None for a duplicate of a stored message, whose number it
-    is.
+    Returns: the number and the message to store; for a duplicate the first message's number and None.
     """
     if sections.lacks_message_id:
         sections = _given_id(queue, message, sections)

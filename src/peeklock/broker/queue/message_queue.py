@@ -108,22 +108,14 @@ class MessageQueue:
         copied_by: Distributor | None = None,
         counters: Counters,
     ) -> None:
-        """Make an empty queue.
-
-        Args:
-            dead_letters: queue of its dead letters; None for a dead-letter queue itself, or a topic.
-            first_position: of the first message.
-            fan_out: of a topic: its subscriptions.
-            copied_by: of a subscription: its topic's, which counts the size of all.
-            counters: of its entity.
-        """
+        """Make an empty queue: with a fan-out a topic, else without dead letters a dead-letter queue."""
         self.queue_id = queue_id
         self.name = name
         self.shared = shared
         self.new_token = shared.tokens
         self.dead_letters = dead_letters
         self.fan_out = fan_out
-        self.copied_by = copied_by
+        self.copied_by = copied_by  # of a subscription: its topic's, which counts the size of all
         self.counters = counters
         self.main = self  # of a dead-letter queue: the queue that numbered its messages
         self.message_size_bytes_max = 0
@@ -136,7 +128,6 @@ class MessageQueue:
         self.checks_sends = False  # a send must be checked for more than status and size
         self.accessed_at_ms = 0
         self.arrived_at_ms = 0  # of the last message, in the core's time
-
         self.lock_duration_ms = 0
         self.max_delivery_count = FAR_MS
         self.dead_letter_on_expiry = False
@@ -149,7 +140,6 @@ class MessageQueue:
         self.partitions: Partitions | None = None
         self.sessions: MessageSessions | None = None
         self.cursors: Cursors | None = None  # made with the first one
-
         self.active = MessageTable()
         self.deferred = MessageTable()
         self.scheduled = MessageTable()
@@ -161,9 +151,8 @@ class MessageQueue:
         elif fan_out is None:
             self.numbers = MessageTable()
         self.activation = Activation(self.scheduled)
-        self.locks: dict[
-            bytes, Lock
-        ] = {}  # without sessions in the order in which they lapse: all last alike
+        # Without sessions in the order in which they lapse: all last equally long.
+        self.locks: dict[bytes, Lock] = {}
         self.ready_queue = delivery.PlainReadyQueue()  # unused in a queue with sessions
 
     @property

@@ -354,8 +354,7 @@ class MessageSessions:
     def used(
         self, session_id: str | None, tokens: Iterable[bytes], connection_id: int | None, out: Outcome
     ) -> None:
-        """Detach the link of the former holder that used a session after its lock lapsed (C7). If the lapse
-        is due at this instant, the detach comes with it.
+        """Detach the link that used a session after its lock lapsed, at once or with the lapse (C7).
 
         Args:
             session_id: of the request,
