@@ -116,7 +116,8 @@ def _check_values(description: RuleDescription) -> None:
             codec.encode(overlays.wire_value(value))
         except ValueError as error:
             raise ArgumentInvalid(
-                f"the value of {name!r} in rule '{description.name}' cannot be encoded in AMQP: {error}"
+                f"the value of {name!r} in rule '{description.name}' cannot be encoded as an AMQP value: "
+                f"{error}"
             ) from error
 
 

@@ -400,7 +400,7 @@ def check_forwarding(description: Description, exists: Callable[[str], bool]) ->
     for setting, target in _forwards(description):
         if target.lower() != own and not exists(target):
             raise ArgumentInvalid(
-                f"{setting} of '{description.name}' names '{target}', but there is no such queue or topic"
+                f"{setting} of '{description.name}' names '{target}', and there is no such queue or topic"
             )
 
 
@@ -420,7 +420,7 @@ def _forwards(description: Description) -> list[tuple[str, str]]:
 def _check_features(description: Description, limits: TierLimits) -> None:
     kind = KINDS[type(description)]
     if kind is not EntityKind.QUEUE and not limits.topics:
-        raise NotSupported(f"'{description.name}' is a {kind.value}: tier {limits.name} has none")
+        raise NotSupported(f"'{description.name}' is a {kind.value}: there is none in tier {limits.name}")
     for setting, wanted, offered in (
         ("RequiresSession", description.requires_session, limits.sessions),
         ("RequiresDuplicateDetection", description.requires_duplicate_detection, limits.duplicate_detection),
