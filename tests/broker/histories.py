@@ -294,7 +294,7 @@ class Scene:
         return command if kind is ask.Complete else replace(command, properties=properties)
 
     def held(self) -> Any:
-        """Give an entity, a session of it that is held, and whom to answer."""
+        """Return an entity, one of its held sessions, and a reply-to of the holder."""
         found = [
             (queue.name, session.lock.session_id, self.reply_to(session.lock.receiver.link.connection_id))
             for queue in self.queues()
@@ -519,5 +519,5 @@ class Scene:
 
 
 def payload_of(size: int) -> bytes:
-    """Give the payload of the message of this size: no other has it."""
+    """Return the payload of the message of this size, which no other has."""
     return (b"%d;" % size).ljust(size, b".")

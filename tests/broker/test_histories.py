@@ -1,6 +1,6 @@
 """Random histories of several entities of all kinds, through the engine and a memory store, with crashes.
 
-What is believed of the broker is read off its tables before and after each call: no message is there twice or
+The tables of the broker are read before and after each call: no message is stored twice or
 comes from nowhere, none goes for a reason that the call does not give, the changes tell just what the tables
 do, and a restart finds what was durable. A message is told by its size, which never changes; a topic's copies
 are told apart by where they stand.
@@ -138,7 +138,7 @@ class History(Scene):
         return at_once(self.store.read_body_rows([row]))[row][slot] if payload is None else payload
 
     def snapshot(self) -> Any:
-        """Give all that must survive."""
+        """Return all that must survive."""
         volatile = ("lock", "routing", "body_row", "body_slot", "journal_no")
         fields = [name for name in Message.__slots__ if name not in volatile]
         found: list[Any] = []

@@ -42,7 +42,7 @@ def circle(broker: Broker, *names: str, **settings: Any) -> None:
 
 
 def at_rest(broker: Broker, ms: int = 24 * 60 * MINUTE_MS) -> None:
-    """Let a day go by; after it nothing is due any more."""
+    """Advance by a day, after which nothing is due."""
     broker.advance(ms)
     assert broker.namespace.timers.next_ms is None
 

@@ -406,7 +406,7 @@ def test_a_receiver_of_dead_letters_may_hold_one_that_waits_to_be_read() -> None
 
 
 def forwarding_to_sessions(count: int) -> tuple[Broker, list[Fetch]]:
-    """Let so many messages of 'a' (8) wait to be read for 'b' (4), and give what was asked."""
+    """Return the fetches of so many messages of 'a' (8) that are pending for 'b' (4)."""
     broker = Broker()
     broker.create("b", requires_session=True)
     broker.create("a", forward_to="b")
@@ -416,7 +416,7 @@ def forwarding_to_sessions(count: int) -> tuple[Broker, list[Fetch]]:
 
 
 def answer(broker: Broker, fetches: list[Fetch]) -> list[Fetch]:
-    """Answer what was asked; give what is asked next."""
+    """Answer fetches; return the next ones."""
     for fetch in fetches:
         broker.do(Fetched(fetch.queue_id, fetch.message.position, payload_of(Routing(None, "s", None))))
     return [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]

@@ -43,7 +43,7 @@ def path(name: str, topic: str = "news") -> str:
 
 
 def messages(count: int) -> list[tuple[Message, Sections]]:
-    """Give messages, each of a size of its own."""
+    """Return messages of different sizes."""
     found = []
     for number in range(count):
         payload = encode_message(

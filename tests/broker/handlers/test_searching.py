@@ -89,7 +89,7 @@ class Searched(Broker):
         return found
 
     def answered(self, effects: list[Effect]) -> Effect:
-        """Answer what is asked for until there is an answer, and nothing else."""
+        """Answer fetches until the search is answered."""
         while True:
             fetches = [effect for effect in effects if isinstance(effect, Fetch)]
             if not fetches:

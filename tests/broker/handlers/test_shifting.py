@@ -37,7 +37,7 @@ def shift(broker: Broker, by_ms: int | None, address: Address | None = ORDERS, *
 
 
 def waits(broker: Broker) -> list[int | None]:
-    """Give how long each scheduled message has to wait, by number."""
+    """Return how long each scheduled message must wait, by number."""
     return [
         None if view.message.scheduled_at_ms is None else view.message.scheduled_at_ms - broker.now_ms
         for view in broker.peek()

@@ -32,7 +32,7 @@ def broker() -> Broker:
 
 
 def told(broker: Broker) -> list[tuple[str, str | None, int]]:
-    """Give (type, queue, number) of what was recorded since the last call, and forget it."""
+    """Return (type, queue, number) of the events since the last call."""
     found = [(EventType(event.type).name, event.queue_name, event.sequence_number) for event in broker.events]
     broker.events.clear()
     return found

@@ -1,6 +1,6 @@
-"""The handlers of a namespace, and the table that says which of them does a command.
+"""The handlers of a namespace, and the table of which one does a command.
 
-With each handler is the function that answers its refusals.
+Each handler has a function beside it that answers its refusals.
 """
 
 from __future__ import annotations

@@ -396,8 +396,8 @@ class Operations:
 
     def check_scheduled(self, queue_id: int, messages: list[tuple[Message, Sections]]) -> None:
         sizes = [message.size_bytes for message, _ in messages]
-        scheduled = [message for message, _ in messages]
-        self._check_send(queue_id, scheduled, max(sizes, default=0), total_bytes=sum(sizes))
+        records = [message for message, _ in messages]
+        self._check_send(queue_id, records, max(sizes, default=0), total_bytes=sum(sizes))
 
     def cancel_scheduled(self, command: ask.CancelScheduled, out: Outcome) -> None:
         entity, queue = self._entities.queue(command.address)

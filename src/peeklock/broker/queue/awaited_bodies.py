@@ -42,7 +42,7 @@ class AwaitedBodies:
         self._waiting: dict[tuple[int, int], list[Consumer | _Request]] = {}
 
     def add_receiver(self, receiver: Consumer, queue_id: int, message: Message, out: Outcome) -> None:
-        """Let a receiver that deletes wait for the body of the next message."""
+        """Make a receiver that deletes wait for the body of the next message."""
         assert receiver.ready_queue is not None
         receiver.ready_queue.receivers.wait_for_body(receiver, message.position)
         self._wait(receiver, queue_id, message, out)

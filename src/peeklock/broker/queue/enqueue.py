@@ -277,7 +277,7 @@ def store_dead_letter(queue: MessageQueue, message: Message, sections: Sections 
 
 
 def _take_position(queue: MessageQueue, message: Message) -> int:
-    """Give a message the next position; return its number without partitions."""
+    """Assign a message the next position; return its number without partitions."""
     message.position = position = queue.next_position
     queue.next_position = position + 1
     if not queue.numbers_dirty:

@@ -40,7 +40,7 @@ class WallClock:
             self.due_ahead_ms = self.ahead_ms
 
     def accept(self) -> None:
-        """Let instants follow the wall clock."""
+        """Make instants follow the wall clock."""
         self.due_ahead_ms = self.ahead_ms
 
     def shown_ms(self, core_ms: int) -> int:
